@@ -1,0 +1,107 @@
+# watchcore: build, test, install. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+FAULT ?=
+BENCH ?=
+
+ABI := 0
+HEADER := include/watchcore.h
+# Where the C tests and the Go package look for the library.
+OUT := target/watchcore
+OUT_TEST := target/watchcore-test
+# The library is always built in target/, whatever the caller's settings say.
+cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build --release --lib
+version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
+
+# $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
+define pc
+sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
+	-e "s|@VERSION@|$(version)|" scripts/watchcore.pc.in >'$(4)'
+endef
+
+# $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS): the library as a C program sees it.
+define place
+@test -f $(HEADER) || { echo "$(HEADER) is missing: run 'make header'" >&2; exit 1; }
+@mkdir -p $(2)/include
+@$(3) scripts/static-archive.sh $(1) $(2)/libwatchcore.a
+@cp -p $(1)/libwatchcore.so $(2)/.new.so && mv -f $(2)/.new.so $(2)/libwatchcore.so.$(ABI)
+@ln -sfn libwatchcore.so.$(ABI) $(2)/libwatchcore.so
+@cmp -s $(HEADER) $(2)/include/watchcore.h || cp $(HEADER) $(2)/include/watchcore.h
+@$(call pc,$${pcfiledir},$${prefix},$${prefix}/include,$(2)/watchcore.pc)
+@! command -v readelf >/dev/null || readelf -d $(2)/libwatchcore.so | grep -q 'SONAME.*\[libwatchcore\.so\.$(ABI)\]' \
+	|| { echo "libwatchcore.so has not the soname libwatchcore.so.$(ABI): see build.rs" >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), CARGO"
+
+.PHONY: build
+build: ## the Rust library and the command line, target/release/watchcore
+	$(CARGO) build --release --features cli
+
+.PHONY: lib
+lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore
+	$(cargo_lib) --features default --target-dir target
+	$(call place,target/release,$(OUT))
+
+.PHONY: lib-test
+lib-test: ## the same with feature ffi-debug and line tables, in target/watchcore-test
+	$(cargo_lib) --features ffi-debug --target-dir target/ffi-debug
+	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1)
+
+.PHONY: test
+test: ## every test, and a summary
+	@scripts/test.sh
+
+.PHONY: test-rust
+test-rust: ## format, lints, unit, integration and documentation tests
+	@scripts/test.sh rust
+
+.PHONY: test-loom
+test-loom: ## the concurrency models, all orders of the memory accesses
+	@scripts/test.sh loom
+
+.PHONY: test-c
+test-c: ## the C and C++ tests
+	@scripts/test.sh c
+
+.PHONY: test-go
+test-go: ## the Go tests, with the race detector
+	@scripts/test.sh go
+
+.PHONY: header
+header: ## write include/watchcore.h anew from the Rust source
+	WATCHCORE_BLESS=1 $(CARGO) test --test header
+
+.PHONY: bench
+bench: ## the benchmarks; BENCH=name for one of them
+	$(CARGO) bench $(if $(BENCH),--bench $(BENCH))
+
+.PHONY: demo
+demo: ## a live demonstration against etcd; FAULT=name adds a fault
+	@scripts/demo.sh "$(FAULT)"
+
+.PHONY: install
+install: lib ## header, libraries and pkg-config file below DESTDIR and PREFIX
+	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(PKGCONFIGDIR)'
+	install -m 644 $(HEADER) '$(DESTDIR)$(INCLUDEDIR)/watchcore.h'
+	install -m 644 $(OUT)/libwatchcore.a '$(DESTDIR)$(LIBDIR)/libwatchcore.a'
+	install -m 755 $(OUT)/libwatchcore.so.$(ABI) '$(DESTDIR)$(LIBDIR)/libwatchcore.so.$(ABI)'
+	ln -sfn libwatchcore.so.$(ABI) '$(DESTDIR)$(LIBDIR)/libwatchcore.so'
+	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc)
+
+.PHONY: clean
+clean: ## remove everything that was built, the test etcd too
+	rm -rf target tools/protoc-shim/target

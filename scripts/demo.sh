@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# A live demonstration: a real etcd feeds a Rust, a C and a Go program while
+# several clients write and etcd is killed in the middle; at the end each
+# program's events and state are compared with what etcd itself says.
+#
+#   scripts/demo.sh              must pass
+#   scripts/demo.sh drop         one event is dropped on the way: must fail
+#                                (drop-c, drop-go: in the C, the Go program)
+#
+# Without Go or etcd it says what is missing and shows `watchcore demo`, a tour
+# that needs neither.
+#
+# Exit status: 0 passed, 1 failed, 2 usage, 3 a fault was asked for and
+# something is missing.
+set -euo pipefail
+
+fault=${1:-}
+case $fault in
+'' | drop | drop-c | drop-go) ;;
+*)
+    echo "demo.sh: unknown FAULT '$fault' (drop, drop-c and drop-go are known)" >&2
+    exit 2
+    ;;
+esac
+
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+say() { printf '%s\n' "$*" >&2; }
+out=target/demo
+cargo=${CARGO:-cargo}
+compiler=${CC:-cc}
+# The programs are looked for in target/, whatever the caller's settings say.
+unset CARGO_TARGET_DIR CARGO_BUILD_TARGET
+
+missing=()
+command -v go >/dev/null || missing+=("Go (https://go.dev/dl), for the Go program")
+command -v "$compiler" >/dev/null || missing+=("a C compiler (cc), for the C program")
+if ! etcd=$(scripts/etcd.sh --path-ok); then
+    missing+=("etcd 3.6.6 or newer in PATH, or Go to build one")
+fi
+if [ ${#missing[@]} -gt 0 ]; then
+    say "The live demonstration needs what is missing here:"
+    for one in "${missing[@]}"; do
+        say "  - $one"
+    done
+    if [ -n "$fault" ]; then
+        say "demo.sh: the fault '$fault' cannot be shown without that"
+        exit 3
+    fi
+    say "Here is the tour of an embedded cache instead (watchcore demo):"
+    exec "$cargo" run --release --quiet --features cli --bin watchcore -- demo
+fi
+
+say "building (the first time takes some minutes)"
+mkdir -p $out
+"$cargo" build --release --quiet --features cli --bin watchcore --example demo
+make --no-print-directory lib CARGO="$cargo" >&2
+"$compiler" -std=c11 -O2 -Iinclude -o $out/consumer-c examples/demo/consumer.c target/watchcore/libwatchcore.a -lpthread -lm -ldl
+# Go does not see that the archive has changed: its hash is made an input.
+(
+    cd go
+    hash=$(sha256sum ../target/watchcore/libwatchcore.a | cut -c1-16)
+    CGO_CPPFLAGS="-DWATCHCORE_ARCHIVE_$hash ${CGO_CPPFLAGS:-}" GOFLAGS="-buildvcs=false ${GOFLAGS:-}" \
+        go build -o ../$out/consumer-go ./internal/demo
+)
+
+exec target/release/examples/demo --etcd "$etcd/etcd" --watchcore target/release/watchcore \
+    --c $out/consumer-c --go $out/consumer-go ${fault:+--fault "$fault"}

@@ -1,0 +1,219 @@
+#!/usr/bin/env bash
+# The test suite: every step in order, none left out after a failure, and a
+# table at the end. The last line is "N passed, N failed", counted in steps.
+#
+#   scripts/test.sh                    everything
+#   scripts/test.sh rust loom c go     only these groups
+#
+# Output goes to the terminal and to target/test-logs/STEP.log.
+# WATCHCORE_STEP_TIMEOUT   seconds a step may take (default 2400)
+# WATCHCORE_ETCD           directory of etcd, if not the one scripts/etcd.sh builds
+set -uo pipefail
+
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+cd -- "$root"
+unset MAKEFLAGS MFLAGS MAKELEVEL
+logs=$root/target/test-logs
+
+# The loom models. Under `--cfg loom` every crate is another build: own directory.
+loom_command=(cargo test --release --no-default-features --lib --target-dir target/loom loom_)
+loom_preemptions=${LOOM_MAX_PREEMPTIONS:-3}
+
+# ---- the steps -------------------------------------------------------------
+
+# need TOOL WHAT-TO-INSTALL: 1 and a message if TOOL is not there.
+need() {
+    if command -v "$1" >/dev/null; then
+        printf '  %-12s %s\n' "$1" "$(command -v "$1")"
+    else
+        printf '  %-12s MISSING: %s\n' "$1" "$2"
+        return 1
+    fi
+}
+
+step_tools() {
+    local missing=0
+    need cargo "install Rust 1.95 or newer by rustup" || missing=1
+    need cc "install a C compiler (Debian: gcc libc6-dev)" || missing=1
+    need make "install GNU make (Debian: make)" || missing=1
+    need go "install Go 1.26 or newer; it builds the etcd of the tests too" || missing=1
+    if wants c; then
+        need c++ "install a C++ compiler (Debian: g++)" || missing=1
+    fi
+    if wants rust; then
+        need cargo-fmt "rustup component add rustfmt" || missing=1
+        need cargo-clippy "rustup component add clippy" || missing=1
+    fi
+    return $missing
+}
+
+step_etcd() { scripts/etcd.sh; }
+
+step_fmt() { cargo fmt --check; }
+step_clippy() { cargo clippy --all-targets --all-features -- -D warnings; }
+step_no-features() { cargo build --no-default-features; }
+# Library, binary, integration tests and examples; the header test is among them.
+step_rust() { cargo test --all-features --no-fail-fast --lib --bins --tests --examples; }
+step_doc() { cargo test --all-features --doc; }
+
+step_loom() {
+    export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" LOOM_MAX_PREEMPTIONS=$loom_preemptions
+    local list
+    list=$("${loom_command[@]}" -- --list) || return 1
+    # A filter that matches nothing would pass.
+    grep -q ': test$' <<<"$list" || { echo "no test of that name: ${loom_command[*]}"; return 1; }
+    "${loom_command[@]}"
+}
+
+step_lib() { make lib; }
+step_c() { make -C ffi-tests; }
+
+step_gofmt() {
+    local unformatted
+    unformatted=$(gofmt -l go) || return 1
+    [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
+}
+# Go does not look at the archive when it decides whether a result is still
+# good: a define with its hash makes a new archive a new build.
+go_environment() {
+    local archive=target/watchcore/libwatchcore.a hash
+    [ -f "$archive" ] || { echo "$archive is missing: run 'make lib'"; return 1; }
+    hash=$(sha256sum "$archive" | cut -c1-16) || return 1
+    export CGO_CPPFLAGS="${CGO_CPPFLAGS:-} -DWATCHCORE_ARCHIVE_$hash"
+}
+step_vet() { go_environment && cd go && go vet ./...; }
+step_go() { go_environment && cd go && go test -race -count=1 ./...; }
+
+# ---- running them ----------------------------------------------------------
+
+wants() { [[ " $WATCHCORE_TEST_GROUPS " == *" $1 "* ]]; }
+
+# One step in its own process, so that it can have a time limit.
+if [ "${1:-}" = --step ]; then
+    "step_$2"
+    exit
+fi
+
+asked=no
+if [ $# -gt 0 ]; then asked=yes; fi
+for group in "$@"; do
+    case $group in
+    rust | loom | c | go) ;;
+    *)
+        echo "test.sh: unknown group '$group'; known: rust loom c go" >&2
+        exit 2
+        ;;
+    esac
+done
+export WATCHCORE_TEST_GROUPS="${*:-rust loom c go}"
+
+limit=${WATCHCORE_STEP_TIMEOUT:-2400}
+mkdir -p "$logs"
+rm -f "$logs"/*.log
+names=() results=() seconds=()
+passed=0 failed=0
+running=
+began=$SECONDS
+
+stop() {
+    [ -z "$running" ] || kill -TERM "$running" 2>/dev/null
+    printf '\ntest.sh: interrupted\n' >&2
+    exit "$1"
+}
+trap 'stop 130' INT
+trap 'stop 143' TERM
+
+record() {
+    names+=("$1") results+=("$2") seconds+=("$3")
+    case $2 in
+    passed) passed=$((passed + 1)) ;;
+    skipped*) ;;
+    *) failed=$((failed + 1)) ;;
+    esac
+}
+
+# step NAME: runs step_NAME.
+step() {
+    local name=$1 start=$SECONDS log=$logs/$1.log output tee_pid status waited
+    printf '\n==== %s ====\n' "$name"
+    exec {output}> >(exec tee "$log")
+    tee_pid=$!
+    # timeout makes its own process group, led by itself.
+    timeout --kill-after=10 "$limit" "$root/scripts/test.sh" --step "$name" \
+        </dev/null >&"$output" 2>&1 {output}>&- &
+    running=$!
+    wait "$running"
+    status=$?
+    # What a failed step left behind would hold the pipe and the machine.
+    if kill -0 -- "-$running" 2>/dev/null; then
+        echo "test.sh: step $name left processes behind; ending them" >&"$output"
+        kill -TERM -- "-$running" 2>/dev/null
+        sleep 1
+        kill -KILL -- "-$running" 2>/dev/null
+    fi
+    running=
+    exec {output}>&-
+    waited=0
+    while kill -0 "$tee_pid" 2>/dev/null && [ $waited -lt 50 ]; do
+        sleep 0.1
+        waited=$((waited + 1))
+    done
+    case $status in
+    0) record "$name" passed $((SECONDS - start)) ;;
+    124 | 137)
+        echo "test.sh: step $name was ended after $limit s"
+        record "$name" "FAILED (time)" $((SECONDS - start))
+        ;;
+    *) record "$name" "FAILED ($status)" $((SECONDS - start)) ;;
+    esac
+    return $status
+}
+
+# part GROUP FILE: is this group asked for, and is its part of the tree there?
+part() {
+    wants "$1" || return 1
+    [ -e "$2" ] && return 0
+    printf '\n==== %s ====\n%s is missing\n' "$1" "$2"
+    if [ $asked = yes ]; then record "$1" "FAILED (no $2)" 0; else record "$1" "skipped (no $2)" 0; fi
+    return 1
+}
+
+step tools
+if wants rust || wants c || wants go; then
+    if step etcd; then
+        WATCHCORE_ETCD=$(scripts/etcd.sh 2>/dev/null)
+        export WATCHCORE_ETCD
+    fi
+fi
+if wants rust; then
+    step fmt
+    step clippy
+    step no-features
+    step rust
+    step doc
+fi
+if wants loom; then
+    step loom
+fi
+c=no go=no
+if part c ffi-tests/Makefile; then c=yes; fi
+if part go go/go.mod; then go=yes; fi
+if [ $c = yes ] || [ $go = yes ]; then
+    step lib
+fi
+if [ $c = yes ]; then
+    step c
+fi
+if [ $go = yes ]; then
+    step gofmt
+    step vet
+    step go
+fi
+
+printf '\n==== summary ====\n%-14s %-24s %8s\n' step result seconds
+for i in "${!names[@]}"; do
+    printf '%-14s %-24s %8d\n' "${names[$i]}" "${results[$i]}" "${seconds[$i]}"
+done
+printf '%-14s %-24s %8d\n' all "" $((SECONDS - began))
+printf '%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]

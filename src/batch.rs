@@ -1,0 +1,136 @@
+//! A batch: the events of one poll, and what keeps them alive.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Event, Position};
+use crate::log::segment::SegmentRef;
+use crate::store::version::KeyValue;
+use std::ops::Range;
+
+/// The events handed out by one poll, in order.
+///
+/// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
+/// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
+/// keeps one segment of it alive.
+#[derive(Default)]
+pub struct Batch {
+    body: Body,
+    continues: bool,
+    position: Position,
+}
+
+#[derive(Default)]
+enum Body {
+    #[default]
+    Empty,
+    View(SegmentRef, Range<u64>),
+    Own(Box<Own>),
+}
+
+/// Events in the batch's own memory, and what they point to.
+#[derive(Default)]
+pub(crate) struct Own {
+    pub(crate) events: Vec<Event>,
+    pub(crate) segments: Vec<SegmentRef>,
+    pub(crate) versions: Vec<KeyValue>,
+}
+
+impl Batch {
+    pub(crate) fn empty(position: Position) -> Batch {
+        Batch { body: Body::Empty, continues: false, position }
+    }
+
+    pub(crate) fn view(segment: SegmentRef, seqs: Range<u64>, continues: bool, position: Position) -> Batch {
+        Batch { body: Body::View(segment, seqs), continues, position }
+    }
+
+    pub(crate) fn own(own: Own, continues: bool, position: Position) -> Batch {
+        Batch { body: if own.events.is_empty() { Body::Empty } else { Body::Own(Box::new(own)) }, continues, position }
+    }
+
+    /// The events, in order.
+    #[inline]
+    pub fn events(&self) -> &[Event] {
+        match &self.body {
+            Body::Empty => &[],
+            Body::View(segment, seqs) => segment.view(seqs.clone()),
+            Body::Own(own) => &own.events,
+        }
+    }
+
+    /// Number of events.
+    pub fn len(&self) -> usize {
+        self.events().len()
+    }
+
+    /// Whether there is none: nothing new now.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it ends inside a revision: that is longer than an eighth of a segment or than the
+    /// asked maximum, and goes on in the next batch.
+    pub fn continues(&self) -> bool {
+        self.continues
+    }
+
+    /// The position behind it: every match up to and with that revision was handed out. Resume there.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The parts, for the C ABI. The owner word is given back through [`Batch::from_raw_parts`].
+    #[doc(hidden)]
+    pub fn into_raw_parts(self) -> RawBatch {
+        let (events, len) = (self.events().as_ptr(), self.len());
+        let owner = match self.body {
+            Body::Empty => 0,
+            // Both pointers are aligned: bit 0 tells which.
+            Body::View(segment, _) => segment.into_raw() as usize | 1,
+            Body::Own(own) => Box::into_raw(own) as usize,
+        };
+        RawBatch { events, len, owner, continues: self.continues, position: self.position }
+    }
+}
+
+/// The parts of a batch.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub struct RawBatch {
+    pub events: *const Event,
+    pub len: usize,
+    /// 0: nothing is held.
+    pub owner: usize,
+    pub continues: bool,
+    pub position: Position,
+}
+
+impl RawBatch {
+    /// Gives back what the owner word holds. Once, with a word from [`Batch::into_raw_parts`].
+    #[doc(hidden)]
+    pub fn release(owner: usize) {
+        if owner & 1 == 1 {
+            drop(SegmentRef::from_raw((owner & !1) as *const _));
+        } else {
+            crate::log::segment::drop_boxed::<Own>(owner);
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Batch {
+    type Item = &'a Event;
+    type IntoIter = std::slice::Iter<'a, Event>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.events().iter()
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch")
+            .field("events", &self.events())
+            .field("continues", &self.continues)
+            .field("position", &self.position)
+            .finish()
+    }
+}

@@ -1,0 +1,282 @@
+//! Errors: one struct, numbered codes, the numbers as fields.
+//!
+//! Every message says what was asked, what holds, and what to do next.
+
+use crate::event::Position;
+use std::fmt;
+use std::sync::Arc;
+
+/// The result of every fallible call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+macro_rules! codes {
+    ($($name:ident = $number:literal, $upper:literal, $http:literal, $retry:literal, $text:literal;)*) => {
+        /// What went wrong, as a number that never changes (it is part of the C ABI).
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+        #[repr(i32)]
+        #[non_exhaustive]
+        pub enum Code {
+            $(#[doc = $text] $name = $number,)*
+        }
+
+        impl Code {
+            /// Every code, in the order of the numbers.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)*];
+
+            /// The name in capitals, as C and the command line print it: `COMPACTED`.
+            pub fn name(self) -> &'static str {
+                match self { $(Code::$name => $upper,)* }
+            }
+
+            /// One sentence about the code.
+            pub fn text(self) -> &'static str {
+                match self { $(Code::$name => $text,)* }
+            }
+
+            /// The HTTP status that an API server would answer.
+            pub fn http_status(self) -> u16 {
+                match self { $(Code::$name => $http,)* }
+            }
+
+            /// Whether the same call may succeed later without any other step.
+            pub fn is_retryable(self) -> bool {
+                match self { $(Code::$name => $retry,)* }
+            }
+
+            /// The code with this number, if there is one.
+            pub fn from_i32(number: i32) -> Option<Code> {
+                match number { $($number => Some(Code::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+codes! {
+    Ok = 0, "OK", 200, false, "success";
+    InvalidArgument = 1, "INVALID_ARGUMENT", 400, false, "an argument is not acceptable";
+    NotFound = 2, "NOT_FOUND", 404, false, "reserved: an absent key is no error";
+    NotReady = 3, "NOT_READY", 503, true, "there is no listing yet";
+    Timeout = 4, "TIMEOUT", 504, true, "the deadline passed";
+    Closed = 5, "CLOSED", 503, false, "the cache, the subscription or the feeder was closed";
+    Busy = 6, "BUSY", 409, true, "a handle for one consumer is in use, or a writer lives already";
+    Unsupported = 7, "UNSUPPORTED", 501, false, "this build or version does not support it";
+    OutOfOrder = 8, "OUT_OF_ORDER", 409, false, "a revision does not rise";
+    Compacted = 10, "COMPACTED", 410, false, "the revision is older than the window";
+    Lagged = 11, "LAGGED", 410, false, "events were lost to this reader";
+    FutureRevision = 12, "FUTURE_REVISION", 504, true, "the revision did not come in time";
+    Resynced = 13, "RESYNCED", 410, false, "the history was replaced and the subscription asked to stop";
+    Unauthenticated = 20, "UNAUTHENTICATED", 401, false, "etcd refused the credentials";
+    PermissionDenied = 21, "PERMISSION_DENIED", 403, true, "etcd denied access to the range";
+    Unavailable = 22, "UNAVAILABLE", 503, true, "etcd is out of reach";
+    ResourceExhausted = 23, "RESOURCE_EXHAUSTED", 429, true, "etcd or a limit refused more";
+    Panic = 90, "PANIC", 500, false, "a bug: a panic was caught and the handle is poisoned";
+    Internal = 91, "INTERNAL", 500, false, "a bug: an invariant does not hold";
+}
+
+impl Code {
+    /// Whether the handle that answered it is of no further use.
+    pub fn is_fatal(self) -> bool {
+        matches!(self, Code::Closed | Code::Panic | Code::Internal)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Body {
+    code: Code,
+    message: String,
+    asked: u64,
+    oldest: u64,
+    current: u64,
+    lost_from: u64,
+    lost_to: u64,
+    position: Position,
+}
+
+/// An error: a [`Code`], a message for people, and the numbers of the message as fields.
+///
+/// It is one pointer wide and cheap to clone. A number that does not apply is 0.
+#[derive(Clone)]
+pub struct Error(Arc<Body>);
+
+impl Error {
+    /// An error with this code and message and no numbers.
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error(Arc::new(Body {
+            code,
+            message: message.into(),
+            asked: 0,
+            oldest: 0,
+            current: 0,
+            lost_from: 0,
+            lost_to: 0,
+            position: Position::default(),
+        }))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Body)) -> Error {
+        change(Arc::make_mut(&mut self.0));
+        self
+    }
+
+    /// The code.
+    pub fn code(&self) -> Code {
+        self.0.code
+    }
+    /// What was asked, what holds and what to do next.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+    /// The revision that was asked for.
+    pub fn asked(&self) -> u64 {
+        self.0.asked
+    }
+    /// The oldest revision of the window.
+    pub fn oldest(&self) -> u64 {
+        self.0.oldest
+    }
+    /// The newest revision of the cache.
+    pub fn current(&self) -> u64 {
+        self.0.current
+    }
+    /// First revision that was lost, inclusive.
+    pub fn lost_from(&self) -> u64 {
+        self.0.lost_from
+    }
+    /// Last revision that was lost, inclusive.
+    pub fn lost_to(&self) -> u64 {
+        self.0.lost_to
+    }
+    /// The revision of the consumer's position.
+    pub fn position(&self) -> u64 {
+        self.0.position.revision
+    }
+    /// The epoch of the consumer's position.
+    pub fn epoch(&self) -> u64 {
+        self.0.position.epoch
+    }
+    /// Sets [`Error::asked`].
+    pub fn with_asked(self, revision: u64) -> Error {
+        self.with(|b| b.asked = revision)
+    }
+    /// Sets [`Error::oldest`].
+    pub fn with_oldest(self, revision: u64) -> Error {
+        self.with(|b| b.oldest = revision)
+    }
+    /// Sets [`Error::current`].
+    pub fn with_current(self, revision: u64) -> Error {
+        self.with(|b| b.current = revision)
+    }
+    /// Sets [`Error::lost_from`] and [`Error::lost_to`].
+    pub fn with_lost(self, from: u64, to: u64) -> Error {
+        self.with(|b| (b.lost_from, b.lost_to) = (from, to))
+    }
+    /// Sets [`Error::position`] and [`Error::epoch`].
+    pub fn with_position(self, position: Position) -> Error {
+        self.with(|b| b.position = position)
+    }
+    /// See [`Code::is_retryable`].
+    pub fn is_retryable(&self) -> bool {
+        self.0.code.is_retryable()
+    }
+    /// See [`Code::is_fatal`].
+    pub fn is_fatal(&self) -> bool {
+        self.0.code.is_fatal()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0.code.name(), self.0.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The errors that several modules word alike.
+pub(crate) mod say {
+    use super::{Code, Error};
+
+    pub(crate) fn compacted(what: &str, asked: u64, oldest: u64, current: u64) -> Error {
+        let holds = if current + 1 == oldest {
+            format!("the log holds no revision yet and stands at {current}")
+        } else {
+            format!("the log holds revisions {oldest} to {current}")
+        };
+        Error::new(
+            Code::Compacted,
+            format!(
+                "{what} revision {asked}: compacted; {holds}. Start from State, or from a revision of at least {}.",
+                oldest.saturating_sub(1)
+            ),
+        )
+        .with_asked(asked)
+        .with_oldest(oldest)
+        .with_current(current)
+    }
+
+    pub(crate) fn future(what: &str, asked: u64, current: u64) -> Error {
+        Error::new(
+            Code::FutureRevision,
+            format!("{what} revision {asked}: it did not come in time; the cache is at {current}. Ask again, or with a longer timeout."),
+        )
+        .with_asked(asked)
+        .with_current(current)
+    }
+
+    pub(crate) fn not_ready(what: &str, last_error: Option<&str>) -> Error {
+        let why = last_error.map_or_else(String::new, |e| format!(" (last error: {e})"));
+        Error::new(
+            Code::NotReady,
+            format!("{what}: the cache has no listing yet{why}. Wait for it with wait_ready, or look at status."),
+        )
+    }
+
+    pub(crate) fn closed(what: &str) -> Error {
+        Error::new(Code::Closed, format!("{what}: it was closed. Open a new one."))
+    }
+
+    pub(crate) fn timeout(what: &str, milliseconds: u128) -> Error {
+        Error::new(
+            Code::Timeout,
+            format!("{what}: nothing came within {milliseconds} ms. Ask again, or with a longer timeout."),
+        )
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
+        Error::new(Code::InvalidArgument, message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_names_and_size_are_fixed() {
+        let numbers: Vec<i32> = Code::ALL.iter().map(|c| *c as i32).collect();
+        assert_eq!(numbers, [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 20, 21, 22, 23, 90, 91]);
+        for code in Code::ALL {
+            assert_eq!(Code::from_i32(*code as i32), Some(*code));
+        }
+        assert_eq!(Code::from_i32(9), None);
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+        assert!(Code::Timeout.is_retryable() && !Code::Compacted.is_retryable());
+        assert!(Code::Closed.is_fatal() && !Code::Lagged.is_fatal());
+    }
+
+    #[test]
+    fn numbers_of_the_message_are_fields() {
+        let error = say::compacted("subscribe after", 1200, 5433, 8211);
+        assert_eq!(
+            error.to_string(),
+            "subscribe after revision 1200: compacted; the log holds revisions 5433 to 8211. Start from State, or from a revision of at least 5432."
+        );
+        assert_eq!((error.asked(), error.oldest(), error.current()), (1200, 5433, 8211));
+    }
+}

@@ -1,0 +1,82 @@
+//! The watch core that everybody embeds: one lock-free, bounded log of versioned events and a
+//! versioned keyed store, kept up to date by one writer (a program, or a feeder that follows etcd),
+//! read by any number of consumers in the same process.
+//!
+//! No reader can slow the writer or another reader; nobody loses an event without being told; every
+//! revision of the window can be read exactly.
+//!
+//! ```
+//! use watchcore::{Cache, Change, Kind, Read, Start};
+//! # fn main() -> watchcore::Result<()> {
+//! let cache = Cache::builder("/").build()?;
+//! let mut writer = cache.writer()?;
+//! let mut all = cache.subscribe(Start::State).open()?;
+//! writer.apply(17, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+//! writer.apply(18, [Change::put("/a", "3"), Change::delete("/b")])?;
+//!
+//! let first = all.poll(64)?;
+//! assert!(first.events()[0].ends_initial_state());
+//! let changes = all.poll(64)?;
+//! assert_eq!(changes.len(), 4);
+//! assert_eq!(changes.events()[3].kind(), Kind::Deleted);
+//! assert_eq!(cache.get("/b", Read::Exact(17))?.kv.unwrap().value(), Some(&b"2"[..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `event` | key-value, event, position |
+//! | `log` | segments, directory, tokens, epochs |
+//! | `store` | versions, slots, index, snapshots |
+//! | `route` | filters |
+//! | `wake` | waiters, the notifier, wake sets |
+//! | `reclaim` | the collector and the thread that frees |
+//! | `cache`, `writer`, `read`, `subscription`, `batch` | what users hold |
+//! | `etcd` | the feeder (feature `etcd`) |
+//! | `ffi` | the C ABI (feature `ffi`) |
+
+#[cfg(not(target_has_atomic = "64"))]
+compile_error!("watchcore needs 64-bit atomics");
+
+mod batch;
+mod cache;
+mod error;
+#[cfg(feature = "etcd")]
+#[cfg(any())]
+pub mod etcd;
+mod event;
+#[cfg(feature = "ffi")]
+#[cfg(any())]
+mod ffi;
+mod log;
+mod read;
+mod reclaim;
+mod route;
+mod store;
+mod subscription;
+mod sync;
+mod sys;
+mod wake;
+mod writer;
+
+pub use batch::{Batch, RawBatch};
+pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
+pub use error::{Code, Error, Result};
+pub use event::{Event, Kind, Phase, Position, Resync, ResyncReason, flags};
+pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, Waiter, Want};
+pub use route::filter::Range;
+pub use store::snapshot::Snapshot;
+pub use store::version::{KeyValue, KeyValueRef};
+#[cfg(feature = "async")]
+pub use subscription::Stream;
+pub use subscription::{Closer, Lag, Pace, Start, SubscribeBuilder, Subscription};
+pub use wake::WakeSet;
+pub use writer::{Change, Demand, Record, Writer};
+
+/// Waits until everything handed to the reclaimer was freed. For tests.
+#[doc(hidden)]
+#[cfg(not(loom))]
+pub fn quiesce(bound: std::time::Duration) -> bool {
+    reclaim::quiesce(bound)
+}

@@ -1,0 +1,129 @@
+//! Epochs: which history an event belongs to, and where each began.
+//!
+//! Rarely written (a resync), published as a whole before the head that covers its mark, read after
+//! head; a reader at an older head looks only at the entries below it.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Position, Resync, ResyncReason};
+
+/// One resync as the log remembers it.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    /// Sequence number of its BEGIN mark.
+    pub(crate) seq: u64,
+    pub(crate) epoch: u64,
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) reason: ResyncReason,
+    /// Highest revision of any epoch before this one.
+    pub(crate) highest_before: u64,
+}
+
+impl Turn {
+    /// Whether nothing before it can be compared with what follows.
+    pub(crate) fn resets(&self) -> bool {
+        self.reason == ResyncReason::HistoryReset || self.to <= self.from
+    }
+
+    pub(crate) fn mark(&self, phase: crate::event::Phase) -> Resync {
+        Resync { phase, reason: self.reason, epoch: self.epoch, from: self.from, to: self.to }
+    }
+}
+
+/// The epochs of a cache, oldest turn first.
+#[derive(Clone, Debug)]
+pub(crate) struct History {
+    /// Epoch 1 of this birth.
+    pub(crate) first_epoch: u64,
+    /// Revision of the first listing (0: embedded).
+    pub(crate) listing: u64,
+    pub(crate) turns: Vec<Turn>,
+}
+
+/// The present history as a reader at some head sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Present {
+    pub(crate) epoch: u64,
+    /// First sequence number of the history since the last reset (0: since birth).
+    pub(crate) since_seq: u64,
+    /// Revision of the listing that this history began with.
+    pub(crate) listing: u64,
+    /// Highest revision of the histories before the last reset, 0 if there is none.
+    pub(crate) highest_before: u64,
+}
+
+impl History {
+    pub(crate) fn at(&self, head: u64) -> Present {
+        let below = || self.turns.iter().rev().filter(|turn| turn.seq < head);
+        let reset = below().find(|turn| turn.resets());
+        Present {
+            epoch: below().next().map_or(self.first_epoch, |turn| turn.epoch),
+            since_seq: reset.map_or(0, |turn| turn.seq),
+            listing: reset.map_or(self.listing, |turn| turn.to),
+            highest_before: reset.map_or(0, |turn| turn.highest_before),
+        }
+    }
+
+    /// The first turn that opens a gap (from, to) around `revision`, in the present history.
+    pub(crate) fn gap_around(&self, revision: u64, head: u64) -> Option<&Turn> {
+        let since = self.at(head).since_seq;
+        self.turns
+            .iter()
+            .filter(|turn| turn.seq < head && turn.seq > since)
+            .find(|turn| turn.from < revision && revision < turn.to)
+    }
+
+    /// Checks the epoch of a position that somebody brings: `Err(turn)` where `position` lies in a
+    /// history that the last reset ended. Epoch 0 and epochs of another birth are unchecked.
+    pub(crate) fn is_of_a_former_history(&self, position: Position, head: u64) -> bool {
+        let same_birth = position.epoch >> 32 == self.first_epoch >> 32;
+        if position.epoch == 0 || !same_birth {
+            return false;
+        }
+        let since = self.at(head).since_seq;
+        let first_of_present =
+            self.turns.iter().find(|turn| turn.seq == since).map_or(self.first_epoch, |turn| turn.epoch);
+        position.epoch < first_of_present
+    }
+
+    /// Forgets turns that no reader can need: all below `oldest_seq` but the newest reset and the
+    /// newest turn. Bounds the memory of a cache that resyncs for ever.
+    pub(crate) fn trim(&mut self, oldest_seq: u64) {
+        let newest = self.turns.last().map(|turn| turn.seq);
+        let reset = self.turns.iter().rev().find(|turn| turn.resets()).map(|turn| turn.seq);
+        self.turns.retain(|turn| turn.seq >= oldest_seq || Some(turn.seq) == newest || Some(turn.seq) == reset);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(seq: u64, epoch: u64, from: u64, to: u64) -> Turn {
+        Turn { seq, epoch, from, to, reason: ResyncReason::Compacted, highest_before: from }
+    }
+
+    #[test]
+    fn a_reader_sees_the_turns_below_its_head() {
+        let birth = 7u64 << 32;
+        let history = History {
+            first_epoch: birth + 1,
+            listing: 5,
+            turns: vec![turn(100, birth + 2, 50, 80), turn(200, birth + 3, 90, 40), turn(300, birth + 4, 60, 70)],
+        };
+        let at = |head| history.at(head);
+        assert_eq!(at(100), Present { epoch: birth + 1, since_seq: 0, listing: 5, highest_before: 0 });
+        assert_eq!(at(101).epoch, birth + 2);
+        assert_eq!(at(101).listing, 5);
+        assert_eq!(at(250), Present { epoch: birth + 3, since_seq: 200, listing: 40, highest_before: 90 });
+        assert_eq!(at(400).since_seq, 200);
+        assert!(history.gap_around(65, 400).is_some());
+        assert!(history.gap_around(60, 400).is_none() && history.gap_around(70, 400).is_none());
+        assert!(history.gap_around(60, 150).is_some(), "50 < 60 < 80 before the reset");
+        let position = |epoch| Position { epoch: birth + epoch, revision: 1 };
+        assert!(history.is_of_a_former_history(position(2), 400));
+        assert!(!history.is_of_a_former_history(position(3), 400));
+        assert!(!history.is_of_a_former_history(Position { epoch: (8 << 32) + 1, revision: 1 }, 400));
+    }
+}

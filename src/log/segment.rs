@@ -1,0 +1,225 @@
+//! A segment: N slots, each written once before the head covers it and immutable after (I3).
+//!
+//! Readers get plain `&[Event]` views, there is no lock, count or sequence word per slot. Whoever
+//! has a [`SegmentRef`] keeps the events, and the versions that they point to, alive.
+//!
+//! `len` is the number of slots in use of a *closed* segment. It starts as N and is lowered, before
+//! the head that lies beyond, where the writer leaves the segment early; it is read only under such
+//! a head. Rejected: seqlocks (undefined behaviour on plain memory), a flag per slot (a second
+//! cache line, or a smaller event).
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | `write` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
+
+use crate::event::Event;
+use crate::reclaim;
+use crate::store::version::SlotPtr;
+use crate::sync::{AtomicU32, AtomicU64, Relaxed, lock};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::ops::{Deref, Range};
+use std::sync::atomic::AtomicU64 as Count;
+use std::sync::{Arc, Mutex};
+
+/// What a cache holds beyond its live keys, in bytes; shared by its segments (statistics only).
+#[derive(Default, Debug)]
+pub(crate) struct Held {
+    /// Segments, in the window or not, and what they alone keep alive.
+    pub(crate) segments: Count,
+    pub(crate) segment_bytes: Count,
+}
+
+#[repr(transparent)]
+struct Cell(UnsafeCell<MaybeUninit<Event>>);
+
+// SAFETY: I3: written once by the only writer before the head covers it; only read after.
+unsafe impl Sync for Cell {}
+
+pub(crate) struct Segment {
+    /// Sequence number of slot 0: a multiple of N.
+    base: u64,
+    /// End of the segment before: a cursor there has lost nothing if that one has left.
+    prev_end: u64,
+    len: AtomicU32,
+    /// Slots written, published or not: what the reclaimer gives back.
+    written: AtomicU32,
+    cells: Box<[Cell]>,
+    /// Slots of the store that were forgotten while this segment was the newest.
+    forgotten: Mutex<Vec<SlotPtr>>,
+    bytes: AtomicU64,
+    held: Arc<Held>,
+    #[cfg(loom)]
+    track: Box<[loom::cell::UnsafeCell<()>]>,
+}
+
+impl Segment {
+    fn new(base: u64, slots: usize, prev_end: u64, held: Arc<Held>) -> Segment {
+        let own = slots * size_of::<Event>() + size_of::<Segment>();
+        held.segments.fetch_add(1, Relaxed);
+        held.segment_bytes.fetch_add(own as u64, Relaxed);
+        Segment {
+            base,
+            prev_end,
+            len: AtomicU32::new(slots as u32),
+            written: AtomicU32::new(0),
+            cells: (0..slots).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
+            forgotten: Mutex::new(Vec::new()),
+            bytes: AtomicU64::new(own as u64),
+            held,
+            #[cfg(loom)]
+            track: (0..slots).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+        }
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    pub(crate) fn prev_end(&self) -> u64 {
+        self.prev_end
+    }
+
+    /// One past the last sequence number that this segment can hold: the base of the next.
+    pub(crate) fn limit(&self) -> u64 {
+        self.base + self.cells.len() as u64
+    }
+
+    /// The end of the events of this segment below `head`.
+    #[inline]
+    pub(crate) fn end(&self, head: u64) -> u64 {
+        if head < self.limit() { head } else { self.base + u64::from(self.len.load(Relaxed)) }
+    }
+
+    /// Leaves the segment with `len` slots in use. Only the writer, before a head beyond it.
+    pub(crate) fn close(&self, len: u32) {
+        self.len.store(len, Relaxed);
+    }
+
+    /// Writes the slot of `event.sequence`. Only the writer, once, above the head.
+    pub(crate) fn write(&self, event: Event, extra_bytes: u64) {
+        let at = (event.sequence - self.base) as usize;
+        #[cfg(loom)]
+        self.track[at].with_mut(|_| ());
+        // SAFETY: I1, I3: one writer, and no reader reads at or above the head.
+        unsafe { (*self.cells[at].0.get()).write(event) };
+        self.written.store(at as u32 + 1, Relaxed);
+        self.account(extra_bytes);
+    }
+
+    fn account(&self, more: u64) {
+        self.bytes.fetch_add(more, Relaxed);
+        self.held.segment_bytes.fetch_add(more, Relaxed);
+    }
+
+    /// The events with these sequence numbers, all below a head that the caller loaded.
+    #[inline]
+    pub(crate) fn view(&self, seqs: Range<u64>) -> &[Event] {
+        let (from, to) = ((seqs.start - self.base) as usize, (seqs.end - self.base) as usize);
+        let cells = &self.cells[from..to];
+        #[cfg(loom)]
+        self.track[from..to].iter().for_each(|t| t.with(|_| ()));
+        // SAFETY: I3: below the head all slots are written and immutable; `Cell` is transparent.
+        unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<Event>(), cells.len()) }
+    }
+
+    #[inline]
+    pub(crate) fn event(&self, seq: u64) -> &Event {
+        &self.view(seq..seq + 1)[0]
+    }
+
+    /// Keeps a forgotten slot until this segment goes. Only the writer.
+    pub(crate) fn keep_forgotten(&self, slot: SlotPtr) {
+        self.account((slot.bytes() + slot.newest().get().map_or(0, |kv| kv.bytes())) as u64);
+        lock(&self.forgotten).push(slot);
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Relaxed)
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        debug_assert!(reclaim::on_reclaimer(), "I6: segments are freed by the reclaimer");
+        let written = u64::from(self.written.load(Relaxed));
+        for event in self.view(self.base..self.base + written) {
+            if let Some(cur) = event.kv.take() {
+                // The count of the predecessor was moved into this event.
+                drop(cur.older().take());
+                drop(cur);
+            }
+        }
+        for slot in lock(&self.forgotten).drain(..) {
+            slot.destroy();
+        }
+        self.held.segments.fetch_sub(1, Relaxed);
+        self.held.segment_bytes.fetch_sub(self.bytes(), Relaxed);
+    }
+}
+
+/// A count on a segment. Given back from any thread; the last one goes to the reclaimer (I6).
+#[derive(Clone)]
+pub(crate) struct SegmentRef(Option<Arc<Segment>>);
+
+impl SegmentRef {
+    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, held: Arc<Held>) -> SegmentRef {
+        SegmentRef(Some(Arc::new(Segment::new(base, slots, prev_end, held))))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const Segment {
+        self.0.as_ref().map_or(std::ptr::null(), Arc::as_ptr)
+    }
+
+    /// Another count from a pointer out of the directory.
+    ///
+    /// The caller holds a pin taken before it loaded the pointer: the directory's own count is given
+    /// back only after the grace period, so this increment never starts from 0.
+    pub(crate) fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
+        // SAFETY: I9: from `as_ptr` of an Arc whose count the directory still holds (see above).
+        unsafe {
+            Arc::increment_strong_count(pointer);
+            SegmentRef(Some(Arc::from_raw(pointer)))
+        }
+    }
+
+    /// Gives the count to a raw pointer (the owner word of a C batch).
+    pub(crate) fn into_raw(mut self) -> *const Segment {
+        self.0.take().map_or(std::ptr::null(), Arc::into_raw)
+    }
+
+    /// Takes a count back that [`SegmentRef::into_raw`] gave away.
+    pub(crate) fn from_raw(pointer: *const Segment) -> SegmentRef {
+        // SAFETY: I9: only called once with what `into_raw` returned.
+        SegmentRef(Some(unsafe { Arc::from_raw(pointer) }))
+    }
+}
+
+impl Deref for SegmentRef {
+    type Target = Segment;
+    #[inline]
+    fn deref(&self) -> &Segment {
+        self.0.as_deref().expect("taken only by drop and into_raw")
+    }
+}
+
+impl Drop for SegmentRef {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+            if reclaim::on_reclaimer() {
+                drop(last);
+            } else {
+                reclaim::free(Box::new(move || drop(last)));
+            }
+        }
+    }
+}
+
+/// Drops a box that [`crate::Batch::into_raw_parts`] turned into a word; 0 is nothing.
+pub(crate) fn drop_boxed<T>(word: usize) {
+    if word != 0 {
+        // SAFETY: I9: only called once with the word of a `Box<T>` that was given away.
+        drop(unsafe { Box::from_raw(word as *mut T) });
+    }
+}

@@ -1,0 +1,3 @@
+//! Routing: which events a subscription is given.
+
+pub(crate) mod filter;

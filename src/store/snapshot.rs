@@ -1,0 +1,112 @@
+//! An immutable view of the store at one head: (token, head, root).
+
+#![forbid(unsafe_code)]
+
+use crate::cache::Inner;
+use crate::event::Position;
+use crate::log::ring::TokenRef;
+use crate::reclaim;
+use crate::route::filter::Range;
+use crate::store::index::Index;
+use crate::store::version::{KeyValueRef, SlotPtr};
+use std::sync::Arc;
+
+/// The whole state at one revision: made in O(1), never changes (I5).
+///
+/// It keeps every segment from its own on alive until it is dropped: drop it when you are done.
+/// Clone, Send, Sync and 'static; reading blocks nobody and is never blocked.
+#[derive(Clone)]
+pub struct Snapshot {
+    inner: Arc<Inner>,
+    /// Holds every segment from the one of `head` on, so `older` may be followed down to `head`.
+    token: TokenRef,
+    head: u64,
+    index: Index,
+    position: Position,
+}
+
+impl Snapshot {
+    pub(crate) fn take(inner: &Arc<Inner>) -> Snapshot {
+        loop {
+            let pin = reclaim::pin();
+            // The order is the law: progress, token, head, root, then oldest_seq.
+            let progress = inner.ring.progress();
+            let token = inner.ring.token(&pin);
+            let head = inner.ring.head();
+            let index = inner.root.load(&pin).clone();
+            if inner.ring.oldest_seq() > head {
+                continue;
+            }
+            let position = inner.ring.position(progress, head, &pin);
+            return Snapshot { inner: inner.clone(), token, head, index, position };
+        }
+    }
+
+    /// The position: (epoch, revision).
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// The revision: the state is that after every change up to and with it.
+    pub fn revision(&self) -> u64 {
+        self.position.revision
+    }
+
+    fn show<'a>(&'a self, slot: SlotPtr) -> Option<KeyValueRef<'a>> {
+        let version = slot.at(self.head);
+        let kv = KeyValueRef::new(version)?;
+        (!kv.is_tombstone()).then_some(kv)
+    }
+
+    /// The key-value of a key. O(log n).
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValueRef<'_>> {
+        self.show(self.index.get(key.as_ref())?)
+    }
+
+    /// Every key-value in key order.
+    pub fn iter(&self) -> impl Iterator<Item = KeyValueRef<'_>> + '_ {
+        self.range(&Range::all())
+    }
+
+    /// The key-values whose key starts with these bytes, in key order.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> impl Iterator<Item = KeyValueRef<'_>> + '_ {
+        self.range(&Range::prefix(prefix))
+    }
+
+    /// The key-values of a range, in key order.
+    pub fn range(&self, range: &Range) -> impl Iterator<Item = KeyValueRef<'_>> + use<'_> {
+        let range = range.clone();
+        self.index.range(&range.span).filter(move |slot| range.contains(slot.key())).filter_map(|slot| self.show(slot))
+    }
+
+    /// Number of key-values of a range. O(keys of the range).
+    pub fn count(&self, range: &Range) -> u64 {
+        self.range(range).count() as u64
+    }
+
+    /// Number of all key-values. O(n).
+    pub fn len(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// When the oldest segment that it keeps was opened.
+    pub(crate) fn token_born(&self) -> std::time::Instant {
+        self.token.born()
+    }
+
+    /// The name of the cache it was taken of.
+    pub fn cache_name(&self) -> &str {
+        &self.inner.name
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("position", &self.position).field("since", &self.token_born()).finish()
+    }
+}

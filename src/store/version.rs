@@ -1,0 +1,449 @@
+//! Versions and slots: the memory of the store.
+//!
+//! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
+//! read, the sequence number of its event, the version before, a count, then key and value bytes.
+//! A **slot** is the place of one key: a pointer to its newest version, and the key.
+//!
+//! Counts (I9): a version is born with two, its event's `cur` (given back with the event's segment)
+//! and its slot's `newest`. On overwrite the slot's count *moves* into the replacing event (its
+//! `prev`), where it is found through `cur.older` and goes with that event's segment. A version of
+//! the listing has no event and is born with the slot's count alone.
+//!
+//! `older` is followed only from a version with `seq >= h` of a reader at h: then its event is in
+//! the window or pinned, and holds the predecessor (design: reading at head h). It is a plain
+//! pointer that never changes.
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | `Slot::set_newest` | `Slot::newest` after head | Release / Acquire |
+//! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
+
+use crate::reclaim;
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use std::alloc::Layout;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+
+/// The head of a stored version, as C sees it (`watchcore_key_value`).
+#[repr(C)]
+pub(crate) struct Head {
+    key: *const u8,
+    /// NULL: no value (a tombstone).
+    value: *const u8,
+    key_length: u32,
+    value_length: u32,
+    create_revision: u64,
+    mod_revision: u64,
+    version: u64,
+    lease: i64,
+}
+
+#[repr(C)]
+pub(crate) struct Version {
+    head: Head,
+    /// Sequence number of its event; 0: from the listing, or outside the log.
+    seq: u64,
+    older: *const Version,
+    count: AtomicUsize,
+    /// Lets loom see reads that are not ordered behind the making, or before the freeing.
+    #[cfg(loom)]
+    track: loom::cell::UnsafeCell<()>,
+}
+
+/// The numbers of a new version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Numbers {
+    pub(crate) create_revision: u64,
+    pub(crate) mod_revision: u64,
+    pub(crate) version: u64,
+    pub(crate) lease: i64,
+}
+
+fn layout(key_length: usize, value_length: usize) -> Layout {
+    let payload = Layout::array::<u8>(key_length + value_length).expect("lengths are checked");
+    let (layout, _) = Layout::new::<Version>().extend(payload).expect("lengths are checked");
+    layout.pad_to_align()
+}
+
+/// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
+/// has it, also after the cache is gone.
+///
+/// Send, Sync and 'static. Reading costs a load; nothing blocks.
+#[repr(transparent)]
+pub struct KeyValue(NonNull<Version>);
+
+// SAFETY: I3: everything but the count is immutable after `KeyValue::new`, and the count is atomic.
+unsafe impl Send for KeyValue {}
+// SAFETY: as above.
+unsafe impl Sync for KeyValue {}
+
+impl KeyValue {
+    /// A version with a count of one. `value` None makes a tombstone.
+    pub(crate) fn new(key: &[u8], value: Option<&[u8]>, numbers: Numbers, seq: u64, older: VersionPtr) -> KeyValue {
+        let value_length = value.map_or(0, <[u8]>::len);
+        let layout = layout(key.len(), value_length);
+        // SAFETY: the layout is not empty; all fields and bytes are written before anybody sees it.
+        unsafe {
+            let place = std::alloc::alloc(layout).cast::<Version>();
+            if place.is_null() {
+                std::alloc::handle_alloc_error(layout);
+            }
+            let bytes = place.add(1).cast::<u8>();
+            ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
+            let value_at = bytes.add(key.len());
+            if let Some(value) = value {
+                ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
+            }
+            place.write(Version {
+                head: Head {
+                    key: bytes,
+                    value: if value.is_some() { value_at } else { ptr::null() },
+                    key_length: key.len() as u32,
+                    value_length: value_length as u32,
+                    create_revision: numbers.create_revision,
+                    mod_revision: numbers.mod_revision,
+                    version: numbers.version,
+                    lease: numbers.lease,
+                },
+                seq,
+                older: older.0,
+                count: AtomicUsize::new(1),
+                #[cfg(loom)]
+                track: loom::cell::UnsafeCell::new(()),
+            });
+            #[cfg(loom)]
+            (*place).track.with_mut(|_| ());
+            KeyValue(NonNull::new_unchecked(place))
+        }
+    }
+
+    #[inline]
+    fn body(&self) -> &Version {
+        // SAFETY: I3: a counted version is alive and immutable.
+        let body = unsafe { self.0.as_ref() };
+        #[cfg(loom)]
+        body.track.with(|_| ());
+        body
+    }
+
+    /// The key.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        let head = &self.body().head;
+        // SAFETY: written by `new`, lives as long as the version.
+        unsafe { std::slice::from_raw_parts(head.key, head.key_length as usize) }
+    }
+
+    /// The value; `None` only in a tombstone.
+    #[inline]
+    pub fn value(&self) -> Option<&[u8]> {
+        let head = &self.body().head;
+        if head.value.is_null() {
+            return None;
+        }
+        // SAFETY: as `key`.
+        Some(unsafe { std::slice::from_raw_parts(head.value, head.value_length as usize) })
+    }
+
+    /// Revision at which the key was created.
+    pub fn create_revision(&self) -> u64 {
+        self.body().head.create_revision
+    }
+
+    /// Revision of the last change.
+    pub fn mod_revision(&self) -> u64 {
+        self.body().head.mod_revision
+    }
+
+    /// Number of changes since the key was created; 1 for a fresh key.
+    pub fn version(&self) -> u64 {
+        self.body().head.version
+    }
+
+    /// The lease, 0 for none.
+    pub fn lease(&self) -> i64 {
+        self.body().head.lease
+    }
+
+    pub(crate) fn numbers(&self) -> Numbers {
+        Numbers {
+            create_revision: self.create_revision(),
+            mod_revision: self.mod_revision(),
+            version: self.version(),
+            lease: self.lease(),
+        }
+    }
+
+    pub(crate) fn is_tombstone(&self) -> bool {
+        self.body().head.value.is_null()
+    }
+
+    pub(crate) fn seq(&self) -> u64 {
+        self.body().seq
+    }
+
+    /// Bytes of the allocation.
+    pub(crate) fn bytes(&self) -> usize {
+        let head = &self.body().head;
+        layout(head.key_length as usize, head.value_length as usize).size()
+    }
+
+    /// The version before; see the module's head for who may follow it.
+    pub(crate) fn older(&self) -> VersionPtr {
+        VersionPtr(self.body().older)
+    }
+
+    /// Gives the count away; somebody takes it back by [`VersionPtr::take`].
+    pub(crate) fn into_pointer(self) -> VersionPtr {
+        VersionPtr(std::mem::ManuallyDrop::new(self).0.as_ptr())
+    }
+
+    /// The address of the head that C reads; the count goes with it.
+    #[doc(hidden)]
+    pub fn into_raw(self) -> *const std::ffi::c_void {
+        self.into_pointer().0.cast()
+    }
+
+    /// The address of the head that C reads.
+    #[doc(hidden)]
+    pub fn as_raw(&self) -> *const std::ffi::c_void {
+        self.0.as_ptr().cast()
+    }
+
+    /// Takes back what [`KeyValue::into_raw`] gave away.
+    ///
+    /// # Safety
+    /// Once per `into_raw`, with what it returned.
+    #[doc(hidden)]
+    pub unsafe fn from_raw(pointer: *const std::ffi::c_void) -> Option<KeyValue> {
+        VersionPtr(pointer.cast()).take()
+    }
+
+    pub(crate) fn pointer(&self) -> VersionPtr {
+        VersionPtr(self.0.as_ptr())
+    }
+}
+
+impl Clone for KeyValue {
+    #[inline]
+    fn clone(&self) -> KeyValue {
+        // Relaxed: a count >= 1 is held while this runs.
+        self.body().count.fetch_add(1, Relaxed);
+        KeyValue(self.0)
+    }
+}
+
+impl Drop for KeyValue {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: partner of the Acquire below, in whoever gives back the last count.
+        if self.body().count.fetch_sub(1, Release) == 1 {
+            self.body().count.load(Acquire);
+            let version = VersionPtr(self.0.as_ptr());
+            if reclaim::on_reclaimer() {
+                version.destroy();
+            } else {
+                reclaim::free(Box::new(move || version.destroy()));
+            }
+        }
+    }
+}
+
+impl fmt::Debug for KeyValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyValue")
+            .field("key", &String::from_utf8_lossy(self.key()))
+            .field("value", &self.value().map(String::from_utf8_lossy))
+            .field("mod_revision", &self.mod_revision())
+            .finish()
+    }
+}
+
+/// A pointer to a version whose count is held elsewhere (by a segment, a slot, a pin or a token).
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub(crate) struct VersionPtr(*const Version);
+
+// SAFETY: I3; whoever holds one also holds, somewhere, what keeps the version alive.
+unsafe impl Send for VersionPtr {}
+// SAFETY: as above.
+unsafe impl Sync for VersionPtr {}
+
+impl VersionPtr {
+    pub(crate) const NULL: VersionPtr = VersionPtr(ptr::null());
+
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// The version, or `None` where there is none. The reference must not outlive what keeps it.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&KeyValue> {
+        if self.0.is_null() {
+            return None;
+        }
+        // SAFETY: `VersionPtr` and `KeyValue` are both one pointer; the holder of this pointer keeps
+        // the version alive (I3, I9), and a reference cannot give the count back.
+        Some(unsafe { &*ptr::from_ref(self).cast::<KeyValue>() })
+    }
+
+    /// Takes back a count that was given away by [`KeyValue::into_pointer`].
+    pub(crate) fn take(self) -> Option<KeyValue> {
+        NonNull::new(self.0.cast_mut()).map(KeyValue)
+    }
+
+    fn destroy(self) {
+        debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
+        let Some(kv) = self.get() else { return };
+        let head = &kv.body().head;
+        let layout = layout(head.key_length as usize, head.value_length as usize);
+        #[cfg(loom)]
+        kv.body().track.with_mut(|_| ());
+        // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
+        unsafe {
+            ptr::drop_in_place(self.0.cast_mut());
+            std::alloc::dealloc(self.0.cast_mut().cast(), layout);
+        }
+    }
+}
+
+/// A key-value borrowed from a snapshot, a page or the writer.
+#[derive(Clone, Copy)]
+pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
+
+impl<'a> KeyValueRef<'a> {
+    /// `pointer` must be kept alive for 'a by what the caller borrows from.
+    pub(crate) fn new(pointer: VersionPtr) -> Option<KeyValueRef<'a>> {
+        (!pointer.is_null()).then_some(KeyValueRef(pointer, PhantomData))
+    }
+
+    /// An owned one: one increment.
+    pub fn to_owned(&self) -> KeyValue {
+        self.deref().clone()
+    }
+}
+
+impl Deref for KeyValueRef<'_> {
+    type Target = KeyValue;
+    fn deref(&self) -> &KeyValue {
+        self.0.get().expect("never null")
+    }
+}
+
+impl fmt::Debug for KeyValueRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.deref().fmt(f)
+    }
+}
+
+/// The place of one key.
+struct Slot {
+    newest: AtomicPtr<Version>,
+    key: Box<[u8]>,
+}
+
+/// A pointer to a slot. Slots are owned by the index as a whole: a forgotten one goes with the
+/// segment that was newest when the index without it was published, the rest with the cache.
+/// Any reader that can still find it in a root holds a pin, or a token of that segment or before.
+#[derive(Clone, Copy)]
+pub(crate) struct SlotPtr(NonNull<Slot>);
+
+// SAFETY: the key is immutable, `newest` atomic.
+unsafe impl Send for SlotPtr {}
+// SAFETY: as above.
+unsafe impl Sync for SlotPtr {}
+
+impl SlotPtr {
+    /// A slot that owns one count of `newest`.
+    pub(crate) fn new(newest: KeyValue) -> SlotPtr {
+        let key = newest.key().into();
+        let slot = Slot { newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()), key };
+        SlotPtr(NonNull::from(Box::leak(Box::new(slot))))
+    }
+
+    fn slot(&self) -> &Slot {
+        // SAFETY: see the type: whoever found it keeps it alive.
+        unsafe { self.0.as_ref() }
+    }
+
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.slot().key
+    }
+
+    /// Acquire: partner of [`SlotPtr::set_newest`].
+    #[inline]
+    pub(crate) fn newest(&self) -> VersionPtr {
+        VersionPtr(self.slot().newest.load(Acquire))
+    }
+
+    /// Publishes a version and hands the count of the one before to the caller (who moves it into
+    /// the replacing event). Only the writer calls it.
+    pub(crate) fn set_newest(&self, newest: KeyValue) -> VersionPtr {
+        let before = VersionPtr(self.slot().newest.load(Relaxed));
+        // Release: partner of `newest`.
+        self.slot().newest.store(newest.into_pointer().0.cast_mut(), Release);
+        before
+    }
+
+    /// The version visible below `head`: `None` where the key did not exist yet; a tombstone is
+    /// returned as it is.
+    #[inline]
+    pub(crate) fn at(&self, head: u64) -> VersionPtr {
+        let mut version = self.newest();
+        while let Some(kv) = version.get() {
+            if kv.seq() < head {
+                return version;
+            }
+            version = kv.older();
+        }
+        VersionPtr::NULL
+    }
+
+    /// Bytes of the slot itself.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Slot>() + self.key().len()
+    }
+
+    /// Frees the slot and gives its count back. Only on the reclaimer, once nobody can find it.
+    pub(crate) fn destroy(self) {
+        debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
+        drop(self.newest().take());
+        // SAFETY: made by `new`; nobody can find it any more (see the type).
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
+        let numbers = Numbers { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
+        KeyValue::new(b"/k", value.map(str::as_bytes), numbers, seq, older)
+    }
+
+    #[test]
+    fn absent_and_empty_values_differ() {
+        assert_eq!(kv(1, Some(""), VersionPtr::NULL).value(), Some(&b""[..]));
+        assert_eq!(kv(1, None, VersionPtr::NULL).value(), None);
+        assert_eq!(size_of::<Head>(), 56);
+    }
+
+    #[test]
+    fn a_slot_is_read_at_any_head() {
+        let first = kv(10, Some("a"), VersionPtr::NULL);
+        let second = kv(20, Some("b"), first.pointer());
+        let slot = SlotPtr::new(first.clone());
+        assert!(slot.at(10).is_null());
+        let before = slot.set_newest(second);
+        assert_eq!(slot.at(20).get().unwrap().value(), Some(&b"a"[..]));
+        assert_eq!(slot.at(21).get().unwrap().value(), Some(&b"b"[..]));
+        assert!(slot.at(5).is_null());
+        drop(before.take());
+        reclaim::free(Box::new(move || slot.destroy()));
+        drop(first);
+        assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
+    }
+}

@@ -1,0 +1,116 @@
+//! What the core takes from the operating system: a thread with all signals blocked, and a
+//! descriptor that becomes readable (an eventfd on Linux, a pipe elsewhere).
+
+use std::io;
+use std::thread::JoinHandle;
+
+/// Starts a named thread with all signals blocked.
+pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    with_signals_blocked(|| std::thread::Builder::new().name(name.into()).spawn(body))
+        .inspect_err(|error| tracing::error!(name, %error, "the thread did not start"))
+}
+
+/// Runs `body` with all signals blocked; a thread started inside inherits that for its life.
+pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
+    // SAFETY: both sets are plain memory of this frame; the calls have no other effect than the
+    // mask of this thread, which is put back.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let result = body();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
+/// A descriptor that is readable after [`Signal::raise`] until [`Signal::drain`].
+///
+/// Non-blocking and close-on-exec. It is closed when the last owner drops it, so that a late raise
+/// never writes into a number that belongs to somebody else by then.
+pub(crate) struct Signal {
+    read: i32,
+    write: i32,
+}
+
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(watchcore_pipe)))]
+impl Signal {
+    pub(crate) fn new() -> io::Result<Signal> {
+        // SAFETY: no pointers are involved.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(Signal { read: fd, write: fd }) }
+    }
+}
+
+#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(watchcore_pipe))))]
+impl Signal {
+    pub(crate) fn new() -> io::Result<Signal> {
+        let mut ends = [0i32; 2];
+        // SAFETY: `ends` has room for the two numbers; the other calls take numbers only.
+        unsafe {
+            if libc::pipe(ends.as_mut_ptr()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            for end in ends {
+                libc::fcntl(end, libc::F_SETFD, libc::FD_CLOEXEC);
+                libc::fcntl(end, libc::F_SETFL, libc::O_NONBLOCK);
+            }
+        }
+        Ok(Signal { read: ends[0], write: ends[1] })
+    }
+}
+
+impl Signal {
+    pub(crate) fn fd(&self) -> i32 {
+        self.read
+    }
+
+    pub(crate) fn raise(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: 8 readable bytes; a full pipe or counter is readable already, so the result is
+        // of no interest.
+        unsafe { libc::write(self.write, one.as_ptr().cast(), one.len()) };
+    }
+
+    pub(crate) fn drain(&self) {
+        let mut room = [0u8; 64];
+        // SAFETY: 64 writable bytes; the descriptor does not block.
+        while unsafe { libc::read(self.read, room.as_mut_ptr().cast(), room.len()) } == room.len() as isize {}
+    }
+
+    /// Blocks until readable, at most `milliseconds` (-1: for ever). True when readable.
+    pub(crate) fn wait(&self, milliseconds: i32) -> bool {
+        let mut poll = libc::pollfd { fd: self.read, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, as said.
+        unsafe { libc::poll(&mut poll, 1, milliseconds) > 0 }
+    }
+}
+
+impl Drop for Signal {
+    fn drop(&mut self) {
+        // SAFETY: this is the last owner of both numbers.
+        unsafe {
+            libc::close(self.read);
+            if self.write != self.read {
+                libc::close(self.write);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn raised_until_drained() {
+        let signal = Signal::new().unwrap();
+        assert!(!signal.wait(0));
+        signal.raise();
+        signal.raise();
+        assert!(signal.wait(0));
+        signal.drain();
+        assert!(!signal.wait(0));
+    }
+}

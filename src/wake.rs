@@ -1,0 +1,565 @@
+//! Waking: the waiters of a cache, and the one notifier thread of the process.
+//!
+//! The writer pays a fence and a load per revision while nobody waits; else it raises `pending` and
+//! wakes the notifier, never a consumer. The notifier reads the log like any reader, evaluates each
+//! distinct filter of the parked subscriptions once an event, and wakes only who has something.
+//!
+//! `waiting` is a count that each waiter raises and lowers itself (a flag reset by somebody else
+//! loses wake-ups). The notifier never writes a consumer's cursor: it stores where the match is in
+//! the waiter's entry, and the consumer takes that over when it unregisters.
+//!
+//! | writer, notifier | waiter | order |
+//! | --- | --- | --- |
+//! | head or progress or state; fence; `waiting.load` | `waiting.fetch_add`; fence; look at head, progress, state | SeqCst fences: one of the two sees the other |
+//! | `pending.swap(true)`; notifier: `pending.swap(false)`, then look | | AcqRel: no lost wake-up |
+//! | tag on the set's list, then `armed.swap(false)`, raise the descriptor if it was true | drain, `armed.swap(true)`, fence, look at the list | AcqRel swaps |
+//!
+//! Close of one subscription and of a member does not go through the notifier: it locks the table,
+//! as consumers do. The writer never takes that lock (I6).
+
+#![forbid(unsafe_code)]
+
+use crate::error::{Error, Result};
+use crate::event::Position;
+use crate::route::filter::Filter;
+use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Relaxed, SeqCst, fence, lock};
+use crate::sys::Signal;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// A thread that sleeps until somebody has something for it.
+#[derive(Default)]
+pub(crate) struct Parker {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Parker {
+    pub(crate) fn wake(&self) {
+        *lock(&self.woken) = true;
+        self.changed.notify_one();
+    }
+
+    pub(crate) fn reset(&self) {
+        *lock(&self.woken) = false;
+    }
+
+    /// True: woken. False: the time is up.
+    pub(crate) fn wait_until(&self, until: Option<Instant>) -> bool {
+        let mut woken = lock(&self.woken);
+        loop {
+            if *woken {
+                return true;
+            }
+            woken = match until {
+                None => self.changed.wait(woken).unwrap_or_else(std::sync::PoisonError::into_inner),
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    self.changed.wait_timeout(woken, left).unwrap_or_else(std::sync::PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+/// How a waiter is woken.
+#[derive(Clone)]
+pub(crate) enum Waker {
+    Thread(Arc<Parker>),
+    #[cfg_attr(not(feature = "async"), expect(dead_code, reason = "streams come with the feature async"))]
+    Task(std::task::Waker),
+    Member(Arc<SetShared>, u64),
+}
+
+impl Waker {
+    pub(crate) fn wake(self) {
+        let called = catch_unwind(AssertUnwindSafe(|| match self {
+            Waker::Thread(parker) => parker.wake(),
+            Waker::Task(waker) => waker.wake(),
+            Waker::Member(set, tag) => set.list(tag),
+        }));
+        if called.is_err() {
+            tracing::error!("a waker panicked; the notifier goes on");
+        }
+    }
+}
+
+/// What a waiter waits for.
+#[derive(Clone, Debug)]
+pub(crate) enum Want {
+    /// An event behind the cursor that passes the filter.
+    Event { filter: Arc<Filter>, cursor: u64 },
+    /// The cache to reach a revision.
+    Revision(u64),
+    /// The first listing.
+    Ready,
+    /// A consistent read: the ticket.
+    Consistent(u64),
+}
+
+struct Entry {
+    want: Want,
+    waker: Option<Waker>,
+    /// Woken at this time, whatever happens.
+    deadline: Option<Instant>,
+    /// Woken when the position moved beyond this one, not before the time.
+    bookmark: Option<(Instant, Position)>,
+    resume: Option<u64>,
+}
+
+struct Group {
+    scanned_to: u64,
+    members: HashSet<u64>,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    entries: HashMap<u64, Entry>,
+    groups: HashMap<Arc<Filter>, Group>,
+    /// Entries that are looked at one by one: no events wanted, a bookmark, or a deadline.
+    others: BTreeSet<u64>,
+}
+
+/// What the notifier and the waiters ask of a cache.
+pub(crate) trait Watched: Send + Sync {
+    /// (position, head, closed) now; progress is loaded before head.
+    fn glance(&self) -> Glance;
+    /// The first event in [from, head) that passes; `Err` where `from` has left the window.
+    fn first_match(&self, filter: &Filter, from: u64, head: u64) -> std::result::Result<Option<u64>, ()>;
+    fn hub(&self) -> &Hub;
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Glance {
+    pub(crate) position: Position,
+    pub(crate) head: u64,
+    pub(crate) ready: bool,
+    pub(crate) closed: bool,
+    /// Consistent reads served up to this ticket.
+    pub(crate) consistent: u64,
+}
+
+impl Want {
+    fn holds(&self, now: &Glance) -> bool {
+        match self {
+            Want::Event { cursor, .. } => now.head != *cursor,
+            Want::Revision(revision) => now.ready && now.position.revision >= *revision,
+            Want::Ready => now.ready,
+            Want::Consistent(ticket) => now.consistent >= *ticket,
+        }
+    }
+}
+
+/// The waiters of one cache.
+#[derive(Default)]
+pub(crate) struct Hub {
+    waiting: AtomicUsizeDefault,
+    pending: AtomicBoolDefault,
+    table: Mutex<Table>,
+    lapped: std::sync::atomic::AtomicU64,
+}
+
+struct AtomicUsizeDefault(AtomicUsize);
+struct AtomicBoolDefault(AtomicBool);
+impl Default for AtomicUsizeDefault {
+    fn default() -> Self {
+        AtomicUsizeDefault(AtomicUsize::new(0))
+    }
+}
+impl Default for AtomicBoolDefault {
+    fn default() -> Self {
+        AtomicBoolDefault(AtomicBool::new(false))
+    }
+}
+
+/// A registration; to be given back by [`Hub::unregister`].
+#[derive(Debug)]
+pub(crate) struct Ticket(u64);
+
+impl Hub {
+    /// Registers a waiter, then looks. `Err(())`: what it wants holds already, nothing is registered.
+    pub(crate) fn register(
+        &self,
+        cache: &dyn Watched,
+        want: Want,
+        waker: Waker,
+        deadline: Option<Instant>,
+        bookmark: Option<(Instant, Position)>,
+    ) -> std::result::Result<Ticket, ()> {
+        let id = {
+            let mut table = lock(&self.table);
+            let id = table.next;
+            table.next += 1;
+            if let Want::Event { filter, cursor } = &want {
+                let group = table.groups.entry(filter.clone());
+                group.or_insert_with(|| Group { scanned_to: *cursor, members: HashSet::new() }).members.insert(id);
+            }
+            if deadline.is_some() || bookmark.is_some() || !matches!(want, Want::Event { .. }) {
+                table.others.insert(id);
+            }
+            // Raised by the waiter itself, before the fence. Partner: the load in `published`.
+            self.waiting.0.fetch_add(1, Relaxed);
+            table
+                .entries
+                .insert(id, Entry { want: want.clone(), waker: Some(waker), deadline, bookmark, resume: None });
+            id
+        };
+        fence(SeqCst);
+        let now = cache.glance();
+        if want.holds(&now) || now.closed {
+            self.unregister(&Ticket(id));
+            return Err(());
+        }
+        Ok(Ticket(id))
+    }
+
+    /// Ends a registration; the cursor from which the consumer goes on, if the notifier moved it.
+    pub(crate) fn unregister(&self, ticket: &Ticket) -> Option<u64> {
+        let mut table = lock(&self.table);
+        let entry = table.entries.remove(&ticket.0)?;
+        self.waiting.0.fetch_sub(1, Relaxed);
+        table.others.remove(&ticket.0);
+        let Want::Event { filter, cursor } = &entry.want else { return None };
+        let mut scanned = None;
+        if let Some(group) = table.groups.get_mut(filter) {
+            if group.members.remove(&ticket.0) {
+                scanned = Some(group.scanned_to);
+            }
+            if group.members.is_empty() {
+                table.groups.remove(filter);
+            }
+        }
+        entry.resume.or(scanned).map(|to| to.max(*cursor))
+    }
+
+    /// Wakes one waiter now (its subscription or waiter was closed).
+    pub(crate) fn wake_one(&self, ticket: u64) {
+        let waker = lock(&self.table).entries.get_mut(&ticket).and_then(|entry| entry.waker.take());
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The writer's half, after its stores: a fence and a load while nobody waits.
+    #[inline]
+    pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
+        fence(SeqCst);
+        // Partner: `waiting.fetch_add`, fence, look in `register`.
+        if self.waiting.0.load(Relaxed) != 0 {
+            self.notify(cache);
+        }
+    }
+
+    /// Wakes the notifier for this cache, once until it has looked.
+    #[cold]
+    pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
+        if !self.pending.0.swap(true, AcqRel) {
+            notifier::push(cache.clone());
+        }
+    }
+
+    /// The highest revision that somebody waits for, 0 for none. Takes the waiters' lock: for
+    /// feeders between two applies.
+    pub(crate) fn highest_revision_wanted(&self) -> u64 {
+        let table = lock(&self.table);
+        let wanted = table.others.iter().filter_map(|id| match table.entries.get(id)?.want {
+            Want::Revision(revision) => Some(revision),
+            _ => None,
+        });
+        wanted.max().unwrap_or(0)
+    }
+
+    /// Waiters that have been registered and not given back.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.0.load(Relaxed)
+    }
+
+    /// How often a parked subscription lagged because the notifier itself was lapped.
+    pub(crate) fn lapped(&self) -> u64 {
+        self.lapped.load(Relaxed)
+    }
+
+    /// One look of the notifier; returns when it wants to look again.
+    pub(crate) fn pass(&self, cache: &dyn Watched) -> Option<Instant> {
+        // The swap comes before the look. Partner: the swap in `notify`.
+        self.pending.0.swap(false, AcqRel);
+        let mut woken = Vec::new();
+        let again = {
+            let mut table = lock(&self.table);
+            let now = cache.glance();
+            if now.closed {
+                woken.extend(table.entries.values_mut().filter_map(|entry| entry.waker.take()));
+            } else {
+                self.scan(&mut table, cache, now.head, &mut woken);
+            }
+            look_at_others(&mut table, &now, &mut woken)
+        };
+        woken.into_iter().for_each(Waker::wake);
+        again
+    }
+
+    fn scan(&self, table: &mut Table, cache: &dyn Watched, head: u64, woken: &mut Vec<Waker>) {
+        let Table { groups, entries, .. } = table;
+        for (filter, group) in groups.iter_mut() {
+            while group.scanned_to < head && !group.members.is_empty() {
+                match cache.first_match(filter, group.scanned_to, head) {
+                    Ok(None) => group.scanned_to = head,
+                    Ok(Some(at)) => {
+                        group.scanned_to = at + 1;
+                        group.members.retain(|id| {
+                            let Some(entry) = entries.get_mut(id) else { return false };
+                            if matches!(entry.want, Want::Event { cursor, .. } if cursor > at) {
+                                return true;
+                            }
+                            entry.resume = Some(at);
+                            woken.extend(entry.waker.take());
+                            false
+                        });
+                    }
+                    Err(()) => {
+                        // Lapped: everybody looks for himself, from his own cursor.
+                        self.lapped.fetch_add(1, Relaxed);
+                        group.scanned_to = head;
+                        for id in group.members.drain() {
+                            woken.extend(entries.get_mut(&id).and_then(|entry| entry.waker.take()));
+                        }
+                    }
+                }
+            }
+        }
+        groups.retain(|_, group| !group.members.is_empty());
+    }
+}
+
+/// Waiters that do not wait for events, deadlines and due bookmarks.
+fn look_at_others(table: &mut Table, now: &Glance, woken: &mut Vec<Waker>) -> Option<Instant> {
+    let clock = Instant::now();
+    let mut again: Option<Instant> = None;
+    let mut later = |at: Instant| again = Some(again.map_or(at, |before: Instant| before.min(at)));
+    for id in &table.others {
+        let Some(entry) = table.entries.get_mut(id) else { continue };
+        if entry.waker.is_none() {
+            continue;
+        }
+        let mut wake = !matches!(entry.want, Want::Event { .. }) && entry.want.holds(now);
+        if let Some(at) = entry.deadline {
+            if at <= clock { wake = true } else { later(at) }
+        }
+        if let Some((at, shown)) = entry.bookmark
+            && now.position > shown
+        {
+            if at <= clock { wake = true } else { later(at) }
+        }
+        if wake {
+            woken.extend(entry.waker.take());
+        }
+    }
+    again
+}
+
+/// The notifier thread of the process.
+mod notifier {
+    use super::{Hub, Watched, catch_unwind};
+    use crate::sync::lock;
+    use std::panic::AssertUnwindSafe;
+    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::Ordering::AcqRel;
+    use std::sync::{Arc, Mutex, OnceLock, mpsc};
+    use std::thread::Thread;
+    use std::time::Instant;
+
+    struct Notifier {
+        send: mpsc::Sender<Arc<dyn Watched>>,
+        receive: Mutex<Option<mpsc::Receiver<Arc<dyn Watched>>>>,
+        thread: OnceLock<Thread>,
+        asleep: AtomicBool,
+    }
+
+    fn notifier() -> &'static Notifier {
+        static GLOBAL: OnceLock<&'static Notifier> = OnceLock::new();
+        GLOBAL.get_or_init(|| {
+            let (send, receive) = mpsc::channel();
+            let this: &'static Notifier = Box::leak(Box::new(Notifier {
+                send,
+                receive: Mutex::new(Some(receive)),
+                thread: OnceLock::new(),
+                asleep: AtomicBool::new(false),
+            }));
+            if let Ok(handle) = crate::sys::spawn("watchcore-wake", move || this.run()) {
+                let _ = this.thread.set(handle.thread().clone());
+            }
+            this
+        })
+    }
+
+    /// Hands a cache to the notifier: a lock-free send, and a futex only if it sleeps.
+    pub(super) fn push(cache: Arc<dyn Watched>) {
+        let this = notifier();
+        let _ = this.send.send(cache);
+        // Partner: `run` raises `asleep`, then looks at the channel.
+        if this.asleep.swap(false, AcqRel)
+            && let Some(thread) = this.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    impl Notifier {
+        fn run(&self) {
+            let Some(receive) = lock(&self.receive).take() else { return };
+            let mut timers: Vec<(Instant, Arc<dyn Watched>)> = Vec::new();
+            loop {
+                let mut caches: Vec<Arc<dyn Watched>> = receive.try_iter().collect();
+                let clock = Instant::now();
+                timers.retain(|(at, cache)| {
+                    let due = *at <= clock;
+                    if due {
+                        caches.push(cache.clone());
+                    }
+                    !due
+                });
+                if caches.is_empty() {
+                    self.sleep(&receive, timers.iter().map(|(at, _)| *at).min(), &mut caches);
+                }
+                for cache in caches {
+                    let hub: &Hub = cache.hub();
+                    match catch_unwind(AssertUnwindSafe(|| hub.pass(&*cache))) {
+                        Ok(Some(at)) => {
+                            timers.retain(|(_, other)| !Arc::ptr_eq(other, &cache));
+                            timers.push((at, cache));
+                        }
+                        Ok(None) => {}
+                        Err(_) => tracing::error!("the notifier caught a panic and goes on"),
+                    }
+                }
+            }
+        }
+
+        fn sleep(
+            &self,
+            receive: &mpsc::Receiver<Arc<dyn Watched>>,
+            until: Option<Instant>,
+            caches: &mut Vec<Arc<dyn Watched>>,
+        ) {
+            self.asleep.swap(true, AcqRel);
+            if let Ok(cache) = receive.try_recv() {
+                caches.push(cache);
+            } else {
+                match until {
+                    None => std::thread::park(),
+                    Some(at) => std::thread::park_timeout(at.saturating_duration_since(Instant::now())),
+                }
+            }
+            self.asleep.swap(false, AcqRel);
+        }
+    }
+}
+
+/// The state of a wake set that members and the notifier share.
+pub(crate) struct SetShared {
+    signal: Signal,
+    armed: AtomicBool,
+    ready: Mutex<VecDeque<u64>>,
+}
+
+impl SetShared {
+    /// Puts a tag on the ready list and raises the descriptor if the set is armed.
+    pub(crate) fn list(&self, tag: u64) {
+        lock(&self.ready).push_back(tag);
+        // Partner: `armed.swap(true)`, fence, look in `WakeSet::arm`.
+        if self.armed.swap(false, AcqRel) {
+            self.signal.raise();
+        }
+    }
+}
+
+/// Many subscriptions and waiters behind one descriptor.
+///
+/// Members join under a tag of the user's. [`WakeSet::arm`] says whether something is ready;
+/// otherwise the descriptor ([`WakeSet::fd`]) becomes readable once when something is.
+/// [`WakeSet::take`] names what is ready. Send and Sync; no call blocks but [`WakeSet::wait`].
+#[derive(Clone)]
+pub struct WakeSet {
+    pub(crate) shared: Arc<SetShared>,
+}
+
+impl WakeSet {
+    /// An empty set with a descriptor of its own (an eventfd on Linux, a pipe elsewhere).
+    pub fn new() -> Result<WakeSet> {
+        let signal = Signal::new().map_err(|error| {
+            Error::new(
+                crate::Code::ResourceExhausted,
+                format!("a wake set needs a descriptor: {error}. Close others, or raise the limit of open files."),
+            )
+        })?;
+        Ok(WakeSet { shared: Arc::new(SetShared { signal, armed: AtomicBool::new(false), ready: Mutex::default() }) })
+    }
+
+    /// Drains the descriptor and arms it. True: something is ready now, call [`WakeSet::take`].
+    /// False: the descriptor becomes readable when something is.
+    pub fn arm(&self) -> bool {
+        self.shared.signal.drain();
+        self.shared.armed.swap(true, AcqRel);
+        fence(SeqCst);
+        let ready = !lock(&self.shared.ready).is_empty();
+        if ready {
+            self.shared.armed.swap(false, AcqRel);
+        }
+        ready
+    }
+
+    /// Writes the tags of what is ready into `tags` and returns how many; what has no room stays
+    /// listed. A member's tag is listed once per arming of it.
+    pub fn take(&self, tags: &mut [u64]) -> usize {
+        let mut ready = lock(&self.shared.ready);
+        let count = ready.len().min(tags.len());
+        for (place, tag) in tags.iter_mut().zip(ready.drain(..count)) {
+            *place = tag;
+        }
+        count
+    }
+
+    /// The descriptor: non-blocking, close-on-exec, owned by the set. Only poll it.
+    pub fn fd(&self) -> i32 {
+        self.shared.signal.fd()
+    }
+
+    /// Arms and blocks until something is ready. False: the time is up.
+    pub fn wait(&self, timeout: Duration) -> bool {
+        let until = Instant::now().checked_add(timeout);
+        loop {
+            if self.arm() {
+                return true;
+            }
+            let left = match until {
+                None => -1,
+                Some(until) => {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return false;
+                    }
+                    left.as_millis().clamp(1, i32::MAX as u128) as i32
+                }
+            };
+            self.shared.signal.wait(left);
+        }
+    }
+}
+
+impl std::fmt::Debug for WakeSet {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WakeSet").field("fd", &self.fd()).finish()
+    }
+}
+
+impl Ticket {
+    pub(crate) fn id(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,861 @@
+//! The writer: validate, prepare, commit.
+//!
+//! Prepare may fail and changes nothing; all foreign code (the caller's iterators) runs there.
+//! Commit is stores only, in the order of the design: log, store, root, head, token, progress,
+//! fence, look at the waiters. A panic inside commit poisons the writer (I2).
+
+#![forbid(unsafe_code)]
+
+use crate::cache::{Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
+use crate::error::{Code, Error, Result, say};
+use crate::event::{Event, Kind, Phase, Position, ResyncReason, flags};
+use crate::log::history::{History, Turn};
+use crate::log::ring::{MAX_REVISION, Plan, RingWriter};
+use crate::reclaim::{self, Guard};
+use crate::store::index::{Index, Slots};
+use crate::store::version::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
+use crate::sync::{Relaxed, Release, lock};
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A key-value as a listing or an exact put brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// Revision at which the key was created.
+    pub create_revision: u64,
+    /// Revision of the last change.
+    pub mod_revision: u64,
+    /// Number of changes since it was created, from 1.
+    pub version: u64,
+    /// The lease, 0 for none.
+    pub lease: i64,
+}
+
+impl Record<'_> {
+    fn numbers(&self) -> Numbers {
+        Numbers {
+            create_revision: self.create_revision,
+            mod_revision: self.mod_revision,
+            version: self.version,
+            lease: self.lease,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb<'a> {
+    Put(&'a [u8]),
+    Exact(&'a [u8], Numbers),
+    Delete,
+}
+
+/// One change of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    key: &'a [u8],
+    verb: Verb<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// Sets a value; create revision and version follow from the key's state, the lease is 0.
+    pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
+        Change { key: key.as_ref(), verb: Verb::Put(value.as_ref()) }
+    }
+
+    /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
+    pub fn put_exact(record: Record<'a>) -> Change<'a> {
+        Change { key: record.key, verb: Verb::Exact(record.value, record.numbers()) }
+    }
+
+    /// Deletes a present key.
+    pub fn delete(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
+        Change { key: key.as_ref(), verb: Verb::Delete }
+    }
+}
+
+/// What a feeder is asked for; see [`Writer::demand`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// The highest revision that somebody waits for, above the current one; 0: nobody.
+    pub progress_until: u64,
+    /// The newest ticket of a consistent read that was not served; 0: none.
+    pub consistent: u64,
+}
+
+/// One prepared change.
+struct Prepared {
+    slot: Option<SlotPtr>,
+    /// The version in the slot: moves into the event.
+    before: VersionPtr,
+    kind: Kind,
+    flags: u32,
+    numbers: Numbers,
+    /// Made once its sequence number is known; two counts, see `store::version`.
+    cur: Option<KeyValue>,
+    /// Index in the input, for key and value.
+    input: usize,
+}
+
+/// The writer's private state; it outlives the handle.
+pub(crate) struct Core {
+    ring: RingWriter,
+    slots: Slots,
+    /// The writer's own copy of the index; published when it changed.
+    index: Index,
+    index_changed: bool,
+    /// Tombstones in the order of their events.
+    tombstones: VecDeque<(u64, SlotPtr)>,
+    /// Forgotten slots that the published root still holds.
+    forgotten: Vec<SlotPtr>,
+    position: Position,
+    history: History,
+    highest: u64,
+    /// Whether anything was ever written: then `load` is late.
+    written: bool,
+    poisoned: bool,
+    scratch: Vec<Prepared>,
+}
+
+impl Core {
+    pub(crate) fn new(ring: RingWriter, history: History) -> Core {
+        Core {
+            ring,
+            slots: Slots::default(),
+            index: Index::default(),
+            index_changed: false,
+            tombstones: VecDeque::new(),
+            forgotten: Vec::new(),
+            position: Position { epoch: history.first_epoch, revision: history.listing },
+            history,
+            highest: 0,
+            written: false,
+            poisoned: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Frees every slot; on the reclaimer, when the cache is gone.
+    pub(crate) fn destroy(mut self: Box<Self>) {
+        // The forgotten ones are in no segment yet.
+        self.forgotten.drain(..).for_each(SlotPtr::destroy);
+        self.index = Index::default();
+        self.slots.drain().for_each(SlotPtr::destroy);
+    }
+
+    fn live(&self, key: &[u8]) -> Option<SlotPtr> {
+        self.slots.get(key)
+    }
+}
+
+/// The one handle that may change a cache (I1). Send; dropping it lets another be taken.
+///
+/// Calls never wait for a reader (I6). Bad input is an error and changes nothing.
+pub struct Writer {
+    inner: Arc<Inner>,
+    core: Option<Box<Core>>,
+}
+
+impl Writer {
+    pub(crate) fn take(inner: &Arc<Inner>) -> Result<Writer> {
+        if inner.is_closed() {
+            return Err(say::closed("take the writer of a cache"));
+        }
+        match lock(&inner.core).take() {
+            Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core) }),
+            None => Err(Error::new(
+                Code::Busy,
+                "take the writer of a cache: a writer lives already (a feeder has one too). Drop it first.",
+            )),
+        }
+    }
+
+    fn core(&self) -> &Core {
+        self.core.as_deref().expect("given back only by drop")
+    }
+
+    fn open(&mut self, what: &str) -> Result<(&Arc<Inner>, &mut Core)> {
+        let core = self.core.as_deref_mut().expect("given back only by drop");
+        if core.poisoned {
+            return Err(Error::new(
+                Code::Panic,
+                format!("{what}: a panic inside an earlier commit stopped this writer. Build a new cache."),
+            ));
+        }
+        if self.inner.is_closed() {
+            return Err(say::closed(what));
+        }
+        Ok((&self.inner, core))
+    }
+
+    /// Where the writer stands.
+    pub fn position(&self) -> Position {
+        self.core().position
+    }
+
+    /// The live value of a key. O(1).
+    pub fn get(&self, key: &[u8]) -> Option<KeyValueRef<'_>> {
+        let kv = KeyValueRef::new(self.core().live(key)?.newest())?;
+        (!kv.is_tombstone()).then_some(kv)
+    }
+
+    /// See [`crate::Cache::oldest`].
+    pub fn oldest(&self) -> u64 {
+        self.inner.ring.oldest_revision()
+    }
+
+    /// Whether the cache has its first listing (an embedded one is born with an empty one).
+    pub fn is_loaded(&self) -> bool {
+        self.inner.is_ready()
+    }
+
+    /// Whether the cache was closed: a feeder ends then.
+    pub fn is_closed(&self) -> bool {
+        self.inner.is_closed()
+    }
+
+    /// Sets the first listing, all at once; then the cache is Ready. Once, and only while NotReady:
+    /// else OUT_OF_ORDER. O(n log n).
+    pub fn load<'a>(&mut self, revision: u64, records: impl IntoIterator<Item = Record<'a>>) -> Result<()> {
+        let mut records: Vec<Record<'a>> = records.into_iter().collect();
+        let (inner, core) = self.open("load")?;
+        if inner.is_ready() || core.written {
+            let current = core.position.revision;
+            return Err(Error::new(
+                Code::OutOfOrder,
+                format!("load at revision {revision}: the cache has its listing and stands at {current}. Use resync, or build the cache with expect_load."),
+            )
+            .with_asked(revision)
+            .with_current(current));
+        }
+        check_revision(revision)?;
+        sort_listing(inner, revision, &mut records)?;
+        let pin = reclaim::pin();
+        core.slots.reserve(records.len());
+        let mut bytes = 0;
+        let mut slot_bytes = 0;
+        for record in &records {
+            let kv = KeyValue::new(record.key, Some(record.value), record.numbers(), 0, VersionPtr::NULL);
+            bytes += kv.bytes();
+            let slot = SlotPtr::new(kv);
+            slot_bytes += slot.bytes();
+            core.slots.insert(slot);
+            core.index.insert(slot);
+        }
+        core.position.revision = revision;
+        core.highest = revision;
+        core.history.listing = revision;
+        core.written = true;
+        core.ring.set_history(&inner.ring, Box::new(core.history.clone()), &pin);
+        core.ring.set_oldest_revision(&inner.ring, revision + 1);
+        inner.root.replace(Box::new(core.index.clone()), &pin);
+        core.ring.set_progress(&inner.ring, core.position);
+        let gauges = &inner.gauges;
+        gauges.version_bytes.store(bytes as u64, Relaxed);
+        gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
+        gauges.objects.store(records.len() as u64, Relaxed);
+        gauges.keys.store(records.len() as u64, Relaxed);
+        gauges.table_bytes.store(core.slots.bytes() as u64, Relaxed);
+        inner.set_ready(READY);
+        inner.hub.published(inner);
+        Ok(())
+    }
+
+    /// Applies the changes of one revision: readers see all of them or none (I2).
+    ///
+    /// Refused, changing nothing: a revision that does not rise (OUT_OF_ORDER), a delete of an
+    /// absent key, a key twice, an empty or too long key, a key outside the prefix, a too long
+    /// value. No changes at all is [`Writer::progress`].
+    pub fn apply<'a>(&mut self, revision: u64, changes: impl IntoIterator<Item = Change<'a>>) -> Result<()> {
+        let mut changes = changes.into_iter();
+        // The common case takes no list.
+        let (Some(first), second) = (changes.next(), changes.next()) else { return self.progress(revision) };
+        match second {
+            None => self.apply_all(revision, &[first]),
+            Some(second) => {
+                let all: Vec<Change<'a>> = [first, second].into_iter().chain(changes).collect();
+                self.apply_all(revision, &all)
+            }
+        }
+    }
+
+    fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
+        let (inner, core) = self.open("apply")?;
+        rises("apply", revision, inner, core)?;
+        check_keys(inner, changes)?;
+        core.forget(inner, 2 * changes.len());
+        let mut prepared = std::mem::take(&mut core.scratch);
+        prepared.clear();
+        let mut outcome = Ok(());
+        for (input, change) in changes.iter().enumerate() {
+            match core.prepare(revision, input, change) {
+                Ok(one) => prepared.push(one),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if outcome.is_ok() {
+            let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::kept));
+            core.make_versions(&plan, 0, &mut prepared, |input| {
+                let change = &changes[input];
+                (
+                    change.key,
+                    match change.verb {
+                        Verb::Put(value) | Verb::Exact(value, _) => Some(value),
+                        Verb::Delete => None,
+                    },
+                )
+            });
+            core.commit(inner, Revision { revision, turn: None }, plan, &mut prepared);
+        }
+        core.scratch = prepared;
+        outcome
+    }
+
+    /// Replaces the state by a listing: the difference is one atomic revision, deletes first, then
+    /// puts, each by key, in a RESYNC bracket of a new epoch. `revision` may lie below the current
+    /// one: then nothing of the history before can be asked for any more. An empty difference at the
+    /// same revision of the same history publishes nothing. O(n log n).
+    pub fn resync<'a>(
+        &mut self,
+        revision: u64,
+        records: impl IntoIterator<Item = Record<'a>>,
+        reason: ResyncReason,
+    ) -> Result<Position> {
+        let mut records: Vec<Record<'a>> = records.into_iter().collect();
+        let (inner, core) = self.open("resync")?;
+        if !inner.is_ready() {
+            return Err(inner.not_ready("resync"));
+        }
+        if reason == ResyncReason::Lagged {
+            return Err(say::invalid("resync: the reason Lagged belongs to a single subscription. Use Requested."));
+        }
+        check_revision(revision)?;
+        sort_listing(inner, revision, &mut records)?;
+        let from = core.position.revision;
+        let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
+        core.forget(inner, 2 * records.len().max(64));
+        let mut prepared = core.difference(&records);
+        if prepared.is_empty() && revision == from && reason != ResyncReason::HistoryReset {
+            return Ok(core.position);
+        }
+        let epoch = core.position.epoch + 1;
+        let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::kept)).chain([0]).collect();
+        let plan = core.ring.plan(&inner.ring, sizes.into_iter());
+        core.make_versions(&plan, 1, &mut prepared, |input| {
+            let record = &records[input];
+            (record.key, Some(record.value))
+        });
+        let turn = Turn { seq: plan.seqs[0], epoch, from, to: revision, reason, highest_before: core.highest };
+        core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
+        Ok(core.position)
+    }
+
+    /// Says that nothing happened up to and with `revision`. A revision that is not above the
+    /// current one is OUT_OF_ORDER, unless it is the current one.
+    pub fn progress(&mut self, revision: u64) -> Result<()> {
+        let (inner, core) = self.open("progress")?;
+        if !inner.is_ready() {
+            return Err(inner.not_ready("progress"));
+        }
+        if revision == core.position.revision {
+            return Ok(());
+        }
+        rises("progress", revision, inner, core)?;
+        core.position.revision = revision;
+        core.highest = core.highest.max(revision);
+        core.written = true;
+        core.ring.set_progress(&inner.ring, core.position);
+        inner.hub.published(inner);
+        Ok(())
+    }
+
+    /// Forgets the events up to and with `revision`; the state there stays. Then `After(revision)`
+    /// works and `After(revision - 1)` is COMPACTED. Live cursors below it read on.
+    pub fn compact(&mut self, revision: u64) -> Result<()> {
+        let (inner, core) = self.open("compact")?;
+        if !inner.is_ready() {
+            return Err(inner.not_ready("compact"));
+        }
+        let (oldest, current) = (inner.ring.oldest_revision(), core.position.revision);
+        if revision > current {
+            return Err(Error::new(
+                Code::FutureRevision,
+                format!("compact at revision {revision}: the cache is at {current}. Compact at most there."),
+            )
+            .with_asked(revision)
+            .with_current(current));
+        }
+        if revision >= oldest {
+            core.ring.set_oldest_revision(&inner.ring, revision + 1);
+        }
+        inner.hub.published(inner);
+        Ok(())
+    }
+
+    /// For feeders: how fresh the source is. A failure before the first listing is what reads and
+    /// waits answer until it is mended.
+    pub fn set_state(&mut self, state: SourceState) {
+        let mut info = lock(&self.inner.info);
+        let Info { stale_since, failed, last_error, .. } = &mut *info;
+        match state {
+            SourceState::Fresh => (*stale_since, *failed) = (None, false),
+            SourceState::Stale(error) => {
+                stale_since.get_or_insert_with(SystemTime::now);
+                *failed = false;
+                *last_error = Some(error);
+            }
+            SourceState::Failed(error) => {
+                stale_since.get_or_insert_with(SystemTime::now);
+                *failed = true;
+                *last_error = Some(error);
+            }
+        }
+        drop(info);
+        self.inner.hub.published(&self.inner);
+    }
+
+    /// For feeders: joins a source, which is told of demand and of the close. A cache that was never
+    /// written becomes NotReady. Once attached, dropping the writer closes the cache.
+    pub fn attach(&mut self, source: Arc<dyn Source>) {
+        if !self.core().written {
+            self.inner.set_ready(NOT_READY);
+        }
+        lock(&self.inner.info).source = Some(source);
+    }
+
+    /// For feeders: what is waited for now.
+    pub fn demand(&self) -> Demand {
+        let wanted = self.inner.hub.highest_revision_wanted();
+        let asked = self.inner.asked.load(Relaxed);
+        let served = self.inner.served.load(Relaxed);
+        Demand {
+            progress_until: if wanted > self.core().position.revision { wanted } else { 0 },
+            consistent: if asked > served { asked } else { 0 },
+        }
+    }
+
+    /// For feeders: a linearizable read that began after [`Writer::demand`] gave `ticket` said
+    /// `revision`. Serves every ticket up to that one.
+    pub fn serve_consistent(&mut self, ticket: u64, revision: u64) {
+        lock(&self.inner.info).consistent_revision = revision;
+        self.inner.served.fetch_max(ticket, Release);
+        self.inner.hub.published(&self.inner);
+    }
+
+    /// For feeders: what [`crate::Status::source`] shows.
+    pub fn source_report(&mut self, report: SourceReport) {
+        lock(&self.inner.info).report = report;
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        let core = self.core.take();
+        *lock(&self.inner.core) = core;
+        let source = lock(&self.inner.info).source.take();
+        if source.is_some() {
+            self.inner.close();
+        }
+    }
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("position", &self.position()).finish()
+    }
+}
+
+fn check_revision(revision: u64) -> Result<()> {
+    if revision >= MAX_REVISION {
+        return Err(say::invalid(format!("revision {revision}: revisions must lie below 2^52")).with_asked(revision));
+    }
+    Ok(())
+}
+
+fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
+    if !inner.is_ready() {
+        return Err(inner.not_ready(what));
+    }
+    check_revision(revision)?;
+    let current = core.position.revision;
+    if revision <= current {
+        return Err(Error::new(
+            Code::OutOfOrder,
+            format!("{what} at revision {revision}: the cache is at {current} and revisions must rise. Use resync for a history that went back."),
+        )
+        .with_asked(revision)
+        .with_current(current));
+    }
+    Ok(())
+}
+
+fn show(key: &[u8]) -> String {
+    let short = String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned();
+    if key.len() > 80 { format!("{short:?}…") } else { format!("{short:?}") }
+}
+
+fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    if key.is_empty() {
+        return Err(say::invalid("a key must not be empty"));
+    }
+    if key.len() > inner.limits.key {
+        return Err(say::invalid(format!(
+            "key {}: {} bytes, the limit is {}. Raise max_key_bytes, or shorten it.",
+            show(key),
+            key.len(),
+            inner.limits.key
+        )));
+    }
+    if !key.starts_with(&inner.prefix) {
+        return Err(say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix))));
+    }
+    match value {
+        Some(value) if value.len() > inner.limits.value => Err(say::invalid(format!(
+            "key {}: a value of {} bytes, the limit is {}. Raise max_value_bytes.",
+            show(key),
+            value.len(),
+            inner.limits.value
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
+    for change in changes {
+        let value = match change.verb {
+            Verb::Put(value) | Verb::Exact(value, _) => Some(value),
+            Verb::Delete => None,
+        };
+        check_pair(inner, change.key, value)?;
+    }
+    if changes.len() > 1 {
+        let mut seen = HashSet::with_capacity_and_hasher(changes.len(), crate::store::index::KeyHash::default());
+        for change in changes {
+            if !seen.insert(change.key) {
+                return Err(say::invalid(format!(
+                    "key {}: twice in one revision. Apply the last change only.",
+                    show(change.key)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn sort_listing(inner: &Inner, revision: u64, records: &mut [Record<'_>]) -> Result<()> {
+    for record in records.iter() {
+        check_pair(inner, record.key, Some(record.value))?;
+        let sound = (1..=record.mod_revision).contains(&record.create_revision)
+            && record.mod_revision <= revision
+            && record.version >= 1;
+        if !sound {
+            return Err(say::invalid(format!(
+                "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
+                show(record.key),
+                record.create_revision,
+                record.mod_revision,
+                record.version
+            )));
+        }
+    }
+    if !records.is_sorted_by(|a, b| a.key < b.key) {
+        records.sort_by_key(|record| record.key);
+        if let Some(pair) = records.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            return Err(say::invalid(format!("key {}: twice in one listing", show(pair[0].key))));
+        }
+    }
+    Ok(())
+}
+
+/// A revision on its way into the log.
+struct Revision {
+    revision: u64,
+    /// It is a resync: its marks go around the changes.
+    turn: Option<Turn>,
+}
+
+impl Prepared {
+    /// Bytes that its event's segment keeps alive once the version before was replaced.
+    fn kept(&self) -> u64 {
+        self.before.get().map_or(0, |kv| kv.bytes() as u64)
+    }
+}
+
+impl Core {
+    /// Forgets tombstones whose event has left the window: at most `most` of them.
+    fn forget(&mut self, inner: &Inner, most: usize) {
+        let oldest = inner.ring.oldest_seq();
+        for _ in 0..most {
+            match self.tombstones.front() {
+                Some((seq, _)) if *seq < oldest => {}
+                _ => return,
+            }
+            let Some((seq, slot)) = self.tombstones.pop_front() else { return };
+            let still = slot.newest().get().is_some_and(|kv| kv.seq() == seq && kv.is_tombstone());
+            if still {
+                self.slots.remove(slot.key());
+                self.index.remove(slot.key());
+                self.index_changed = true;
+                self.forgotten.push(slot);
+            }
+        }
+    }
+
+    fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
+        let slot = self.live(change.key);
+        let before = slot.map_or(VersionPtr::NULL, |slot| slot.newest());
+        let alive = before.get().filter(|kv| !kv.is_tombstone());
+        let numbers = match (change.verb, alive) {
+            (Verb::Delete, None) => {
+                return Err(
+                    say::invalid(format!("delete of key {}: it is not there", show(change.key))).with_asked(revision)
+                );
+            }
+            (Verb::Delete, Some(kv)) => kv.numbers(),
+            (Verb::Put(_), alive) => Numbers {
+                create_revision: alive.map_or(revision, KeyValue::create_revision),
+                mod_revision: revision,
+                version: alive.map_or(1, |kv| kv.version() + 1),
+                lease: 0,
+            },
+            (Verb::Exact(_, numbers), _) => {
+                let sound = numbers.mod_revision == revision
+                    && (1..=revision).contains(&numbers.create_revision)
+                    && numbers.version >= 1;
+                if !sound {
+                    return Err(say::invalid(format!(
+                        "put of key {}: create_revision {}, mod_revision {}, version {} cannot be of revision {revision}",
+                        show(change.key), numbers.create_revision, numbers.mod_revision, numbers.version
+                    ))
+                    .with_asked(revision));
+                }
+                numbers
+            }
+        };
+        let kind = match (change.verb, alive) {
+            (Verb::Delete, _) => Kind::Deleted,
+            (_, None) => Kind::Added,
+            (_, Some(_)) => Kind::Modified,
+        };
+        Ok(Prepared { slot, before, kind, flags: 0, numbers, cur: None, input })
+    }
+
+    /// Old state against a sorted listing: deletes by key, then puts by key.
+    fn difference(&self, records: &[Record<'_>]) -> Vec<Prepared> {
+        let flags = flags::SYNTHETIC;
+        let (mut deletes, mut puts) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        let put = |slot, before, kind, input: usize| Prepared {
+            slot,
+            before,
+            kind,
+            flags,
+            numbers: records[input].numbers(),
+            cur: None,
+            input,
+        };
+        for slot in self.index.iter() {
+            while next < records.len() && records[next].key < slot.key() {
+                puts.push(put(None, VersionPtr::NULL, Kind::Added, next));
+                next += 1;
+            }
+            let listed = next < records.len() && records[next].key == slot.key();
+            let before = slot.newest();
+            let Some(kv) = before.get() else { continue };
+            let delete = |input| Prepared {
+                slot: Some(slot),
+                before,
+                kind: Kind::Deleted,
+                flags,
+                numbers: kv.numbers(),
+                cur: None,
+                input,
+            };
+            if !listed {
+                if !kv.is_tombstone() {
+                    deletes.push(delete(usize::MAX));
+                }
+                continue;
+            }
+            let record = &records[next];
+            if kv.is_tombstone() {
+                puts.push(put(Some(slot), before, Kind::Added, next));
+            } else if record.create_revision != kv.create_revision() {
+                deletes.push(delete(usize::MAX));
+                // Its predecessor is the tombstone of the delete: filled in when that is made.
+                puts.push(put(Some(slot), VersionPtr::NULL, Kind::Added, next));
+            } else if record.numbers() != kv.numbers() || Some(record.value) != kv.value() {
+                puts.push(put(Some(slot), before, Kind::Modified, next));
+            }
+            next += 1;
+        }
+        puts.extend((next..records.len()).map(|input| put(None, VersionPtr::NULL, Kind::Added, input)));
+        deletes.append(&mut puts);
+        deletes
+    }
+
+    /// Makes the versions once their sequence numbers are known. `marks` is 1 where a mark comes
+    /// before the first.
+    fn make_versions<'a>(
+        &mut self,
+        plan: &Plan,
+        marks: usize,
+        prepared: &mut [Prepared],
+        input: impl Fn(usize) -> (&'a [u8], Option<&'a [u8]>),
+    ) {
+        let mut fresh = 0;
+        for at in 0..prepared.len() {
+            let seq = plan.seqs[at + marks];
+            if prepared[at].kind == Kind::Added && prepared[at].before.is_null() && prepared[at].slot.is_some() {
+                let slot = prepared[at].slot.expect("just looked").key().to_vec();
+                let tombstone = prepared[..at]
+                    .binary_search_by(|one| {
+                        if one.kind != Kind::Deleted {
+                            return std::cmp::Ordering::Greater;
+                        }
+                        one.slot.map_or(std::cmp::Ordering::Greater, |other| other.key().cmp(&slot[..]))
+                    })
+                    .ok()
+                    .and_then(|delete| prepared[delete].cur.as_ref().map(KeyValue::pointer));
+                prepared[at].before = tombstone.unwrap_or(VersionPtr::NULL);
+            }
+            let one = &mut prepared[at];
+            fresh += usize::from(one.slot.is_none());
+            let cur = match (one.kind, one.slot) {
+                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.numbers, seq, one.before),
+                _ => {
+                    let (key, value) = input(one.input);
+                    KeyValue::new(key, value, one.numbers, seq, one.before)
+                }
+            };
+            one.cur = Some(cur);
+        }
+        if fresh > 0 {
+            self.slots.reserve(fresh);
+        }
+    }
+
+    /// Stores only. The order is the law (design, section 2).
+    fn commit(&mut self, inner: &Arc<Inner>, revision: Revision, mut plan: Plan, prepared: &mut Vec<Prepared>) {
+        self.poisoned = true;
+        let pin = reclaim::pin();
+        let count = plan.seqs.len();
+        self.write_log(inner, &revision, &mut plan, prepared, &pin);
+        self.write_store(inner, prepared, &pin);
+        if let Some(turn) = &revision.turn {
+            let resets = turn.resets();
+            self.history.turns.push(turn.clone());
+            self.history.trim(inner.ring.oldest_seq());
+            self.ring.set_history(&inner.ring, Box::new(self.history.clone()), &pin);
+            if resets {
+                self.ring.set_oldest_revision(&inner.ring, turn.to + 1);
+            }
+            self.position.epoch = turn.epoch;
+        }
+        self.position.revision = revision.revision;
+        self.highest = self.highest.max(revision.revision);
+        self.written = true;
+        self.ring.publish_head(&inner.ring, &pin);
+        self.ring.set_progress(&inner.ring, self.position);
+        self.poisoned = false;
+        let gauges = &inner.gauges;
+        gauges.events.store(gauges.events.load(Relaxed) + count as u64, Relaxed);
+        gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
+        gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
+        gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
+        drop(pin);
+        if revision.turn.is_some() {
+            inner.hub.notify(inner);
+        } else {
+            inner.hub.published(inner);
+        }
+    }
+
+    fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared], pin: &Guard) {
+        let seqs = std::mem::take(&mut plan.seqs);
+        let last = seqs.len() - 1;
+        let marks = usize::from(revision.turn.is_some());
+        let events = seqs.iter().enumerate().map(|(at, seq)| {
+            if let Some(turn) = &revision.turn {
+                let phase = if at == 0 { Some(Phase::Begin) } else { (at == last).then_some(Phase::End) };
+                if let Some(phase) = phase {
+                    return (Event::resync_mark(&turn.mark(phase), *seq), 0);
+                }
+            }
+            let one = &prepared[at - marks];
+            let mut bits = one.flags;
+            if marks == 0 {
+                bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
+            }
+            let cur = one.cur.as_ref().expect("made by prepare");
+            // One count goes to the event, and with it the count of the version before.
+            let event = Event {
+                revision: revision.revision,
+                sequence: *seq,
+                kind: one.kind,
+                flags: bits,
+                kv: cur.clone().into_pointer(),
+                prev: if one.before.get().is_some_and(|kv| !kv.is_tombstone()) { one.before } else { VersionPtr::NULL },
+                extra: [0; 3],
+            };
+            (event, one.kept())
+        });
+        self.ring.write(&inner.ring, plan, events, pin);
+    }
+
+    fn write_store(&mut self, inner: &Inner, prepared: &mut Vec<Prepared>, pin: &Guard) {
+        let gauges = &inner.gauges;
+        let (mut objects, mut bytes) = (gauges.objects.load(Relaxed), gauges.version_bytes.load(Relaxed) as i64);
+        let mut slot_bytes = gauges.slot_bytes.load(Relaxed);
+        for one in prepared.drain(..) {
+            let cur = one.cur.expect("made by prepare");
+            bytes += cur.bytes() as i64 - one.before.get().map_or(0, |kv| kv.bytes() as i64);
+            let seq = cur.seq();
+            match one.kind {
+                Kind::Added => objects += 1,
+                Kind::Deleted => objects -= 1,
+                _ => {}
+            }
+            let slot = match one.slot {
+                // The count of what was there has moved into the event. A key that a resync deletes
+                // and puts again stands twice: the second store replaces the tombstone.
+                Some(slot) => {
+                    slot.set_newest(cur);
+                    slot
+                }
+                None => {
+                    let slot = SlotPtr::new(cur);
+                    slot_bytes += slot.bytes() as u64;
+                    self.slots.insert(slot);
+                    self.index.insert(slot);
+                    self.index_changed = true;
+                    slot
+                }
+            };
+            if one.kind == Kind::Deleted {
+                self.tombstones.push_back((seq, slot));
+            }
+        }
+        if self.index_changed {
+            self.index_changed = false;
+            inner.root.replace(Box::new(self.index.clone()), pin);
+            for slot in self.forgotten.drain(..) {
+                slot_bytes -= slot.bytes() as u64;
+                bytes -= slot.newest().get().map_or(0, |kv| kv.bytes() as i64);
+                self.ring.keep_forgotten(slot);
+            }
+            gauges.keys.store(self.index.len() as u64, Relaxed);
+            gauges.table_bytes.store(self.slots.bytes() as u64, Relaxed);
+        }
+        gauges.objects.store(objects, Relaxed);
+        gauges.version_bytes.store(bytes as u64, Relaxed);
+        gauges.slot_bytes.store(slot_bytes, Relaxed);
+    }
+}
