@@ -43,11 +43,9 @@ mod batch;
 mod cache;
 mod error;
 #[cfg(feature = "etcd")]
-#[cfg(any())]
 pub mod etcd;
 mod event;
 #[cfg(feature = "ffi")]
-#[cfg(any())]
 mod ffi;
 mod log;
 mod read;

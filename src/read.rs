@@ -10,10 +10,10 @@ use crate::route::filter::Range;
 use crate::store::index::Span;
 use crate::store::snapshot::Snapshot;
 use crate::store::version::{KeyValue, KeyValueRef, SlotPtr};
-use crate::sync::{Acquire, Relaxed, lock};
+use crate::sync::{Acquire, lock};
 use crate::wake::{Parker, SetShared, Ticket, WakeSet, Waker, Want as Wanted};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Which state a read answers from.
@@ -322,8 +322,13 @@ impl Cache {
 
     /// The number of live keys of a range. Errors as [`Cache::get_within`]. O(keys of the range).
     pub fn count(&self, range: &Range, read: Read) -> Result<Counted> {
+        self.count_within(range, read, DEFAULT_WAIT)
+    }
+
+    /// As [`Cache::count`], with a timeout of its own.
+    pub fn count_within(&self, range: &Range, read: Read, timeout: Duration) -> Result<Counted> {
         let mut count = 0;
-        let position = self.visit("count at", range, read, DEFAULT_WAIT, &mut |kv| match kv {
+        let position = self.visit("count at", range, read, timeout, &mut |kv| match kv {
             None => count = 0,
             Some(_) => count += 1,
         })?;
@@ -497,13 +502,22 @@ impl Drop for Waiter {
     }
 }
 
-#[allow(dead_code)]
-fn assert_kinds() {
-    fn shared<T: Send + Sync + 'static>() {}
-    shared::<Page>();
-    shared::<Snapshot>();
-    shared::<KeyValue>();
-    shared::<Cache>();
-    shared::<crate::Batch>();
-    let _ = (Relaxed, Mutex::new(()));
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_users_keep_is_owned_and_shared() {
+        fn shared<T: Send + Sync + 'static>() {}
+        fn sent<T: Send + 'static>() {}
+        shared::<crate::Batch>();
+        shared::<crate::Event>();
+        shared::<crate::KeyValue>();
+        shared::<crate::Snapshot>();
+        shared::<crate::Page>();
+        shared::<crate::Cache>();
+        shared::<crate::Closer>();
+        shared::<crate::WakeSet>();
+        sent::<crate::Subscription>();
+        sent::<crate::Writer>();
+        sent::<crate::Waiter>();
+    }
 }

@@ -15,7 +15,7 @@ use crate::batch::{Batch, Own};
 use crate::cache::{Cache, Inner};
 use crate::error::{Code, Error, Result, say};
 use crate::event::{Event, Kind, Phase, Position, flags};
-use crate::log::ring::{Place, cut_at_revision, progress_of, run_of};
+use crate::log::ring::{MAX_REVISION, Place, cut_at_revision, progress_of, progress_word, run_of};
 use crate::log::segment::SegmentRef;
 use crate::read::{DEFAULT_WAIT, walk};
 use crate::reclaim;
@@ -171,7 +171,8 @@ impl SubscribeBuilder {
             inner: inner.clone(),
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(0),
-            position: Mutex::new((Position::default(), Instant::now())),
+            position: AtomicU64::new(0),
+            caught_up: Mutex::new(Instant::now()),
             ticket: Mutex::new(None),
         });
         let mut subscription = Subscription {
@@ -205,6 +206,12 @@ impl SubscribeBuilder {
     }
 }
 
+/// The position of a packed word, for a cache that stands at `epoch`.
+fn unpack(word: u64, epoch: u64) -> Position {
+    let behind = epoch.wrapping_sub(word >> 52) & 0xfff;
+    Position { epoch: epoch - behind, revision: word & (MAX_REVISION - 1) }
+}
+
 /// `Shared::end` while the subscription is open.
 const OPEN: u64 = u64::MAX;
 
@@ -215,8 +222,10 @@ struct Shared {
     end: AtomicU64,
     /// The consumer's cursor as of its last poll (statistics, pace).
     cursor: AtomicU64,
-    /// Position, and when the consumer last had everything.
-    position: Mutex<(Position, Instant)>,
+    /// The position as of its last poll, packed as the progress word is.
+    position: AtomicU64,
+    /// When the consumer last had everything.
+    caught_up: Mutex<Instant>,
     /// The registration of the consumer while it is parked.
     ticket: Mutex<Option<u64>>,
 }
@@ -234,13 +243,13 @@ impl Shared {
 
     fn lag(&self) -> Lag {
         let inner = &self.inner;
-        let (position, since) = *lock(&self.position);
         let (now, head) = inner.now(&reclaim::pin());
+        let position = unpack(self.position.load(Relaxed), now.epoch);
         let cursor = self.cursor.load(Relaxed);
         let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
         let revisions =
             if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
-        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { since.elapsed() } }
+        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { lock(&self.caught_up).elapsed() } }
     }
 }
 
@@ -257,7 +266,8 @@ impl Closer {
 
     /// The position as of the consumer's last poll.
     pub fn position(&self) -> Position {
-        lock(&self.0.position).0
+        let now = self.0.inner.position();
+        unpack(self.0.position.load(Relaxed), now.epoch)
     }
 
     /// The lag now.
@@ -481,6 +491,10 @@ impl Subscription {
             return Err(say::closed("subscription"));
         }
         let look = self.look();
+        let behind = look.head.saturating_sub(self.cursor);
+        if behind > self.inner.gauges.max_lag.load(Relaxed) {
+            self.inner.gauges.max_lag.fetch_max(behind, Relaxed);
+        }
         if matches!(self.phase, Phase_::Unready | Phase_::Revision { .. }) && !self.started(&look)? {
             return Ok(Batch::empty(self.position));
         }
@@ -503,6 +517,7 @@ impl Subscription {
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
     fn nothing(&mut self, look: &Look) -> Result<Batch> {
+        self.caught_up();
         if self.cursor == look.head {
             let revision = progress_of(look.progress, self.position.epoch);
             self.position.revision = self.position.revision.max(revision);
@@ -533,26 +548,33 @@ impl Subscription {
         Ok(())
     }
 
-    /// The segment of the cursor, from the hand or from the directory.
-    fn segment(&mut self) -> Result<Option<SegmentRef>> {
-        if let Some(segment) = &self.segment
-            && segment.base() == self.inner.ring.base_of(self.cursor)
-        {
-            return Ok(Some(segment.clone()));
-        }
+    /// Puts the segment of the cursor into the hand, from the directory if it is not there yet.
+    /// False: the cursor moved on to the next segment, look again.
+    #[inline]
+    fn hold(&mut self) -> Result<bool> {
+        let base = self.inner.ring.base_of(self.cursor);
+        if self.segment.as_ref().is_some_and(|held| held.base() == base) { Ok(true) } else { self.fetch() }
+    }
+
+    #[cold]
+    fn fetch(&mut self) -> Result<bool> {
         self.segment = None;
-        let place = self.inner.ring.place(self.cursor, &reclaim::pin());
-        match place {
+        match self.inner.ring.place(self.cursor, &reclaim::pin()) {
             Place::At(segment) => {
-                self.segment = Some(segment.clone());
-                Ok(Some(segment))
+                self.segment = Some(segment);
+                Ok(true)
             }
             Place::Skip(to) => {
                 self.cursor = to;
-                Ok(None)
+                Ok(false)
             }
             Place::Lapped => Err(self.lagged()),
         }
+    }
+
+    /// The segment as an owned count, for loops that change the subscription meanwhile.
+    fn segment(&mut self) -> Result<Option<SegmentRef>> {
+        Ok(if self.hold()? { self.segment.clone() } else { None })
     }
 
     fn lagged(&self) -> Error {
@@ -566,11 +588,13 @@ impl Subscription {
     /// Unfiltered: a run of one segment, nothing copied.
     fn view(&mut self, look: &Look, max: usize) -> Result<Batch> {
         while self.cursor < look.head {
-            let Some(segment) = self.segment()? else { continue };
-            let run = run_of(&segment, self.cursor, look.head);
+            if !self.hold()? {
+                continue;
+            }
+            let Some(segment) = &self.segment else { continue };
+            let run = run_of(segment, self.cursor, look.head);
             if run.is_empty() {
                 self.cursor = segment.limit();
-                self.segment = None;
                 continue;
             }
             let events = segment.view(run.clone());
@@ -593,7 +617,7 @@ impl Subscription {
                 self.position.revision = taken[last].revision;
             }
             self.cursor = end;
-            return Ok(Batch::view(segment, run.start..end, continues, self.position));
+            return Ok(Batch::view(segment.clone(), run.start..end, continues, self.position));
         }
         Ok(Batch::empty(self.position))
     }
@@ -859,18 +883,16 @@ impl Subscription {
         }
     }
 
-    /// Publishes what other threads may see of this cursor.
+    /// Publishes what other threads may see of this cursor: statistics only.
+    #[inline]
     fn share(&self) {
-        let head = self.inner.ring.head();
         self.shared.cursor.store(self.cursor, Relaxed);
-        if let Ok(mut place) = self.shared.position.try_lock() {
-            place.0 = self.position;
-            if self.cursor >= head {
-                place.1 = Instant::now();
-            } else {
-                self.inner.gauges.max_lag.fetch_max(head - self.cursor, Relaxed);
-            }
-        }
+        self.shared.position.store(progress_word(self.position), Relaxed);
+    }
+
+    /// Everything up to the head was handed out.
+    fn caught_up(&self) {
+        *lock(&self.shared.caught_up) = Instant::now();
     }
 
     /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll

@@ -213,6 +213,11 @@ impl Writer {
         self.inner.is_ready()
     }
 
+    /// The prefix of every key.
+    pub fn prefix(&self) -> &[u8] {
+        &self.inner.prefix
+    }
+
     /// Whether the cache was closed: a feeder ends then.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()
@@ -458,6 +463,14 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         let core = self.core.take();
+        if core.as_ref().is_some_and(|core| core.poisoned) {
+            let mut info = lock(&self.inner.info);
+            info.failed = true;
+            info.last_error = Some(Error::new(
+                Code::Panic,
+                "a panic inside a commit stopped the writer; readers stay at the revision before. Build a new cache.",
+            ));
+        }
         *lock(&self.inner.core) = core;
         let source = lock(&self.inner.info).source.take();
         if source.is_some() {

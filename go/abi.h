@@ -1,0 +1,268 @@
+// What the Go package calls: one crossing each, no callback, no Go pointer kept.
+//
+// A function that can fail returns NULL, or the error in memory that the caller
+// gives back with wc_error_free: a call that succeeds pays nothing for it.
+
+#ifndef WATCHCORE_GO_ABI_H
+#define WATCHCORE_GO_ABI_H
+
+#include <stdlib.h>
+#include <string.h>
+#include <watchcore.h>
+
+static watchcore_error wc_no_memory = { sizeof(watchcore_error), WATCHCORE_RESOURCE_EXHAUSTED,
+    0, 0, 0, 0, 0, 0, "out of memory while an error was reported", 0 };
+
+static inline watchcore_error *wc_kept(watchcore_error *error, int32_t code)
+{
+    watchcore_error *kept = malloc(sizeof *kept);
+    if (kept == NULL) {
+        return &wc_no_memory;
+    }
+    error->code = code;
+    memcpy(kept, error, sizeof *kept);
+    return kept;
+}
+
+static inline void wc_error_free(watchcore_error *error)
+{
+    if (error != &wc_no_memory) {
+        free(error);
+    }
+}
+
+// CALL uses &error.
+#define WC_RETURN(CALL)                                   \
+    do {                                                  \
+        watchcore_error error;                            \
+        error.size = (uint32_t)sizeof error;              \
+        error.asked = error.oldest = error.current = 0;   \
+        error.lost_from = error.lost_to = 0;              \
+        error.position = error.epoch = 0;                 \
+        error.message[0] = 0;                             \
+        int32_t code = (CALL);                            \
+        return code == WATCHCORE_OK ? NULL : wc_kept(&error, code); \
+    } while (0)
+
+// ---- cache ------------------------------------------------------------------
+
+static inline watchcore_error *wc_cache_new(const watchcore_cache_options *options, watchcore_cache **cache)
+{
+    WC_RETURN(watchcore_cache_new(options, cache, &error));
+}
+
+static inline watchcore_error *wc_feeder_start(const watchcore_cache *cache, const watchcore_etcd_options *options,
+                                               watchcore_feeder **feeder)
+{
+    WC_RETURN(watchcore_feeder_start(cache, options, feeder, &error));
+}
+
+static inline watchcore_error *wc_feeder_stop(const watchcore_feeder *feeder)
+{
+    WC_RETURN(watchcore_feeder_stop(feeder, &error));
+}
+
+static inline watchcore_error *wc_feeder_request_resync(const watchcore_feeder *feeder)
+{
+    WC_RETURN(watchcore_feeder_request_resync(feeder, &error));
+}
+
+static inline watchcore_error *wc_feeder_counters(const watchcore_feeder *feeder, watchcore_counters *counters)
+{
+    WC_RETURN(watchcore_feeder_counters(feeder, counters, &error));
+}
+
+static inline watchcore_error *wc_status(const watchcore_cache *cache, watchcore_status *status)
+{
+    WC_RETURN(watchcore_cache_status(cache, status, &error));
+}
+
+static inline watchcore_error *wc_stats(const watchcore_cache *cache, watchcore_stats *stats)
+{
+    WC_RETURN(watchcore_cache_stats(cache, stats, &error));
+}
+
+static inline watchcore_error *wc_text(const watchcore_cache *cache, uint32_t which, char *buffer, size_t capacity,
+                                       size_t *length)
+{
+    WC_RETURN(watchcore_cache_text(cache, which, buffer, capacity, length, &error));
+}
+
+// ---- writer -----------------------------------------------------------------
+
+static inline watchcore_error *wc_writer(const watchcore_cache *cache, watchcore_writer **writer)
+{
+    WC_RETURN(watchcore_cache_writer(cache, writer, &error));
+}
+
+static inline watchcore_error *wc_load(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
+                                       size_t count)
+{
+    WC_RETURN(watchcore_writer_load(writer, revision, changes, count, &error));
+}
+
+static inline watchcore_error *wc_apply(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
+                                        size_t count)
+{
+    WC_RETURN(watchcore_writer_apply(writer, revision, changes, count, &error));
+}
+
+static inline watchcore_error *wc_resync(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
+                                         size_t count, uint32_t reason, uint64_t *position, uint64_t *epoch)
+{
+    WC_RETURN(watchcore_writer_resync(writer, revision, changes, count, reason, position, epoch, &error));
+}
+
+static inline watchcore_error *wc_progress(watchcore_writer *writer, uint64_t revision)
+{
+    WC_RETURN(watchcore_writer_progress(writer, revision, &error));
+}
+
+static inline watchcore_error *wc_compact(watchcore_writer *writer, uint64_t revision)
+{
+    WC_RETURN(watchcore_writer_compact(writer, revision, &error));
+}
+
+// ---- reads ------------------------------------------------------------------
+
+static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *key, size_t length,
+                                      const watchcore_read_options *read, watchcore_answer *answer)
+{
+    WC_RETURN(watchcore_cache_get(cache, key, length, read, answer, &error));
+}
+
+static inline watchcore_error *wc_list(const watchcore_cache *cache, const watchcore_range *range,
+                                       const watchcore_read_options *read, watchcore_page **page)
+{
+    WC_RETURN(watchcore_cache_list(cache, range, read, page, &error));
+}
+
+static inline watchcore_error *wc_count(const watchcore_cache *cache, const watchcore_range *range,
+                                        const watchcore_read_options *read, uint64_t *count, uint64_t *revision)
+{
+    WC_RETURN(watchcore_cache_count(cache, range, read, count, revision, NULL, &error));
+}
+
+static inline watchcore_error *wc_snapshot(const watchcore_cache *cache, watchcore_snapshot **snapshot)
+{
+    WC_RETURN(watchcore_snapshot_new(cache, snapshot, &error));
+}
+
+static inline watchcore_error *wc_snapshot_get(const watchcore_snapshot *snapshot, const char *key, size_t length,
+                                               const watchcore_key_value **kv)
+{
+    WC_RETURN(watchcore_snapshot_get(snapshot, key, length, NULL, kv, &error));
+}
+
+static inline watchcore_error *wc_snapshot_count(const watchcore_snapshot *snapshot, const watchcore_range *range,
+                                                 uint64_t *count)
+{
+    WC_RETURN(watchcore_snapshot_count(snapshot, range, count, &error));
+}
+
+static inline watchcore_error *wc_iterator(const watchcore_snapshot *snapshot, const watchcore_range *range,
+                                           watchcore_iterator **iterator)
+{
+    WC_RETURN(watchcore_iterator_new(snapshot, range, iterator, &error));
+}
+
+// `items`: an array of pointers, as integers so that Go need not look into it.
+static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, uintptr_t *items, size_t capacity,
+                                                size_t *count)
+{
+    WC_RETURN(watchcore_iterator_next(iterator, (const watchcore_key_value **)(void *)items, capacity, count, &error));
+}
+
+// ---- subscriptions ----------------------------------------------------------
+
+static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const watchcore_subscription_options *options,
+                                            watchcore_subscription **subscription)
+{
+    WC_RETURN(watchcore_subscription_new(cache, options, subscription, &error));
+}
+
+// Polls into `batch` (64 bytes). With `arm`, an empty poll arms the member, and
+// *ready says whether something came meanwhile.
+static inline watchcore_error *wc_poll(watchcore_subscription *subscription, size_t max, uint64_t *batch, uint32_t arm,
+                                       uint32_t *ready)
+{
+    watchcore_batch *out = (watchcore_batch *)(void *)batch;
+    if (!arm) {
+        WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error));
+    }
+    WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error) == WATCHCORE_OK
+                      && out->count == 0
+                  ? watchcore_subscription_arm(subscription, ready, &error)
+                  : error.code);
+}
+
+// Takes a copy, for the library zeroes what it is given.
+static inline void wc_batch_release(const uint64_t *batch)
+{
+    watchcore_batch copy;
+    memcpy(&copy, batch, sizeof copy);
+    watchcore_batch_release(&copy);
+}
+
+static inline watchcore_error *wc_position(const watchcore_subscription *subscription, uint64_t *revision,
+                                           uint64_t *epoch)
+{
+    WC_RETURN(watchcore_subscription_position(subscription, revision, epoch, &error));
+}
+
+static inline watchcore_error *wc_lag(const watchcore_subscription *subscription, watchcore_lag *lag)
+{
+    WC_RETURN(watchcore_subscription_lag(subscription, lag, &error));
+}
+
+// ---- waiting ----------------------------------------------------------------
+
+static inline watchcore_error *wc_waiter(const watchcore_cache *cache, uint32_t want, uint64_t revision,
+                                         watchcore_waiter **waiter)
+{
+    WC_RETURN(watchcore_waiter_new(cache, want, revision, waiter, &error));
+}
+
+static inline watchcore_error *wc_waiter_try(watchcore_waiter *waiter, uint32_t *done, uint64_t *revision,
+                                             uint64_t *epoch)
+{
+    WC_RETURN(watchcore_waiter_try(waiter, done, revision, epoch, &error));
+}
+
+static inline watchcore_error *wc_waiter_arm(watchcore_waiter *waiter, uint32_t *ready)
+{
+    WC_RETURN(watchcore_waiter_arm(waiter, ready, &error));
+}
+
+static inline watchcore_error *wc_set(watchcore_wakeset **set, int32_t *fd)
+{
+    WC_RETURN(watchcore_wakeset_new(set, &error) == WATCHCORE_OK ? watchcore_wakeset_fd(*set, fd, &error) : error.code);
+}
+
+static inline watchcore_error *wc_set_add_subscription(const watchcore_wakeset *set, watchcore_subscription *member,
+                                                       uint64_t tag)
+{
+    WC_RETURN(watchcore_wakeset_add_subscription(set, member, tag, &error));
+}
+
+static inline watchcore_error *wc_set_add_waiter(const watchcore_wakeset *set, watchcore_waiter *member, uint64_t tag)
+{
+    WC_RETURN(watchcore_wakeset_add_waiter(set, member, tag, &error));
+}
+
+static inline watchcore_error *wc_set_arm(const watchcore_wakeset *set, uint32_t *ready)
+{
+    WC_RETURN(watchcore_wakeset_arm(set, ready, &error));
+}
+
+static inline watchcore_error *wc_set_take(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count)
+{
+    WC_RETURN(watchcore_wakeset_take(set, tags, capacity, count, &error));
+}
+
+static inline watchcore_error *wc_set_wait(const watchcore_wakeset *set)
+{
+    WC_RETURN(watchcore_wakeset_wait(set, -1, &error));
+}
+
+#endif

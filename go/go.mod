@@ -1,0 +1,3 @@
+module watchcore
+
+go 1.24

@@ -1,0 +1,9 @@
+//go:build watchcore_shared
+
+package watchcore
+
+// The installed shared library: `make install`, and PKG_CONFIG_PATH where the
+// prefix is not one that pkg-config looks at.
+
+// #cgo pkg-config: watchcore
+import "C"

@@ -1,0 +1,413 @@
+//! `watchcore bench`: an embedded cache under load, and what it took.
+
+use std::io::Write as _;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use super::exit::{Failure, Stop};
+use super::json::Line;
+use super::options::{Options, Task};
+use super::output::{Format, Output};
+use super::progress;
+use super::signals::Interrupt;
+use super::source::Deadline;
+use watchcore::{Cache, Change, Code, Range, Read, Record, Start, Subscription};
+
+const PREFIX: &str = "/bench/";
+/// The most events that are written before they are read.
+const BURST: u64 = 4096;
+const GETS: u64 = 200_000;
+const SNAPSHOTS: u64 = 100_000;
+const WAKES: u64 = 2_000;
+
+/// What was asked for.
+#[derive(Clone, Copy)]
+struct Load {
+    objects: u64,
+    events: u64,
+    subscribers: u64,
+    value_size: usize,
+    selective: bool,
+}
+
+/// What it took.
+#[derive(Default)]
+struct Figures {
+    load: Duration,
+    apply: Duration,
+    deliver: Duration,
+    deliveries: u64,
+    readers: u64,
+    get_ns: f64,
+    list: Duration,
+    snapshot_ns: f64,
+    wake_p50: Duration,
+    wake_p99: Duration,
+}
+
+pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
+    let Task::Bench { objects, events, subscribers, value_size, selective } = options.task else {
+        unreachable!("a bench")
+    };
+    let load = Load { objects, events, subscribers, value_size, selective };
+    let guard = Guard { deadline: Deadline::of(options), interrupt };
+    let figures = measure(load, options.capacity, &guard)?;
+    match out.format {
+        Format::Json => out.line(|buffer| as_json(buffer, load, &figures))?,
+        Format::Text => out.line(|buffer| as_table(buffer, load, &figures))?,
+        Format::Quiet => {}
+    }
+    out.flush()
+}
+
+/// Ends the work between two steps.
+struct Guard<'a> {
+    deadline: Deadline,
+    interrupt: &'a Interrupt,
+}
+
+impl Guard<'_> {
+    fn check(&self) -> Result<(), Stop> {
+        if self.interrupt.signal().is_some() {
+            return Err(Stop::Interrupted);
+        }
+        if self.deadline.has_passed() {
+            return Err(self.deadline.failure("the load was not done").into());
+        }
+        Ok(())
+    }
+}
+
+/// Small, fast, the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn group_prefix(group: u64) -> String {
+    format!("{PREFIX}{group:05}/")
+}
+
+fn key(object: u64, load: Load) -> String {
+    let group = object % load.subscribers;
+    format!("{}object-{object:08}", group_prefix(group))
+}
+
+fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, Stop> {
+    let mut figures = Figures::default();
+    let cache =
+        Cache::builder(PREFIX).capacity(capacity).expect_load(true).max_value_bytes(load.value_size.max(1)).build()?;
+    let mut writer = cache.writer()?;
+    let keys: Vec<String> = (0..load.objects).map(|object| key(object, load)).collect();
+    let value = vec![b'v'; load.value_size];
+    guard.check()?;
+
+    let spinner = progress::spinner("loading");
+    let mut sorted: Vec<&String> = keys.iter().collect();
+    sorted.sort_unstable();
+    let (revision, version, lease) = (1, 1, 0);
+    let records = sorted.iter().map(|key| Record {
+        key: key.as_bytes(),
+        value: &value,
+        create_revision: revision,
+        mod_revision: revision,
+        version,
+        lease,
+    });
+    let begin = Instant::now();
+    writer.load(revision, records)?;
+    figures.load = begin.elapsed();
+    spinner.finish_and_clear();
+
+    let readers = Readers::start(&cache, load)?;
+    figures.readers = readers.each.len() as u64;
+    let bar = progress::bar("changes", load.events);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let burst = BURST.min(capacity as u64 / 4).max(1);
+    let (mut written, mut revision) = (0, revision);
+    while written < load.events {
+        guard.check()?;
+        let size = burst.min(load.events - written);
+        let picked: Vec<&String> = (0..size).map(|_| &keys[random.below(load.objects) as usize]).collect();
+        let begin = Instant::now();
+        for key in picked {
+            revision += 1;
+            writer.apply(revision, [Change::put(key, &value)])?;
+        }
+        figures.apply += begin.elapsed();
+        let begin = Instant::now();
+        figures.deliveries += readers.drain()?;
+        figures.deliver += begin.elapsed();
+        written += size;
+        bar.inc(size);
+    }
+    drop(readers);
+    bar.finish_and_clear();
+    let expected = if load.selective { load.events } else { load.events * load.subscribers };
+    if figures.deliveries != expected {
+        let message = format!(
+            "{} deliveries instead of {expected}: this is a bug of the library, please report it",
+            figures.deliveries
+        );
+        return Err(Failure::new(Code::Internal, message).into());
+    }
+
+    reads(&cache, &keys, &mut random, guard, &mut figures)?;
+    wakes(&cache, |revision| writer.apply(revision, [Change::put(&keys[0], &value)]), revision, guard, &mut figures)?;
+    Ok(figures)
+}
+
+/// Threads that read when they are told to, each its share of the subscriptions.
+struct Readers {
+    each: Vec<(Sender<()>, Receiver<watchcore::Result<u64>>)>,
+}
+
+impl Readers {
+    fn start(cache: &Cache, load: Load) -> Result<Readers, Stop> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(load.subscribers as usize);
+        let mut shares: Vec<Vec<Subscription>> = (0..threads).map(|_| Vec::new()).collect();
+        for subscriber in 0..load.subscribers {
+            let mut builder = cache.subscribe(Start::Now);
+            if load.selective {
+                builder = builder.prefix(group_prefix(subscriber));
+            }
+            shares[subscriber as usize % threads].push(builder.open()?);
+        }
+        let each = shares
+            .into_iter()
+            .map(|mut share| {
+                let (go, told) = mpsc::channel();
+                let (answer, answers) = mpsc::channel();
+                std::thread::spawn(move || {
+                    while told.recv().is_ok() {
+                        if answer.send(drain(&mut share)).is_err() {
+                            break;
+                        }
+                    }
+                });
+                (go, answers)
+            })
+            .collect();
+        Ok(Readers { each })
+    }
+
+    /// Everything that was written is read; how many deliveries that was.
+    fn drain(&self) -> Result<u64, Stop> {
+        let gone = || Stop::from(Failure::new(Code::Internal, "a reader has ended: this is a bug, please report it"));
+        for (go, _) in &self.each {
+            go.send(()).map_err(|_| gone())?;
+        }
+        let mut deliveries = 0;
+        for (_, answers) in &self.each {
+            deliveries += answers.recv().map_err(|_| gone())??;
+        }
+        Ok(deliveries)
+    }
+}
+
+fn drain(share: &mut [Subscription]) -> watchcore::Result<u64> {
+    let mut deliveries = 0;
+    for subscription in share {
+        loop {
+            let batch = subscription.poll(1024)?;
+            if batch.is_empty() {
+                break;
+            }
+            let mut touched = 0_u64;
+            for event in batch.events() {
+                touched = touched.wrapping_add(event.revision()).wrapping_add(event.key().as_ptr() as u64);
+            }
+            std::hint::black_box(touched);
+            deliveries += batch.len() as u64;
+        }
+    }
+    Ok(deliveries)
+}
+
+fn reads(
+    cache: &Cache,
+    keys: &[String],
+    random: &mut Random,
+    guard: &Guard<'_>,
+    figures: &mut Figures,
+) -> Result<(), Stop> {
+    guard.check()?;
+    let begin = Instant::now();
+    for _ in 0..GETS {
+        let key = &keys[random.below(keys.len() as u64) as usize];
+        std::hint::black_box(cache.get(key, Read::Any)?);
+    }
+    figures.get_ns = begin.elapsed().as_nanos() as f64 / GETS as f64;
+    guard.check()?;
+    let begin = Instant::now();
+    std::hint::black_box(cache.list(&Range::all(), Read::Any, 0)?.len());
+    figures.list = begin.elapsed();
+    guard.check()?;
+    let begin = Instant::now();
+    for _ in 0..SNAPSHOTS {
+        std::hint::black_box(cache.snapshot()?);
+    }
+    figures.snapshot_ns = begin.elapsed().as_nanos() as f64 / SNAPSHOTS as f64;
+    Ok(())
+}
+
+/// From the call that publishes to the consumer that has slept and holds the event.
+fn wakes(
+    cache: &Cache,
+    mut publish: impl FnMut(u64) -> watchcore::Result<()>,
+    mut revision: u64,
+    guard: &Guard<'_>,
+    figures: &mut Figures,
+) -> Result<(), Stop> {
+    let mut subscription = cache.subscribe(Start::Now).open()?;
+    let (woken, times) = mpsc::channel();
+    let sleeper = std::thread::spawn(move || -> watchcore::Result<()> {
+        for _ in 0..WAKES {
+            subscription.wait(Duration::MAX)?;
+            let batch = subscription.poll(16)?;
+            if woken.send((Instant::now(), batch.len())).is_err() {
+                break;
+            }
+        }
+        Ok(())
+    });
+    let mut taken = Vec::new();
+    for _ in 0..WAKES {
+        guard.check()?;
+        // Long enough that it sleeps most of the time, short enough for thousands.
+        std::thread::sleep(Duration::from_micros(50));
+        revision += 1;
+        let begin = Instant::now();
+        publish(revision)?;
+        match times.recv_timeout(Duration::from_secs(5)) {
+            Ok((end, _)) => taken.push(end.saturating_duration_since(begin)),
+            Err(_) => {
+                let message =
+                    "a sleeping consumer was not woken within 5 s: this is a bug of the library, please report it";
+                return Err(Failure::new(Code::Internal, message).into());
+            }
+        }
+    }
+    let _ = sleeper.join();
+    taken.sort_unstable();
+    figures.wake_p50 = percentile(&taken, 50);
+    figures.wake_p99 = percentile(&taken, 99);
+    Ok(())
+}
+
+fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((sorted.len() * percent / 100).min(last)).copied().unwrap_or_default()
+}
+
+/// Nanoseconds of each.
+fn each(time: Duration, count: u64) -> f64 {
+    time.as_nanos() as f64 / count.max(1) as f64
+}
+
+fn as_json(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
+    let short = |number: f64| (number * 10.0).round() / 10.0;
+    let micros = |time: Duration| short(time.as_nanos() as f64 / 1000.0);
+    let mut line = Line::new(buffer);
+    line.number("objects", load.objects)
+        .number("events", load.events)
+        .number("subscribers", load.subscribers)
+        .number("value_size", load.value_size);
+    if load.selective {
+        line.truth("selective");
+    }
+    line.number("reader_threads", figures.readers)
+        .number("deliveries", figures.deliveries)
+        .number("load_ns_per_object", short(each(figures.load, load.objects)))
+        .number("apply_ns_per_event", short(each(figures.apply, load.events)))
+        .number("ns_per_delivery", short(each(figures.deliver, figures.deliveries)))
+        .number("get_ns", short(figures.get_ns))
+        .number("list_us", micros(figures.list))
+        .number("snapshot_ns", short(figures.snapshot_ns))
+        .number("wake_p50_us", micros(figures.wake_p50))
+        .number("wake_p99_us", micros(figures.wake_p99))
+        .end();
+}
+
+fn as_table(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
+    let kind = if load.selective { "its own keys each" } else { "all keys each" };
+    let rate = |nanoseconds: f64| grouped((1e9 / nanoseconds.max(0.01)) as u64);
+    let _ = writeln!(
+        buffer,
+        "{} objects, {} changes, values of {} bytes, {} subscriptions ({kind}) on {} threads",
+        grouped(load.objects),
+        grouped(load.events),
+        load.value_size,
+        grouped(load.subscribers),
+        figures.readers
+    );
+    let mut row = |name: &str, nanoseconds: f64, what: &str| {
+        let time = time(nanoseconds);
+        let _ = writeln!(buffer, "{name:<10}{time:>12} {what:<12}{:>16}/s", rate(nanoseconds));
+    };
+    row("load", each(figures.load, load.objects), "an object");
+    row("apply", each(figures.apply, load.events), "a change");
+    row("deliver", each(figures.deliver, figures.deliveries), "a delivery");
+    row("get", figures.get_ns, "a key");
+    row("list", each(figures.list, 1), "all objects");
+    row("snapshot", figures.snapshot_ns, "one");
+    row("wake p50", each(figures.wake_p50, 1), "one");
+    row("wake p99", each(figures.wake_p99, 1), "one");
+}
+
+fn time(nanoseconds: f64) -> String {
+    match nanoseconds {
+        n if n < 1e3 => format!("{n:.1} ns"),
+        n if n < 1e6 => format!("{:.2} us", n / 1e3),
+        n => format!("{:.2} ms", n / 1e6),
+    }
+}
+
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!(grouped(0), "0");
+        assert_eq!(grouped(999), "999");
+        assert_eq!(grouped(1_000), "1,000");
+        assert_eq!(grouped(1_234_567), "1,234,567");
+        assert_eq!((time(12.34), time(1234.0), time(2.5e6)), ("12.3 ns".into(), "1.23 us".into(), "2.50 ms".into()));
+    }
+
+    #[test]
+    fn percentiles() {
+        let times: Vec<Duration> = (1..=100).map(Duration::from_nanos).collect();
+        assert_eq!(percentile(&times, 50), Duration::from_nanos(51));
+        assert_eq!(percentile(&times, 99), Duration::from_nanos(100));
+        assert_eq!(percentile(&times[..1], 99), Duration::from_nanos(1));
+        assert_eq!(percentile(&[], 50), Duration::ZERO);
+    }
+
+    #[test]
+    fn every_group_has_keys_of_its_own() {
+        let load = Load { objects: 10, events: 1, subscribers: 3, value_size: 1, selective: true };
+        for object in 0..10 {
+            assert!(key(object, load).starts_with(&group_prefix(object % 3)));
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! JSON lines: one object a line, its members in a fixed order.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+
+use super::exit::Failure;
+use super::shown::{Numbers, Shown};
+use watchcore::{Phase, Resync};
+
+/// One object under construction at the end of a buffer.
+pub(crate) struct Line<'a> {
+    buffer: &'a mut Vec<u8>,
+    empty: bool,
+}
+
+impl<'a> Line<'a> {
+    pub(crate) fn new(buffer: &'a mut Vec<u8>) -> Line<'a> {
+        buffer.push(b'{');
+        Line { buffer, empty: true }
+    }
+
+    fn name(&mut self, name: &str, suffix: &str) {
+        if !self.empty {
+            self.buffer.push(b',');
+        }
+        self.empty = false;
+        self.buffer.push(b'"');
+        self.buffer.extend_from_slice(name.as_bytes());
+        self.buffer.extend_from_slice(suffix.as_bytes());
+        self.buffer.extend_from_slice(b"\":");
+    }
+
+    pub(crate) fn text(&mut self, name: &str, text: &str) -> &mut Self {
+        self.name(name, "");
+        // A string is always JSON and a Vec always takes it.
+        let _ = serde_json::to_writer(&mut *self.buffer, text);
+        self
+    }
+
+    /// Bytes: a string where they are UTF-8, else base64 under `name_base64`.
+    pub(crate) fn bytes(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return self.text(name, text);
+        }
+        self.name(name, "_base64");
+        self.buffer.push(b'"');
+        self.buffer.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+        self.buffer.push(b'"');
+        self
+    }
+
+    pub(crate) fn number(&mut self, name: &str, number: impl std::fmt::Display) -> &mut Self {
+        self.raw(name, &number.to_string())
+    }
+
+    pub(crate) fn truth(&mut self, name: &str) -> &mut Self {
+        self.raw(name, "true")
+    }
+
+    pub(crate) fn text_or_null(&mut self, name: &str, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self.raw(name, "null"),
+        }
+    }
+
+    fn raw(&mut self, name: &str, json: &str) -> &mut Self {
+        self.name(name, "");
+        self.buffer.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    fn numbers(&mut self, numbers: Numbers) -> &mut Self {
+        self.number("create_revision", numbers.create_revision)
+            .number("mod_revision", numbers.mod_revision)
+            .number("version", numbers.version);
+        if numbers.lease != 0 {
+            self.number("lease", numbers.lease);
+        }
+        self
+    }
+
+    pub(crate) fn end(&mut self) {
+        self.buffer.extend_from_slice(b"}\n");
+    }
+}
+
+/// ADDED, MODIFIED, DELETED.
+pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>) {
+    let mut line = Line::new(buffer);
+    line.text("type", event.kind).number("revision", event.revision);
+    if event.synthetic {
+        line.truth("synthetic");
+    }
+    line.bytes("key", event.key);
+    if let Some(value) = event.value {
+        line.bytes("value", value);
+    }
+    if let Some(value) = event.prev_value {
+        line.bytes("prev_value", value);
+    }
+    if let Some(numbers) = event.numbers {
+        line.numbers(numbers);
+    }
+    line.end();
+}
+
+pub(crate) fn bookmark(buffer: &mut Vec<u8>, revision: u64, initial_state_end: bool) {
+    let mut line = Line::new(buffer);
+    line.text("type", "BOOKMARK").number("revision", revision);
+    if initial_state_end {
+        line.truth("initial_state_end");
+    }
+    line.end();
+}
+
+/// The part of an epoch that people see: counted from 1 since the cache's birth.
+pub(crate) fn epoch(epoch: u64) -> u64 {
+    epoch & u64::from(u32::MAX)
+}
+
+pub(crate) fn resync(buffer: &mut Vec<u8>, resync: &Resync) {
+    let phase = match resync.phase {
+        Phase::Begin => "begin",
+        Phase::End => "end",
+    };
+    Line::new(buffer)
+        .text("type", "RESYNC")
+        .text("phase", phase)
+        .text("reason", resync.reason.name())
+        .number("from", resync.from)
+        .number("to", resync.to)
+        .number("epoch", epoch(resync.epoch))
+        .end();
+}
+
+pub(crate) fn lagged(buffer: &mut Vec<u8>, lost_from: u64, lost_to: u64, oldest: u64, current: u64) {
+    Line::new(buffer)
+        .text("type", "LAGGED")
+        .number("lost_from", lost_from)
+        .number("lost_to", lost_to)
+        .number("oldest", oldest)
+        .number("current", current)
+        .end();
+}
+
+pub(crate) fn error(buffer: &mut Vec<u8>, failure: &Failure) {
+    let mut line = Line::new(buffer);
+    line.text("type", "ERROR").text("code", failure.code.name()).text("message", &failure.message);
+    if failure.oldest != 0 {
+        line.number("oldest", failure.oldest);
+    }
+    line.end();
+}
+
+/// A line of `list` and `get`.
+pub(crate) fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: &[u8], numbers: Numbers) {
+    Line::new(buffer).bytes("key", key).bytes("value", value).numbers(numbers).end();
+}
+
+/// The last line of `list`.
+pub(crate) fn end_of_list(buffer: &mut Vec<u8>, revision: u64, count: u64) {
+    Line::new(buffer).text("type", "END").number("revision", revision).number("count", count).end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watchcore::{Code, ResyncReason};
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut buffer = Vec::new();
+        write(&mut buffer);
+        String::from_utf8(buffer).expect("JSON is UTF-8")
+    }
+
+    const NUMBERS: Numbers = Numbers { create_revision: 12, mod_revision: 13, version: 2, lease: 7 };
+
+    fn shown() -> Shown<'static> {
+        Shown {
+            kind: "MODIFIED",
+            revision: 13,
+            synthetic: false,
+            key: b"/a/x",
+            value: Some(b"new"),
+            prev_value: Some(b"old"),
+            numbers: Some(NUMBERS),
+        }
+    }
+
+    #[test]
+    fn members_stand_in_order() {
+        assert_eq!(
+            written(|buffer| event(buffer, &shown())),
+            "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"/a/x\",\"value\":\"new\",\"prev_value\":\"old\",\
+             \"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
+        );
+        let synthetic = Shown { synthetic: true, prev_value: None, ..shown() };
+        assert_eq!(
+            written(|buffer| event(buffer, &synthetic)),
+            "{\"type\":\"MODIFIED\",\"revision\":13,\"synthetic\":true,\"key\":\"/a/x\",\"value\":\"new\",\
+             \"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
+        );
+    }
+
+    #[test]
+    fn absent_and_empty_differ() {
+        let deleted = Shown {
+            kind: "DELETED",
+            value: None,
+            prev_value: Some(b""),
+            numbers: Some(Numbers { lease: 0, ..NUMBERS }),
+            ..shown()
+        };
+        assert_eq!(
+            written(|buffer| event(buffer, &deleted)),
+            "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\",\"prev_value\":\"\",\
+             \"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
+        );
+        let unknown = Shown { prev_value: None, numbers: None, ..deleted };
+        assert_eq!(
+            written(|buffer| event(buffer, &unknown)),
+            "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\"}\n"
+        );
+    }
+
+    #[test]
+    fn strings_are_escaped_and_bytes_are_base64() {
+        let odd = Shown {
+            key: b"a\"\\\n\x01\xc3\xa9",
+            value: Some(b"\xff\x00"),
+            prev_value: Some(b"\xfe"),
+            numbers: None,
+            ..shown()
+        };
+        assert_eq!(
+            written(|buffer| event(buffer, &odd)),
+            "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"a\\\"\\\\\\n\\u0001\u{e9}\",\
+             \"value_base64\":\"/wA=\",\"prev_value_base64\":\"/g==\"}\n"
+        );
+        let key = Shown { key: b"\xff", value: None, prev_value: None, numbers: None, ..shown() };
+        assert_eq!(
+            written(|buffer| event(buffer, &key)),
+            "{\"type\":\"MODIFIED\",\"revision\":13,\"key_base64\":\"/w==\"}\n"
+        );
+    }
+
+    #[test]
+    fn marks() {
+        assert_eq!(written(|buffer| bookmark(buffer, 20, false)), "{\"type\":\"BOOKMARK\",\"revision\":20}\n");
+        assert_eq!(
+            written(|buffer| bookmark(buffer, 12, true)),
+            "{\"type\":\"BOOKMARK\",\"revision\":12,\"initial_state_end\":true}\n"
+        );
+        let begin =
+            Resync { phase: Phase::Begin, reason: ResyncReason::Compacted, epoch: (77 << 32) | 2, from: 20, to: 57 };
+        assert_eq!(
+            written(|buffer| resync(buffer, &begin)),
+            "{\"type\":\"RESYNC\",\"phase\":\"begin\",\"reason\":\"Compacted\",\"from\":20,\"to\":57,\"epoch\":2}\n"
+        );
+        assert_eq!(
+            written(|buffer| lagged(buffer, 21, 40, 41, 99)),
+            "{\"type\":\"LAGGED\",\"lost_from\":21,\"lost_to\":40,\"oldest\":41,\"current\":99}\n"
+        );
+    }
+
+    #[test]
+    fn errors_name_the_oldest_where_it_is_known() {
+        let mut failure = Failure::new(Code::Compacted, "gone");
+        failure.oldest = 41;
+        assert_eq!(
+            written(|buffer| error(buffer, &failure)),
+            "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41}\n"
+        );
+        failure.oldest = 0;
+        assert_eq!(
+            written(|buffer| error(buffer, &failure)),
+            "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\"}\n"
+        );
+    }
+
+    #[test]
+    fn lines_of_list() {
+        assert_eq!(
+            written(|buffer| key_value(buffer, b"/a", b"", Numbers { lease: 0, ..NUMBERS })),
+            "{\"key\":\"/a\",\"value\":\"\",\"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
+        );
+        assert_eq!(written(|buffer| end_of_list(buffer, 99, 3)), "{\"type\":\"END\",\"revision\":99,\"count\":3}\n");
+    }
+
+    #[test]
+    fn null_where_a_member_is_always_there() {
+        assert_eq!(
+            written(|buffer| Line::new(buffer).text_or_null("a", None).text_or_null("b", Some("x")).end()),
+            "{\"a\":null,\"b\":\"x\"}\n"
+        );
+    }
+}

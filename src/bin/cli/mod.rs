@@ -1,0 +1,121 @@
+//! The parts of the command line.
+
+mod bench;
+mod exit;
+mod json;
+mod options;
+mod output;
+mod progress;
+mod read;
+mod shown;
+mod signals;
+mod source;
+mod text;
+mod tour;
+mod values;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use exit::{Failure, Stop};
+use options::{Options, Task};
+use output::Output;
+use signals::Interrupt;
+use watchcore::Code;
+
+pub(crate) fn main() -> ExitCode {
+    let options = options::of_process();
+    log_to_stderr(options.verbosity);
+    let prepared = Interrupt::listen().and_then(|interrupt| Ok((interrupt, Output::standard(options.format)?)));
+    let (interrupt, mut out) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            say(&format!("error: cannot listen for signals or use standard output: {error}"));
+            return exit::ERROR.into();
+        }
+    };
+    let ended = run(&options, &interrupt, &mut out);
+    finish(ended, &interrupt, &mut out).into()
+}
+
+fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
+    match options.task {
+        Task::Watch { .. } => watch::run(options, interrupt, out),
+        Task::List { .. } => read::list(options, interrupt, out),
+        Task::Get { .. } => read::get(options, interrupt, out),
+        Task::Status => read::status(options, interrupt, out),
+        Task::Bench { .. } => bench::run(options, interrupt, out),
+        Task::Demo => tour::run(options, interrupt, out),
+    }
+}
+
+/// Says how it ended; the exit code.
+fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u8 {
+    let stop = match ended {
+        Ok(()) => {
+            interrupt.speak();
+            return exit::DONE;
+        }
+        // Whatever a signal broke off is no failure.
+        Err(Stop::Failure(failure)) if interrupt.signal().is_some() && failure.code == Code::Closed => {
+            Stop::Interrupted
+        }
+        Err(stop) => stop,
+    };
+    match stop {
+        Stop::Failure(failure) => told(&failure, interrupt, out),
+        Stop::ClosedPipe => {
+            interrupt.forget_last_words();
+            exit::DONE
+        }
+        Stop::Interrupted => {
+            let _ = out.flush();
+            interrupt.speak();
+            interrupt.signal().map_or(exit::ERROR, exit::of_signal)
+        }
+    }
+}
+
+fn told(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
+    if let Err(Stop::ClosedPipe) = out.error(failure) {
+        interrupt.forget_last_words();
+        return exit::DONE;
+    }
+    say(&format!("error: {}", failure.message));
+    if failure.exit() == exit::USAGE {
+        interrupt.forget_last_words();
+    }
+    interrupt.speak();
+    failure.exit()
+}
+
+/// The library's log: warnings, more with `-v`.
+fn log_to_stderr(verbosity: u8) {
+    let level = match verbosity {
+        0 => tracing_subscriber::filter::LevelFilter::WARN,
+        1 => tracing_subscriber::filter::LevelFilter::DEBUG,
+        _ => tracing_subscriber::filter::LevelFilter::TRACE,
+    };
+    let _ =
+        tracing_subscriber::fmt().with_max_level(level).with_writer(|| Careless).with_target(verbosity > 0).try_init();
+}
+
+/// One line on standard error; nobody need read it.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Standard error, where a reader that has gone is no error.
+struct Careless;
+
+impl Write for Careless {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let _ = std::io::stderr().write_all(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,182 @@
+//! Standard output: lines gathered in a buffer, flushed after every batch.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use super::exit::{Failure, Stop};
+use super::shown::{Numbers, Shown};
+use super::{json, text};
+use watchcore::{Error, KeyValue, Resync};
+
+/// What a line looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// For people; may change.
+    Text,
+    /// One object a line.
+    Json,
+    /// Nothing per event.
+    Quiet,
+}
+
+/// From here on a batch is written out before it is complete.
+const ROOM: usize = 256 * 1024;
+
+pub(crate) struct Output {
+    pub(crate) format: Format,
+    buffer: Vec<u8>,
+    sink: Box<dyn Write>,
+}
+
+impl Output {
+    /// The process's standard output, without the line buffer of `std`.
+    pub(crate) fn standard(format: Format) -> io::Result<Output> {
+        let sink = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(Output { format, buffer: Vec::new(), sink: Box::new(sink) })
+    }
+
+    pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
+        match self.format {
+            Format::Json => json::event(&mut self.buffer, event),
+            Format::Text => text::event(&mut self.buffer, event),
+            Format::Quiet => return Ok(()),
+        }
+        self.limit()
+    }
+
+    pub(crate) fn bookmark(&mut self, revision: u64, initial_state_end: bool) -> Result<(), Stop> {
+        match self.format {
+            Format::Json => json::bookmark(&mut self.buffer, revision, initial_state_end),
+            Format::Text => text::bookmark(&mut self.buffer, revision, initial_state_end),
+            Format::Quiet => return Ok(()),
+        }
+        self.limit()
+    }
+
+    pub(crate) fn resync(&mut self, resync: &Resync) -> Result<(), Stop> {
+        match self.format {
+            Format::Json => json::resync(&mut self.buffer, resync),
+            Format::Text => text::resync(&mut self.buffer, resync),
+            Format::Quiet => return Ok(()),
+        }
+        self.limit()
+    }
+
+    pub(crate) fn lagged(&mut self, error: &Error) -> Result<(), Stop> {
+        let (from, to) = (error.lost_from(), error.lost_to());
+        match self.format {
+            Format::Json => json::lagged(&mut self.buffer, from, to, error.oldest(), error.current()),
+            Format::Text => text::lagged(&mut self.buffer, from, to, error.oldest(), error.current()),
+            Format::Quiet => return Ok(()),
+        }
+        self.limit()
+    }
+
+    pub(crate) fn key_value(&mut self, kv: &KeyValue) -> Result<(), Stop> {
+        let value = kv.value().unwrap_or_default();
+        match self.format {
+            Format::Json => json::key_value(&mut self.buffer, kv.key(), value, Numbers::of(kv)),
+            Format::Text => text::key_value(&mut self.buffer, kv.mod_revision(), kv.key(), value),
+            Format::Quiet => return Ok(()),
+        }
+        self.limit()
+    }
+
+    /// The ERROR line: only in JSON, people read standard error.
+    pub(crate) fn error(&mut self, failure: &Failure) -> Result<(), Stop> {
+        if self.format == Format::Json && failure.is_a_line() {
+            json::error(&mut self.buffer, failure);
+        }
+        self.flush()
+    }
+
+    /// Whatever else a command says, written by `write`.
+    pub(crate) fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Stop> {
+        write(&mut self.buffer);
+        self.limit()
+    }
+
+    fn limit(&mut self) -> Result<(), Stop> {
+        if self.buffer.len() < ROOM { Ok(()) } else { self.flush() }
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Stop> {
+        if !self.buffer.is_empty() {
+            let written = self.sink.write_all(&self.buffer);
+            self.buffer.clear();
+            written?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Mutex};
+    use watchcore::Code;
+
+    #[derive(Clone, Default)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    struct Gone;
+    impl Write for Gone {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn output(format: Format) -> (Output, Shared) {
+        let shared = Shared::default();
+        (Output { format, buffer: Vec::new(), sink: Box::new(shared.clone()) }, shared)
+    }
+
+    #[test]
+    fn nothing_is_written_before_the_flush_and_all_after() {
+        let (mut out, shared) = output(Format::Json);
+        out.bookmark(3, false).unwrap();
+        assert!(shared.0.lock().unwrap().is_empty());
+        out.flush().unwrap();
+        assert_eq!(&*shared.0.lock().unwrap(), b"{\"type\":\"BOOKMARK\",\"revision\":3}\n");
+        for _ in 0..ROOM {
+            out.bookmark(3, false).unwrap();
+        }
+        assert!(out.buffer.len() < ROOM, "a long batch does not pile up");
+    }
+
+    #[test]
+    fn quiet_is_quiet_and_errors_are_lines_of_json_only() {
+        let failure = Failure::new(Code::Timeout, "late");
+        for (format, expected) in [(Format::Quiet, 0), (Format::Text, 0), (Format::Json, 1)] {
+            let (mut out, shared) = output(format);
+            out.error(&failure).unwrap();
+            out.error(&Failure::new(Code::NotFound, "absent")).unwrap();
+            let lines = shared.0.lock().unwrap().iter().filter(|&&byte| byte == b'\n').count();
+            assert_eq!(lines, expected, "{format:?}");
+        }
+        let (mut out, shared) = output(Format::Quiet);
+        out.bookmark(3, true).unwrap();
+        out.flush().unwrap();
+        assert!(shared.0.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_closed_pipe_stops() {
+        let mut out = Output { format: Format::Json, buffer: Vec::new(), sink: Box::new(Gone) };
+        out.bookmark(3, false).unwrap();
+        assert!(matches!(out.flush(), Err(Stop::ClosedPipe)));
+        assert!(out.flush().is_ok(), "what could not be written is not tried again");
+    }
+}

@@ -1,0 +1,150 @@
+//! SIGINT and SIGTERM: the first asks for the end, and forces it if the
+//! command is stuck (a pipe that nobody reads); a second forces it at once.
+
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::exit;
+
+type Action = Box<dyn FnOnce() + Send>;
+
+/// How long a command may take to end by itself.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[derive(Default)]
+struct Shared {
+    signal: AtomicI32,
+    on_signal: Mutex<Vec<Action>>,
+    last_words: Mutex<Option<Action>>,
+}
+
+/// Whether a signal came, and what to do then.
+#[derive(Clone, Default)]
+pub(crate) struct Interrupt(Arc<Shared>);
+
+impl Interrupt {
+    /// Listens for the rest of the process's life.
+    pub(crate) fn listen() -> std::io::Result<Interrupt> {
+        let interrupt = Interrupt::default();
+        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let listener = interrupt.clone();
+        std::thread::Builder::new().name("signals".to_owned()).spawn(move || {
+            for signal in signals.forever() {
+                if listener.raise(signal) {
+                    let impatient = listener.clone();
+                    std::thread::spawn(move || {
+                        std::thread::sleep(PATIENCE);
+                        impatient.force(signal);
+                    });
+                } else {
+                    listener.force(signal);
+                }
+            }
+        })?;
+        Ok(interrupt)
+    }
+
+    /// Notes the first signal and runs the actions; false if it is not the first.
+    fn raise(&self, signal: i32) -> bool {
+        let first = self.0.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if first {
+            let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
+            for action in actions {
+                action();
+            }
+        }
+        first
+    }
+
+    fn force(&self, signal: i32) -> ! {
+        self.speak();
+        std::process::exit(exit::of_signal(signal).into())
+    }
+
+    /// The signal that came, if one did.
+    pub(crate) fn signal(&self) -> Option<i32> {
+        match self.0.signal.load(Ordering::SeqCst) {
+            0 => None,
+            signal => Some(signal),
+        }
+    }
+
+    /// Runs `action` at the first signal; at once if that has come already.
+    pub(crate) fn on_signal(&self, action: impl FnOnce() + Send + 'static) {
+        self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(action));
+        if self.signal().is_some() {
+            let actions = std::mem::take(&mut *self.0.on_signal.lock().unwrap_or_else(PoisonError::into_inner));
+            for action in actions {
+                action();
+            }
+        }
+    }
+
+    /// What the process says last, however it ends.
+    pub(crate) fn set_last_words(&self, words: impl FnOnce() + Send + 'static) {
+        *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
+    }
+
+    /// Says it, once. The lock is held meanwhile: nobody ends the process in between.
+    pub(crate) fn speak(&self) {
+        let mut words = self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(words) = words.take() {
+            words();
+        }
+    }
+
+    /// Nothing is to be said any more.
+    pub(crate) fn forget_last_words(&self) {
+        *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+
+    fn counter(interrupt: &Interrupt) -> Arc<AtomicUsize> {
+        let count = Arc::new(AtomicUsize::new(0));
+        let seen = Arc::clone(&count);
+        interrupt.on_signal(move || {
+            seen.fetch_add(1, Ordering::SeqCst);
+        });
+        count
+    }
+
+    #[test]
+    fn the_first_signal_runs_the_actions_once() {
+        let interrupt = Interrupt::default();
+        let before = counter(&interrupt);
+        assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (None, 0));
+        assert!(interrupt.raise(2));
+        assert!(!interrupt.raise(15), "a second signal is told apart");
+        assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (Some(2), 1));
+        assert_eq!(counter(&interrupt).load(Ordering::SeqCst), 1, "an action that comes late runs at once");
+    }
+
+    #[test]
+    fn last_words_are_said_once() {
+        let interrupt = Interrupt::default();
+        let said = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&said);
+        interrupt.set_last_words(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        interrupt.speak();
+        interrupt.speak();
+        assert_eq!(said.load(Ordering::SeqCst), 1);
+        let count = Arc::clone(&said);
+        interrupt.set_last_words(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        interrupt.forget_last_words();
+        interrupt.speak();
+        assert_eq!(said.load(Ordering::SeqCst), 1);
+    }
+}

@@ -1,0 +1,118 @@
+//! The forms for people: `REVISION TYPE KEY VALUE`, bytes escaped as `\xNN`.
+
+use super::json::epoch;
+use super::shown::Shown;
+use std::io::Write as _;
+use watchcore::{Phase, Resync};
+
+/// Appends `bytes`: printable UTF-8 as it is, all else (and the backslash) as `\xNN`.
+pub(crate) fn escape(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            let mut room = [0; 4];
+            let encoded = character.encode_utf8(&mut room).as_bytes();
+            if character.is_control() || character == '\\' {
+                hexadecimal(buffer, encoded);
+            } else {
+                buffer.extend_from_slice(encoded);
+            }
+        }
+        hexadecimal(buffer, chunk.invalid());
+    }
+}
+
+fn hexadecimal(buffer: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(buffer, "\\x{byte:02x}");
+    }
+}
+
+pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>) {
+    let _ = write!(buffer, "{} {} ", event.revision, event.kind);
+    escape(buffer, event.key);
+    if let Some(value) = event.value {
+        buffer.push(b' ');
+        escape(buffer, value);
+    }
+    if event.synthetic {
+        buffer.extend_from_slice(b" (resync)");
+    }
+    buffer.push(b'\n');
+}
+
+pub(crate) fn bookmark(buffer: &mut Vec<u8>, revision: u64, initial_state_end: bool) {
+    let note = if initial_state_end { " end of the initial state" } else { "" };
+    let _ = writeln!(buffer, "{revision} BOOKMARK{note}");
+}
+
+pub(crate) fn resync(buffer: &mut Vec<u8>, resync: &Resync) {
+    let Resync { from, to, .. } = resync;
+    let phase = match resync.phase {
+        Phase::Begin => "begins",
+        Phase::End => "ends",
+    };
+    let reason = resync.reason.name();
+    let epoch = epoch(resync.epoch);
+    let _ = writeln!(buffer, "{to} RESYNC {phase}: {reason}, from {from} to {to}, epoch {epoch}");
+}
+
+pub(crate) fn lagged(buffer: &mut Vec<u8>, lost_from: u64, lost_to: u64, oldest: u64, current: u64) {
+    let _ = writeln!(
+        buffer,
+        "{current} LAGGED lost revisions {lost_from} to {lost_to}; the log holds {oldest} to {current}"
+    );
+}
+
+pub(crate) fn key_value(buffer: &mut Vec<u8>, revision: u64, key: &[u8], value: &[u8]) {
+    let _ = write!(buffer, "{revision} ");
+    escape(buffer, key);
+    buffer.push(b' ');
+    escape(buffer, value);
+    buffer.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn escaped(bytes: &[u8]) -> String {
+        let mut buffer = Vec::new();
+        escape(&mut buffer, bytes);
+        String::from_utf8(buffer).expect("escaped text is UTF-8")
+    }
+
+    #[test]
+    fn bytes_are_escaped_and_can_be_told_apart() {
+        assert_eq!(escaped(b"/a b/c"), "/a b/c");
+        assert_eq!(escaped("caf\u{e9}".as_bytes()), "caf\u{e9}");
+        assert_eq!(escaped(b"a\n\x00\x7f"), "a\\x0a\\x00\\x7f");
+        assert_eq!(escaped(b"\xff\xc3(\xe2\x82"), "\\xff\\xc3(\\xe2\\x82");
+        assert_eq!(escaped(b"\\x41"), "\\x5cx41");
+        assert_eq!(escaped("\u{85}".as_bytes()), "\\xc2\\x85");
+        assert_eq!(escaped(b""), "");
+    }
+
+    #[test]
+    fn a_line_of_each_kind() {
+        let mut buffer = Vec::new();
+        let shown = Shown {
+            kind: "ADDED",
+            revision: 5,
+            synthetic: true,
+            key: b"/k",
+            value: Some(b"v\n"),
+            prev_value: None,
+            numbers: None,
+        };
+        event(&mut buffer, &shown);
+        event(&mut buffer, &Shown { kind: "DELETED", synthetic: false, value: None, ..shown });
+        bookmark(&mut buffer, 9, true);
+        lagged(&mut buffer, 1, 2, 3, 4);
+        let text = String::from_utf8(buffer).expect("UTF-8");
+        assert_eq!(
+            text,
+            "5 ADDED /k v\\x0a (resync)\n5 DELETED /k\n9 BOOKMARK end of the initial state\n\
+             4 LAGGED lost revisions 1 to 2; the log holds 3 to 4\n"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! The values of options: durations, start modes, endpoints, credentials.
+
+use std::time::Duration;
+
+/// Where `watch` begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartMode {
+    Now,
+    After(u64),
+    State,
+    StateAtLeast(u64),
+}
+
+/// `500ms`, `10s`, `1.5m`, `2h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let expected = "expected a number with a unit: 500ms, 10s, 5m, 1h";
+    let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "ms" => 0.001,
+        "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "" if digits > 0 => return Err(format!("the unit is missing; {expected}")),
+        _ => return Err(expected.to_owned()),
+    };
+    let number: f64 = number.parse().map_err(|_| expected.to_owned())?;
+    let length = Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("too long; {expected}"))?;
+    if length.is_zero() {
+        return Err(format!("must be above zero; {expected}"));
+    }
+    Ok(length)
+}
+
+/// `now`, `after:R`, `state`, `state-at-least:R`.
+pub(crate) fn start(text: &str) -> Result<StartMode, String> {
+    let expected = "expected now, after:R, state or state-at-least:R";
+    let number = |digits: &str| digits.parse::<u64>().map_err(|_| format!("{digits:?} is no revision; {expected}"));
+    match text.split_once(':') {
+        None if text == "now" => Ok(StartMode::Now),
+        None if text == "state" => Ok(StartMode::State),
+        Some(("after", revision)) => Ok(StartMode::After(number(revision)?)),
+        Some(("state-at-least", revision)) => Ok(StartMode::StateAtLeast(number(revision)?)),
+        _ => Err(expected.to_owned()),
+    }
+}
+
+/// A revision of etcd's: from 1.
+pub(crate) fn revision(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("revisions begin at 1".to_owned()),
+        Ok(revision) => Ok(revision),
+        Err(_) => Err("expected a revision, a whole number from 1".to_owned()),
+    }
+}
+
+/// A count that makes sense only from 1.
+pub(crate) fn count(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("must be at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("expected a whole number from 1".to_owned()),
+    }
+}
+
+/// One endpoint: `http://host:port`, `https://host:port` or `host:port`.
+pub(crate) fn endpoint(text: &str) -> Result<String, String> {
+    let rest = match text.split_once("://") {
+        Some(("http" | "https", rest)) => rest,
+        Some((scheme, _)) => return Err(format!("{scheme:?} is not a known scheme; expected http:// or https://")),
+        None => text,
+    };
+    if rest.is_empty() || rest.contains(char::is_whitespace) {
+        return Err("expected http://host:port".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// The endpoints of the environment. `WATCHCORE_ETCD` may also name a
+/// directory of binaries (that is for the tests): only URLs are taken.
+pub(crate) fn endpoints_of_environment(value: Option<&str>) -> Result<Vec<String>, String> {
+    match value {
+        Some(value) if value.contains("://") => value.split(',').map(endpoint).collect(),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// `NAME[:PASSWORD]`, the password also from the environment.
+pub(crate) fn user(text: &str, password: Option<String>) -> Result<(String, String), String> {
+    let (name, password) = match text.split_once(':') {
+        Some((name, password)) => (name, password.to_owned()),
+        None => {
+            let missing = || "the password is missing: give NAME:PASSWORD or set WATCHCORE_PASSWORD".to_owned();
+            (text, password.ok_or_else(missing)?)
+        }
+    };
+    if name.is_empty() {
+        return Err("the name is empty; expected NAME[:PASSWORD]".to_owned());
+    }
+    Ok((name.to_owned(), password))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
+        assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
+        for wrong in
+            ["", "10", "s", "ten s", "10 s", "-1s", "1d", "1.2.3s", "0s", "0ms", "10S", "99999999999999999999h"]
+        {
+            assert!(duration(wrong).is_err(), "{wrong:?} was taken");
+        }
+        assert!(duration("10").unwrap_err().contains("unit"));
+    }
+
+    #[test]
+    fn starts() {
+        assert_eq!(start("now"), Ok(StartMode::Now));
+        assert_eq!(start("state"), Ok(StartMode::State));
+        assert_eq!(start("after:0"), Ok(StartMode::After(0)));
+        assert_eq!(start("after:17"), Ok(StartMode::After(17)));
+        assert_eq!(start("state-at-least:9"), Ok(StartMode::StateAtLeast(9)));
+        for wrong in ["", "after", "after:", "after:x", "after:-1", "now:3", "state:3", "State", "state-at-least:"] {
+            assert!(start(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn numbers_begin_at_one() {
+        assert_eq!(revision("1"), Ok(1));
+        assert_eq!(count("7"), Ok(7));
+        for wrong in ["0", "", "x", "-3", "1.0"] {
+            assert!(revision(wrong).is_err() && count(wrong).is_err(), "{wrong:?} was taken");
+        }
+    }
+
+    #[test]
+    fn endpoints() {
+        assert_eq!(endpoint("http://127.0.0.1:2379").as_deref(), Ok("http://127.0.0.1:2379"));
+        assert_eq!(endpoint("etcd:2379").as_deref(), Ok("etcd:2379"));
+        for wrong in ["", "http://", "ftp://x", "unix:///x", "http://a b"] {
+            assert!(endpoint(wrong).is_err(), "{wrong:?} was taken");
+        }
+        assert_eq!(endpoints_of_environment(None), Ok(vec![]));
+        assert_eq!(endpoints_of_environment(Some("/usr/local/bin")), Ok(vec![]), "a directory is no endpoint");
+        let two = endpoints_of_environment(Some("http://a:1,https://b:2"));
+        assert_eq!(two, Ok(vec!["http://a:1".to_owned(), "https://b:2".to_owned()]));
+        assert!(endpoints_of_environment(Some("http://a:1,ftp://b")).is_err());
+    }
+
+    #[test]
+    fn users() {
+        assert_eq!(user("app:s:3", None), Ok(("app".into(), "s:3".into())));
+        assert_eq!(user("app", Some("s".into())), Ok(("app".into(), "s".into())));
+        assert_eq!(user("app:x", Some("s".into())), Ok(("app".into(), "x".into())), "the option goes first");
+        assert!(user("app", None).unwrap_err().contains("WATCHCORE_PASSWORD"));
+        assert!(user(":x", None).is_err());
+    }
+}

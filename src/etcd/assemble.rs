@@ -1,0 +1,110 @@
+//! From messages of the watch stream to whole revisions.
+//!
+//! A message without fragments holds whole revisions. A fragment may end inside one; but as
+//! revisions rise along the stream, everything before the last revision seen is complete, so only
+//! that one waits for the rest.
+
+use etcd_client::proto::PbEvent;
+
+/// Puts fragments together. One per stream: what a cut stream left behind is dropped with it.
+#[derive(Default)]
+pub(super) struct Assembler {
+    held: Vec<PbEvent>,
+    open: bool,
+}
+
+impl Assembler {
+    /// Takes the events of one message and gives those whose revisions are complete. `more`: the
+    /// message is a fragment, and others follow.
+    pub(super) fn push(&mut self, events: Vec<PbEvent>, more: bool) -> Vec<PbEvent> {
+        if self.held.is_empty() {
+            self.held = events;
+        } else {
+            self.held.extend(events);
+        }
+        self.open = more;
+        if !more {
+            return std::mem::take(&mut self.held);
+        }
+        let Some(last) = self.held.last().map(revision_of) else { return Vec::new() };
+        let cut = self.held.iter().rposition(|event| revision_of(event) != last).map_or(0, |at| at + 1);
+        let tail = self.held.split_off(cut);
+        std::mem::replace(&mut self.held, tail)
+    }
+
+    /// Whether fragments are still to come.
+    pub(super) fn is_open(&self) -> bool {
+        self.open
+    }
+}
+
+/// The revision of an event; 0 where the server left it out.
+pub(super) fn revision_of(event: &PbEvent) -> u64 {
+    event.kv.as_ref().map_or(0, |kv| kv.mod_revision.max(0) as u64)
+}
+
+/// Cuts events into runs of one revision each.
+pub(super) fn revisions(events: &[PbEvent]) -> impl Iterator<Item = (u64, &[PbEvent])> {
+    events.chunk_by(|a, b| revision_of(a) == revision_of(b)).map(|run| (revision_of(&run[0]), run))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use etcd_client::proto::PbKeyValue;
+
+    fn events(revisions: &[i64]) -> Vec<PbEvent> {
+        let event = |revision: &i64| PbEvent {
+            kv: Some(PbKeyValue { mod_revision: *revision, ..Default::default() }),
+            ..Default::default()
+        };
+        revisions.iter().map(event).collect()
+    }
+
+    fn of(events: &[PbEvent]) -> Vec<u64> {
+        events.iter().map(revision_of).collect()
+    }
+
+    #[test]
+    fn a_whole_message_passes() {
+        let mut assembler = Assembler::default();
+        assert_eq!(of(&assembler.push(events(&[3, 3, 4]), false)), [3, 3, 4]);
+        assert!(!assembler.is_open());
+    }
+
+    #[test]
+    fn the_last_revision_of_a_fragment_waits() {
+        let mut assembler = Assembler::default();
+        assert_eq!(of(&assembler.push(events(&[3, 4, 4]), true)), [3]);
+        assert!(assembler.is_open());
+        assert_eq!(of(&assembler.push(events(&[4, 4, 5]), true)), [4, 4, 4, 4]);
+        assert_eq!(of(&assembler.push(events(&[5, 6]), false)), [5, 5, 6]);
+        assert!(!assembler.is_open());
+    }
+
+    #[test]
+    fn one_revision_over_many_fragments_comes_whole() {
+        let mut assembler = Assembler::default();
+        for _ in 0..5 {
+            assert!(assembler.push(events(&[7, 7]), true).is_empty());
+        }
+        assert_eq!(assembler.push(events(&[7]), false).len(), 11);
+    }
+
+    #[test]
+    fn an_empty_end_closes() {
+        let mut assembler = Assembler::default();
+        assert!(assembler.push(Vec::new(), true).is_empty());
+        assert!(assembler.push(events(&[2]), true).is_empty());
+        assert_eq!(of(&assembler.push(Vec::new(), false)), [2]);
+        assert!(assembler.push(Vec::new(), false).is_empty());
+    }
+
+    #[test]
+    fn runs_are_cut_by_revision() {
+        let all = events(&[3, 3, 4, 9, 9, 9]);
+        let cut: Vec<(u64, usize)> = revisions(&all).map(|(revision, run)| (revision, run.len())).collect();
+        assert_eq!(cut, [(3, 2), (4, 1), (9, 3)]);
+        assert_eq!(revisions(&[]).count(), 0);
+    }
+}

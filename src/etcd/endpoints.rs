@@ -1,0 +1,136 @@
+//! Endpoints in rotation: a healthy one is kept, a dead one is left alone for a while.
+
+use std::time::{Duration, Instant};
+
+const FIRST_REST: Duration = Duration::from_secs(1);
+const LONGEST_REST: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+struct Endpoint {
+    url: String,
+    failures: u32,
+    rests_until: Option<Instant>,
+}
+
+/// The endpoints, and which one is used now.
+#[derive(Debug)]
+pub(super) struct Endpoints {
+    all: Vec<Endpoint>,
+    at: usize,
+}
+
+impl Endpoints {
+    pub(super) fn new(urls: impl IntoIterator<Item = String>) -> Endpoints {
+        let all: Vec<Endpoint> = urls.into_iter().map(|url| Endpoint { url, failures: 0, rests_until: None }).collect();
+        assert!(!all.is_empty(), "the builder refuses an empty list of endpoints");
+        Endpoints { all, at: 0 }
+    }
+
+    /// The endpoint in use.
+    pub(super) fn url(&self) -> &str {
+        &self.all[self.at].url
+    }
+
+    /// The endpoint in use did its work.
+    pub(super) fn succeeded(&mut self) {
+        let endpoint = &mut self.all[self.at];
+        endpoint.failures = 0;
+        endpoint.rests_until = None;
+    }
+
+    /// The endpoint in use failed: it rests (longer each time), and the next one that does not rest
+    /// is in use; if all do, the one whose rest ends first.
+    pub(super) fn failed(&mut self, now: Instant) {
+        let endpoint = &mut self.all[self.at];
+        let rest = FIRST_REST.saturating_mul(1 << endpoint.failures.min(16)).min(LONGEST_REST);
+        endpoint.failures = endpoint.failures.saturating_add(1);
+        endpoint.rests_until = Some(now + rest);
+        let count = self.all.len();
+        let in_turn = (1..=count).map(|step| (self.at + step) % count);
+        self.at = in_turn
+            .min_by_key(|&i| self.all[i].rests_until.filter(|until| *until > now))
+            .expect("there is at least one endpoint");
+    }
+
+    /// Whether the endpoint in use is not resting: then it may be tried at once.
+    pub(super) fn is_rested(&self, now: Instant) -> bool {
+        self.all[self.at].rests_until.is_none_or(|until| until <= now)
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn three() -> Endpoints {
+        Endpoints::new(["a", "b", "c"].map(String::from))
+    }
+
+    #[test]
+    fn a_healthy_endpoint_is_kept() {
+        let mut endpoints = three();
+        for _ in 0..5 {
+            endpoints.succeeded();
+            assert_eq!(endpoints.url(), "a");
+        }
+    }
+
+    #[test]
+    fn failures_go_round() {
+        let now = Instant::now();
+        let mut endpoints = three();
+        let mut order = Vec::new();
+        for _ in 0..3 {
+            order.push(endpoints.url().to_owned());
+            endpoints.failed(now);
+        }
+        assert_eq!(order, ["a", "b", "c"]);
+        assert_eq!(endpoints.url(), "a", "all rest equally: the order goes on");
+        assert!(!endpoints.is_rested(now));
+        assert!(endpoints.is_rested(now + FIRST_REST));
+    }
+
+    #[test]
+    fn a_dead_endpoint_is_not_tried_every_second_call() {
+        let start = Instant::now();
+        let mut endpoints = Endpoints::new(["dead", "good"].map(String::from));
+        let mut tried_dead = 0;
+        // The good one loses its connection every 3 seconds; the dead one never answers.
+        for round in 0..100u64 {
+            let now = start + Duration::from_secs(3 * round);
+            while endpoints.url() == "dead" {
+                tried_dead += 1;
+                endpoints.failed(now);
+            }
+            endpoints.succeeded();
+            endpoints.failed(now);
+        }
+        assert!(tried_dead <= 15, "tried {tried_dead} times in 100 reconnects");
+    }
+
+    #[test]
+    fn success_ends_the_rest() {
+        let now = Instant::now();
+        let mut endpoints = three();
+        for _ in 0..3 {
+            endpoints.failed(now);
+        }
+        endpoints.succeeded();
+        assert!(endpoints.is_rested(now));
+        endpoints.failed(now);
+        assert!(endpoints.is_rested(now + FIRST_REST), "the first rest is a short one again");
+    }
+
+    #[test]
+    fn a_single_endpoint_stays() {
+        let mut endpoints = Endpoints::new(["a".to_owned()]);
+        endpoints.failed(Instant::now());
+        assert_eq!(endpoints.url(), "a");
+        assert_eq!(endpoints.len(), 1);
+    }
+}

@@ -1,0 +1,52 @@
+//! The feeder: one thread that lists and watches etcd and drives a cache's writer.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use watchcore::{Cache, etcd::Feeder};
+//!
+//! let cache = Cache::builder("/registry/").build()?;
+//! let feeder = Feeder::new(["http://127.0.0.1:2379"]).start(cache.writer()?)?;
+//! cache.wait_ready(Duration::from_secs(10))?;
+//! # feeder.stop();
+//! # Ok::<(), watchcore::Error>(())
+//! ```
+//!
+//! It lists the prefix at one revision, publishes that, and follows the watch from the next revision
+//! on. After a disconnect it makes sure that etcd still has the same history and goes on where it
+//! was; where that cannot be, it lists again and publishes the difference as one revision between
+//! two RESYNC marks (see [`ResyncReason`](crate::ResyncReason)).
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `config` | the options and their checks |
+//! | `feeder` | the handle and the thread |
+//! | `feed` | sessions with endpoints, listings, failures |
+//! | `follow` | the watch: events, progress, liveness |
+//! | `connect`, `list`, `probe`, `tickets` | calls to etcd |
+//! | `assemble`, `integrity`, `resume`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod backoff;
+mod config;
+mod connect;
+mod counters;
+mod endpoints;
+mod failure;
+mod feed;
+mod feeder;
+mod follow;
+mod integrity;
+mod list;
+mod page;
+mod probe;
+mod range;
+mod resume;
+mod shared;
+mod tickets;
+mod version;
+
+pub use config::{FeederBuilder, Tls};
+pub use counters::Counters;
+pub use feeder::Feeder;

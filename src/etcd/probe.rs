@@ -1,0 +1,88 @@
+//! After a reconnect: is it still the history that was applied?
+//!
+//! A restored backup keeps cluster id, member id and term, and may have grown past our revision
+//! before we look. So the newest thing applied is read again at its own revision.
+
+use super::connect::Reader;
+use super::failure::{Class, Failure};
+use super::range::KeyRange;
+use super::resume::Evidence;
+use etcd_client::GetOptions;
+use etcd_client::proto::PbKeyValue;
+
+/// Above so many keys a listing is proved by its newest key and its count alone: the server would
+/// have to walk through all values to find those changed later.
+const WALKED_KEYS: u64 = 50_000;
+
+/// What a probe showed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Proof {
+    /// The history holds what was applied.
+    Same,
+    /// It does not.
+    Other,
+    /// It is compacted: nobody can tell.
+    Compacted,
+}
+
+/// Reads the evidence again. `firm` is the revision of the newest thing applied.
+pub(super) async fn probe(reader: &Reader, range: &KeyRange, evidence: &Evidence, firm: u64) -> Result<Proof, Failure> {
+    let answer = match evidence {
+        Evidence::Put(kv) => put_is_there(reader, kv, kv.mod_revision).await,
+        Evidence::Delete { key, revision, before } => deletion_is_there(reader, key, *revision, *before).await,
+        Evidence::Listing { count, newest } => listing_is_there(reader, range, *count, newest.as_deref(), firm).await,
+    };
+    match answer {
+        Ok(true) => Ok(Proof::Same),
+        Ok(false) => Ok(Proof::Other),
+        Err(Failure { class: Class::Compacted(_), .. }) => Ok(Proof::Compacted),
+        Err(Failure { class: Class::Future, .. }) => Ok(Proof::Other),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn value_at(reader: &Reader, key: &[u8], revision: i64) -> Result<Option<PbKeyValue>, Failure> {
+    let mut response = reader.get(key, GetOptions::new().with_revision(revision)).await?;
+    Ok(response.take_kvs().into_iter().next().map(|kv| kv.0))
+}
+
+async fn put_is_there(reader: &Reader, kv: &PbKeyValue, at: i64) -> Result<bool, Failure> {
+    let held = value_at(reader, &kv.key, at).await?;
+    Ok(held.is_some_and(|held| {
+        (held.create_revision, held.mod_revision, held.version) == (kv.create_revision, kv.mod_revision, kv.version)
+            && held.value == kv.value
+    }))
+}
+
+async fn deletion_is_there(reader: &Reader, key: &[u8], at: u64, before: (u64, u64, u64)) -> Result<bool, Failure> {
+    if value_at(reader, key, at as i64).await?.is_some() {
+        return Ok(false);
+    }
+    let held = value_at(reader, key, at as i64 - 1).await?;
+    Ok(held.is_some_and(|held| (held.create_revision as u64, held.mod_revision as u64, held.version as u64) == before))
+}
+
+/// The newest key is the same, nothing in the range changed after it, and the count is the same:
+/// then the state at `at` is the listed one, whatever happened since.
+async fn listing_is_there(
+    reader: &Reader,
+    range: &KeyRange,
+    count: u64,
+    newest: Option<&PbKeyValue>,
+    at: u64,
+) -> Result<bool, Failure> {
+    let all = GetOptions::new().with_range(range.end.clone()).with_revision(at as i64);
+    let response = reader.get(&range.start, all.clone().with_count_only()).await?;
+    if response.count() as u64 != count {
+        return Ok(false);
+    }
+    let Some(newest) = newest else { return Ok(true) };
+    if !put_is_there(reader, newest, at as i64).await? {
+        return Ok(false);
+    }
+    if count > WALKED_KEYS {
+        return Ok(true);
+    }
+    let later = all.with_min_mod_revision(newest.mod_revision + 1).with_limit(1).with_keys_only();
+    Ok(reader.get(&range.start, later).await?.kvs().is_empty())
+}

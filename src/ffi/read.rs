@@ -1,0 +1,650 @@
+//! Reads: one key, a range, a count, a snapshot.
+//!
+//! A key-value that C holds is the stored version itself. `KeyValue` is one pointer to it, so handing one out
+//! is giving its count away, and releasing it is taking the count back.
+
+use super::bytes::{
+    Sized32, check_out, check_out_struct, read_struct, slice, watchcore_bytes, write_optional, write_struct,
+};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{answer, call, invalid, watchcore_error};
+use super::handle::{self, Object, timeout};
+use crate::{KeyValue, KeyValueRef, Page, Range, Read, Result, Snapshot};
+use std::ffi::c_void;
+
+/// A stored key-value: immutable. The same struct in events, pages and snapshots.
+#[repr(C)]
+pub struct watchcore_key_value {
+    /// The key.
+    pub key: *const u8,
+    /// The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    pub value: *const u8,
+    /// The key's length in bytes.
+    pub key_length: u32,
+    /// The value's length in bytes.
+    pub value_length: u32,
+    /// The revision at which the key was created. In a deletion this and the next three are the last value's.
+    pub create_revision: u64,
+    /// The revision of the last change.
+    pub mod_revision: u64,
+    /// 1 + the number of changes since it was created.
+    pub version: u64,
+    /// The lease, 0 for none.
+    pub lease: i64,
+}
+
+/// The whole cache.
+pub const WATCHCORE_RANGE_ALL: u32 = 0;
+/// One key: `from`.
+pub const WATCHCORE_RANGE_KEY: u32 = 1;
+/// Keys that start with the bytes of `from`.
+pub const WATCHCORE_RANGE_PREFIX: u32 = 2;
+/// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar".
+pub const WATCHCORE_RANGE_PATH: u32 = 3;
+/// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
+pub const WATCHCORE_RANGE_BETWEEN: u32 = 4;
+
+/// Whatever the cache has now; never waits.
+pub const WATCHCORE_READ_ANY: u32 = 0;
+/// The newest state, at least at `revision`; waits for it.
+pub const WATCHCORE_READ_AT_LEAST: u32 = 1;
+/// The state at exactly `revision`; waits for a future one.
+pub const WATCHCORE_READ_EXACT: u32 = 2;
+
+/// Which keys.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_range {
+    /// sizeof(watchcore_range).
+    pub size: u32,
+    /// WATCHCORE_RANGE_...
+    pub kind: u32,
+    /// The key, the prefix, the path, or the first key.
+    pub from: watchcore_bytes,
+    /// BETWEEN: the key behind the last one.
+    pub to: watchcore_bytes,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_range {
+    const NAME: &'static str = "watchcore_range";
+    const DEFAULT: Self = watchcore_range {
+        size: size_of::<Self>() as u32,
+        kind: WATCHCORE_RANGE_ALL,
+        from: watchcore_bytes::ABSENT,
+        to: watchcore_bytes::ABSENT,
+    };
+}
+
+/// Which state, and how long to wait for it. NULL instead of one means ANY without a limit.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_read_options {
+    /// sizeof(watchcore_read_options).
+    pub size: u32,
+    /// WATCHCORE_READ_...
+    pub mode: u32,
+    /// AT_LEAST, EXACT: the revision.
+    pub revision: u64,
+    /// The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
+    pub timeout_ms: i64,
+    /// watchcore_cache_list: the most items of the page, 0 for all. Else 0.
+    pub limit: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers only.
+unsafe impl Sized32 for watchcore_read_options {
+    const NAME: &'static str = "watchcore_read_options";
+    const DEFAULT: Self = watchcore_read_options {
+        size: size_of::<Self>() as u32,
+        mode: WATCHCORE_READ_ANY,
+        revision: 0,
+        timeout_ms: 3000,
+        limit: 0,
+    };
+}
+
+/// The answer of watchcore_cache_get.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_answer {
+    /// sizeof(watchcore_answer).
+    pub size: u32,
+    /// 1: `kv` is the key-value; 0: there was none at `revision`.
+    pub found: u32,
+    /// The revision of the state that answered.
+    pub revision: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The caller's, given back by watchcore_key_value_release; NULL where `found` is 0.
+    pub kv: *const watchcore_key_value,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and a pointer.
+unsafe impl Sized32 for watchcore_answer {
+    const NAME: &'static str = "watchcore_answer";
+    const DEFAULT: Self =
+        watchcore_answer { size: size_of::<Self>() as u32, found: 0, revision: 0, epoch: 0, kv: std::ptr::null() };
+}
+
+/// Some key-values of one revision. Made by watchcore_cache_list.
+pub struct watchcore_page {
+    _private: [u8; 0],
+}
+
+/// The state at one revision; it never changes. Made by watchcore_snapshot_new.
+pub struct watchcore_snapshot {
+    _private: [u8; 0],
+}
+
+/// A walk over a snapshot in key order. Made by watchcore_iterator_new.
+pub struct watchcore_iterator {
+    _private: [u8; 0],
+}
+
+/// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so.
+/// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
+/// `kv` with watchcore_key_value_release.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_get(
+    cache: *const watchcore_cache,
+    key: *const c_void,
+    key_length: usize,
+    read: *const watchcore_read_options,
+    answer: *mut watchcore_answer,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (size, key) = unsafe { (check_out_struct(answer)?, slice::<u8>(key, key_length, "key")?) };
+        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
+        // SAFETY: the caller's promise.
+        let (mode, options) = unsafe { read_mode(read, false)? };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let found = match mode {
+            Read::Any => cache.get(key, mode)?,
+            // The clone outlives a free of the handle meanwhile.
+            _ => cache.leave().get_within(key, mode, timeout(options.timeout_ms)?)?,
+        };
+        let value = watchcore_answer {
+            found: found.kv.is_some() as u32,
+            revision: found.revision,
+            epoch: found.epoch,
+            kv: found.kv.map_or(std::ptr::null(), give),
+            ..watchcore_answer::DEFAULT
+        };
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(answer, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_get, error, body) }
+}
+
+/// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+/// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
+    answer(Fun::watchcore_key_value_release, (), || {
+        if !kv.is_null() && handle::same_process() {
+            // SAFETY: given away by `give` and not released, by the caller's promise.
+            drop(unsafe { KeyValue::from_raw(kv.cast()) });
+        }
+    });
+}
+
+/// Reads the key-values of a range in key order.
+/// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
+/// watchcore_page_free.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_list(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(page, "page")?;
+        // SAFETY: the caller's promise.
+        let (range, (mode, options)) = unsafe { (range_of(range)?, read_mode(read, true)?) };
+        let limit = usize::try_from(options.limit).unwrap_or(usize::MAX);
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let found = match mode {
+            Read::Any => cache.list(&range, mode, limit)?,
+            _ => cache.leave().list_within(&range, mode, limit, timeout(options.timeout_ms)?)?,
+        };
+        // SAFETY: checked above.
+        unsafe { page.write(handle::new::<PageObject>(found, ())) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_list, error, body) }
+}
+
+/// Counts the keys of a range, in time proportional to them.
+/// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
+/// was counted; each may be NULL.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_count(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    count: *mut u64,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(count, "count")?;
+        // SAFETY: the caller's promise.
+        let (range, (mode, options)) = unsafe { (range_of(range)?, read_mode(read, false)?) };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let found = match mode {
+            Read::Any => cache.count(&range, mode)?,
+            Read::AtLeast(revision) | Read::Exact(revision) => {
+                let cache = cache.leave();
+                cache.wait_until(revision, timeout(options.timeout_ms)?)?;
+                cache.count(&range, mode)?
+            }
+        };
+        // SAFETY: NULL or writable by the caller's promise, and `count` is not NULL.
+        unsafe {
+            count.write(found.count);
+            write_optional(revision, found.revision);
+            write_optional(epoch, found.epoch);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_count, error, body) }
+}
+
+/// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_count, page, 0, |p| p.len()) }
+}
+
+/// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
+/// many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index: usize) -> *const watchcore_key_value {
+    // SAFETY: the caller's promise.
+    unsafe {
+        of_page(Fun::watchcore_page_item, page, std::ptr::null(), |p| {
+            items(p).get(index).copied().unwrap_or(std::ptr::null())
+        })
+    }
+}
+
+/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
+/// until it is freed. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_items, page, std::ptr::null(), |p| items(p).as_ptr()) }
+}
+
+/// 1 where keys of the range remain behind the page's last item, else 0. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_more, page, 0, |p| p.more() as u32) }
+}
+
+/// How many keys of the range remain behind the page's last item. Never blocks; takes time proportional to the
+/// answer. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_remaining, page, 0, |p| p.remaining()) }
+}
+
+/// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_revision(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_revision, page, 0, |p| p.revision()) }
+}
+
+/// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_epoch, page, 0, |p| p.epoch()) }
+}
+
+/// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+/// was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<PageObject>(Fun::watchcore_page_free, page) }
+}
+
+/// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
+/// freed.
+/// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_new(
+    cache: *const watchcore_cache,
+    snapshot: *mut *mut watchcore_snapshot,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(snapshot, "snapshot")?;
+        // SAFETY: the caller's promise.
+        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.snapshot()?;
+        // SAFETY: checked above.
+        unsafe { snapshot.write(handle::new::<SnapshotObject>(made, ())) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_snapshot_new, error, body) }
+}
+
+/// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_revision(snapshot: *const watchcore_snapshot) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_snapshot(Fun::watchcore_snapshot_revision, snapshot, |s| s.position().revision) }
+}
+
+/// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_epoch(snapshot: *const watchcore_snapshot) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_snapshot(Fun::watchcore_snapshot_epoch, snapshot, |s| s.position().epoch) }
+}
+
+/// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
+/// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_get(
+    snapshot: *const watchcore_snapshot,
+    key: *const c_void,
+    key_length: usize,
+    found: *mut u32,
+    kv: *mut *const watchcore_key_value,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(kv, "kv")?;
+        // SAFETY: the caller's promise.
+        let key = unsafe { slice::<u8>(key, key_length, "key")? };
+        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
+        // SAFETY: the caller's promise.
+        let snapshot = unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot")? };
+        let value = snapshot.get(key).map_or(std::ptr::null(), |k| lend(&k));
+        // SAFETY: checked above; NULL or writable by the caller's promise.
+        unsafe {
+            kv.write(value);
+            write_optional(found, !value.is_null() as u32);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_snapshot_get, error, body) }
+}
+
+/// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_count(
+    snapshot: *const watchcore_snapshot,
+    range: *const watchcore_range,
+    count: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(count, "count")?;
+        // SAFETY: the caller's promise.
+        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+        // SAFETY: checked above.
+        unsafe { count.write(snapshot.count(&range)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_snapshot_count, error, body) }
+}
+
+/// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+/// the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapshot) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<SnapshotObject>(Fun::watchcore_snapshot_free, snapshot) }
+}
+
+/// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
+/// ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_iterator_new(
+    snapshot: *const watchcore_snapshot,
+    range: *const watchcore_range,
+    iterator: *mut *mut watchcore_iterator,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(iterator, "iterator")?;
+        // SAFETY: the caller's promise.
+        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+        let walk = Walk::new((*snapshot).clone(), &range);
+        // SAFETY: checked above.
+        unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_iterator_new, error, body) }
+}
+
+/// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
+/// `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
+/// Codes: INVALID_ARGUMENT, BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_iterator_next(
+    iterator: *mut watchcore_iterator,
+    items: *mut *const watchcore_key_value,
+    capacity: usize,
+    count: *mut usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(items, "items")?;
+        check_out(count, "count")?;
+        // SAFETY: the caller's promise.
+        let mut walk = unsafe { handle::exclusive::<IteratorObject>(iterator, "iterator")? };
+        let mut filled = 0;
+        while filled < capacity {
+            let Some(kv) = walk.next() else { break };
+            // SAFETY: `items` has room for `capacity` pointers by the caller's promise.
+            unsafe { items.add(filled).write(kv) };
+            filled += 1;
+        }
+        // SAFETY: checked above.
+        unsafe { count.write(filled) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_iterator_next, error, body) }
+}
+
+/// Ends a walk; NULL does nothing. Never blocks. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_iterator_free(iterator: *mut watchcore_iterator) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<IteratorObject>(Fun::watchcore_iterator_free, iterator) }
+}
+
+pub(super) struct SnapshotObject;
+
+impl Object for SnapshotObject {
+    type C = watchcore_snapshot;
+    type Shared = Snapshot;
+    type Own = ();
+    const KIND: u32 = 0x5743_0005;
+    const NAME: &'static str = "watchcore_snapshot";
+    fn close(_: &Snapshot) {}
+}
+
+pub(super) struct PageObject;
+
+impl Object for PageObject {
+    type C = watchcore_page;
+    type Shared = Page;
+    type Own = ();
+    const KIND: u32 = 0x5743_0006;
+    const NAME: &'static str = "watchcore_page";
+    fn close(_: &Page) {}
+}
+
+pub(super) struct IteratorObject;
+
+impl Object for IteratorObject {
+    type C = watchcore_iterator;
+    type Shared = ();
+    type Own = Walk;
+    const KIND: u32 = 0x5743_0007;
+    const NAME: &'static str = "watchcore_iterator";
+    fn close(_: &()) {}
+}
+
+/// A walk that owns the snapshot it walks over.
+pub(super) struct Walk {
+    /// Borrows from `snapshot`; declared before it, so dropped before it.
+    items: Box<dyn Iterator<Item = KeyValueRef<'static>> + Send>,
+    /// Boxed: it must not move while `items` borrows from it.
+    _snapshot: Box<Snapshot>,
+}
+
+impl Walk {
+    fn new(snapshot: Snapshot, range: &Range) -> Walk {
+        let snapshot = Box::new(snapshot);
+        // SAFETY: the box is kept beside the borrow, is never moved out of or changed, and goes after it.
+        let borrowed: &'static Snapshot = unsafe { &*std::ptr::from_ref(&*snapshot) };
+        Walk { items: Box::new(borrowed.range(range)), _snapshot: snapshot }
+    }
+
+    fn next(&mut self) -> Option<*const watchcore_key_value> {
+        self.items.next().map(|kv| lend(&kv))
+    }
+}
+
+// `KeyValue` is a pointer to what C sees.
+const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
+const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
+
+/// Gives the count of a key-value to C.
+fn give(kv: KeyValue) -> *const watchcore_key_value {
+    kv.into_raw().cast()
+}
+
+/// Lends a key-value to C.
+fn lend(kv: &KeyValue) -> *const watchcore_key_value {
+    kv.as_raw().cast()
+}
+
+/// The items of a page as C sees them.
+fn items(page: &Page) -> &[*const watchcore_key_value] {
+    let items = page.as_raw();
+    // SAFETY: a `KeyValue` is one pointer to what C sees (`give` hands that pointer out).
+    unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
+}
+
+/// The frame of the page's accessors.
+///
+/// Safety: `page` is NULL or a page that was not freed.
+unsafe fn of_page<T: Copy>(fun: Fun, page: *const watchcore_page, otherwise: T, body: impl FnOnce(&Page) -> T) -> T {
+    // SAFETY: the caller's promise.
+    answer(fun, otherwise, || unsafe { handle::shared::<PageObject>(page, "page") }.map_or(otherwise, |p| body(&p)))
+}
+
+/// The frame of the snapshot's accessors.
+///
+/// Safety: `snapshot` is NULL or a snapshot that was not freed.
+unsafe fn of_snapshot(fun: Fun, snapshot: *const watchcore_snapshot, body: impl FnOnce(&Snapshot) -> u64) -> u64 {
+    // SAFETY: the caller's promise.
+    answer(fun, 0, || unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot") }.map_or(0, |s| body(&s)))
+}
+
+/// The keys that a kind and its bytes select.
+///
+/// Safety: the pointers are readable.
+pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_bytes) -> Result<Range> {
+    // SAFETY: the caller's promise.
+    let (from, to) = unsafe { (from.get("from")?, to.get("to")?) };
+    let extra = |what: &str| invalid(format!("{what} is set, but range {kind} has none. Leave it absent."));
+    if to.is_some() && kind != WATCHCORE_RANGE_BETWEEN && kind <= WATCHCORE_RANGE_BETWEEN {
+        return Err(extra("to"));
+    }
+    let need = || {
+        from.ok_or_else(|| invalid(format!("from is absent, but range {kind} needs it. Give it; length 0 is allowed.")))
+    };
+    match kind {
+        WATCHCORE_RANGE_ALL if from.is_some() => Err(extra("from")),
+        WATCHCORE_RANGE_ALL => Ok(Range::all()),
+        WATCHCORE_RANGE_KEY => Ok(Range::key(need()?)),
+        WATCHCORE_RANGE_PREFIX => Ok(Range::prefix(need()?)),
+        WATCHCORE_RANGE_PATH => Ok(Range::path(need()?)),
+        WATCHCORE_RANGE_BETWEEN => Ok(Range::between(from.unwrap_or_default(), to.unwrap_or_default())),
+        _ => Err(invalid(format!("range is {kind}. Give one of WATCHCORE_RANGE_ALL to _BETWEEN."))),
+    }
+}
+
+/// Safety: `range` is NULL or valid, and its pointers are readable.
+unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
+    if range.is_null() {
+        return Ok(Range::all());
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let range = read_struct(range)?;
+        range_from(range.kind, range.from, range.to)
+    }
+}
+
+/// Safety: `read` is NULL or valid.
+unsafe fn read_mode(read: *const watchcore_read_options, limited: bool) -> Result<(Read, watchcore_read_options)> {
+    if read.is_null() {
+        return Ok((Read::Any, watchcore_read_options::DEFAULT));
+    }
+    // SAFETY: the caller's promise.
+    let options = unsafe { read_struct(read)? };
+    if options.limit != 0 && !limited {
+        return Err(invalid(format!(
+            "read.limit is {}, but only watchcore_cache_list has one. Give 0.",
+            options.limit
+        )));
+    }
+    timeout(options.timeout_ms)?;
+    let mode = match options.mode {
+        WATCHCORE_READ_ANY if options.revision != 0 => {
+            return Err(invalid(format!(
+                "read.revision is {}, but WATCHCORE_READ_ANY has none. Give 0.",
+                options.revision
+            )));
+        }
+        WATCHCORE_READ_ANY => Read::Any,
+        WATCHCORE_READ_AT_LEAST => Read::AtLeast(options.revision),
+        WATCHCORE_READ_EXACT => Read::Exact(options.revision),
+        other => {
+            return Err(invalid(format!("read.mode is {other}. Give one of WATCHCORE_READ_ANY, _AT_LEAST, _EXACT.")));
+        }
+    };
+    Ok((mode, options))
+}

@@ -1,0 +1,303 @@
+//! The feeder where etcd asks who is there: passwords, permissions, TLS, and servers that are old.
+#![cfg(feature = "etcd")]
+
+mod support;
+
+use etcd_client::{ConnectOptions, Permission};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+use std::sync::{Mutex, Once};
+use std::time::Duration;
+use support::etcd::{Ctl, Etcd, ServerTls};
+use support::history::assert_same;
+use support::proxy::Proxy;
+use support::{BOUND, wait_for};
+use watchcore::etcd::{Feeder, FeederBuilder, Tls};
+use watchcore::{Cache, Code, State};
+
+/// What the library logged, all of it.
+static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+struct Logger;
+
+struct Line(String);
+
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        let _ = write!(self.0, " {field}={value:?}");
+    }
+}
+
+impl tracing::Subscriber for Logger {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target().starts_with("watchcore")
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = Line(event.metadata().level().to_string());
+        event.record(&mut line);
+        LOG.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+fn log_everything() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Logger).expect("the only logger"));
+}
+
+const PASSWORD: &str = "swordfish-4711";
+
+fn feeder(url: &str) -> FeederBuilder {
+    log_everything();
+    Feeder::new([url])
+        .backoff(Duration::from_millis(5), Duration::from_millis(100))
+        .refused_retry(Duration::from_millis(50))
+}
+
+fn start(builder: FeederBuilder, prefix: &str) -> (Cache, Feeder) {
+    let cache = Cache::builder(prefix).build().unwrap();
+    let feeder = builder.start(cache.writer().unwrap()).unwrap();
+    (cache, feeder)
+}
+
+/// An etcd with authentication on, a user "root", and a user "app" who may read /a/.
+fn guarded() -> (Etcd, Ctl) {
+    let etcd = Etcd::start();
+    etcd.ctl().run(async |mut client| {
+        client.user_add("root", "root-password", None).await?;
+        client.role_add("root").await?;
+        client.user_grant_role("root", "root").await?;
+        client.user_add("app", PASSWORD, None).await?;
+        client.role_add("reader").await?;
+        client.role_grant_permission("reader", Permission::read("/a/").with_prefix()).await?;
+        client.user_grant_role("app", "reader").await?;
+        client.auth_enable().await.map(drop)
+    });
+    let root = Ctl::connect(&etcd.url(), ConnectOptions::new().with_user("root", "root-password"));
+    (etcd, root)
+}
+
+#[track_caller]
+fn failure(cache: &Cache, code: Code) -> String {
+    let error = cache.wait_ready(BOUND).expect_err("refused");
+    assert_eq!(error.code(), code, "{error}");
+    assert_eq!(cache.status().state, State::Failed);
+    error.message().to_owned()
+}
+
+#[test]
+fn a_user_reads_what_it_may() {
+    let (etcd, root) = guarded();
+    root.put("/a/x", "0");
+    let proxy = Proxy::to(etcd.address());
+    let (cache, feeder) = start(feeder(&proxy.url()).user("app", PASSWORD), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    root.put("/a/x", "1");
+    assert_same(&cache, &root);
+
+    // The token dies; the connections stay.
+    root.run(async |mut client| client.user_change_password("app", PASSWORD).await.map(drop));
+    let newest = root.put("/a/x", "2");
+    assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
+    assert_same(&cache, &root);
+
+    // The connections die too.
+    root.run(async |mut client| client.user_change_password("app", PASSWORD).await.map(drop));
+    let before = feeder.counters().connects;
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > before);
+    root.put("/a/x", "3");
+    assert_same(&cache, &root);
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
+#[test]
+fn a_wrong_password_is_told_and_tried_again() {
+    let (etcd, root) = guarded();
+    root.put("/a/x", "0");
+    let (cache, feeder) = start(feeder(&etcd.url()).user("app", "wrong-password"), "/a/");
+    let text = failure(&cache, Code::Unauthenticated);
+    assert!(text.contains("\"app\"") && text.contains(&etcd.url()), "{text}");
+    assert!(!text.contains("wrong-password"), "{text}");
+    root.run(async |mut client| client.user_change_password("app", "wrong-password").await.map(drop));
+    wait_for("ready", || cache.status().state == State::Ready);
+    assert_same(&cache, &root);
+    assert!(feeder.last_error().is_none());
+    let log = LOG.lock().unwrap().join("\n");
+    assert!(log.contains("refused the user"), "it is logged");
+    assert!(!log.contains("wrong-password") && !log.contains(PASSWORD), "passwords are not");
+    assert!(!format!("{feeder:?}").contains("wrong-password"));
+}
+
+#[test]
+fn a_missing_user_is_told() {
+    let (etcd, _root) = guarded();
+    let (cache, _feeder) = start(feeder(&etcd.url()), "/a/");
+    let text = failure(&cache, Code::Unauthenticated);
+    assert!(text.contains("asks for a user"), "{text}");
+}
+
+#[test]
+fn a_denied_range_is_told_and_tried_again() {
+    let (etcd, root) = guarded();
+    root.put("/b/x", "0");
+    let (cache, _feeder) = start(feeder(&etcd.url()).user("app", PASSWORD), "/b/");
+    let text = failure(&cache, Code::PermissionDenied);
+    assert!(text.contains("\"app\"") && text.contains("[\"/b/\", \"/b0\")"), "{text}");
+    root.run(async |mut client| {
+        client.role_grant_permission("reader", Permission::read("/b/").with_prefix()).await.map(drop)
+    });
+    wait_for("ready", || cache.status().state == State::Ready);
+    assert_same(&cache, &root);
+}
+
+#[test]
+fn a_user_where_authentication_is_off_is_not_needed() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/a/x", "0");
+    let (cache, _feeder) = start(feeder(&etcd.url()).user("app", PASSWORD), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    ctl.put("/a/x", "1");
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn an_old_server_is_used_with_a_warning() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let version = support::etcd::version();
+    let old = format!("3.4.{}", &"11111"[..version.len() - 4]);
+    let proxy = Proxy::forging(etcd.address(), &version, &old);
+    let (cache, _feeder) = start(feeder(&proxy.url()), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    ctl.put("/a/x", "0");
+    assert_same(&cache, &ctl);
+    assert_eq!(cache.status().source.server_version, old);
+    let warned = |line: &&String| line.starts_with("WARN") && line.contains(&old) && line.contains("3.4.38");
+    let log = LOG.lock().unwrap().clone();
+    let ours: Vec<&String> = log.iter().filter(|line| line.contains(&proxy.url())).filter(warned).collect();
+    assert_eq!(ours.len(), 1, "{log:?}");
+}
+
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    directory: PathBuf,
+}
+
+impl Authority {
+    fn new(name: &str) -> Authority {
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
+        let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+        let directory = std::env::temp_dir().join(format!("watchcore-tls-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        Authority { issuer, directory }
+    }
+
+    fn pem(&self) -> Vec<u8> {
+        self.issuer.pem().into_bytes()
+    }
+
+    /// A certificate for these names, and its key.
+    fn sign(&self, names: &[&str]) -> (Vec<u8>, Vec<u8>) {
+        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
+    }
+
+    fn server(&self, names: &[&str], client_auth: bool) -> Etcd {
+        let (certificate, key) = self.sign(names);
+        let file = |name: &str, bytes: &[u8]| {
+            let path = self.directory.join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let tls = ServerTls {
+            ca: file("ca.pem", &self.pem()),
+            cert: file("server.pem", &certificate),
+            key: file("server.key", &key),
+            client_auth,
+        };
+        Etcd::with_tls(tls)
+    }
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn ctl(etcd: &Etcd, tls: &Tls) -> Ctl {
+    let mut options = etcd_client::TlsOptions::new().ca_certificate(etcd_client::Certificate::from_pem(&tls.ca_pem));
+    if let (Some(certificate), Some(key)) = (&tls.cert_pem, &tls.key_pem) {
+        options = options.identity(etcd_client::Identity::from_pem(certificate, key));
+    }
+    if let Some(domain) = &tls.domain {
+        options = options.domain_name(domain);
+    }
+    Ctl::connect(&etcd.url(), ConnectOptions::new().with_tls(options))
+}
+
+#[test]
+fn tls_with_certificates_on_both_sides() {
+    let authority = Authority::new("both");
+    let etcd = authority.server(&["127.0.0.1", "localhost"], true);
+    let (certificate, key) = authority.sign(&["client"]);
+    let tls = Tls { ca_pem: authority.pem(), cert_pem: Some(certificate), key_pem: Some(key), domain: None };
+    let ctl = ctl(&etcd, &tls);
+    ctl.put("/a/x", "0");
+    let (cache, _feeder) = start(feeder(&etcd.url()).tls(tls.clone()), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    ctl.put("/a/x", "1");
+    assert_same(&cache, &ctl);
+
+    // Without a certificate of its own nobody comes in.
+    let nameless = Tls { cert_pem: None, key_pem: None, ..tls };
+    let (cache, feeder) = start(feeder(&etcd.url()).tls(nameless), "/a/");
+    wait_for("the refusal", || feeder.last_error().is_some());
+    assert_eq!(cache.status().state, State::NotReady);
+}
+
+#[test]
+fn tls_with_a_foreign_authority_or_name_is_refused() {
+    let authority = Authority::new("ours");
+    let foreign = Authority::new("foreign");
+    let etcd = authority.server(&["etcd.test"], false);
+    let ours = || Tls { ca_pem: authority.pem(), ..Tls::default() };
+    let refusal = |tls: Tls| {
+        let (cache, feeder) = start(feeder(&etcd.url()).tls(tls), "/a/");
+        wait_for("the refusal", || feeder.last_error().is_some());
+        assert_eq!(cache.status().state, State::NotReady);
+        feeder.last_error().unwrap().message().to_owned()
+    };
+    let text = refusal(Tls { ca_pem: foreign.pem(), domain: Some("etcd.test".into()), ..Tls::default() });
+    assert!(text.contains("certificate"), "{text}");
+    let text = refusal(ours());
+    assert!(text.contains("certificate"), "{text}");
+
+    let named = Tls { domain: Some("etcd.test".into()), ..ours() };
+    let ctl = ctl(&etcd, &named);
+    ctl.put("/a/x", "0");
+    let (cache, _feeder) = start(feeder(&etcd.url()).tls(named), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn what_is_no_certificate_is_told() {
+    let (cache, _feeder) =
+        start(feeder("https://127.0.0.1:1").tls(Tls { ca_pem: b"nonsense".to_vec(), ..Tls::default() }), "/a/");
+    wait_for("the failure", || cache.status().last_error.is_some());
+    assert!(cache.wait_ready(Duration::from_millis(10)).is_err());
+}

@@ -1,0 +1,476 @@
+//! The feeder against a real etcd: what is listed, what is followed, and how it ends.
+#![cfg(feature = "etcd")]
+
+mod support;
+
+use etcd_client::TxnOp;
+use std::time::{Duration, Instant};
+use support::etcd::Etcd;
+use support::history::{Recorder, Seen, assert_same, value};
+use support::proxy::Proxy;
+use support::{BOUND, wait_for};
+use watchcore::etcd::{Feeder, FeederBuilder};
+use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
+
+fn cache(prefix: impl AsRef<[u8]>) -> Cache {
+    Cache::builder(prefix).build().expect("a cache")
+}
+
+fn feeder(url: &str) -> FeederBuilder {
+    Feeder::new([url])
+}
+
+fn follow(etcd: &Etcd, prefix: impl AsRef<[u8]>) -> (Cache, Feeder) {
+    let cache = cache(prefix);
+    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).expect("ready");
+    (cache, feeder)
+}
+
+#[test]
+fn lists_and_follows_every_event() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..50 {
+        ctl.put(format!("/a/{i:02}"), "old");
+    }
+    let cache = cache("/a/");
+    assert!(cache.get("/a/00", Read::Any).is_ok(), "an embedded cache is ready");
+    let feeder = feeder(&etcd.url()).page_size(7).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert!(feeder.counters().pages >= 8, "{:?}", feeder.counters());
+
+    let recorder = Recorder::start(&cache, Start::Now);
+    let mut expected = Vec::new();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut state: std::collections::BTreeMap<String, String> =
+        (0..50).map(|i| (format!("/a/{i:02}"), "old".to_owned())).collect();
+    for i in 0..300 {
+        let key = format!("/a/{:02}", random.u32(0..60));
+        if random.u32(0..3) == 0 && state.contains_key(&key) {
+            let revision = ctl.delete(&key);
+            expected.push((Kind::Deleted, revision, key.clone(), None, state.remove(&key)));
+        } else {
+            let revision = ctl.put(&key, i.to_string());
+            let before = state.insert(key.clone(), i.to_string());
+            let kind = if before.is_some() { Kind::Modified } else { Kind::Added };
+            expected.push((kind, revision, key, Some(i.to_string()), before));
+        }
+    }
+    let last = expected.last().unwrap().1;
+    let seen = recorder.until("the last event", |seen| seen.revision >= last);
+    let text = |bytes: Option<Vec<u8>>| bytes.map(|bytes| String::from_utf8(bytes).unwrap());
+    let seen: Vec<_> = seen
+        .into_iter()
+        .map(|seen| (seen.kind, seen.revision, seen.key(), text(seen.value), text(seen.prev)))
+        .collect();
+    assert_eq!(seen, expected);
+    assert_same(&cache, &ctl);
+
+    let status = cache.status();
+    assert_eq!(status.state, State::Ready);
+    assert_eq!(status.source.endpoint, etcd.url());
+    assert_eq!(status.source.server_version, support::etcd::version());
+    let counters = feeder.counters();
+    assert_eq!(counters.integrity_violations, 0);
+    assert_eq!(counters.resyncs, [0; 7]);
+    assert!(counters.events >= 300);
+}
+
+#[test]
+fn keys_outside_the_prefix_move_the_position_only() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/a/1", "x");
+    ctl.put("/b/1", "x");
+    // No tick would come in time: only a request on demand makes this wait end.
+    let cache = cache("/a/");
+    let long = Duration::from_secs(3600);
+    let feeder = feeder(&etcd.url()).progress_interval(long).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let recorder = Recorder::start(&cache, Start::State);
+    for _ in 0..5 {
+        let revision = ctl.put("/b/1", "y");
+        ctl.put("/a0", "behind the prefix");
+        assert!(cache.wait_until(revision, BOUND).unwrap().revision >= revision);
+    }
+    let revision = ctl.put("/a/2", "z");
+    let seen = recorder.until("the key inside", |seen| seen.key == b"/a/2");
+    let keys: Vec<_> = seen.iter().map(|seen| (seen.key(), seen.revision)).collect();
+    assert_eq!(keys, [("/a/1".to_owned(), 2), ("/a/2".to_owned(), revision)]);
+    assert!(feeder.counters().progress_requests >= 1);
+}
+
+#[test]
+fn an_empty_prefix_is_the_whole_keyspace_and_keys_are_bytes() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let keys: [&[u8]; 6] = [b"\0", b"\0\xff", b"a", b"\xff", b"\xff\xff\0", b"/x"];
+    for key in &keys[..3] {
+        ctl.put(key, b"\0\xff\0");
+    }
+    let (cache, _feeder) = follow(&etcd, "");
+    assert_same(&cache, &ctl);
+    for key in &keys[3..] {
+        ctl.put(key, b"");
+    }
+    ctl.delete(keys[1]);
+    assert_same(&cache, &ctl);
+    assert_eq!(value(&cache, keys[0]).as_deref(), Some(&b"\0\xff\0"[..]));
+    assert_eq!(value(&cache, keys[3]).as_deref(), Some(&b""[..]), "an empty value is a value");
+    assert_eq!(value(&cache, keys[1]), None);
+
+    let (high, _feeder) = follow(&etcd, b"\xff");
+    assert_same(&high, &ctl);
+    assert_eq!(high.status().objects, 2);
+}
+
+#[test]
+fn a_transaction_of_10_000_keys_is_one_revision() {
+    let etcd = Etcd::with(&["--max-txn-ops", "20000"]);
+    let ctl = etcd.ctl();
+    let (cache, feeder) = follow(&etcd, "/t/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    let put = |value: &str| (0..10_000).map(|i| TxnOp::put(format!("/t/{i:05}"), value, None)).collect();
+    let first = ctl.txn(put("a"));
+    let second = ctl.txn(put("b"));
+    cache.wait_until(second, BOUND).unwrap();
+    let seen = recorder.until("the last key", |seen| seen.revision == second && seen.key == b"/t/09999");
+    assert_eq!(seen.len(), 20_000);
+    assert!(seen[..10_000].iter().all(|seen| seen.revision == first && seen.kind == Kind::Added));
+    assert!(seen[10_000..].iter().all(|seen| seen.revision == second && seen.kind == Kind::Modified));
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().max_revision_events, 10_000);
+    // Each revision is seen whole: the state before it has none of it.
+    let page = cache.list(&watchcore::Range::all(), Read::Exact(first), 0).unwrap();
+    assert!(page.iter().all(|kv| kv.value() == Some(b"a")) && page.len() == 10_000);
+}
+
+#[test]
+fn large_values_pass_and_a_long_message_comes_in_fragments() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let large = |byte: u8| vec![byte; 1_400_000];
+    for i in 0..12u8 {
+        ctl.put(format!("/l/{i:02}"), large(i));
+    }
+    let proxy = Proxy::to(etcd.address());
+    let cache = cache("/l/");
+    // Pages of the listing shrink below this limit by themselves.
+    let feeder = feeder(&proxy.url()).message_limit(4 << 20).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    let recorder = Recorder::start(&cache, Start::Now);
+    wait_for("the watch", || feeder.counters().connects == 1);
+
+    // Away while 14 MB are written: they come in one message.
+    proxy.refuse();
+    for i in 0..10u8 {
+        ctl.put(format!("/l/{i:02}"), large(100 + i));
+    }
+    let last = ctl.delete("/l/11");
+    proxy.allow();
+    let seen = recorder.until("the last event", |seen| seen.revision == last);
+    assert_eq!(seen.len(), 11);
+    assert_same(&cache, &ctl);
+    let counters = feeder.counters();
+    assert_eq!(counters.fragment_switches, 1, "{counters:?}");
+    assert!(counters.fragments >= 1, "{counters:?}");
+    assert_eq!(counters.resyncs, [0; 7]);
+}
+
+#[test]
+fn a_lease_that_expires_deletes_with_the_last_value() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, _feeder) = follow(&etcd, "/l/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    let lease = ctl.grant(1);
+    let put = ctl.put_leased("/l/x", "leased", lease);
+    let seen = recorder.until("the expiry", |seen| seen.kind == Kind::Deleted);
+    let kinds: Vec<_> = seen.iter().map(|seen| seen.kind).collect();
+    assert_eq!(kinds, [Kind::Added, Kind::Deleted]);
+    assert_eq!((seen[0].revision, seen[0].lease), (put, lease));
+    assert_eq!(seen[1].prev.as_deref(), Some(&b"leased"[..]));
+    assert_eq!((seen[1].value.as_deref(), seen[1].lease), (None, lease));
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_start_revision_replays_the_history() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let first = ctl.put("/h/x", "0");
+    ctl.put("/h/gone", "0");
+    ctl.delete("/h/gone");
+    for i in 1..=100 {
+        ctl.put("/h/x", i.to_string());
+    }
+    let cache = cache("/h/");
+    let feeder = feeder(&etcd.url()).start_revision(first).too_far_behind(10);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let newest = ctl.revision();
+    cache.wait_until(newest, BOUND).unwrap();
+    let recorder = Recorder::start(&cache, Start::After(first));
+    let seen = recorder.until("the newest", |seen| seen.revision == newest);
+    assert_eq!(seen.len(), 102);
+    assert_eq!((seen[0].kind, seen[0].key()), (Kind::Added, "/h/gone".to_owned()));
+    assert_eq!((seen[1].kind, seen[1].prev.as_deref()), (Kind::Deleted, Some(&b"0"[..])));
+    assert_eq!(cache.get("/h/x", Read::Exact(first)).unwrap().kv.unwrap().value(), Some(&b"0"[..]));
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
+    let etcd = Etcd::with(&["--max-txn-ops", "2000"]);
+    let ctl = etcd.ctl();
+    let first = ctl.put("/p/x", "0");
+    for round in 0..20 {
+        ctl.txn((0..1000).map(|i| TxnOp::put(format!("/p/{i}"), round.to_string(), None)).collect());
+    }
+    let newest = ctl.revision();
+    let cache = Cache::builder("/p/").capacity(4096).build().unwrap();
+    let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
+    let feeder = feeder(&etcd.url()).start_revision(first).pace(&subscription);
+    let _feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    let mut revisions = Vec::new();
+    while revisions.len() < 20_000 {
+        assert!(subscription.wait(BOUND).unwrap(), "events come");
+        let batch = subscription.poll(100).expect("nothing is lost");
+        revisions.extend(batch.events().iter().map(|event| event.revision()));
+        // A slow reader: the feeder has to wait for it.
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let expected: Vec<u64> = (first + 1..=newest).flat_map(|revision| [revision; 1000]).collect();
+    assert!(revisions == expected, "each revision whole and in order");
+}
+
+#[test]
+fn a_start_revision_that_is_compacted_says_so() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..20 {
+        ctl.put("/c/x", i.to_string());
+    }
+    ctl.compact(15);
+    let cache = cache("/c/");
+    let feeder = feeder(&etcd.url()).start_revision(5).start(cache.writer().unwrap()).unwrap();
+    let error = cache.wait_ready(BOUND).expect_err("it cannot begin there");
+    assert_eq!((error.code(), error.asked(), error.oldest()), (Code::Compacted, 5, 15), "{error}");
+    assert_eq!(feeder.last_error().unwrap().code(), Code::Compacted);
+    let status = cache.status();
+    assert_eq!(status.state, State::Failed);
+    assert!(status.last_error.unwrap().message().contains("revision 5"));
+}
+
+#[test]
+fn a_start_revision_to_come_is_waited_for() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let now = ctl.put("/c/x", "0");
+    let cache = cache("/c/");
+    let feeder = feeder(&etcd.url()).start_revision(now + 2).start(cache.writer().unwrap()).unwrap();
+    wait_for("the refusal", || feeder.last_error().is_some_and(|error| error.code() == Code::FutureRevision));
+    assert_eq!(cache.wait_ready(Duration::from_millis(10)).unwrap_err().code(), Code::Timeout);
+    ctl.put("/c/x", "1");
+    ctl.put("/c/x", "2");
+    ctl.put("/c/x", "3");
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.oldest(), now + 3);
+    assert_same(&cache, &ctl);
+    wait_for("no error any more", || feeder.last_error().is_none());
+}
+
+#[test]
+fn stop_after_listing_does_not_watch() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let old = ctl.put("/s/x", "0");
+    ctl.put("/s/x", "1");
+    let cache = cache("/s/");
+    let feeder = feeder(&etcd.url()).start_revision(old).stop_after_listing(true);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.position().revision, old);
+    assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]));
+    assert_eq!(cache.status().state, State::Ready);
+    assert_eq!(feeder.counters().connects, 0);
+    feeder.stop();
+    assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]), "what was listed stays");
+}
+
+#[test]
+fn a_resync_can_be_requested() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let listed = ctl.put("/r/x", "0");
+    let (cache, feeder) = follow(&etcd, "/r/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    // The same revision again is not worth a bracket.
+    let newest = ctl.put("/other", "0");
+    feeder.request_resync();
+    let (mark, inside) = recorder.resync();
+    assert_eq!((mark.reason, mark.from >= listed, mark.to), (ResyncReason::Requested, true, newest));
+    assert!(inside.is_empty(), "nothing changed: {inside:?}");
+    assert_eq!(feeder.counters().resyncs[ResyncReason::Requested as usize], 1);
+    ctl.put("/r/x", "1");
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_consistent_revision_is_etcd_s_own() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, feeder) = follow(&etcd, "/k/");
+    for _ in 0..5 {
+        let newest = ctl.put("/elsewhere", "x");
+        assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
+    }
+    assert!(feeder.counters().consistent_reads >= 5);
+}
+
+#[test]
+fn a_start_above_etcd_s_revision_ends_and_one_below_begins() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, _feeder) = follow(&etcd, "/f/");
+    let far = ctl.revision() + 1000;
+    let mut subscription = cache.subscribe(Start::After(far)).open().unwrap();
+    let error = loop {
+        assert!(subscription.wait(BOUND).unwrap(), "the answer comes");
+        match subscription.poll(10) {
+            Ok(batch) => assert!(batch.is_empty()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.code(), error.asked()), (Code::FutureRevision, far), "{error}");
+
+    // Written before the cache saw it: not a future revision.
+    let newest = ctl.put("/f/x", "0");
+    let recorder = Recorder::start(&cache, Start::After(newest));
+    let next = ctl.put("/f/x", "1");
+    let seen = recorder.until("the next", |seen| seen.revision == next);
+    assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), [next]);
+}
+
+#[test]
+fn stop_is_quick_idempotent_and_wakes_who_waits() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.address());
+    let cache = cache("/s/");
+    let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let waiting = cache.clone();
+    let waiter = std::thread::spawn(move || waiting.wait_until(1 << 40, BOUND * 2));
+    wait_for("the waiter", || cache.stats().waiting > 0);
+    // Even when etcd says nothing any more.
+    proxy.stall(true);
+    let started = Instant::now();
+    feeder.stop();
+    assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+    assert!(feeder.is_stopped());
+    assert_eq!(waiter.join().unwrap().unwrap_err().code(), Code::Closed);
+    let accepted = proxy.accepted();
+    feeder.stop();
+    drop(feeder);
+    proxy.stall(false);
+    assert_eq!(proxy.accepted(), accepted, "no call after the stop");
+}
+
+#[test]
+fn closing_the_cache_ends_the_feeder() {
+    let etcd = Etcd::start();
+    let (cache, feeder) = follow(&etcd, "/s/");
+    cache.close();
+    wait_for("the end", || feeder.is_stopped());
+
+    let (cache, feeder) = follow(&etcd, "/s/");
+    drop(cache);
+    wait_for("the end", || feeder.is_stopped());
+}
+
+#[test]
+fn without_a_server_nothing_hangs() {
+    let mut etcd = Etcd::absent();
+    let cache = cache("/n/");
+    let feeder = feeder(&etcd.url()).backoff(Duration::from_millis(10), Duration::from_millis(100));
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    assert_eq!(cache.get("/n/x", Read::Any).unwrap_err().code(), Code::NotReady);
+    wait_for("the status", || cache.status().last_error.is_some());
+    let status = cache.status();
+    assert_eq!(status.state, State::NotReady);
+    let error = status.last_error.unwrap();
+    assert_eq!(error.code(), Code::Unavailable);
+    assert!(error.message().contains(&etcd.url()), "{error}");
+    assert_eq!(cache.snapshot().map(drop).unwrap_err().code(), Code::NotReady);
+    assert_eq!(cache.wait_ready(Duration::from_millis(20)).unwrap_err().code(), Code::Timeout);
+
+    // It comes up later.
+    etcd.launch();
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &etcd.ctl());
+    feeder.stop();
+
+    let nobody = Cache::builder("/n/").build().unwrap();
+    let gone = Etcd::absent();
+    let feeder = Feeder::new([gone.url()]).start(nobody.writer().unwrap()).unwrap();
+    wait_for("a failure", || feeder.counters().failures > 0);
+    let started = Instant::now();
+    feeder.stop();
+    assert!(started.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn a_bad_endpoint_is_refused_at_the_start() {
+    let cache = cache("/");
+    let none: [&str; 0] = [];
+    let error = Feeder::new(none).start(cache.writer().unwrap()).unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument);
+    let error = Feeder::new(["http://a:1", "ftp://b"]).start(cache.writer().unwrap()).unwrap_err();
+    assert!(error.message().contains("endpoint 2"), "{error}");
+    // The writer came back, and the cache is still the embedding program's.
+    assert_eq!(cache.status().state, State::Ready);
+}
+
+#[test]
+fn a_feeder_can_follow_where_another_stopped_writing() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/w/x", "0");
+    let seen: Vec<Seen>;
+    {
+        let (cache, _feeder) = follow(&etcd, "/w/");
+        let recorder = Recorder::start(&cache, Start::State);
+        seen = recorder.until("the state", |seen| seen.key == b"/w/x");
+        assert_same(&cache, &ctl);
+    }
+    assert_eq!(seen.len(), 1);
+    // A second cache in the same process knows nothing of the first.
+    let (cache, _feeder) = follow(&etcd, "/w/");
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_thread_has_a_name_and_takes_no_signals() {
+    let etcd = Etcd::start();
+    let (_cache, _feeder) = follow(&etcd, "/s/");
+    let mut masks = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let path = task.unwrap().path();
+        // Threads of other tests come and go.
+        let Ok(status) = std::fs::read_to_string(path.join("status")) else { continue };
+        let field =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim().to_owned();
+        if field("Name:") == "watchcore-etcd" {
+            masks.push(u64::from_str_radix(&field("SigBlk:"), 16).unwrap());
+        }
+    }
+    assert!(!masks.is_empty());
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGCHLD, libc::SIGALRM] {
+        assert!(masks.iter().all(|mask| mask & (1 << (signal - 1)) != 0), "signal {signal}: {masks:x?}");
+    }
+}

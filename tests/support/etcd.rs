@@ -1,0 +1,299 @@
+//! A throw-away etcd: free loopback ports, its own data directory, gone with the value.
+
+use super::{BOUND, wait_for};
+use etcd_client::{
+    Client, CompactionOptions, ConnectOptions, Error, GetOptions, KeyValue, LeaseGrantOptions, PutOptions, Txn, TxnOp,
+};
+use std::future::Future;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// The directory of the binaries: the script answers it, and builds them if need be.
+fn binaries() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/etcd.sh");
+        let output = Command::new(&script).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
+        let output = output.unwrap_or_else(|error| panic!("{} does not run: {error}", script.display()));
+        assert!(output.status.success(), "{} failed: {}", script.display(), output.status);
+        PathBuf::from(String::from_utf8(output.stdout).expect("a path").trim())
+    })
+}
+
+/// The version of the etcd under test, such as 3.7.3.
+pub(crate) fn version() -> String {
+    let output = Command::new(binaries().join("etcd")).arg("--version").output().expect("etcd runs");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"));
+    line.expect("etcd tells its version").trim().to_owned()
+}
+
+fn free_ports() -> [u16; 3] {
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+    listeners.map(|listener| listener.local_addr().expect("bound").port())
+}
+
+/// Where the certificates of a server with TLS lie.
+#[derive(Clone)]
+pub(crate) struct ServerTls {
+    pub(crate) ca: PathBuf,
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
+    /// Whether clients have to show a certificate of the same authority.
+    pub(crate) client_auth: bool,
+}
+
+pub(crate) struct Etcd {
+    directory: PathBuf,
+    ports: [u16; 3],
+    extra: Vec<String>,
+    tls: Option<ServerTls>,
+    child: Option<Child>,
+}
+
+impl Etcd {
+    pub(crate) fn start() -> Etcd {
+        Etcd::with(&[])
+    }
+
+    pub(crate) fn with(extra: &[&str]) -> Etcd {
+        Etcd::launched(extra, None)
+    }
+
+    pub(crate) fn with_tls(tls: ServerTls) -> Etcd {
+        Etcd::launched(&[], Some(tls))
+    }
+
+    fn launched(extra: &[&str], tls: Option<ServerTls>) -> Etcd {
+        let mut etcd = Etcd::absent();
+        etcd.extra = extra.iter().map(|argument| argument.to_string()).collect();
+        etcd.tls = tls;
+        for _ in 0..10 {
+            if etcd.try_launch() {
+                return etcd;
+            }
+            // Somebody else took a port in between.
+            etcd.ports = free_ports();
+            etcd.wipe();
+        }
+        panic!("etcd did not start");
+    }
+
+    /// A server that is not running yet; its address is known already.
+    pub(crate) fn absent() -> Etcd {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("watchcore-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a temporary directory");
+        Etcd { directory, ports: free_ports(), extra: Vec::new(), tls: None, child: None }
+    }
+
+    /// Starts it (again), on the same ports and data.
+    pub(crate) fn launch(&mut self) {
+        for _ in 0..50 {
+            if self.try_launch() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        panic!("etcd did not start again");
+    }
+
+    fn try_launch(&mut self) -> bool {
+        let [client, peer, metrics] = self.ports;
+        let peer = format!("http://127.0.0.1:{peer}");
+        let client = format!("{}://127.0.0.1:{client}", if self.tls.is_some() { "https" } else { "http" });
+        let log = std::fs::File::create(self.directory.join("log")).expect("a log file");
+        let mut command = Command::new(binaries().join("etcd"));
+        command
+            .args(["--name", "s1", "--unsafe-no-fsync", "--log-level", "warn"])
+            .args(["--heartbeat-interval", "10", "--election-timeout", "100"])
+            .arg("--data-dir")
+            .arg(self.directory.join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("s1={peer}")])
+            .args(["--listen-metrics-urls", &format!("http://127.0.0.1:{metrics}")])
+            .args(&self.extra)
+            .stdin(Stdio::null())
+            .stdout(Stdio::from(log.try_clone().expect("a log file")))
+            .stderr(Stdio::from(log));
+        if let Some(tls) = &self.tls {
+            command.arg("--cert-file").arg(&tls.cert).arg("--key-file").arg(&tls.key);
+            if tls.client_auth {
+                command.arg("--trusted-ca-file").arg(&tls.ca).arg("--client-cert-auth");
+            }
+        }
+        let mut child = command.spawn().expect("etcd runs");
+        let mut exited = false;
+        wait_for("etcd is healthy", || {
+            exited = child.try_wait().expect("a child of ours").is_some();
+            exited || healthy(metrics)
+        });
+        if exited {
+            return false;
+        }
+        self.child = Some(child);
+        true
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.ports[0]))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address())
+    }
+
+    /// kill -9: nothing is said to anybody, the data stay.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Deletes the data of a server that does not run.
+    pub(crate) fn wipe(&mut self) {
+        assert!(self.child.is_none(), "etcd still runs");
+        let _ = std::fs::remove_dir_all(self.directory.join("data"));
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.child.as_ref().expect("etcd runs").id();
+        // SAFETY: a signal to a child of ours that was not waited for.
+        assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    }
+
+    /// The server stands still; its connections stay open.
+    pub(crate) fn freeze(&self) {
+        self.signal(libc::SIGSTOP);
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
+    pub(crate) fn ctl(&self) -> Ctl {
+        Ctl::connect(&self.url(), ConnectOptions::new())
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Ok(log) = std::fs::read_to_string(self.directory.join("log"))
+        {
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("etcd said last:\n{}", lines[lines.len().saturating_sub(10)..].join("\n"));
+        }
+        self.kill();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn healthy(port: u16) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.contains("\"true\""))
+    };
+    ask().unwrap_or(false)
+}
+
+/// A client that blocks, for tests that write.
+pub(crate) struct Ctl {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+}
+
+impl Ctl {
+    pub(crate) fn connect(url: &str, options: ConnectOptions) -> Ctl {
+        Ctl::try_connect(url, options).expect("a connection")
+    }
+
+    pub(crate) fn try_connect(url: &str, options: ConnectOptions) -> Result<Ctl, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let client = runtime.block_on(Client::connect([url], Some(options)))?;
+        Ok(Ctl { runtime, client })
+    }
+
+    /// Runs a call; it has to come back in time.
+    #[track_caller]
+    pub(crate) fn run<T>(&self, call: impl AsyncFnOnce(Client) -> Result<T, Error>) -> T {
+        self.attempt(call).expect("etcd does what it is asked")
+    }
+
+    #[track_caller]
+    pub(crate) fn attempt<T>(&self, call: impl AsyncFnOnce(Client) -> Result<T, Error>) -> Result<T, Error> {
+        let client = self.client.clone();
+        self.block(call(client))
+    }
+
+    #[track_caller]
+    fn block<T>(&self, call: impl Future<Output = T>) -> T {
+        let bounded = async { tokio::time::timeout(BOUND, call).await };
+        self.runtime.block_on(bounded).expect("etcd answers in time")
+    }
+
+    /// Every writing call answers the revision of the store after it.
+    #[track_caller]
+    pub(crate) fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> u64 {
+        let (key, value) = (key.as_ref().to_vec(), value.as_ref().to_vec());
+        self.run(async |mut client| Ok(client.put(key, value, None).await?.header().unwrap().revision() as u64))
+    }
+
+    #[track_caller]
+    pub(crate) fn put_leased(&self, key: &str, value: &str, lease: i64) -> u64 {
+        let options = PutOptions::new().with_lease(lease);
+        self.run(
+            async |mut client| Ok(client.put(key, value, Some(options)).await?.header().unwrap().revision() as u64),
+        )
+    }
+
+    #[track_caller]
+    pub(crate) fn grant(&self, seconds: i64) -> i64 {
+        self.run(async |mut client| Ok(client.lease_grant(seconds, None::<LeaseGrantOptions>).await?.id()))
+    }
+
+    #[track_caller]
+    pub(crate) fn delete(&self, key: impl AsRef<[u8]>) -> u64 {
+        let key = key.as_ref().to_vec();
+        self.run(async |mut client| Ok(client.delete(key, None).await?.header().unwrap().revision() as u64))
+    }
+
+    #[track_caller]
+    pub(crate) fn txn(&self, operations: Vec<TxnOp>) -> u64 {
+        let txn = Txn::new().and_then(operations);
+        self.run(async |mut client| Ok(client.txn(txn).await?.header().unwrap().revision() as u64))
+    }
+
+    #[track_caller]
+    pub(crate) fn compact(&self, revision: u64) {
+        let options = CompactionOptions::new().with_physical();
+        self.run(async |mut client| client.compact(revision as i64, Some(options)).await.map(drop))
+    }
+
+    #[track_caller]
+    pub(crate) fn revision(&self) -> u64 {
+        self.run(async |mut client| Ok(client.get("any", None).await?.header().unwrap().revision() as u64))
+    }
+
+    /// All key-values of a prefix, at a revision (0: the newest).
+    #[track_caller]
+    pub(crate) fn list(&self, prefix: &[u8], revision: u64) -> Vec<KeyValue> {
+        let options = GetOptions::new().with_prefix().with_revision(revision as i64);
+        self.run(async |client| {
+            let mut kv = client.kv_client().max_decoding_message_size(1 << 30);
+            Ok(kv.get(prefix.to_vec(), Some(options)).await?.take_kvs())
+        })
+    }
+}

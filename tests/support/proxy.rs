@@ -1,0 +1,159 @@
+//! A TCP proxy that can cut, refuse, stall and forge what passes.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+#[derive(Default)]
+struct State {
+    stalled: bool,
+    connections: Vec<TcpStream>,
+}
+
+struct Shared {
+    to: Mutex<SocketAddr>,
+    refuse: AtomicBool,
+    over: AtomicBool,
+    accepted: AtomicU64,
+    forge: Option<(Vec<u8>, Vec<u8>)>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Listens on a loopback port of its own and passes bytes on, until it is told otherwise.
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    pub(crate) fn to(to: SocketAddr) -> Proxy {
+        Proxy::new(to, None)
+    }
+
+    /// Replaces `from` by `by` (of the same length) in what the server says.
+    pub(crate) fn forging(to: SocketAddr, from: &str, by: &str) -> Proxy {
+        assert_eq!(from.len(), by.len());
+        Proxy::new(to, Some((from.into(), by.into())))
+    }
+
+    fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let shared = Arc::new(Shared {
+            to: Mutex::new(to),
+            refuse: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            accepted: AtomicU64::new(0),
+            forge,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let of_thread = shared.clone();
+        thread::spawn(move || accept(&listener, &of_thread));
+        Proxy { address, shared }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// How many connections were passed on so far.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::SeqCst)
+    }
+
+    /// Cuts all connections; new ones are passed on.
+    pub(crate) fn cut(&self) {
+        let connections = std::mem::take(&mut self.shared.state.lock().unwrap().connections);
+        for connection in connections {
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Cuts, and closes new connections at once.
+    pub(crate) fn refuse(&self) {
+        self.shared.refuse.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    pub(crate) fn allow(&self) {
+        self.shared.refuse.store(false, Ordering::SeqCst);
+    }
+
+    /// Connections stay, nothing passes any more in either direction.
+    pub(crate) fn stall(&self, stalled: bool) {
+        self.shared.state.lock().unwrap().stalled = stalled;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.over.store(true, Ordering::SeqCst);
+        self.refuse();
+        self.stall(false);
+        // The listener looks up.
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+    for client in listener.incoming() {
+        if shared.over.load(Ordering::SeqCst) {
+            return;
+        }
+        let Ok(client) = client else { continue };
+        if shared.refuse.load(Ordering::SeqCst) {
+            let _ = client.shutdown(Shutdown::Both);
+            continue;
+        }
+        let to = *shared.to.lock().unwrap();
+        let Ok(server) = TcpStream::connect(to) else {
+            let _ = client.shutdown(Shutdown::Both);
+            continue;
+        };
+        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let _ = client.set_nodelay(true);
+        let _ = server.set_nodelay(true);
+        let pair = || Some((client.try_clone().ok()?, server.try_clone().ok()?));
+        let (Some(up), Some(down), Some(held)) = (pair(), pair(), pair()) else { continue };
+        {
+            let mut state = shared.state.lock().unwrap();
+            state.connections.extend([held.0, held.1]);
+            // Whoever forbade it in between saw the list without these two.
+            if shared.refuse.load(Ordering::SeqCst) {
+                drop(state);
+                let _ = client.shutdown(Shutdown::Both);
+                continue;
+            }
+        }
+        let (of_up, of_down) = (shared.clone(), shared.clone());
+        thread::spawn(move || pass(up.0, up.1, &of_up, false));
+        thread::spawn(move || pass(down.1, down.0, &of_down, true));
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bool) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        let mut state = shared.state.lock().unwrap();
+        while state.stalled {
+            state = shared.changed.wait(state).unwrap();
+        }
+        drop(state);
+        let bytes = &mut buffer[..count];
+        if let Some((old, new)) = shared.forge.as_ref().filter(|_| from_server) {
+            while let Some(at) = bytes.windows(old.len()).position(|window| window == old) {
+                bytes[at..at + new.len()].copy_from_slice(new);
+            }
+        }
+        if to.write_all(bytes).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
