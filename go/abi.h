@@ -10,32 +10,29 @@
 #include <string.h>
 #include <watchcore.h>
 
-static watchcore_error wc_no_memory = { sizeof(watchcore_error), WATCHCORE_RESOURCE_EXHAUSTED,
-    0, 0, 0, 0, 0, 0, "out of memory while an error was reported", 0 };
-
-static inline watchcore_error *wc_kept(watchcore_error *error, int32_t code)
+static inline watchcore_error *wc_kept(const watchcore_error *error, int32_t code)
 {
     watchcore_error *kept = malloc(sizeof *kept);
     if (kept == NULL) {
-        return &wc_no_memory;
+        abort(); // as Go itself does
     }
-    error->code = code;
     memcpy(kept, error, sizeof *kept);
+    kept->code = code;
     return kept;
 }
 
 static inline void wc_error_free(watchcore_error *error)
 {
-    if (error != &wc_no_memory) {
-        free(error);
-    }
+    free(error);
 }
 
-// CALL uses &error.
+// CALL answers a code and uses &error. The message is not cleared: it is long,
+// and only read after a failure.
 #define WC_RETURN(CALL)                                   \
     do {                                                  \
         watchcore_error error;                            \
         error.size = (uint32_t)sizeof error;              \
+        error.code = WATCHCORE_OK;                        \
         error.asked = error.oldest = error.current = 0;   \
         error.lost_from = error.lost_to = 0;              \
         error.position = error.epoch = 0;                 \
@@ -187,11 +184,7 @@ static inline watchcore_error *wc_poll(watchcore_subscription *subscription, siz
                                        uint32_t *ready)
 {
     watchcore_batch *out = (watchcore_batch *)(void *)batch;
-    if (!arm) {
-        WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error));
-    }
-    WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error) == WATCHCORE_OK
-                      && out->count == 0
+    WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error) == WATCHCORE_OK && arm && out->count == 0
                   ? watchcore_subscription_arm(subscription, ready, &error)
                   : error.code);
 }

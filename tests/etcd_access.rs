@@ -295,9 +295,12 @@ fn tls_with_a_foreign_authority_or_name_is_refused() {
 }
 
 #[test]
-fn what_is_no_certificate_is_told() {
-    let (cache, _feeder) =
-        start(feeder("https://127.0.0.1:1").tls(Tls { ca_pem: b"nonsense".to_vec(), ..Tls::default() }), "/a/");
-    wait_for("the failure", || cache.status().last_error.is_some());
-    assert!(cache.wait_ready(Duration::from_millis(10)).is_err());
+fn a_broken_client_key_is_told() {
+    let authority = Authority::new("broken");
+    let (certificate, _) = authority.sign(&["client"]);
+    let key = Some(b"no key".to_vec());
+    let tls = Tls { ca_pem: authority.pem(), cert_pem: Some(certificate), key_pem: key, domain: None };
+    let (cache, _feeder) = start(feeder("https://127.0.0.1:1").tls(tls), "/a/");
+    let text = failure(&cache, Code::InvalidArgument);
+    assert!(text.contains("Correct it"), "{text}");
 }

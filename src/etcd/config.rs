@@ -223,8 +223,9 @@ impl Options {
             return Err(invalid("a feeder needs at least one endpoint, such as http://127.0.0.1:2379"));
         }
         if let Some(tls) = &self.tls {
-            if tls.ca_pem.is_empty() {
-                return Err(invalid("TLS needs the certificates of the authorities in ca_pem; none were given"));
+            let begin = b"-----BEGIN CERTIFICATE-----";
+            if !tls.ca_pem.windows(begin.len()).any(|window| window == begin) {
+                return Err(invalid("TLS needs the certificates of the authorities in ca_pem; there is none in it"));
             }
             if tls.cert_pem.is_some() != tls.key_pem.is_some() {
                 return Err(invalid("a client certificate needs both cert_pem and key_pem; one is missing"));
@@ -321,10 +322,12 @@ fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
 mod tests {
     use super::*;
 
+    const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
     fn checked(urls: &[&str], tls: bool) -> Result<Vec<String>> {
         let mut builder = FeederBuilder::new(urls.iter().map(|url| url.to_string()).collect());
         if tls {
-            builder = builder.tls(Tls { ca_pem: b"pem".to_vec(), ..Tls::default() });
+            builder = builder.tls(Tls { ca_pem: PEM.to_vec(), ..Tls::default() });
         }
         builder.options.checked().map(|options| options.endpoints)
     }
@@ -368,8 +371,16 @@ mod tests {
     }
 
     #[test]
+    fn an_authority_is_needed() {
+        for ca_pem in [&b""[..], b"no certificate"] {
+            let builder = FeederBuilder::new(vec!["a".into()]).tls(Tls { ca_pem: ca_pem.to_vec(), ..Tls::default() });
+            assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+        }
+    }
+
+    #[test]
     fn half_a_client_certificate_is_refused() {
-        let tls = Tls { ca_pem: b"pem".to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
+        let tls = Tls { ca_pem: PEM.to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
         let builder = FeederBuilder::new(vec!["a".into()]).tls(tls);
         assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
     }

@@ -1,0 +1,456 @@
+/* Every code that can be reached without a server, and what a caller's mistake answers: a code, never a crash. */
+#include <sys/resource.h>
+
+#include "check.h"
+
+static watchcore_error error;
+
+#define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
+
+/* Every fallible function, once with no handle. */
+static void test_null_handles(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_feeder *feeder = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_iterator *iterator = NULL;
+    watchcore_page *page = NULL;
+    watchcore_waiter *waiter = NULL;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
+    watchcore_lag lag = WATCHCORE_LAG_INIT;
+    watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_key_value *kv = NULL;
+    uint64_t number = 0;
+    uint32_t flag = 0;
+    size_t count = 0;
+    int32_t fd = 0;
+    char buffer[8];
+
+    BAD(watchcore_cache_new(NULL, NULL, &error));
+    BAD(watchcore_cache_close(NULL, &error));
+    BAD(watchcore_cache_wait_ready(NULL, 0, &error));
+    BAD(watchcore_cache_wait_until(NULL, 1, 0, &number, NULL, &error));
+    BAD(watchcore_cache_consistent_revision(NULL, 0, &number, &error));
+    BAD(watchcore_cache_writer(NULL, &writer, &error));
+    BAD(watchcore_writer_load(NULL, 1, NULL, 0, &error));
+    BAD(watchcore_writer_apply(NULL, 1, NULL, 0, &error));
+    BAD(watchcore_writer_resync(NULL, 1, NULL, 0, 1, NULL, NULL, &error));
+    BAD(watchcore_writer_progress(NULL, 1, &error));
+    BAD(watchcore_writer_compact(NULL, 1, &error));
+    BAD(watchcore_feeder_start(NULL, &etcd, &feeder, &error));
+    BAD(watchcore_feeder_stop(NULL, &error));
+    BAD(watchcore_feeder_request_resync(NULL, &error));
+    BAD(watchcore_feeder_counters(NULL, &counters, &error));
+    BAD(watchcore_cache_get(NULL, "/", 1, NULL, &answer, &error));
+    BAD(watchcore_cache_list(NULL, NULL, NULL, &page, &error));
+    BAD(watchcore_cache_count(NULL, NULL, NULL, &number, NULL, NULL, &error));
+    BAD(watchcore_snapshot_new(NULL, &snapshot, &error));
+    BAD(watchcore_snapshot_get(NULL, "/", 1, &flag, &kv, &error));
+    BAD(watchcore_snapshot_count(NULL, NULL, &number, &error));
+    BAD(watchcore_iterator_new(NULL, NULL, &iterator, &error));
+    BAD(watchcore_iterator_next(NULL, &kv, 1, &count, &error));
+    BAD(watchcore_subscription_new(NULL, NULL, &subscription, &error));
+    BAD(watchcore_subscription_poll(NULL, 0, &batch, &error));
+    BAD(watchcore_subscription_wait(NULL, 0, &error));
+    BAD(watchcore_subscription_close(NULL, &error));
+    BAD(watchcore_subscription_position(NULL, &number, NULL, &error));
+    BAD(watchcore_subscription_lag(NULL, &lag, &error));
+    BAD(watchcore_subscription_arm(NULL, &flag, &error));
+    BAD(watchcore_waiter_new(NULL, WATCHCORE_WANT_READY, 0, &waiter, &error));
+    BAD(watchcore_waiter_try(NULL, &flag, NULL, NULL, &error));
+    BAD(watchcore_waiter_arm(NULL, &flag, &error));
+    BAD(watchcore_wakeset_new(NULL, &error));
+    BAD(watchcore_wakeset_add_subscription(NULL, NULL, 1, &error));
+    BAD(watchcore_wakeset_add_waiter(NULL, NULL, 1, &error));
+    BAD(watchcore_wakeset_remove_subscription(NULL, NULL, &error));
+    BAD(watchcore_wakeset_remove_waiter(NULL, NULL, &error));
+    BAD(watchcore_wakeset_arm(NULL, &flag, &error));
+    BAD(watchcore_wakeset_take(NULL, &number, 1, &count, &error));
+    BAD(watchcore_wakeset_fd(NULL, &fd, &error));
+    BAD(watchcore_wakeset_wait(NULL, 0, &error));
+    BAD(watchcore_cache_status(NULL, &status, &error));
+    BAD(watchcore_cache_stats(NULL, &stats, &error));
+    BAD(watchcore_cache_text(NULL, WATCHCORE_TEXT_NAME, buffer, sizeof(buffer), &count, &error));
+    BAD(watchcore_log_set(NULL, NULL, 99, &error));
+
+    watchcore_cache_free(NULL);
+    watchcore_writer_free(NULL);
+    watchcore_feeder_free(NULL);
+    watchcore_subscription_free(NULL);
+    watchcore_snapshot_free(NULL);
+    watchcore_iterator_free(NULL);
+    watchcore_page_free(NULL);
+    watchcore_waiter_free(NULL);
+    watchcore_wakeset_free(NULL);
+    watchcore_batch_release(NULL);
+    watchcore_key_value_release(NULL);
+    CHECK(watchcore_page_count(NULL) == 0 && watchcore_page_item(NULL, 0) == NULL && watchcore_page_items(NULL) == NULL);
+    CHECK(watchcore_page_more(NULL) == 0 && watchcore_page_remaining(NULL) == 0);
+    CHECK(watchcore_page_revision(NULL) == 0 && watchcore_page_epoch(NULL) == 0);
+    CHECK(watchcore_snapshot_revision(NULL) == 0 && watchcore_snapshot_epoch(NULL) == 0);
+    CHECK(watchcore_batch_event(NULL, 0) == NULL && watchcore_event_key(NULL).data == NULL);
+    CHECK(watchcore_event_value(NULL).data == NULL && watchcore_event_prev_value(NULL).data == NULL);
+    CHECK(watchcore_bytes_from_string(NULL).data == NULL);
+}
+
+static void test_null_outputs(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_wakeset *set = NULL;
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    BAD(watchcore_cache_writer(cache, NULL, &error));
+    BAD(watchcore_feeder_start(cache, &etcd, NULL, &error));
+    BAD(watchcore_cache_get(cache, "/", 1, NULL, NULL, &error));
+    BAD(watchcore_cache_list(cache, NULL, NULL, NULL, &error));
+    BAD(watchcore_cache_count(cache, NULL, NULL, NULL, NULL, NULL, &error));
+    BAD(watchcore_cache_consistent_revision(cache, 0, NULL, &error));
+    BAD(watchcore_cache_status(cache, NULL, &error));
+    BAD(watchcore_cache_stats(cache, NULL, &error));
+    BAD(watchcore_cache_text(cache, WATCHCORE_TEXT_NAME, NULL, 5, NULL, &error));
+    BAD(watchcore_snapshot_new(cache, NULL, &error));
+    BAD(watchcore_snapshot_get(snapshot, "/", 1, NULL, NULL, &error));
+    BAD(watchcore_snapshot_count(snapshot, NULL, NULL, &error));
+    BAD(watchcore_iterator_new(snapshot, NULL, NULL, &error));
+    BAD(watchcore_subscription_new(cache, NULL, NULL, &error));
+    BAD(watchcore_subscription_poll(subscription, 0, NULL, &error));
+    BAD(watchcore_subscription_position(subscription, NULL, NULL, &error));
+    BAD(watchcore_subscription_lag(subscription, NULL, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, NULL, &error));
+    BAD(watchcore_wakeset_arm(set, NULL, &error));
+    BAD(watchcore_wakeset_take(set, NULL, 1, NULL, &error));
+    BAD(watchcore_wakeset_fd(set, NULL, &error));
+    watchcore_wakeset_free(set);
+    watchcore_snapshot_free(snapshot);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* A handle of another kind is refused, whatever is asked of it. */
+static void test_wrong_kinds(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    BAD(watchcore_subscription_poll((watchcore_subscription *)(void *)cache, 0, &batch, &error));
+    BAD(watchcore_writer_progress((watchcore_writer *)(void *)subscription, 1, &error));
+    BAD(watchcore_cache_close((const watchcore_cache *)(const void *)writer, &error));
+    BAD(watchcore_cache_close((const watchcore_cache *)(const void *)((const char *)cache + 1), &error));
+    watchcore_subscription_free((watchcore_subscription *)(void *)writer); /* does nothing */
+    CHECK_OK(watchcore_writer_progress(writer, 5, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_bad_values(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer), *other = NULL;
+    watchcore_cache_options cache_options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_range range = WATCHCORE_RANGE_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_waiter *waiter = NULL;
+    watchcore_page *page = NULL;
+    watchcore_change changes[2];
+    char buffer[8];
+    uint64_t before = 0, count = 0;
+
+    cache_options.expect_load = 2;
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    cache_options.expect_load = 0;
+    cache_options.name = watchcore_bytes_from("\xff", 1);
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    cache_options.name = watchcore_bytes_from(NULL, 3);
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    CHECK(other == NULL);
+
+    options.start = 4;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.start = WATCHCORE_START_NOW;
+    options.revision = 1;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.revision = 0;
+    options.range = 5;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.range = WATCHCORE_RANGE_PREFIX; /* without one */
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.range = WATCHCORE_RANGE_ALL;
+    options.from = text("/a");
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.from = text(NULL);
+    options.to = text("/b");
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.to = text(NULL);
+    options.types = 1;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.types = 1u << 8;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.types = 0;
+    options.bookmarks = 7;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.bookmarks = 0;
+    options.start_timeout_ms = -1;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK(subscription == NULL);
+
+    BAD(watchcore_cache_get(cache, NULL, 0, NULL, &answer, &error));
+    BAD(watchcore_cache_get(cache, NULL, 1, NULL, &answer, &error));
+    BAD(watchcore_cache_get(cache, "outside", 7, NULL, &answer, &error));
+    read.mode = 3;
+    BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+    read.mode = WATCHCORE_READ_ANY;
+    read.revision = 1;
+    BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+    read.revision = 0;
+    read.limit = 1;
+    BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+    read.limit = 0;
+    read.timeout_ms = -2;
+    BAD(watchcore_cache_list(cache, NULL, &read, &page, &error));
+    range.kind = 5;
+    BAD(watchcore_cache_count(cache, &range, NULL, &count, NULL, NULL, &error));
+    BAD(watchcore_cache_wait_ready(cache, -2, &error));
+    BAD(watchcore_cache_text(cache, 0, buffer, sizeof(buffer), NULL, &error));
+    BAD(watchcore_waiter_new(cache, 0, 0, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 1, &waiter, &error));
+
+    /* A change that is refused changes nothing. */
+    changes[0] = put("/a", "1");
+    changes[1] = put("/a", "2");
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1] = del("/absent");
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1] = put("outside", "2");
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1] = put("", "2");
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1] = put("/b", NULL);
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    CHECK(strstr(error.message, "changes[1]") != NULL);
+    changes[1] = put("/b", "2");
+    changes[1].op = 4;
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1].op = WATCHCORE_CHANGE_DELETE; /* with a value */
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    changes[1] = put(NULL, "2");
+    BAD(watchcore_writer_apply(writer, 1, changes, 2, &error));
+    BAD(watchcore_writer_apply(writer, 1, NULL, 2, &error));
+    BAD(watchcore_writer_apply(writer, 1, changes, SIZE_MAX, &error));
+    changes[0] = put("/a", "1"); /* a listing takes PUT_EXACT only */
+    BAD(watchcore_writer_resync(writer, 5, changes, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
+    BAD(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_LAGGED, NULL, NULL, &error));
+    BAD(watchcore_writer_resync(writer, 5, NULL, 0, 0, NULL, NULL, &error));
+    CHECK_OK(watchcore_cache_count(cache, NULL, NULL, &count, &before, NULL, &error));
+    CHECK(count == 0 && before == 0);
+
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_not_ready(void)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_writer *writer = NULL;
+    watchcore_change one = exact("/a", "1", 1, 1, 1);
+    options.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_CODE(WATCHCORE_NOT_READY, watchcore_snapshot_new(cache, &snapshot, &error));
+    CHECK(snapshot == NULL);
+    CHECK_CODE(WATCHCORE_NOT_READY, watchcore_cache_get(cache, "/a", 2, NULL, &answer, &error));
+    CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_cache_wait_ready(cache, 0, &error));
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_load(writer, 1, &one, 1, &error));
+    CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_load(writer, 2, &one, 1, &error));
+    CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error));
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_revisions(void)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_subscription_options start = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_subscription *slow = NULL, *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL, *second = NULL;
+    watchcore_change one = put("/a", "1");
+    uint64_t revision, reached = 99;
+
+    options.capacity = 1024;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_cache_writer(cache, &second, &error));
+    start.start = WATCHCORE_START_NOW;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &slow, &error));
+    for (revision = 10; revision < 5000; revision++) {
+        if (watchcore_writer_apply(writer, revision, &one, 1, NULL) != WATCHCORE_OK) {
+            break;
+        }
+    }
+    CHECK(revision == 5000);
+    CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_apply(writer, 4999, &one, 1, &error));
+    CHECK(error.asked == 4999 && error.current == 4999);
+    CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_progress(writer, 4998, &error));
+
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(slow, 64, &batch, &error));
+    CHECK(error.lost_from >= 1 && error.lost_from <= 10 && error.lost_to >= error.lost_from);
+    CHECK(error.oldest > 10 && error.lost_to == error.oldest - 1 && error.current == 4999);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(slow, 64, &batch, &error));
+    CHECK_OK(watchcore_subscription_position(slow, &reached, NULL, &error)); /* stays readable */
+    watchcore_subscription_free(slow);
+
+    start.start = WATCHCORE_START_AFTER;
+    start.revision = 10;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &start, &subscription, &error));
+    CHECK(error.asked == 10 && error.oldest > 10 && error.current == 4999 && subscription == NULL);
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = 10;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+    read.revision = 6000;
+    read.timeout_ms = 0;
+    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_wait_until(cache, 6000, 1, &reached, NULL, &error));
+    CHECK(error.asked == 6000 && error.current == 4999);
+    CHECK(answer.kv == NULL && answer.found == 0); /* written only on success */
+    start.start = WATCHCORE_START_STATE_AT_LEAST;
+    start.revision = 6000;
+    start.start_timeout_ms = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    watchcore_subscription_free(subscription);
+
+    start.start = WATCHCORE_START_NOW;
+    start.revision = 0;
+    start.stop_on_resync = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_subscription_wait(subscription, 0, &error));
+    CHECK_OK(watchcore_writer_resync(writer, 7000, NULL, 0, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
+    CHECK_CODE(WATCHCORE_RESYNCED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    watchcore_subscription_free(subscription);
+
+    watchcore_writer_free(writer);
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error)); /* it can be taken again */
+    watchcore_writer_free(writer);
+    CHECK_OK(watchcore_cache_close(cache, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_writer(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_until(cache, 9000, -1, NULL, NULL, &error));
+    watchcore_cache_free(cache);
+}
+
+static void test_no_descriptor_left(void)
+{
+    struct rlimit old, none;
+    watchcore_wakeset *set = NULL;
+    CHECK(getrlimit(RLIMIT_NOFILE, &old) == 0);
+    none = old;
+    none.rlim_cur = 0;
+    CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
+    CHECK_CODE(WATCHCORE_RESOURCE_EXHAUSTED, watchcore_wakeset_new(&set, &error));
+    CHECK(setrlimit(RLIMIT_NOFILE, &old) == 0 && set == NULL);
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    watchcore_wakeset_free(set);
+}
+
+/* The error struct: NULL is fine, a wrong one is refused before anything happens, a long text is cut. */
+static void test_error_struct(void)
+{
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_writer *writer = NULL;
+    watchcore_error bad;
+    static char key[4000];
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    CHECK(watchcore_cache_text(cache, 0, NULL, 0, NULL, NULL) == WATCHCORE_INVALID_ARGUMENT);
+    memset(&bad, 0, sizeof(bad));
+    CHECK(watchcore_cache_writer(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT);
+    CHECK(writer == NULL && bad.code == 0);
+    bad.size = 12;
+    CHECK(watchcore_cache_writer(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT && writer == NULL);
+    CHECK(watchcore_cache_writer(cache, &writer, (watchcore_error *)(void *)((char *)&bad + 1)) ==
+          WATCHCORE_INVALID_ARGUMENT);
+    memset(key, 'x', sizeof(key));
+    key[0] = 'y';
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_cache_get(cache, key, sizeof(key), NULL, &answer, &error));
+    CHECK(strlen(error.message) == WATCHCORE_MESSAGE_BYTES - 1);
+    watchcore_cache_free(cache);
+}
+
+/* Only the test build can plant a panic and detect a double free. */
+static void test_panic_is_caught_and_poisons(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
+    watchcore_debug_panic_next();
+    CHECK_CODE(WATCHCORE_PANIC, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(strstr(error.message, "planted") != NULL && batch.count == 0);
+    CHECK_CODE(WATCHCORE_PANIC, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK_CODE(WATCHCORE_PANIC, watchcore_subscription_close(subscription, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_debug_panic_next();
+    CHECK(watchcore_snapshot_revision(snapshot) == 0); /* no code to answer */
+    watchcore_snapshot_free(snapshot);
+    CHECK_OK(watchcore_cache_status(cache, &status, &error)); /* the process lives, other handles too */
+    watchcore_debug_panic_next();
+    CHECK_CODE(WATCHCORE_PANIC, watchcore_cache_status(cache, &status, &error));
+    CHECK_CODE(WATCHCORE_PANIC, watchcore_cache_status(cache, &status, &error));
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_use_after_free_is_detected(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_writer_free(writer);
+    watchcore_writer_free(writer); /* does nothing */
+    BAD(watchcore_writer_progress(writer, 1, &error));
+    watchcore_cache_free(cache);
+    watchcore_cache_free(cache);
+    BAD(watchcore_cache_close(cache, &error));
+}
+
+int main(void)
+{
+    RUN(test_null_handles);
+    RUN(test_null_outputs);
+    RUN(test_wrong_kinds);
+    RUN(test_bad_values);
+    RUN(test_not_ready);
+    RUN(test_revisions);
+    RUN(test_no_descriptor_left);
+    RUN(test_error_struct);
+    if (watchcore_debug_panic_next != NULL) {
+        RUN(test_panic_is_caught_and_poisons);
+        RUN(test_use_after_free_is_detected);
+    }
+    return check_finish("errors");
+}

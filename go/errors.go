@@ -1,0 +1,148 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape watchcore_error_name
+// #cgo nocallback watchcore_error_name
+// #cgo noescape watchcore_strerror
+// #cgo nocallback watchcore_strerror
+// #cgo noescape watchcore_error_is_retryable
+// #cgo nocallback watchcore_error_is_retryable
+// #cgo noescape watchcore_error_is_fatal
+// #cgo nocallback watchcore_error_is_fatal
+// #cgo noescape watchcore_error_http_status
+// #cgo nocallback watchcore_error_http_status
+// #cgo noescape wc_error_free
+// #cgo nocallback wc_error_free
+import "C"
+
+import (
+	"fmt"
+)
+
+// Code says what kind of error it is. A Code is an error itself: ask with
+// errors.Is(err, watchcore.ErrCompacted).
+type Code int32
+
+// The numbers are those of the C interface.
+const (
+	// ErrInvalidArgument: a bad value, or a key outside the prefix. Correct the call.
+	ErrInvalidArgument Code = C.WATCHCORE_INVALID_ARGUMENT
+	// ErrNotReady: there is no listing yet. Try again, or wait (Cache.WaitReady).
+	ErrNotReady Code = C.WATCHCORE_NOT_READY
+	// ErrTimeout: the deadline passed; nothing is lost.
+	ErrTimeout Code = C.WATCHCORE_TIMEOUT
+	// ErrClosed: the cache, the subscription or the feeder was closed.
+	ErrClosed Code = C.WATCHCORE_CLOSED
+	// ErrBusy: something for one goroutine at a time is in use by another, or a
+	// writer lives already.
+	ErrBusy Code = C.WATCHCORE_BUSY
+	// ErrUnsupported: this build, or a forked child, cannot do it.
+	ErrUnsupported Code = C.WATCHCORE_UNSUPPORTED
+	// ErrOutOfOrder: a revision that does not rise, or a load at the wrong time.
+	ErrOutOfOrder Code = C.WATCHCORE_OUT_OF_ORDER
+	// ErrCompacted: the revision is older than the window. Start from the state.
+	ErrCompacted Code = C.WATCHCORE_COMPACTED
+	// ErrLagged: events were lost to this reader: LostFrom to LostTo. Start from the state.
+	ErrLagged Code = C.WATCHCORE_LAGGED
+	// ErrFutureRevision: the revision did not come in time.
+	ErrFutureRevision Code = C.WATCHCORE_FUTURE_REVISION
+	// ErrResynced: the history was replaced and the subscription asked to stop then.
+	ErrResynced Code = C.WATCHCORE_RESYNCED
+	// ErrUnauthenticated: etcd refused the credentials.
+	ErrUnauthenticated Code = C.WATCHCORE_UNAUTHENTICATED
+	// ErrPermissionDenied: etcd denied access to the range.
+	ErrPermissionDenied Code = C.WATCHCORE_PERMISSION_DENIED
+	// ErrUnavailable: etcd is out of reach.
+	ErrUnavailable Code = C.WATCHCORE_UNAVAILABLE
+	// ErrResourceExhausted: etcd, or a limit, refused more.
+	ErrResourceExhausted Code = C.WATCHCORE_RESOURCE_EXHAUSTED
+	// ErrPanic: a bug: a panic was caught inside the library, the process lives.
+	ErrPanic Code = C.WATCHCORE_PANIC
+	// ErrInternal: a bug: something that cannot be, is.
+	ErrInternal Code = C.WATCHCORE_INTERNAL
+)
+
+// Error is one sentence about the code.
+func (c Code) Error() string {
+	return "watchcore: " + C.GoString(C.watchcore_strerror(C.int32_t(c)))
+}
+
+// Name is the code's name in every language, such as "COMPACTED".
+func (c Code) Name() string {
+	return C.GoString(C.watchcore_error_name(C.int32_t(c)))
+}
+
+// Retryable says whether the same call may succeed later without any other step.
+func (c Code) Retryable() bool {
+	return C.watchcore_error_is_retryable(C.int32_t(c)) != 0
+}
+
+// Fatal says whether what answered the code is of no further use.
+func (c Code) Fatal() bool {
+	return C.watchcore_error_is_fatal(C.int32_t(c)) != 0
+}
+
+// HTTPStatus is what an API server would answer.
+func (c Code) HTTPStatus() int {
+	return int(C.watchcore_error_http_status(C.int32_t(c)))
+}
+
+// Error is what went wrong, with the numbers. Those that do not apply are 0.
+// Take it out of a wrapped error with errors.As.
+type Error struct {
+	Code    Code
+	Message string // what was asked, what holds, what to do next
+
+	Asked    uint64 // the revision that was asked for
+	Oldest   uint64 // the oldest revision of the window: After(Oldest-1) is possible
+	Current  uint64 // the cache's revision
+	LostFrom uint64 // ErrLagged: the first revision of which something was lost
+	LostTo   uint64 // ErrLagged: the last one
+	Position uint64 // the revision up to which the subscription had everything
+	Epoch    uint64 // the epoch of Position
+}
+
+func (e *Error) Error() string {
+	return "watchcore: " + e.Message
+}
+
+// Unwrap gives the code, for errors.Is.
+func (e *Error) Unwrap() error {
+	return e.Code
+}
+
+func newError(code Code, format string, arguments ...any) *Error {
+	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
+}
+
+func errClosed(what string) error {
+	return newError(ErrClosed, "%s is closed", what)
+}
+
+func errBusy(what string) error {
+	return newError(ErrBusy, "%s is in use by another goroutine. Use it from one at a time", what)
+}
+
+// failed turns the library's error into a Go error and gives its memory back.
+func failed(e *C.watchcore_error) error {
+	if e == nil {
+		return nil
+	}
+	return taken(e)
+}
+
+func taken(e *C.watchcore_error) *Error {
+	err := &Error{
+		Code:     Code(e.code),
+		Message:  C.GoString(&e.message[0]),
+		Asked:    uint64(e.asked),
+		Oldest:   uint64(e.oldest),
+		Current:  uint64(e.current),
+		LostFrom: uint64(e.lost_from),
+		LostTo:   uint64(e.lost_to),
+		Position: uint64(e.position),
+		Epoch:    uint64(e.epoch),
+	}
+	C.wc_error_free(e)
+	return err
+}

@@ -1,0 +1,268 @@
+package watchcore
+
+// #include "abi.h"
+import "C"
+
+import (
+	"strconv"
+	"unsafe"
+)
+
+// Position is a place in a history. Save both numbers and give them to
+// AfterPosition to go on from there, also after a restart.
+type Position struct {
+	Epoch    uint64 // the history; 0 = unchecked
+	Revision uint64
+}
+
+// EventType says what happened.
+type EventType uint32
+
+const (
+	Added     EventType = C.WATCHCORE_ADDED    // a key appeared, or came into the filter
+	Modified  EventType = C.WATCHCORE_MODIFIED // the value of a present key changed
+	Deleted   EventType = C.WATCHCORE_DELETED  // a key went, or left the filter
+	Bookmark  EventType = C.WATCHCORE_BOOKMARK // everything up to this revision was handed out
+	Resync    EventType = C.WATCHCORE_RESYNC   // the history was replaced: begin or end of the difference
+	RawPut    EventType = C.WATCHCORE_PUT      // with RawTypes: etcd's PUT
+	RawDelete EventType = C.WATCHCORE_DELETE   // with RawTypes: etcd's DELETE
+)
+
+// String is the name that every language prints, such as "ADDED".
+func (t EventType) String() string {
+	switch t {
+	case Added:
+		return "ADDED"
+	case Modified:
+		return "MODIFIED"
+	case Deleted:
+		return "DELETED"
+	case Bookmark:
+		return "BOOKMARK"
+	case Resync:
+		return "RESYNC"
+	case RawPut:
+		return "PUT"
+	case RawDelete:
+		return "DELETE"
+	}
+	return "EventType(" + strconv.FormatUint(uint64(t), 10) + ")"
+}
+
+// Event is one event. It is a view: what its methods return is the library's
+// memory, valid until the batch is released and never to be written to; Clone
+// copies. An Event from ResultChan or from a cloned batch owns its bytes.
+type Event struct {
+	Revision uint64    // of the change; of an initial object its own; of a resync the new state's
+	Sequence uint64    // the place in the log; 0: not from the log
+	Type     EventType // what happened
+	flags    uint32
+	kv, prev *keyValue
+	from     uint64
+	epoch    uint64
+	reason   uint32
+	_        uint32
+}
+
+// keyValue is the library's key-value.
+type keyValue struct {
+	key, value              unsafe.Pointer
+	keyLength, valueLength  uint32
+	create, mod, generation uint64
+	lease                   int64
+}
+
+// The two structs lie over those of the C interface: a difference does not compile.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-unsafe.Sizeof(C.watchcore_event{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-64]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.Sequence)-unsafe.Offsetof(C.watchcore_event{}.sequence)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.Type)-unsafe.Offsetof(C.watchcore_event{}._type)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.flags)-unsafe.Offsetof(C.watchcore_event{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.kv)-unsafe.Offsetof(C.watchcore_event{}.kv)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.prev)-unsafe.Offsetof(C.watchcore_event{}.prev_kv)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.from)-unsafe.Offsetof(C.watchcore_event{}.resync_from)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.epoch)-unsafe.Offsetof(C.watchcore_event{}.resync_epoch)]
+	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.reason)-unsafe.Offsetof(C.watchcore_event{}.resync_reason)]
+
+	_ = [1]struct{}{}[unsafe.Sizeof(keyValue{})-unsafe.Sizeof(C.watchcore_key_value{})]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.value)-unsafe.Offsetof(C.watchcore_key_value{}.value)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.keyLength)-unsafe.Offsetof(C.watchcore_key_value{}.key_length)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.valueLength)-unsafe.Offsetof(C.watchcore_key_value{}.value_length)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.create)-unsafe.Offsetof(C.watchcore_key_value{}.create_revision)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.mod)-unsafe.Offsetof(C.watchcore_key_value{}.mod_revision)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.generation)-unsafe.Offsetof(C.watchcore_key_value{}.version)]
+	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.lease)-unsafe.Offsetof(C.watchcore_key_value{}.lease)]
+)
+
+// view is nil where the bytes are absent, and empty but not nil where they are empty.
+func view(bytes unsafe.Pointer, length uint32) []byte {
+	return unsafe.Slice((*byte)(bytes), length)
+}
+
+func (kv *keyValue) keyBytes() []byte {
+	if kv == nil {
+		return nil
+	}
+	return view(kv.key, kv.keyLength)
+}
+
+func (kv *keyValue) valueBytes() []byte {
+	if kv == nil || kv.value == nil {
+		return nil
+	}
+	return view(kv.value, kv.valueLength)
+}
+
+// Key is the key; nil in bookmarks and resync marks.
+func (e Event) Key() []byte { return e.kv.keyBytes() }
+
+// KeyString is a copy of the key.
+func (e Event) KeyString() string { return string(e.kv.keyBytes()) }
+
+// Value is the new value: nil where there is none (deletions, bookmarks, resync
+// marks), empty but not nil where it is empty.
+func (e Event) Value() []byte { return e.kv.valueBytes() }
+
+// PrevValue is the value before: nil where there was none (or it left the
+// window), empty but not nil where it was empty.
+func (e Event) PrevValue() []byte { return e.prev.valueBytes() }
+
+// CreateRevision is the revision at which the key was created. In a deletion
+// this and the next three are those of the last value.
+func (e Event) CreateRevision() uint64 {
+	if e.kv == nil {
+		return 0
+	}
+	return e.kv.create
+}
+
+// ModRevision is the revision of the value shown.
+func (e Event) ModRevision() uint64 {
+	if e.kv == nil {
+		return 0
+	}
+	return e.kv.mod
+}
+
+// Version is 1 + the number of changes since the key was created.
+func (e Event) Version() uint64 {
+	if e.kv == nil {
+		return 0
+	}
+	return e.kv.generation
+}
+
+// Lease is the lease, 0 for none.
+func (e Event) Lease() int64 {
+	if e.kv == nil {
+		return 0
+	}
+	return e.kv.lease
+}
+
+// Synthetic: made by a resync, not by a change at its revision.
+func (e Event) Synthetic() bool { return e.flags&C.WATCHCORE_SYNTHETIC != 0 }
+
+// InitialState: part of the initial state.
+func (e Event) InitialState() bool { return e.flags&C.WATCHCORE_INITIAL_STATE != 0 }
+
+// EndsInitialState: the bookmark that ends the initial state. Its revision is
+// that of the state.
+func (e Event) EndsInitialState() bool { return e.flags&C.WATCHCORE_INITIAL_STATE_END != 0 }
+
+// Phase tells the two marks of a resync apart.
+type Phase uint32
+
+const (
+	Begin Phase = C.WATCHCORE_BEGIN // before the difference
+	End   Phase = C.WATCHCORE_END   // behind it
+)
+
+// ResyncReason says why the history was replaced.
+type ResyncReason uint32
+
+const (
+	ReasonCompacted    ResyncReason = C.WATCHCORE_RESYNC_COMPACTED      // the source compacted what was not read yet
+	ReasonHistoryReset ResyncReason = C.WATCHCORE_RESYNC_HISTORY_RESET  // the source's history went back, or is another one
+	ReasonChainBroken  ResyncReason = C.WATCHCORE_RESYNC_CHAIN_BROKEN   // an event did not fit the versions before it
+	ReasonTooFarBehind ResyncReason = C.WATCHCORE_RESYNC_TOO_FAR_BEHIND // replaying would have taken longer than listing
+	ReasonRequested    ResyncReason = C.WATCHCORE_RESYNC_REQUESTED      // somebody asked for it
+	ReasonLagged       ResyncReason = C.WATCHCORE_RESYNC_LAGGED         // one subscription only: it caught up after it had lost events
+)
+
+// ResyncMark is what an event of type Resync tells: between the marks Begin and
+// End lies the difference between the state before and the new one, as one
+// revision To in a new epoch.
+type ResyncMark struct {
+	Phase  Phase
+	Reason ResyncReason
+	Epoch  uint64 // the new epoch
+	From   uint64 // the last revision before
+	To     uint64 // the new state's revision
+}
+
+// Resync is the mark's content; the zero value where the event is none.
+func (e Event) Resync() ResyncMark {
+	if e.Type != Resync {
+		return ResyncMark{}
+	}
+	phase := End
+	if e.flags&C.WATCHCORE_BEGIN != 0 {
+		phase = Begin
+	}
+	return ResyncMark{Phase: phase, Reason: ResyncReason(e.reason), Epoch: e.epoch, From: e.from, To: e.Revision}
+}
+
+// Clone is a copy that owns its bytes.
+func (e Event) Clone() Event {
+	return cloneEvents([]Event{e}).events[0]
+}
+
+// cloned holds copies of events: one allocation for the events, one for their
+// key-values, one for all bytes.
+type cloned struct {
+	events []Event
+	kvs    []keyValue
+	bytes  []byte
+}
+
+func cloneEvents(events []Event) cloned {
+	length, kvs := 0, 0
+	for i := range events {
+		for _, kv := range [2]*keyValue{events[i].kv, events[i].prev} {
+			if kv != nil {
+				kvs++
+				// One byte more, so that the address of an empty value lies inside.
+				length += len(kv.keyBytes()) + len(kv.valueBytes()) + 1
+			}
+		}
+	}
+	c := cloned{make([]Event, len(events)), make([]keyValue, 0, kvs), make([]byte, 0, length)}
+	copy(c.events, events)
+	keep := func(kv *keyValue) *keyValue {
+		if kv == nil {
+			return nil
+		}
+		own := *kv
+		own.key = c.keep(kv.keyBytes())
+		if value := kv.valueBytes(); value != nil {
+			own.value = c.keep(value)
+		}
+		c.bytes = append(c.bytes, 0)
+		c.kvs = append(c.kvs, own)
+		return &c.kvs[len(c.kvs)-1]
+	}
+	for i := range c.events {
+		c.events[i].kv = keep(c.events[i].kv)
+		c.events[i].prev = keep(c.events[i].prev)
+	}
+	return c
+}
+
+// keep copies bytes behind those already there; there is always room.
+func (c *cloned) keep(bytes []byte) unsafe.Pointer {
+	at := len(c.bytes)
+	c.bytes = append(c.bytes, bytes...)
+	return unsafe.Pointer(unsafe.SliceData(c.bytes[at:]))
+}
