@@ -19,7 +19,7 @@ HEADER := include/watchcore.h
 OUT := target/watchcore
 OUT_TEST := target/watchcore-test
 # The library is always built in target/, whatever the caller's settings say.
-cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build --release --lib
+cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build --lib
 version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
@@ -53,12 +53,12 @@ build: ## the Rust library and the command line, target/release/watchcore
 
 .PHONY: lib
 lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore
-	$(cargo_lib) --features default --target-dir target
-	$(call place,target/release,$(OUT))
+	$(cargo_lib) --profile dist --features default --target-dir target
+	$(call place,target/dist,$(OUT))
 
 .PHONY: lib-test
 lib-test: ## the same with feature ffi-debug and line tables, in target/watchcore-test
-	$(cargo_lib) --features ffi-debug --target-dir target/ffi-debug
+	$(cargo_lib) --release --features ffi-debug --target-dir target/ffi-debug
 	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1)
 
 .PHONY: test

@@ -48,6 +48,11 @@ static inline watchcore_error *wc_cache_new(const watchcore_cache_options *optio
     WC_RETURN(watchcore_cache_new(options, cache, &error));
 }
 
+static inline watchcore_error *wc_cache_close(const watchcore_cache *cache)
+{
+    WC_RETURN(watchcore_cache_close(cache, &error));
+}
+
 static inline watchcore_error *wc_feeder_start(const watchcore_cache *cache, const watchcore_etcd_options *options,
                                                watchcore_feeder **feeder)
 {

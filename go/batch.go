@@ -17,9 +17,9 @@ import (
 type Batch struct {
 	raw      rawBatch
 	events   []Event
-	state    *coreState   // where it is counted; nil: a clone
-	released atomic.Bool  // Release may be called more than once
-	poison   func()       // build tag debug
+	state    *coreState  // where it is counted; nil: a clone
+	released atomic.Bool // Release may be called more than once
+	poison   func()      // build tag debug
 }
 
 // rawBatch is watchcore_batch.

@@ -164,6 +164,7 @@ pub(crate) struct Gauges {
     pub(crate) events: AtomicU64,
     pub(crate) revisions: AtomicU64,
     pub(crate) tombstones: AtomicU64,
+    pub(crate) open_bytes: AtomicU64,
     pub(crate) window_segments: AtomicU64,
     pub(crate) subscriptions: AtomicU64,
     pub(crate) max_lag: AtomicU64,
@@ -268,7 +269,7 @@ impl Inner {
                 if strict && asked.epoch == 0 && revision <= present.highest_before {
                     return compacted();
                 }
-                return Ok(Found { seq: head, current, future: true });
+                return Ok(Found { seq: head, epoch: current.epoch, current, future: true });
             }
             if history.gap_around(revision, head).is_some() {
                 return compacted();
@@ -278,7 +279,7 @@ impl Inner {
             if revision.saturating_add(1) < self.ring.oldest_revision() || self.ring.oldest_seq() > seq {
                 continue;
             }
-            return Ok(Found { seq, current, future: false });
+            return Ok(Found { seq, epoch: history.at(seq).epoch, current, future: false });
         }
         Err(Error::new(crate::Code::Internal, format!("{what}: the log moved on 10,000 times during one look")))
     }
@@ -300,7 +301,7 @@ impl Inner {
             index_bytes: self.index_bytes(),
             segments: held.segments.load(Relaxed),
             window_segments: gauges.window_segments.load(Relaxed),
-            log_bytes: held.segment_bytes.load(Relaxed),
+            log_bytes: held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed),
             subscriptions: gauges.subscriptions.load(Relaxed),
             waiting: self.hub.waiting() as u64,
             notifier_lapped: self.hub.lapped(),
@@ -316,6 +317,8 @@ impl Inner {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     pub(crate) seq: u64,
+    /// The epoch there.
+    pub(crate) epoch: u64,
     pub(crate) current: Position,
     /// It lies above the current revision.
     pub(crate) future: bool,

@@ -284,7 +284,7 @@ impl Cache {
             let root = self.inner.root.load(&pin);
             let (head, position) = match exact {
                 None => (newest, now),
-                Some((revision, seq)) => (seq, Position { epoch: now.epoch, revision }),
+                Some((position, seq)) => (seq, position),
             };
             let slot = root.get(key);
             if self.inner.ring.oldest_seq() > head {
@@ -349,7 +349,7 @@ impl Cache {
             let (now, newest) = self.inner.now(&reclaim::pin());
             let (head, position) = match exact {
                 None => (newest, now),
-                Some((revision, seq)) => (seq, Position { epoch: now.epoch, revision }),
+                Some((position, seq)) => (seq, position),
             };
             let walked = walk(&self.inner, head, range, &mut None, |_, kv| {
                 if kv.is_some() {
@@ -371,8 +371,8 @@ impl Cache {
         if self.inner.is_ready() { Ok(()) } else { Err(self.inner.not_ready(what)) }
     }
 
-    /// Waits until the read can be answered. For `Exact`: (revision, head to read at).
-    fn settle(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(u64, u64)>> {
+    /// Waits until the read can be answered. For `Exact`: (position, head to read at).
+    fn settle(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
         self.ready(what)?;
         let (Read::AtLeast(revision) | Read::Exact(revision)) = read else { return Ok(None) };
         if self.position().revision < revision {
@@ -390,7 +390,7 @@ impl Cache {
         if found.future {
             return Err(say::compacted(what, revision, self.oldest(), found.current.revision));
         }
-        Ok(Some((revision, found.seq)))
+        Ok(Some((Position { epoch: found.epoch, revision }, found.seq)))
     }
 }
 

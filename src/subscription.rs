@@ -197,17 +197,21 @@ impl SubscribeBuilder {
             ticket: None,
             set: None,
         };
+        // Before anything can fail: the drop takes it back.
+        inner.gauges.subscriptions.fetch_add(1, Relaxed);
         if inner.is_ready() {
             subscription.begin(false)?;
         }
         subscription.share();
-        inner.gauges.subscriptions.fetch_add(1, Relaxed);
         Ok(subscription)
     }
 }
 
-/// The position of a packed word, for a cache that stands at `epoch`.
+/// The position of a packed word, for a cache that stands at `epoch`; 0 is "none yet".
 fn unpack(word: u64, epoch: u64) -> Position {
+    if word == 0 {
+        return Position::default();
+    }
     let behind = epoch.wrapping_sub(word >> 52) & 0xfff;
     Position { epoch: epoch - behind, revision: word & (MAX_REVISION - 1) }
 }
@@ -403,8 +407,7 @@ impl Subscription {
             Start::After(revision) => {
                 let asked = Position { epoch: self.asked_epoch, revision };
                 let found = inner.find("subscribe after", asked, true)?;
-                let epoch = found.current.epoch;
-                self.live(found.seq, Position { epoch, revision });
+                self.live(found.seq, Position { epoch: found.epoch, revision });
                 if found.future {
                     let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
                     inner.wake_source();
@@ -627,6 +630,7 @@ impl Subscription {
         let mut own = Own::default();
         // The last border between revisions: sequence number, events gathered, position.
         let mut border = (self.cursor, 0usize, self.position);
+        let mut border_segment: Option<SegmentRef> = None;
         let mut continues = false;
         'segments: while self.cursor < look.head {
             let segment = match self.segment() {
@@ -646,14 +650,24 @@ impl Subscription {
             for event in segment.view(run) {
                 if event.flags & flags::FIRST != 0 {
                     border = (event.sequence, own.events.len(), self.position);
+                    if border_segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
+                        border_segment = Some(segment.clone());
+                    }
                 }
-                if self.passes(event)? {
+                let passes = match self.passes(event) {
+                    // What was gathered is handed out first; the next poll tells the end.
+                    Err(_) if !own.events.is_empty() => break 'segments,
+                    other => other?,
+                };
+                if passes {
                     let fifth = !counted && own.segments.len() == 4;
                     if (own.events.len() >= max || fifth) && !self.gathers_on(event, &border, own.events.len()) {
                         let (seq, gathered, position) = border;
                         if gathered > 0 {
                             own.events.truncate(gathered);
                             (self.cursor, self.position) = (seq, position);
+                            // Its count is kept: what was within reach does not get lost.
+                            self.segment = border_segment;
                         } else {
                             self.cursor = event.sequence;
                             continues = own.events.last().is_some_and(|last| last.flags & flags::LAST == 0);

@@ -95,8 +95,8 @@ struct Prepared {
     kind: Kind,
     flags: u32,
     numbers: Numbers,
-    /// Made once its sequence number is known; two counts, see `store::version`.
-    cur: Option<KeyValue>,
+    /// Made once its sequence number is known, with two counts: see `store::version`.
+    cur: VersionPtr,
     /// Index in the input, for key and value.
     input: usize,
 }
@@ -357,7 +357,7 @@ impl Writer {
             let record = &records[input];
             (record.key, Some(record.value))
         });
-        let turn = Turn { seq: plan.seqs[0], epoch, from, to: revision, reason, highest_before: core.highest };
+        let turn = Turn { seq: plan.seqs.first(), epoch, from, to: revision, reason, highest_before: core.highest };
         core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
         Ok(core.position)
     }
@@ -657,7 +657,7 @@ impl Core {
             (_, None) => Kind::Added,
             (_, Some(_)) => Kind::Modified,
         };
-        Ok(Prepared { slot, before, kind, flags: 0, numbers, cur: None, input })
+        Ok(Prepared { slot, before, kind, flags: 0, numbers, cur: VersionPtr::NULL, input })
     }
 
     /// Old state against a sorted listing: deletes by key, then puts by key.
@@ -671,7 +671,7 @@ impl Core {
             kind,
             flags,
             numbers: records[input].numbers(),
-            cur: None,
+            cur: VersionPtr::NULL,
             input,
         };
         for slot in self.index.iter() {
@@ -688,7 +688,7 @@ impl Core {
                 kind: Kind::Deleted,
                 flags,
                 numbers: kv.numbers(),
-                cur: None,
+                cur: VersionPtr::NULL,
                 input,
             };
             if !listed {
@@ -724,8 +724,7 @@ impl Core {
         input: impl Fn(usize) -> (&'a [u8], Option<&'a [u8]>),
     ) {
         let mut fresh = 0;
-        for at in 0..prepared.len() {
-            let seq = plan.seqs[at + marks];
+        for (at, seq) in (0..prepared.len()).zip(plan.seqs.iter().skip(marks)) {
             if prepared[at].kind == Kind::Added && prepared[at].before.is_null() && prepared[at].slot.is_some() {
                 let slot = prepared[at].slot.expect("just looked").key().to_vec();
                 let tombstone = prepared[..at]
@@ -736,19 +735,19 @@ impl Core {
                         one.slot.map_or(std::cmp::Ordering::Greater, |other| other.key().cmp(&slot[..]))
                     })
                     .ok()
-                    .and_then(|delete| prepared[delete].cur.as_ref().map(KeyValue::pointer));
+                    .map(|delete| prepared[delete].cur);
                 prepared[at].before = tombstone.unwrap_or(VersionPtr::NULL);
             }
             let one = &mut prepared[at];
             fresh += usize::from(one.slot.is_none());
             let cur = match (one.kind, one.slot) {
-                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.numbers, seq, one.before),
+                (Kind::Deleted, Some(slot)) => KeyValue::new_twice(slot.key(), None, one.numbers, seq, one.before),
                 _ => {
                     let (key, value) = input(one.input);
-                    KeyValue::new(key, value, one.numbers, seq, one.before)
+                    KeyValue::new_twice(key, value, one.numbers, seq, one.before)
                 }
             };
-            one.cur = Some(cur);
+            one.cur = cur;
         }
         if fresh > 0 {
             self.slots.reserve(fresh);
@@ -759,7 +758,7 @@ impl Core {
     fn commit(&mut self, inner: &Arc<Inner>, revision: Revision, mut plan: Plan, prepared: &mut Vec<Prepared>) {
         self.poisoned = true;
         let pin = reclaim::pin();
-        let count = plan.seqs.len();
+        let count = prepared.len() + if revision.turn.is_some() { 2 } else { 0 };
         self.write_log(inner, &revision, &mut plan, prepared, &pin);
         self.write_store(inner, prepared, &pin);
         if let Some(turn) = &revision.turn {
@@ -782,6 +781,7 @@ impl Core {
         gauges.events.store(gauges.events.load(Relaxed) + count as u64, Relaxed);
         gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
         gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
+        gauges.open_bytes.store(self.ring.untold_bytes(), Relaxed);
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
         drop(pin);
         if revision.turn.is_some() {
@@ -792,14 +792,14 @@ impl Core {
     }
 
     fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared], pin: &Guard) {
-        let seqs = std::mem::take(&mut plan.seqs);
-        let last = seqs.len() - 1;
+        let seqs = plan.seqs.take();
         let marks = usize::from(revision.turn.is_some());
+        let last = prepared.len() + 2 * marks - 1;
         let events = seqs.iter().enumerate().map(|(at, seq)| {
             if let Some(turn) = &revision.turn {
                 let phase = if at == 0 { Some(Phase::Begin) } else { (at == last).then_some(Phase::End) };
                 if let Some(phase) = phase {
-                    return (Event::resync_mark(&turn.mark(phase), *seq), 0);
+                    return (Event::resync_mark(&turn.mark(phase), seq), 0);
                 }
             }
             let one = &prepared[at - marks];
@@ -807,14 +807,13 @@ impl Core {
             if marks == 0 {
                 bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
             }
-            let cur = one.cur.as_ref().expect("made by prepare");
             // One count goes to the event, and with it the count of the version before.
             let event = Event {
                 revision: revision.revision,
-                sequence: *seq,
+                sequence: seq,
                 kind: one.kind,
                 flags: bits,
-                kv: cur.clone().into_pointer(),
+                kv: one.cur,
                 prev: if one.before.get().is_some_and(|kv| !kv.is_tombstone()) { one.before } else { VersionPtr::NULL },
                 extra: [0; 3],
             };
@@ -828,7 +827,7 @@ impl Core {
         let (mut objects, mut bytes) = (gauges.objects.load(Relaxed), gauges.version_bytes.load(Relaxed) as i64);
         let mut slot_bytes = gauges.slot_bytes.load(Relaxed);
         for one in prepared.drain(..) {
-            let cur = one.cur.expect("made by prepare");
+            let Some(cur) = one.cur.take() else { continue };
             bytes += cur.bytes() as i64 - one.before.get().map_or(0, |kv| kv.bytes() as i64);
             let seq = cur.seq();
             match one.kind {

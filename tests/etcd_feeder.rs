@@ -181,6 +181,24 @@ fn large_values_pass_and_a_long_message_comes_in_fragments() {
 }
 
 #[test]
+fn one_value_above_the_limit_raises_it() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/l/x", vec![1; 600_000]);
+    ctl.put("/l/y", "small");
+    let cache = cache("/l/");
+    let limited =
+        feeder(&etcd.url()).message_limit(100_000).backoff(Duration::from_millis(5), Duration::from_millis(50));
+    let feeder = limited.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    let newest = ctl.put("/l/x", vec![2; 1_400_000]);
+    cache.wait_until(newest, BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
+#[test]
 fn a_lease_that_expires_deletes_with_the_last_value() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
@@ -307,9 +325,11 @@ fn a_resync_can_be_requested() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     let listed = ctl.put("/r/x", "0");
-    let (cache, feeder) = follow(&etcd, "/r/");
+    let cache = cache("/r/");
+    // Progress must not come first: the same revision again is not worth a bracket.
+    let feeder = feeder(&etcd.url()).progress_requests(false).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
     let recorder = Recorder::start(&cache, Start::Now);
-    // The same revision again is not worth a bracket.
     let newest = ctl.put("/other", "0");
     feeder.request_resync();
     let (mark, inside) = recorder.resync();

@@ -4,8 +4,20 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 11] =
-    ["bytes", "error", "cache", "writer", "feeder", "read", "subscription", "batch", "wakeset", "status", "log"];
+const FILES: [&str; 12] = [
+    "bytes",
+    "error",
+    "cache",
+    "writer",
+    "feeder",
+    "read",
+    "snapshot",
+    "subscription",
+    "batch",
+    "wakeset",
+    "status",
+    "log",
+];
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -23,7 +23,7 @@ impl Backoff {
     /// The next delay, for a random number of [0, 1).
     fn delay(&mut self, random: f64) -> Duration {
         let delay = self.ceiling().mul_f64(random);
-        self.tries = (self.tries + 1).min(31);
+        self.tries = self.tries.saturating_add(1);
         delay
     }
 

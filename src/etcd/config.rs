@@ -361,6 +361,12 @@ mod tests {
     }
 
     #[test]
+    fn a_scheme_that_does_not_fit_is_told_what_fits() {
+        assert!(checked(&["http://a"], true).unwrap_err().message().contains("write https"));
+        assert!(checked(&["https://a"], false).unwrap_err().message().contains("with tls()"));
+    }
+
+    #[test]
     fn passwords_do_not_show() {
         let error = checked(&["http://app:secret@a:1"], false).unwrap_err();
         assert!(!error.message().contains("secret"));

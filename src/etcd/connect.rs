@@ -1,10 +1,11 @@
 //! Connections: one endpoint each, never the client's own balancer; and reads over them.
 
-use super::config::{Config, Options};
+use super::config::Options;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
 use etcd_client::{Client, GetOptions, GetResponse, KvClient};
 use std::future::Future;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Awaits a call of the client, at most `limit`.
@@ -53,14 +54,21 @@ impl Header {
 /// The connection for lists and single reads; the watch has its own.
 #[derive(Clone)]
 pub(super) struct Reader {
+    url: Rc<str>,
     kv: KvClient,
     timeout: Duration,
 }
 
 impl Reader {
-    pub(super) fn new(client: &Client, config: &Config, message_limit: usize) -> Reader {
+    pub(super) fn new(url: &str, client: &Client, options: &Options, message_limit: usize) -> Reader {
         let kv = client.kv_client().max_decoding_message_size(message_limit);
-        Reader { kv, timeout: config.options.request_timeout }
+        Reader { url: url.into(), kv, timeout: options.request_timeout }
+    }
+
+    /// A new connection to the same endpoint.
+    pub(super) async fn again(&self, options: &Options) -> Result<Reader, Failure> {
+        let client = dial(options, &self.url).await?;
+        Ok(Reader::new(&self.url, &client, options, options.message_limit))
     }
 
     /// A range read. It is linearizable unless `options` say otherwise.

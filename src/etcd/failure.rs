@@ -164,6 +164,7 @@ mod tests {
             (11, "etcdserver: mvcc: required revision has been compacted", Class::Compacted(0)),
             (11, "etcdserver: mvcc: required revision is a future revision", Class::Future),
             (16, "etcdserver: invalid auth token", Class::Authenticate),
+            (16, "whatever a proxy says", Class::Authenticate),
             (3, "etcdserver: revision of auth store is old", Class::Authenticate),
             (3, "etcdserver: authentication failed, invalid user ID or password", Class::Credentials),
             (3, "etcdserver: user name is empty", Class::Credentials),

@@ -100,8 +100,11 @@ impl<'a> Feed<'a> {
             let over = self.session().await;
             self.readers.send_replace(None);
             let Err(failure) = over else { return };
-            if failure.class == Class::Closed {
-                return;
+            match failure.class {
+                Class::Closed => return,
+                // One key alone is longer than the limit.
+                Class::TooLarge(length) if self.raise_limit(length) => continue,
+                _ => {}
             }
             let delay = self.failed(&failure);
             tokio::time::sleep(delay).await;
@@ -158,7 +161,7 @@ impl<'a> Feed<'a> {
             Err(failure) => return Err(failure),
         }
         self.report.endpoint = url.to_owned();
-        Ok(Reader::new(&client, self.config, self.message_limit))
+        Ok(Reader::new(url, &client, &self.config.options, self.message_limit))
     }
 
     /// What must be done before the watch can go on.
@@ -360,7 +363,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// A message was too long: what to change, or the failure if nothing can be.
+    /// A message on the watch was too long: what to change, or the failure if nothing can be.
     pub(super) fn lengthen(&mut self, length: u64, failure: Failure) -> Result<(), Failure> {
         if !self.fragment {
             self.fragment = true;
@@ -368,13 +371,18 @@ impl<'a> Feed<'a> {
             tracing::info!(length, limit = self.message_limit, "a long message: opening the watch with fragments");
             return Ok(());
         }
-        let wanted = usize::try_from(length).unwrap_or(usize::MAX).max(self.message_limit.saturating_mul(2));
+        if self.raise_limit(length) { Ok(()) } else { Err(failure) }
+    }
+
+    /// Takes longer messages from now on; false if this one is too long for any limit.
+    fn raise_limit(&mut self, length: u64) -> bool {
         if self.message_limit >= LONGEST_MESSAGE || length > LONGEST_MESSAGE as u64 {
-            return Err(failure);
+            return false;
         }
+        let wanted = usize::try_from(length).unwrap_or(LONGEST_MESSAGE).max(self.message_limit.saturating_mul(2));
         self.message_limit = wanted.min(LONGEST_MESSAGE);
         tracing::info!(length, limit = self.message_limit, "a long message: raising the limit");
-        Ok(())
+        true
     }
 }
 

@@ -68,8 +68,7 @@ impl Feeder {
     /// Stops the feeder: no call to etcd is made after it returns, and whoever waits on the cache is
     /// told that it is closed. It takes at most 2 seconds; stopping twice does nothing.
     pub fn stop(&self) {
-        // In a forked child the thread does not exist.
-        if self.process != std::process::id() {
+        if self.is_forked() {
             return;
         }
         self.shared.stop.notify_one();
@@ -89,7 +88,14 @@ impl Feeder {
 
     /// Lists everything again and publishes the difference, as soon as there is a connection.
     pub fn request_resync(&self) {
-        self.shared.request_resync();
+        if !self.is_forked() {
+            self.shared.request_resync();
+        }
+    }
+
+    /// In a forked child the thread does not exist, and a lock may be held by nobody for ever.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// What it did so far.
@@ -100,12 +106,16 @@ impl Feeder {
     /// Why it is not following etcd now, if it is not: the code, and the text that
     /// `Cache::status` shows.
     pub fn last_error(&self) -> Option<Error> {
+        if self.is_forked() {
+            let text = "the feeder belongs to the parent process; start one in the child";
+            return Some(Error::new(Code::Closed, text));
+        }
         self.shared.last_error()
     }
 
     /// Whether its thread has ended: by stop, or because the cache was closed.
     pub fn is_stopped(&self) -> bool {
-        self.process != std::process::id() || self.shared.has_ended()
+        self.is_forked() || self.shared.has_ended()
     }
 }
 
@@ -165,6 +175,6 @@ async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
         () = shared.stop.notified() => {}
         () = closed => {}
         () = work => {}
-        () = tickets::serve(writer, of_tickets, &config.range, shared) => {}
+        () = tickets::serve(writer, of_tickets, config, shared) => {}
     }
 }

@@ -134,7 +134,7 @@ impl Feed<'_> {
     fn look_at_demand(&self, pulse: &mut Pulse) {
         let wanted = self.writer.borrow().demand().progress_until;
         if wanted > pulse.wanted && wanted > self.point() {
-            pulse.asked -= IMPATIENT;
+            pulse.asked = pulse.asked.checked_sub(IMPATIENT).unwrap_or(pulse.asked);
         }
         pulse.wanted = wanted;
     }
@@ -220,12 +220,12 @@ impl Feed<'_> {
             member: header.member_id,
         });
         pulse.newest = pulse.newest.max(header.revision);
+        self.newest_seen = self.newest_seen.max(header.revision);
         if response.created {
             pulse.created = true;
             if header.revision + 1 < from && self.went_back(reader).await? {
                 return Ok(Some(End::Resync(ResyncReason::HistoryReset)));
             }
-            self.newest_seen = self.newest_seen.max(header.revision);
             pulse.newest = pulse.newest.max(self.newest_seen);
             self.live();
         }

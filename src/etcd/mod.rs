@@ -16,6 +16,9 @@
 //! was; where that cannot be, it lists again and publishes the difference as one revision between
 //! two RESYNC marks (see [`ResyncReason`](crate::ResyncReason)).
 //!
+//! etcd checks a permission when a watch is opened, not later: a cache goes on receiving events after
+//! the user's role was revoked or its token expired, until the next reconnect.
+//!
 //! | module | holds |
 //! | --- | --- |
 //! | `config` | the options and their checks |

@@ -11,7 +11,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | enter: fetch_or(INSIDE) | leave: fetch_and(!INSIDE) | Acquire / Release: `Own` is handed over |
+//! | enter: compare_exchange(0, INSIDE) | leave: compare_exchange(INSIDE, 0), else fetch_and(!INSIDE) | Acquire / Release: `Own` is handed over |
 //! | free: close, then fetch_or(FREED) | leave | AcqRel: exactly one of the two frees |
 //!
 //! `free` closes before it sets FREED: until then nobody else frees, so the handle is there.
@@ -219,22 +219,26 @@ pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O::C, what: &str) ->
         return Err(forked());
     }
     // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
-    let before = handle.head.state.fetch_or(INSIDE, Ordering::Acquire);
-    if before & INSIDE != 0 {
-        return Err(Error::new(
+    if let Err(before) = handle.head.state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+        return Err(refused::<O>(before, what));
+    }
+    let guard = Guard(handle);
+    debug::panic_point();
+    Ok(guard)
+}
+
+#[cold]
+fn refused<O: Object>(state: u32, what: &str) -> Error {
+    if state & INSIDE != 0 {
+        return Error::new(
             Code::Busy,
             format!(
                 "{what} is in use by another thread; a {} is for one at a time. Try again when that call is over.",
                 O::NAME
             ),
-        ));
+        );
     }
-    let guard = Guard(handle);
-    if before & (POISONED | FREED) != 0 {
-        return Err(if before & FREED != 0 { wrong::<O>(what, "was freed") } else { poisoned::<O>(what) });
-    }
-    debug::panic_point();
-    Ok(guard)
+    if state & FREED != 0 { wrong::<O>(what, "was freed") } else { poisoned::<O>(what) }
 }
 
 impl<O: Object> Deref for Guard<'_, O> {
@@ -261,7 +265,11 @@ impl<O: Object> Drop for Guard<'_, O> {
         if std::thread::panicking() {
             state.fetch_or(POISONED, Ordering::Relaxed);
         }
-        // Release: partner of the Acquire in `exclusive`; Acquire: of the Release in `free`.
+        // Release: partner of the Acquire in `exclusive`.
+        if state.compare_exchange(INSIDE, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        // Acquire: partner of the Release in `free`.
         if state.fetch_and(!INSIDE, Ordering::AcqRel) & FREED != 0 {
             // SAFETY: `free` saw INSIDE and left it to us; its caller promises that nobody uses it any more.
             unsafe { destroy::<O>(std::ptr::from_ref(self.0).cast_mut()) };

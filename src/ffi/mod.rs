@@ -7,7 +7,7 @@
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
 //! | bytes | byte strings and sized structs of the caller |
 //! | count | the test build's counts |
-//! | cache, writer, feeder, read, subscription, batch, wakeset, status, log | one object each |
+//! | cache, writer, feeder, read, snapshot, subscription, batch, wakeset, status, log | one object each |
 //!
 //! Every exported function is `frame(name, error, body)`: the body checks what it was given, takes a guard of
 //! the handle, calls the core and writes the outputs last (I10). All of them share one safety contract, the
@@ -25,6 +25,7 @@ mod feeder;
 mod handle;
 mod log;
 mod read;
+mod snapshot;
 mod status;
 mod subscription;
 mod wakeset;

@@ -1,4 +1,4 @@
-//! Reads: one key, a range, a count, a snapshot.
+//! Reads of the newest state or of one revision: a key, a range, a count.
 //!
 //! A key-value that C holds is the stored version itself. `KeyValue` is one pointer to it, so handing one out
 //! is giving its count away, and releasing it is taking the count back.
@@ -10,7 +10,7 @@ use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
 use super::error::{answer, call, invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
-use crate::{KeyValue, KeyValueRef, Page, Range, Read, Result, Snapshot};
+use crate::{KeyValue, Page, Range, Read, Result};
 use std::ffi::c_void;
 
 /// A stored key-value: immutable. The same struct in events, pages and snapshots.
@@ -133,16 +133,6 @@ pub struct watchcore_page {
     _private: [u8; 0],
 }
 
-/// The state at one revision; it never changes. Made by watchcore_snapshot_new.
-pub struct watchcore_snapshot {
-    _private: [u8; 0],
-}
-
-/// A walk over a snapshot in key order. Made by watchcore_iterator_new.
-pub struct watchcore_iterator {
-    _private: [u8; 0],
-}
-
 /// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so.
 /// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 /// `kv` with watchcore_key_value_release.
@@ -161,6 +151,11 @@ pub unsafe extern "C" fn watchcore_cache_get(
         // SAFETY: the caller's promise.
         let (size, key) = unsafe { (check_out_struct(answer)?, slice::<u8>(key, key_length, "key")?) };
         let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
+        if size < size_of::<watchcore_answer>() {
+            return Err(invalid(format!(
+                "watchcore_answer has size {size}, without room for the key-value. Initialise it with its _INIT macro."
+            )));
+        }
         // SAFETY: the caller's promise.
         let (mode, options) = unsafe { read_mode(read, false)? };
         // SAFETY: the caller's promise.
@@ -252,11 +247,7 @@ pub unsafe extern "C" fn watchcore_cache_count(
         let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
         let found = match mode {
             Read::Any => cache.count(&range, mode)?,
-            Read::AtLeast(revision) | Read::Exact(revision) => {
-                let cache = cache.leave();
-                cache.wait_until(revision, timeout(options.timeout_ms)?)?;
-                cache.count(&range, mode)?
-            }
+            _ => cache.leave().count_within(&range, mode, timeout(options.timeout_ms)?)?,
         };
         // SAFETY: NULL or writable by the caller's promise, and `count` is not NULL.
         unsafe {
@@ -334,174 +325,6 @@ pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
     unsafe { handle::free::<PageObject>(Fun::watchcore_page_free, page) }
 }
 
-/// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
-/// freed.
-/// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_new(
-    cache: *const watchcore_cache,
-    snapshot: *mut *mut watchcore_snapshot,
-    error: *mut watchcore_error,
-) -> i32 {
-    let body = || {
-        check_out(snapshot, "snapshot")?;
-        // SAFETY: the caller's promise.
-        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.snapshot()?;
-        // SAFETY: checked above.
-        unsafe { snapshot.write(handle::new::<SnapshotObject>(made, ())) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_new, error, body) }
-}
-
-/// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_revision(snapshot: *const watchcore_snapshot) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_snapshot(Fun::watchcore_snapshot_revision, snapshot, |s| s.position().revision) }
-}
-
-/// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_epoch(snapshot: *const watchcore_snapshot) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_snapshot(Fun::watchcore_snapshot_epoch, snapshot, |s| s.position().epoch) }
-}
-
-/// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
-/// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_get(
-    snapshot: *const watchcore_snapshot,
-    key: *const c_void,
-    key_length: usize,
-    found: *mut u32,
-    kv: *mut *const watchcore_key_value,
-    error: *mut watchcore_error,
-) -> i32 {
-    let body = || {
-        check_out(kv, "kv")?;
-        // SAFETY: the caller's promise.
-        let key = unsafe { slice::<u8>(key, key_length, "key")? };
-        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
-        // SAFETY: the caller's promise.
-        let snapshot = unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot")? };
-        let value = snapshot.get(key).map_or(std::ptr::null(), |k| lend(&k));
-        // SAFETY: checked above; NULL or writable by the caller's promise.
-        unsafe {
-            kv.write(value);
-            write_optional(found, !value.is_null() as u32);
-        }
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_get, error, body) }
-}
-
-/// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_count(
-    snapshot: *const watchcore_snapshot,
-    range: *const watchcore_range,
-    count: *mut u64,
-    error: *mut watchcore_error,
-) -> i32 {
-    let body = || {
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
-        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
-        // SAFETY: checked above.
-        unsafe { count.write(snapshot.count(&range)) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_count, error, body) }
-}
-
-/// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
-/// the cache was freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapshot) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<SnapshotObject>(Fun::watchcore_snapshot_free, snapshot) }
-}
-
-/// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
-/// ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_iterator_new(
-    snapshot: *const watchcore_snapshot,
-    range: *const watchcore_range,
-    iterator: *mut *mut watchcore_iterator,
-    error: *mut watchcore_error,
-) -> i32 {
-    let body = || {
-        check_out(iterator, "iterator")?;
-        // SAFETY: the caller's promise.
-        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
-        let walk = Walk::new((*snapshot).clone(), &range);
-        // SAFETY: checked above.
-        unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_iterator_new, error, body) }
-}
-
-/// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
-/// `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
-/// Codes: INVALID_ARGUMENT, BUSY.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_iterator_next(
-    iterator: *mut watchcore_iterator,
-    items: *mut *const watchcore_key_value,
-    capacity: usize,
-    count: *mut usize,
-    error: *mut watchcore_error,
-) -> i32 {
-    let body = || {
-        check_out(items, "items")?;
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
-        let mut walk = unsafe { handle::exclusive::<IteratorObject>(iterator, "iterator")? };
-        let mut filled = 0;
-        while filled < capacity {
-            let Some(kv) = walk.next() else { break };
-            // SAFETY: `items` has room for `capacity` pointers by the caller's promise.
-            unsafe { items.add(filled).write(kv) };
-            filled += 1;
-        }
-        // SAFETY: checked above.
-        unsafe { count.write(filled) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_iterator_next, error, body) }
-}
-
-/// Ends a walk; NULL does nothing. Never blocks. Any thread.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_iterator_free(iterator: *mut watchcore_iterator) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<IteratorObject>(Fun::watchcore_iterator_free, iterator) }
-}
-
-pub(super) struct SnapshotObject;
-
-impl Object for SnapshotObject {
-    type C = watchcore_snapshot;
-    type Shared = Snapshot;
-    type Own = ();
-    const KIND: u32 = 0x5743_0005;
-    const NAME: &'static str = "watchcore_snapshot";
-    fn close(_: &Snapshot) {}
-}
-
 pub(super) struct PageObject;
 
 impl Object for PageObject {
@@ -511,38 +334,6 @@ impl Object for PageObject {
     const KIND: u32 = 0x5743_0006;
     const NAME: &'static str = "watchcore_page";
     fn close(_: &Page) {}
-}
-
-pub(super) struct IteratorObject;
-
-impl Object for IteratorObject {
-    type C = watchcore_iterator;
-    type Shared = ();
-    type Own = Walk;
-    const KIND: u32 = 0x5743_0007;
-    const NAME: &'static str = "watchcore_iterator";
-    fn close(_: &()) {}
-}
-
-/// A walk that owns the snapshot it walks over.
-pub(super) struct Walk {
-    /// Borrows from `snapshot`; declared before it, so dropped before it.
-    items: Box<dyn Iterator<Item = KeyValueRef<'static>> + Send>,
-    /// Boxed: it must not move while `items` borrows from it.
-    _snapshot: Box<Snapshot>,
-}
-
-impl Walk {
-    fn new(snapshot: Snapshot, range: &Range) -> Walk {
-        let snapshot = Box::new(snapshot);
-        // SAFETY: the box is kept beside the borrow, is never moved out of or changed, and goes after it.
-        let borrowed: &'static Snapshot = unsafe { &*std::ptr::from_ref(&*snapshot) };
-        Walk { items: Box::new(borrowed.range(range)), _snapshot: snapshot }
-    }
-
-    fn next(&mut self) -> Option<*const watchcore_key_value> {
-        self.items.next().map(|kv| lend(&kv))
-    }
 }
 
 // `KeyValue` is a pointer to what C sees.
@@ -555,7 +346,7 @@ fn give(kv: KeyValue) -> *const watchcore_key_value {
 }
 
 /// Lends a key-value to C.
-fn lend(kv: &KeyValue) -> *const watchcore_key_value {
+pub(super) fn lend(kv: &KeyValue) -> *const watchcore_key_value {
     kv.as_raw().cast()
 }
 
@@ -572,14 +363,6 @@ fn items(page: &Page) -> &[*const watchcore_key_value] {
 unsafe fn of_page<T: Copy>(fun: Fun, page: *const watchcore_page, otherwise: T, body: impl FnOnce(&Page) -> T) -> T {
     // SAFETY: the caller's promise.
     answer(fun, otherwise, || unsafe { handle::shared::<PageObject>(page, "page") }.map_or(otherwise, |p| body(&p)))
-}
-
-/// The frame of the snapshot's accessors.
-///
-/// Safety: `snapshot` is NULL or a snapshot that was not freed.
-unsafe fn of_snapshot(fun: Fun, snapshot: *const watchcore_snapshot, body: impl FnOnce(&Snapshot) -> u64) -> u64 {
-    // SAFETY: the caller's promise.
-    answer(fun, 0, || unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot") }.map_or(0, |s| body(&s)))
 }
 
 /// The keys that a kind and its bytes select.
@@ -607,7 +390,7 @@ pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_
 }
 
 /// Safety: `range` is NULL or valid, and its pointers are readable.
-unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
+pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
     if range.is_null() {
         return Ok(Range::all());
     }

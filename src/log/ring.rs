@@ -6,7 +6,8 @@
 //! The directory's own counts are the tokens in [`RingWriter::live`].
 //!
 //! A revision longer than the ring gets a longer directory: nothing is evicted for it. The segments
-//! before it then go one for one with those after; when it is the oldest, all of it goes at once.
+//! before it then go one for one with those after; when it is the oldest, all of it goes at once,
+//! and so it does where another giant comes and M younger segments follow it.
 //!
 //! | writer step, in this order | reader step | order |
 //! | --- | --- | --- |
@@ -118,7 +119,7 @@ pub(crate) struct Ring {
     /// See the contract, section 1: "oldest".
     oldest_revision: AtomicU64,
     history: Published<History>,
-    /// Sequence number of the newest resync mark, 0 for none: stored before head.
+    /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
     newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
 }
@@ -132,10 +133,12 @@ impl Ring {
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let token = TokenRef::new(first);
         let writer = RingWriter {
-            live: VecDeque::from([Live { token: token.clone(), giant: false }]),
+            live: VecDeque::from([Live { token: token.clone(), giant: 0 }]),
             segments,
             directory_size: segments,
+            base: slots,
             fill: 0,
+            token_base: slots,
             segment_bytes,
             current_bytes: 0,
         };
@@ -299,7 +302,8 @@ pub(crate) fn progress_of(word: u64, epoch: u64) -> u64 {
 
 struct Live {
     token: TokenRef,
-    giant: bool,
+    /// 0, or the number of the giant revision that it was opened for.
+    giant: u64,
 }
 
 /// The writer's side of the ring.
@@ -309,21 +313,54 @@ pub(crate) struct RingWriter {
     /// M.
     segments: u64,
     directory_size: u64,
-    /// Slots used in the newest segment.
+    /// Base of the newest segment, and slots used in it.
+    base: u64,
     fill: u64,
+    /// Base of the segment whose token is published.
+    token_base: u64,
     /// A segment also closes at this many bytes.
     segment_bytes: u64,
     current_bytes: u64,
 }
 
+/// The sequence numbers of one revision: runs of consecutive ones.
+pub(crate) struct Seqs {
+    first: Range<u64>,
+    more: Vec<Range<u64>>,
+}
+
+impl Seqs {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.first.clone().chain(self.more.iter().cloned().flatten())
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first.start
+    }
+
+    pub(crate) fn take(&mut self) -> Seqs {
+        std::mem::replace(self, Seqs { first: 0..0, more: Vec::new() })
+    }
+
+    fn add(&mut self, run: Range<u64>) {
+        match (run.is_empty(), self.first.is_empty()) {
+            (true, _) => {}
+            (_, true) => self.first = run,
+            _ => self.more.push(run),
+        }
+    }
+}
+
 /// Where the events of one revision go, and what had to be allocated for that.
 pub(crate) struct Plan {
-    pub(crate) seqs: Vec<u64>,
+    pub(crate) seqs: Seqs,
     opened: Vec<TokenRef>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     closed: Vec<u64>,
     directory: Option<Box<Directory>>,
     giant: bool,
+    /// How many of the oldest segments go first.
+    evicted: usize,
     fill: u64,
     bytes: u64,
 }
@@ -337,20 +374,23 @@ impl RingWriter {
     pub(crate) fn plan(&self, ring: &Ring, sizes: impl ExactSizeIterator<Item = u64>) -> Plan {
         let count = sizes.len() as u64;
         let slots = ring.slots;
-        let fits = count <= slots / 8;
+        let short = count <= slots / 8;
+        let mut base = self.base;
+        let start = base + self.fill;
         let mut plan = Plan {
-            seqs: Vec::with_capacity(count as usize),
+            seqs: Seqs { first: start..start, more: Vec::new() },
             opened: Vec::new(),
             closed: Vec::new(),
             directory: None,
             giant: false,
+            evicted: 0,
             fill: self.fill,
             bytes: self.current_bytes,
         };
-        let mut base = self.newest().base();
+        let mut run = start..start;
         for (at, size) in sizes.enumerate() {
             // A short revision never straddles: whether it fits is asked once, before its first event.
-            let full = if fits {
+            let full = if short {
                 at == 0 && (plan.fill + count > slots || plan.bytes >= self.segment_bytes)
             } else {
                 plan.fill == slots || plan.bytes >= self.segment_bytes
@@ -362,19 +402,29 @@ impl RingWriter {
                 let segment = SegmentRef::new(base, slots as usize, end, ring.held.clone());
                 plan.opened.push(TokenRef::new(segment));
                 (plan.fill, plan.bytes) = (0, 0);
+                plan.seqs.add(std::mem::replace(&mut run, base..base));
             }
-            plan.seqs.push(base + plan.fill);
+            run.end += 1;
             plan.fill += 1;
             plan.bytes += size;
         }
+        plan.seqs.add(run);
+        if !plan.opened.is_empty() {
+            self.plan_directory(&mut plan);
+        }
+        plan
+    }
+
+    /// What must go, and whether another directory is due: a giant revision needs a longer one; when
+    /// the last giant is gone, a short one follows.
+    fn plan_directory(&self, plan: &mut Plan) {
         let opened = plan.opened.len() as u64;
         plan.giant = opened + 1 > self.segments;
-        let ordinary = self.live.iter().filter(|live| !live.giant).count() as u64;
-        let giants = self.live.len() as u64 - ordinary;
-        let oldest_is_giant = self.live.front().is_some_and(|live| live.giant);
+        plan.evicted = self.leaving(opened, plan.giant);
+        let stay = self.live.len() - plan.evicted;
         let size = if plan.giant {
-            self.live.len() as u64 + opened + self.segments + 1
-        } else if giants == 0 || (oldest_is_giant && ordinary + opened > self.segments) {
+            stay as u64 + opened + self.segments + 1
+        } else if self.live.iter().skip(plan.evicted).all(|live| live.giant == 0) {
             self.segments
         } else {
             self.directory_size
@@ -382,7 +432,25 @@ impl RingWriter {
         if size != self.directory_size {
             plan.directory = Some(Box::new(Directory::new(size)));
         }
-        plan
+    }
+
+    /// How many of the oldest segments go when `opened` new ones come: of ordinary segments at most M
+    /// stay; those of one giant go together. A giant evicts only what M younger segments follow, so
+    /// that one giant evicts nothing and many do not add up (I9).
+    fn leaving(&self, opened: u64, giant: bool) -> usize {
+        let mut ordinary = self.live.iter().filter(|live| live.giant == 0).count() as u64;
+        let mut gone = 0;
+        loop {
+            let id = self.live[gone].giant;
+            let group = if id == 0 { 1 } else { self.live.range(gone..).take_while(|live| live.giant == id).count() };
+            let stay = self.live.len() - gone - group;
+            let goes = if giant { stay as u64 >= self.segments } else { stay > 0 && ordinary + opened > self.segments };
+            if !goes {
+                return gone;
+            }
+            gone += group;
+            ordinary -= u64::from(id == 0);
+        }
     }
 
     /// Commit, step 1: makes room and writes the events. Nothing here can fail.
@@ -395,14 +463,16 @@ impl RingWriter {
         events: impl Iterator<Item = (Event, u64)>,
         pin: &Guard,
     ) {
-        self.make_room(ring, plan, pin);
+        if !plan.opened.is_empty() {
+            self.make_room(ring, plan, pin);
+        }
         let mut opened = std::mem::take(&mut plan.opened).into_iter();
         let mut closed = std::mem::take(&mut plan.closed).into_iter();
-        let giant_from = plan.giant;
+        let giant = if plan.giant { self.base } else { 0 };
         for (event, bytes) in events {
             while event.sequence >= self.newest().limit() {
                 let (Some(token), Some(len)) = (opened.next(), closed.next()) else { break };
-                self.open(ring, token, len, giant_from, pin);
+                self.open(ring, token, len, giant, pin);
             }
             self.newest().write(event, bytes);
         }
@@ -412,19 +482,8 @@ impl RingWriter {
 
     /// Evicts what the new segments displace, and puts a new directory in place where one is due.
     fn make_room(&mut self, ring: &Ring, plan: &mut Plan, pin: &Guard) {
-        let opened = plan.opened.len() as u64;
-        if !plan.giant {
-            loop {
-                let ordinary = self.live.iter().filter(|live| !live.giant).count() as u64;
-                if ordinary + opened <= self.segments || self.live.len() <= 1 {
-                    break;
-                }
-                let giant = self.live[0].giant;
-                self.evict(ring, pin);
-                while giant && self.live.len() > 1 && self.live[0].giant {
-                    self.evict(ring, pin);
-                }
-            }
+        for _ in 0..plan.evicted {
+            self.evict(ring, pin);
         }
         if let Some(directory) = plan.directory.take() {
             self.directory_size = directory.entries.len() as u64;
@@ -457,7 +516,7 @@ impl RingWriter {
         reclaim::retire(pin, Box::new(move || drop(token)));
     }
 
-    fn open(&mut self, ring: &Ring, token: TokenRef, closed: u64, giant: bool, pin: &Guard) {
+    fn open(&mut self, ring: &Ring, token: TokenRef, closed: u64, giant: u64, pin: &Guard) {
         let before = self.live.back().expect("never empty");
         before.token.segment().close(closed as u32);
         // Linked before the first write into it: whoever holds token k holds k+1.
@@ -465,6 +524,7 @@ impl RingWriter {
         let segment = token.segment();
         // Release: partner of the load in `entry`.
         ring.directory.load(pin).entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), Release);
+        self.base = segment.base();
         self.live.push_back(Live { token, giant });
     }
 
@@ -475,11 +535,11 @@ impl RingWriter {
 
     /// Commit, step 3: one store makes everything of the revision visible; then the token.
     pub(crate) fn publish_head(&mut self, ring: &Ring, pin: &Guard) {
-        let head = self.newest().base() + self.fill;
         // Release: partner of `head`.
-        ring.head.store(head, Release);
-        let newest = &self.live.back().expect("never empty").token;
-        if ring.token.load(pin).segment().base() != newest.segment().base() {
+        ring.head.store(self.base + self.fill, Release);
+        if self.token_base != self.base {
+            self.token_base = self.base;
+            let newest = &self.live.back().expect("never empty").token;
             // After the head: a token k+1 with a head in k would hold too little.
             ring.token.replace(Box::new(newest.clone()), pin);
         }
@@ -496,13 +556,19 @@ impl RingWriter {
 
     /// Publishes the epochs, before the head that covers the newest mark.
     pub(crate) fn set_history(&self, ring: &Ring, history: Box<History>, pin: &Guard) {
-        let mark = history.turns.last().map_or(0, |turn| turn.seq);
+        // The end of the bracket: a batch that begins inside it must see that mark too.
+        let mark = if history.turns.is_empty() { 0 } else { self.base + self.fill - 1 };
         ring.history.replace(history, pin);
         // Release: partner of `newest_mark`, which is read after head.
         ring.newest_mark.store(mark, Release);
     }
 
-    /// Window now: slots in use, for the statistics.
+    /// Bytes of the newest segment that are not in the cache's sum yet.
+    pub(crate) fn untold_bytes(&self) -> u64 {
+        self.newest().untold()
+    }
+
+    /// Window now: segments, for the statistics.
     pub(crate) fn segments_live(&self) -> usize {
         self.live.len()
     }

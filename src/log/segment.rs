@@ -47,7 +47,9 @@ pub(crate) struct Segment {
     cells: Box<[Cell]>,
     /// Slots of the store that were forgotten while this segment was the newest.
     forgotten: Mutex<Vec<SlotPtr>>,
+    /// Bytes that go with this segment; what of them is in `held`.
     bytes: AtomicU64,
+    told: AtomicU64,
     held: Arc<Held>,
     #[cfg(loom)]
     track: Box<[loom::cell::UnsafeCell<()>]>,
@@ -66,6 +68,7 @@ impl Segment {
             cells: (0..slots).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
             forgotten: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(own as u64),
+            told: AtomicU64::new(own as u64),
             held,
             #[cfg(loom)]
             track: (0..slots).map(|_| loom::cell::UnsafeCell::new(())).collect(),
@@ -94,6 +97,7 @@ impl Segment {
     /// Leaves the segment with `len` slots in use. Only the writer, before a head beyond it.
     pub(crate) fn close(&self, len: u32) {
         self.len.store(len, Relaxed);
+        self.tell();
     }
 
     /// Writes the slot of `event.sequence`. Only the writer, once, above the head.
@@ -107,9 +111,16 @@ impl Segment {
         self.account(extra_bytes);
     }
 
+    /// Only the writer counts here; what is not told yet is told when the segment is left.
     fn account(&self, more: u64) {
-        self.bytes.fetch_add(more, Relaxed);
-        self.held.segment_bytes.fetch_add(more, Relaxed);
+        self.bytes.store(self.bytes.load(Relaxed) + more, Relaxed);
+    }
+
+    /// Adds to the cache's sum what this segment did not tell yet.
+    pub(crate) fn tell(&self) {
+        let untold = self.bytes.load(Relaxed) - self.told.load(Relaxed);
+        self.told.store(self.told.load(Relaxed) + untold, Relaxed);
+        self.held.segment_bytes.fetch_add(untold, Relaxed);
     }
 
     /// The events with these sequence numbers, all below a head that the caller loaded.
@@ -134,8 +145,9 @@ impl Segment {
         lock(&self.forgotten).push(slot);
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes.load(Relaxed)
+    /// Bytes that are not in the cache's sum yet.
+    pub(crate) fn untold(&self) -> u64 {
+        self.bytes.load(Relaxed) - self.told.load(Relaxed)
     }
 }
 
@@ -154,7 +166,7 @@ impl Drop for Segment {
             slot.destroy();
         }
         self.held.segments.fetch_sub(1, Relaxed);
-        self.held.segment_bytes.fetch_sub(self.bytes(), Relaxed);
+        self.held.segment_bytes.fetch_sub(self.told.load(Relaxed), Relaxed);
     }
 }
 

@@ -61,10 +61,14 @@ pub(crate) struct Numbers {
     pub(crate) lease: i64,
 }
 
+/// Bytes of a version: its lengths are limited, so this never overflows.
+const fn size(key_length: usize, value_length: usize) -> usize {
+    let align = align_of::<Version>();
+    (size_of::<Version>() + key_length + value_length + align - 1) & !(align - 1)
+}
+
 fn layout(key_length: usize, value_length: usize) -> Layout {
-    let payload = Layout::array::<u8>(key_length + value_length).expect("lengths are checked");
-    let (layout, _) = Layout::new::<Version>().extend(payload).expect("lengths are checked");
-    layout.pad_to_align()
+    Layout::from_size_align(size(key_length, value_length), align_of::<Version>()).expect("lengths are limited")
 }
 
 /// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
@@ -117,6 +121,21 @@ impl KeyValue {
             (*place).track.with_mut(|_| ());
             KeyValue(NonNull::new_unchecked(place))
         }
+    }
+
+    /// A version with two counts: one for its event, one for its slot. Both are taken by
+    /// [`VersionPtr::take`].
+    pub(crate) fn new_twice(
+        key: &[u8],
+        value: Option<&[u8]>,
+        numbers: Numbers,
+        seq: u64,
+        older: VersionPtr,
+    ) -> VersionPtr {
+        let version = KeyValue::new(key, value, numbers, seq, older);
+        // Relaxed: nobody else has it yet; whoever gets it, gets it by a Release store.
+        version.body().count.store(2, Relaxed);
+        version.into_pointer()
     }
 
     #[inline]
@@ -187,7 +206,7 @@ impl KeyValue {
     /// Bytes of the allocation.
     pub(crate) fn bytes(&self) -> usize {
         let head = &self.body().head;
-        layout(head.key_length as usize, head.value_length as usize).size()
+        size(head.key_length as usize, head.value_length as usize)
     }
 
     /// The version before; see the module's head for who may follow it.

@@ -46,10 +46,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub fn all() -> Filter {
-        Filter { keys: Keys::All, kinds: Vec::new(), raw: false }
-    }
-
     pub fn set(&self, builder: SubscribeBuilder) -> SubscribeBuilder {
         let builder = builder.types(&self.kinds).raw_types(self.raw);
         match &self.keys {

@@ -52,8 +52,10 @@ pub struct Sub {
     end: Option<usize>,
     seen: Position,
     whole_seen: usize,
-    /// A wait met an error, which the next poll tells; with the position of then.
-    stopped: Option<(Stop, Position)>,
+    /// A wait met a refused start, which the next poll tells.
+    refused: bool,
+    /// A wait met a loss, which the next poll tells, with `oldest` and the current revision of then.
+    stopped: Option<(u64, u64)>,
 }
 
 impl Sub {
@@ -93,6 +95,7 @@ impl Sub {
             end: None,
             seen: Position::default(),
             whole_seen: 0,
+            refused: false,
             stopped: None,
         };
         if twin.loaded {
@@ -194,16 +197,23 @@ impl Sub {
                 assert!(answer.expect("something of the initial state"));
             };
         }
-        if !matches!(self.phase, Phase::Live) || self.stopped.is_some() {
-            // The next poll says whether it was right.
-            self.held = None;
-            if let Phase::Unready = self.phase
-                && !twin.loaded
-                && self.end.is_none()
-            {
-                assert!(!answer.expect("nothing can have happened"));
-            }
-            return;
+        if self.stopped.is_some() || self.refused {
+            return assert!(answer.expect("an error is to be told"));
+        }
+        if let Phase::Unready = self.phase
+            && twin.loaded
+            && self.begin(twin, true).is_err()
+        {
+            self.refused = true;
+        }
+        if let Phase::Waits(revision) = self.phase
+            && twin.now.revision >= revision
+        {
+            self.initial(twin, twin.events.len(), twin.now);
+        }
+        if !matches!(self.phase, Phase::Live) {
+            let something = matches!(self.phase, Phase::Initial(..)) || self.refused || self.end.is_some();
+            return assert_eq!(answer.expect("not over yet"), something);
         }
         let (found, at, stop) = self.pending(twin);
         let (next, wake) = match found.first() {
@@ -214,11 +224,11 @@ impl Sub {
             assert!(answer.unwrap_or_else(|error| panic!("{error}: {found:?} {stop:?}")), "{found:?} {stop:?}");
             if !self.options.filter.is_plain() {
                 self.next = next;
-                self.held = (next < self.limit(twin) && !matches!(stop, Some(Stop::Lapped)))
-                    .then(|| twin.segment_of(next));
+                self.held =
+                    (next < self.limit(twin) && !matches!(stop, Some(Stop::Lapped))).then(|| twin.segment_of(next));
             }
             if found.is_empty() && matches!(stop, Some(Stop::Lapped)) && !self.options.filter.is_plain() {
-                self.stopped = Some((Stop::Lapped, self.real.position()));
+                self.stopped = Some((twin.oldest(), twin.now.revision));
             }
         } else if self.end.is_some() {
             assert_eq!(answer.expect_err("closed and read").code(), Code::Closed);
@@ -255,7 +265,8 @@ impl Sub {
                 // Inside a revision: the revision before.
                 let first = &twin.events[*first];
                 let rev = &twin.revs[first.rev];
-                let (epoch, revision) = rev.turn.map_or((rev.epoch, rev.revision - 1), |turn| (turn.epoch - 1, turn.from));
+                let (epoch, revision) =
+                    rev.turn.map_or((rev.epoch, rev.revision.saturating_sub(1)), |turn| (turn.epoch - 1, turn.from));
                 let most = Position { epoch, revision };
                 assert!(position <= most, "{position:?} is ahead: {first:?} was not handed out");
             }
@@ -274,6 +285,9 @@ impl Sub {
     }
 
     fn check(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+        if self.refused && !self.is_ended() {
+            return self.end_with(answer, Code::Compacted);
+        }
         if let Phase::Unready = self.phase {
             if !twin.loaded {
                 return self.nothing_or_closed(twin, answer);
@@ -349,10 +363,7 @@ impl Sub {
 
     fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
         let (found, at, stop) = self.pending(twin);
-        let (stop, found) = match self.stopped {
-            Some((stop, _)) => (Some(stop), Vec::new()),
-            None => (stop, found),
-        };
+        let (stop, found) = if self.stopped.is_some() { (Some(Stop::Lapped), Vec::new()) } else { (stop, found) };
         if found.is_empty() {
             if let Some(stop) = stop {
                 let error = answer.err().unwrap_or_else(|| panic!("{stop:?} was expected"));
@@ -367,7 +378,14 @@ impl Sub {
             self.whole_seen = at;
             return self.check_nothing(twin, answer);
         }
-        let batch = answer.unwrap_or_else(|error| panic!("{error}: {found:?} were pending"));
+        let batch = answer.unwrap_or_else(|error| {
+            let (at, held, live) = (twin.events[self.next].seq, self.held, twin.first_live);
+            panic!(
+                "{error}: {} were pending from {at}, held {held:?}, live from {live}, {:?}",
+                found.len(),
+                self.options
+            )
+        });
         assert!(!batch.is_empty(), "{} were pending", found.len());
         assert!(batch.len() <= found.len(), "{} events, {} were pending: {batch:?}", batch.len(), found.len());
         for (event, at) in batch.events().iter().zip(&found) {
@@ -414,7 +432,10 @@ impl Sub {
         let of_this = found.iter().filter(|at| twin.events[**at].rev == last.rev).count();
         if inside {
             assert!(!self.options.whole, "a whole revision was asked for");
-            assert!(rev.events.len() as u64 > twin.slots / 8 || of_this > max, "ends inside a short revision: {last:?}");
+            assert!(
+                rev.events.len() as u64 > twin.slots / 8 || of_this > max,
+                "ends inside a short revision: {last:?}"
+            );
         }
         if batch.len() > max {
             let first = &twin.events[found[0]];
@@ -464,8 +485,9 @@ impl Sub {
                 assert!(told >= before, "{told:?} {before:?}");
                 assert!(told < twin.position_at(self.next + 1).max(twin.now), "{told:?} is ahead");
                 assert_eq!(error.lost_from(), error.position() + 1, "{error}");
-                assert_eq!(error.lost_to(), (twin.oldest() - 1).max(error.lost_from()), "{error}");
-                assert_eq!((error.oldest(), error.current()), (twin.oldest(), twin.now.revision));
+                let (oldest, current) = self.stopped.unwrap_or((twin.oldest(), twin.now.revision));
+                assert_eq!(error.lost_to(), (oldest - 1).max(error.lost_from()), "{error}");
+                assert_eq!((error.oldest(), error.current()), (oldest, current));
             }
             Stop::Gap(at) => {
                 let turn = twin.events[at].turn.expect("a mark");
@@ -477,7 +499,10 @@ impl Sub {
                 assert_eq!(error.code(), Code::Resynced, "{error}");
                 let turn = twin.events[at].turn.expect("a mark");
                 assert_eq!(error.current(), turn.to);
-                assert!(Position { epoch: error.epoch(), revision: error.position() } <= Position { epoch: turn.epoch - 1, revision: turn.from });
+                assert!(
+                    Position { epoch: error.epoch(), revision: error.position() }
+                        <= Position { epoch: turn.epoch - 1, revision: turn.from }
+                );
             }
         }
     }

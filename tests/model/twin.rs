@@ -9,7 +9,7 @@ use watchcore::{Event, Kind, Position, ResyncReason, Stats};
 pub struct Kv {
     pub value: Rc<[u8]>,
     pub create: u64,
-    pub modified: u64,
+    pub(crate) modified: u64,
     pub version: u64,
     pub lease: i64,
 }
@@ -238,8 +238,7 @@ impl Twin {
     pub fn settle(&mut self, from: usize, stats: &Stats) {
         let slots = self.slots;
         for at in from..self.events.len() {
-            let (before, event) =
-                (if at == 0 { slots - 1 } else { self.events[at - 1].seq }, &self.events[at]);
+            let (before, event) = (if at == 0 { slots - 1 } else { self.events[at - 1].seq }, &self.events[at]);
             let rev = &self.revs[event.rev];
             let count = rev.events.len() as u64;
             let short = count <= slots / 8;

@@ -90,15 +90,19 @@ fn told(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
     failure.exit()
 }
 
-/// The library's log: warnings, more with `-v`.
+/// The library's log: warnings, more with `-v`; with `-vv` that of what it stands on, too.
 fn log_to_stderr(verbosity: u8) {
-    let level = match verbosity {
-        0 => tracing_subscriber::filter::LevelFilter::WARN,
-        1 => tracing_subscriber::filter::LevelFilter::DEBUG,
-        _ => tracing_subscriber::filter::LevelFilter::TRACE,
+    use tracing_subscriber::filter::{LevelFilter, Targets};
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use tracing_subscriber::util::SubscriberInitExt as _;
+    let (own, others) = match verbosity {
+        0 => (LevelFilter::WARN, LevelFilter::ERROR),
+        1 => (LevelFilter::DEBUG, LevelFilter::WARN),
+        _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
     };
-    let _ =
-        tracing_subscriber::fmt().with_max_level(level).with_writer(|| Careless).with_target(verbosity > 0).try_init();
+    let filter = Targets::new().with_target("watchcore", own).with_default(others);
+    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(|| Careless);
+    let _ = lines.with_target(verbosity > 0).finish().with(filter).try_init();
 }
 
 /// One line on standard error; nobody need read it.

@@ -146,14 +146,19 @@ impl Source {
     /// The failure of waiting since `begin` for a revision that etcd, which is
     /// in reach, does not have: None while it may still come in time.
     pub(crate) fn future(&self, revision: u64, begin: Instant, deadline: Deadline) -> Option<Failure> {
-        let reached = self.cache.status().source.etcd_revision;
         let patience = deadline.asked.unwrap_or(FUTURE);
         let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= patience);
-        if reached == 0 || reached >= revision || !over {
+        let said = self.cache.status().last_error?;
+        if !over || said.code() != Code::FutureRevision {
             return None;
         }
+        let reached = match said.current() {
+            0 => "has not reached it".to_owned(),
+            current => format!("is at {current}"),
+        };
         let message = format!(
-            "revision {revision} did not come within {patience:?}; etcd is at {reached}. Ask for a revision up to that, or wait longer with --timeout"
+            "revision {revision} did not come within {patience:?}: etcd {} {reached}. Ask for an earlier one, or wait longer with --timeout",
+            self.endpoints
         );
         Some(Failure::new(Code::FutureRevision, message))
     }

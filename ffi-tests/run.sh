@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# Runs what the Makefile built and adds up: "N passed, N failed". Called by it.
+set -uo pipefail
+out=$1 bound=$2 valgrind=$3 ways=$4 programs=$5 header=$6 lib_test=$7
+compilers=$8 c_standards=$9 cxx_compilers=${10} cxx_standards=${11}
+passed=0 failed=0
+warn=(-Wall -Wextra -Wpedantic -Werror -I"$(dirname "$header")")
+
+good() { passed=$((passed + 1)); printf 'ok     %s\n' "$1"; }
+bad() { failed=$((failed + 1)); printf 'FAILED %s\n' "$1"; }
+check() { local name=$1; shift; if "$@" >"$out/log" 2>&1; then good "$name"; else bad "$name"; head -n 20 "$out/log"; fi; }
+
+echo '== the header alone and twice'
+for compiler in $compilers; do
+    for standard in $c_standards; do
+        check "$(basename "$compiler") -std=$standard" "$compiler" -std="$standard" "${warn[@]}" -x c -c unit.c -o "$out/unit.o"
+    done
+done
+for compiler in $cxx_compilers; do
+    for standard in $cxx_standards; do
+        check "$(basename "$compiler") -std=$standard" "$compiler" -std="$standard" "${warn[@]}" -x c++ -c unit.c -o "$out/unit.o"
+    done
+done
+check 'without inline functions' "${compilers%% *}" -std=c99 "${warn[@]}" -DWATCHCORE_NO_INLINE -c unit.c -o "$out/unit.o"
+
+# $1 name, rest the command: adds the program's own sums; a crash, a hang or a missing sum is one failure.
+run() {
+    local name=$1 status sums
+    shift
+    timeout --kill-after=5 "$bound" "$@" >"$out/log" 2>&1
+    status=$?
+    sums=$(sed -n 's/^[a-z]*: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$out/log")
+    if [ "$(wc -w <<<"$sums")" != 2 ]; then
+        bad "$name: ended with $status before its sum"
+        tail -n 30 "$out/log"
+        return
+    fi
+    passed=$((passed + ${sums% *})) failed=$((failed + ${sums#* }))
+    if [ "$status" = 0 ]; then
+        printf 'ok     %s: %s tests\n' "$name" "${sums% *}"
+    else
+        [ "${sums#* }" != 0 ] || failed=$((failed + 1))
+        printf 'FAILED %s: ended with %s\n' "$name" "$status"
+        grep -v '^ok ' "$out/log" | head -n 40
+    fi
+}
+
+counts=$out/counts
+rm -f "$counts"
+for way in $ways; do
+    echo "== $way"
+    for program in $programs; do
+        built=$out/$way/$program
+        [ "$way" != valgrind ] || built=$out/static/$program
+        if [ ! -x "$built" ]; then
+            bad "$way/$program was not built"
+            continue
+        fi
+        case $way in
+            counted) WATCHCORE_COUNTS=$counts run "$way/$program" "$built" ;;
+            valgrind)
+                run "$way/$program" "$valgrind" --quiet --error-exitcode=9 --leak-check=full \
+                    --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$built"
+                ;;
+            asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "$built" ;;
+            *) run "$way/$program" "$built" ;;
+        esac
+    done
+done
+
+echo '== every exported function was called, with success, and with an error where it can fail'
+# The fallible ones are those of the header that take a watchcore_error.
+if [ -s "$counts" ]; then
+    tr '\n' ' ' <"$header" | sed 's/;/;\n/g' | sed -n 's/.*int32_t \(watchcore_[a-z_]*\)(.*watchcore_error \*error);$/\1/p' |
+        sort -u >"$out/fallible"
+    awk '{ calls[$1] += $2; good[$1] += $3; bad[$1] += $4 } END { for (f in calls) print f, calls[f], good[f], bad[f] }' \
+        "$counts" | sort >"$out/summed"
+    if [ "$(wc -l <"$out/fallible")" -lt 40 ]; then bad "only $(wc -l <"$out/fallible") fallible functions found in $header"; fi
+    while read -r name; do
+        grep -q "^$name " "$out/summed" || bad "$name is in the header and not counted"
+    done <"$out/fallible"
+    while read -r name calls successes errors; do
+        why=
+        [ "$calls" != 0 ] || why="was never called"
+        [ -n "$why" ] || [ "$successes" != 0 ] || why="never succeeded"
+        [ -n "$why" ] || ! grep -qx "$name" "$out/fallible" || [ "$errors" != 0 ] || why="never failed"
+        if [ -n "$why" ]; then bad "$name $why"; else passed=$((passed + 1)); fi
+    done <"$out/summed"
+    printf '%s functions, %s of them fallible\n' "$(wc -l <"$out/summed")" "$(wc -l <"$out/fallible")"
+else
+    bad "no counts: is $lib_test built with ffi-debug?"
+fi
+
+echo '== the example'
+if [ -x "$out/follow" ]; then
+    expected=$'0 BOOKMARK  (that was the state)\n17 ADDED /a = 1\n17 ADDED /b = 2\n18 MODIFIED /a = 3\n18 DELETED /b'
+    got=$(timeout "$bound" "$out/follow" 2>&1)
+    if [ "$got" = "$expected" ]; then good follow; else bad follow; printf '%s\n' "$got"; fi
+else
+    bad 'follow was not built'
+fi
+
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,175 @@
+package watchcore_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"watchcore"
+)
+
+func oneBatch(t testing.TB, sub *watchcore.Subscription) *watchcore.Batch {
+	t.Helper()
+	batch, err := sub.Next(bounded(t))
+	check(t, err)
+	return batch
+}
+
+func TestEventFields(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	check(t, writer.Apply(3, watchcore.Put("/a", "")))
+	check(t, writer.Apply(5, watchcore.PutExact(watchcore.KeyValue{
+		Key: []byte("/a"), Value: []byte("x"), CreateRevision: 3, ModRevision: 5, Version: 2, Lease: -7,
+	})))
+	check(t, writer.Apply(8, watchcore.Delete("/a")))
+	batch := oneBatch(t, sub)
+	defer batch.Release()
+	for i, row := range []struct {
+		text                 string
+		create, mod, version uint64
+		lease                int64
+	}{
+		{"3 ADDED /a <-", 3, 3, 1, 0},
+		{"5 MODIFIED /a x<", 3, 5, 2, -7},
+		{"8 DELETED /a -<x", 3, 5, 2, -7},
+	} {
+		e := batch.At(i)
+		want(t, "event", text(e), row.text)
+		want(t, "create revision of "+row.text, e.CreateRevision(), row.create)
+		want(t, "mod revision of "+row.text, e.ModRevision(), row.mod)
+		want(t, "version of "+row.text, e.Version(), row.version)
+		want(t, "lease of "+row.text, e.Lease(), row.lease)
+		want(t, "key of "+row.text, e.KeyString(), "/a")
+		if i > 0 && e.Sequence != batch.At(i-1).Sequence+1 {
+			t.Fatalf("sequence %d follows %d", e.Sequence, batch.At(i-1).Sequence)
+		}
+	}
+	// Absent and empty are not the same.
+	if v := batch.At(0).Value(); v == nil || len(v) != 0 {
+		t.Fatalf("an empty value is %#v", v)
+	}
+	if v := batch.At(1).PrevValue(); v == nil || len(v) != 0 {
+		t.Fatalf("an empty previous value is %#v", v)
+	}
+	if v := batch.At(0).PrevValue(); v != nil {
+		t.Fatalf("an absent previous value is %#v", v)
+	}
+	if v := batch.At(2).Value(); v != nil {
+		t.Fatalf("the value of a deletion is %#v", v)
+	}
+}
+
+func TestMarksHaveNoKey(t *testing.T) {
+	cache, _ := embedded(t)
+	sub := subscribe(t, cache)
+	batch := oneBatch(t, sub)
+	defer batch.Release()
+	e := batch.At(0)
+	want(t, "event", text(e), "0 BOOKMARK end")
+	if e.Key() != nil || e.Value() != nil || e.PrevValue() != nil || e.CreateRevision()+e.ModRevision()+e.Version() != 0 || e.Lease() != 0 {
+		t.Fatalf("a bookmark shows a key-value: %+v", e)
+	}
+	want(t, "resync of a bookmark", e.Resync(), watchcore.ResyncMark{})
+}
+
+func TestNilBatch(t *testing.T) {
+	var batch *watchcore.Batch
+	want(t, "length", batch.Len(), 0)
+	want(t, "continues", batch.Continues(), false)
+	want(t, "position", batch.Position(), watchcore.Position{})
+	want(t, "clone", batch.Clone(), nil)
+	for e := range batch.Events() {
+		t.Fatalf("an event of nil: %v", e)
+	}
+	batch.Release()
+	var page *watchcore.Page
+	want(t, "page length", page.Len(), 0)
+	want(t, "page more", page.More(), false)
+	page.Release()
+}
+
+func TestReleaseTwice(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	check(t, writer.Apply(1, watchcore.Put("/a", "")))
+	batch := oneBatch(t, sub)
+	want(t, "held", cache.Stats().UnreleasedBatches, 1)
+	batch.Release()
+	batch.Release()
+	want(t, "held after two releases", cache.Stats().UnreleasedBatches, 0)
+}
+
+// churn overwrites keys until the segments that a batch lay in are used for others.
+func churn(t testing.TB, writer *watchcore.Writer, revision uint64, revisions int) uint64 {
+	t.Helper()
+	for range revisions {
+		revision++
+		check(t, writer.Apply(revision, watchcore.Put("/a", fmt.Sprintf("other %d", revision))))
+	}
+	return revision
+}
+
+func TestCloneOwnsItsMemory(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Capacity(1024))
+	sub := subscribe(t, cache)
+	check(t, writer.Apply(1, watchcore.Put("/a", "old"), watchcore.Put("/e", "")))
+	check(t, writer.Apply(2, watchcore.Put("/a", "new"), watchcore.Delete("/e")))
+	var batches []*watchcore.Batch
+	var one watchcore.Event
+	for batch, err := range sub.Batches(bounded(t)) {
+		check(t, err)
+		batches = append(batches, batch.Clone().Clone())
+		if last := batch.At(batch.Len() - 1); last.Revision == 2 {
+			one = last.Clone()
+			break
+		}
+	}
+	position := sub.Position()
+	churn(t, writer, 2, 5000)
+	sub.Close()
+	cache.Close()
+	runtime.GC()
+	var got []string
+	for _, batch := range batches {
+		for e := range batch.Events() {
+			got = append(got, text(e))
+		}
+	}
+	want(t, "clones", lines(got...), lines(
+		"0 BOOKMARK end",
+		"1 ADDED /a old<-", "1 ADDED /e <-",
+		"2 MODIFIED /a new<old", "2 DELETED /e -<",
+	))
+	want(t, "clone of an event", text(one), "2 DELETED /e -<")
+	want(t, "position of the clone", batches[len(batches)-1].Position(), position)
+	batches[0].Release()
+	want(t, "a clone after its release", text(batches[0].At(0)), "0 BOOKMARK end")
+}
+
+func TestCloneAllocations(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	for revision := uint64(1); revision <= 100; revision++ {
+		check(t, writer.Apply(revision, watchcore.Put(fmt.Sprint("/", revision), "value")))
+	}
+	batch := oneBatch(t, sub)
+	defer batch.Release()
+	want(t, "events", batch.Len(), 100)
+	// The batch, its events, their key-values, all bytes.
+	want(t, "allocations", testing.AllocsPerRun(10, func() { batch.Clone() }), 4)
+}
+
+// A held batch keeps its content while the log goes round.
+func TestBatchOutlivesTheWindow(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Capacity(1024))
+	sub := subscribe(t, cache, watchcore.FromNow())
+	check(t, writer.Apply(1, watchcore.Put("/a", "mine")))
+	batch := oneBatch(t, sub)
+	churn(t, writer, 1, 20_000)
+	if cache.Status().Oldest < 1000 {
+		t.Fatalf("the log did not go round: oldest is %d", cache.Status().Oldest)
+	}
+	want(t, "event", text(batch.At(0)), "1 ADDED /a mine<-")
+	batch.Release()
+}

@@ -1,0 +1,204 @@
+package watchcore_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"unsafe"
+
+	"watchcore"
+)
+
+// window is a cache whose log holds n events of distinct keys, with values of 100
+// bytes.
+func window(b *testing.B, n int) *watchcore.Cache {
+	b.Helper()
+	cache, writer := embedded(b, watchcore.Capacity(4*n))
+	value := make([]byte, 100)
+	for i := range n {
+		check(b, writer.Apply(uint64(i+1), watchcore.Put(fmt.Sprintf("/registry/pods/default/web-%06d", i), value)))
+	}
+	return cache
+}
+
+// poll reads the window again and again: a subscription after revision 0 for each
+// round, opened outside of the measured time.
+func poll(b *testing.B, n, batchSize int, read func(*watchcore.Batch) uint64) {
+	cache := window(b, n)
+	var sum uint64
+	events := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		sub, err := cache.Subscribe(context.Background(), watchcore.After(0))
+		check(b, err)
+		b.StartTimer()
+		for got := 0; got < n; {
+			batch, err := sub.Poll(batchSize)
+			if err != nil {
+				b.Fatal(err)
+			}
+			got += batch.Len()
+			sum += read(batch)
+			batch.Release()
+		}
+		events += n
+		b.StopTimer()
+		sub.Close()
+		b.StartTimer()
+	}
+	if sum == 0 {
+		b.Fatal("nothing was read")
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(events), "ns/event")
+}
+
+func heads(batch *watchcore.Batch) (sum uint64) {
+	for e := range batch.Events() {
+		sum += e.Revision + uint64(e.Type) + uint64(uintptr(unsafe.Pointer(unsafe.SliceData(e.Key()))))
+	}
+	return sum
+}
+
+func contents(batch *watchcore.Batch) (sum uint64) {
+	for e := range batch.Events() {
+		sum += e.Revision
+		for _, b := range e.Key() {
+			sum += uint64(b)
+		}
+		for _, b := range e.Value() {
+			sum += uint64(b)
+		}
+	}
+	return sum
+}
+
+// The goal is 15 ns an event in batches of 64 or more: revision, type and address
+// of the key, the window in the cache of the processor.
+func BenchmarkPoll(b *testing.B) {
+	for _, size := range []int{1, 64, 1024} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) { poll(b, 4096, size, heads) })
+	}
+}
+
+// The same, reading every byte of key and value, of more than the caches hold.
+func BenchmarkPollContents(b *testing.B) {
+	poll(b, 200_000, 64, contents)
+}
+
+func BenchmarkPollClone(b *testing.B) {
+	poll(b, 4096, 64, func(batch *watchcore.Batch) uint64 { return heads(batch.Clone()) })
+}
+
+func BenchmarkPollEmpty(b *testing.B) {
+	cache, _ := embedded(b)
+	sub := subscribe(b, cache, watchcore.FromNow())
+	for b.Loop() {
+		if batch, err := sub.Poll(0); batch != nil || err != nil {
+			b.Fatal(batch, err)
+		}
+	}
+}
+
+// From a write to the consumer that sleeps for it, and back.
+func BenchmarkWake(b *testing.B) {
+	cache, writer := embedded(b)
+	sub := subscribe(b, cache, watchcore.FromNow())
+	ctx := context.Background()
+	seen := make(chan uint64)
+	go func() {
+		defer close(seen)
+		for batch, err := range sub.Batches(ctx) {
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			seen <- batch.At(batch.Len() - 1).Revision
+		}
+	}()
+	revision := uint64(0)
+	for b.Loop() {
+		revision++
+		check(b, writer.Apply(revision, watchcore.Put("/a", "")))
+		<-seen
+	}
+	sub.Close()
+	for range seen {
+	}
+}
+
+// One write for 10,000 goroutines that sleep.
+func BenchmarkWakeMany(b *testing.B) {
+	const consumers = 10_000
+	cache, writer := embedded(b)
+	var round, all sync.WaitGroup
+	for range consumers {
+		sub := subscribe(b, cache, watchcore.FromNow())
+		all.Go(func() {
+			for batch, err := range sub.Batches(context.Background()) {
+				if err != nil {
+					b.Error(err)
+				}
+				for range batch.Len() {
+					round.Done()
+				}
+			}
+		})
+	}
+	revision := uint64(0)
+	for b.Loop() {
+		b.StopTimer()
+		eventually(b, "all sleep", func() bool { return cache.Stats().Waiting == consumers })
+		round.Add(consumers)
+		revision++
+		b.StartTimer()
+		check(b, writer.Apply(revision, watchcore.Put("/a", "")))
+		round.Wait()
+	}
+	cache.Close()
+	all.Wait()
+}
+
+func BenchmarkApply(b *testing.B) {
+	_, writer := embedded(b)
+	revision := uint64(0)
+	for b.Loop() {
+		revision++
+		check(b, writer.Apply(revision, watchcore.Put("/registry/pods/default/web-000001", "value")))
+	}
+}
+
+func BenchmarkGet(b *testing.B) {
+	cache := window(b, 10_000)
+	ctx := context.Background()
+	for b.Loop() {
+		if kv, _, err := cache.Get(ctx, "/registry/pods/default/web-004711", watchcore.Any()); kv == nil || err != nil {
+			b.Fatal(kv, err)
+		}
+	}
+}
+
+func BenchmarkSnapshot(b *testing.B) {
+	cache := window(b, 10_000)
+	b.Run("take", func(b *testing.B) {
+		for b.Loop() {
+			snapshot, err := cache.Snapshot()
+			check(b, err)
+			snapshot.Close()
+		}
+	})
+	b.Run("walk", func(b *testing.B) {
+		snapshot, err := cache.Snapshot()
+		check(b, err)
+		defer snapshot.Close()
+		items := 0
+		for b.Loop() {
+			for _, err := range snapshot.Range(watchcore.AllKeys()) {
+				check(b, err)
+				items++
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(items), "ns/item")
+	})
+}

@@ -1,0 +1,202 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_cache_new
+// #cgo nocallback wc_cache_new
+// #cgo nocallback wc_cache_close
+// #cgo noescape wc_feeder_start
+// #cgo nocallback wc_feeder_start
+// #cgo nocallback wc_feeder_stop
+// #cgo nocallback wc_feeder_request_resync
+// #cgo nocallback watchcore_version
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Cache is the log and the store of one key range. It may be used from many
+// goroutines at once. Close it; one that is no longer reachable is closed too,
+// some time later.
+type Cache struct {
+	core    *cacheCore
+	cleanup runtime.Cleanup
+}
+
+// cacheCore is what goroutines and cleanups may hold without keeping the Cache.
+type cacheCore struct {
+	cache  *handle
+	feeder *handle // nil: embedded
+	last   atomic.Pointer[Status]
+	state  *coreState
+}
+
+// coreState is what outlives a cache: the counts of what was not released.
+type coreState struct {
+	batches, pages atomic.Int64
+}
+
+// Version is the library's version.
+func Version() string {
+	return C.GoString(C.watchcore_version())
+}
+
+// Open makes a cache that follows etcd and waits until its first listing is
+// there, or until the context is done; the context means nothing afterwards.
+// Without a deadline it waits as long as it takes for a server to answer.
+func Open(ctx context.Context, options ...Option) (*Cache, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	config, err := configure(options)
+	if err != nil {
+		return nil, err
+	}
+	if config.etcd == nil || len(config.etcd.endpoints) == 0 {
+		return nil, newError(ErrInvalidArgument, "open a cache: no endpoint. Give Etcd(\"http://HOST:2379\"), or use New")
+	}
+	if config.expectLoad {
+		return nil, newError(ErrInvalidArgument, "open a cache: ExpectLoad is for New; with Etcd the listing comes from etcd")
+	}
+	c, err := newCache(config)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.feed(config.etcd); err != nil {
+		c.Close()
+		return nil, err
+	}
+	if config.noWait {
+		return c, nil
+	}
+	if err := c.WaitReady(ctx); err != nil {
+		if last := c.Status().LastError; last != nil && ctx.Err() != nil {
+			err = fmt.Errorf("%w, before the first listing came; the last error was: %w", err, last)
+		}
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// New makes an embedded cache, empty and ready at revision 0: what comes into it
+// comes from its Writer.
+func New(options ...Option) (*Cache, error) {
+	config, err := configure(options)
+	if err != nil {
+		return nil, err
+	}
+	if config.etcd != nil || config.noWait {
+		return nil, newError(ErrInvalidArgument, "make an embedded cache: an option of etcd was given. Use Open, or leave it away")
+	}
+	return newCache(config)
+}
+
+func configure(options []Option) (*cacheConfig, error) {
+	config := &cacheConfig{}
+	for _, option := range options {
+		option(config)
+	}
+	return config, config.err
+}
+
+func newCache(config *cacheConfig) (*Cache, error) {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var options C.watchcore_cache_options
+	config.fill(&options, &pin)
+	var made *C.watchcore_cache
+	if err := failed(C.wc_cache_new(&options, &made)); err != nil {
+		return nil, err
+	}
+	core := &cacheCore{
+		cache: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_cache_free((*C.watchcore_cache)(p)) }),
+		state: &coreState{},
+	}
+	c := &Cache{core: core}
+	// Stopping a feeder takes time; other cleanups must not wait for it.
+	c.cleanup = runtime.AddCleanup(c, func(core *cacheCore) { go core.close() }, core)
+	return c, nil
+}
+
+func (c *Cache) feed(config *etcdConfig) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var options C.watchcore_etcd_options
+	config.fill(&options, &pin)
+	var made *C.watchcore_feeder
+	if err := failed(C.wc_feeder_start(c.core.c(), &options, &made)); err != nil {
+		return err
+	}
+	c.core.feeder = newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_feeder_free((*C.watchcore_feeder)(p)) })
+	return nil
+}
+
+func (core *cacheCore) c() *C.watchcore_cache {
+	return (*C.watchcore_cache)(core.cache.pointer)
+}
+
+// enter holds the cache's handle; core.cache.release must follow.
+func (core *cacheCore) enter() error {
+	if !core.cache.acquire() {
+		return errClosed("the cache")
+	}
+	return nil
+}
+
+// Close stops the feeder (no call to etcd after it returns; that takes at most
+// 2 s) and closes the cache. Subscriptions hand out what is left and then end;
+// batches, pages and snapshots stay valid until they are given back. Idempotent,
+// from any goroutine.
+func (c *Cache) Close() {
+	c.cleanup.Stop()
+	c.core.close()
+	runtime.KeepAlive(c)
+}
+
+func (core *cacheCore) close() {
+	if f := core.feeder; f != nil && f.acquire() {
+		if e := C.wc_feeder_stop((*C.watchcore_feeder)(f.pointer)); e != nil {
+			taken(e) // it ends with the handle at the latest
+		}
+		f.release()
+		f.close()
+	}
+	if core.cache.acquire() {
+		if status, err := core.status(); err == nil {
+			status.State = StateClosed
+			core.last.CompareAndSwap(nil, status)
+		}
+		if e := C.wc_cache_close(core.c()); e != nil { // ends those that wait inside
+			taken(e)
+		}
+		core.cache.release()
+	}
+	core.cache.close()
+}
+
+// RequestResync asks the feeder to list anew. It returns at once; the difference
+// comes as a resync with ReasonRequested.
+func (c *Cache) RequestResync() error {
+	defer runtime.KeepAlive(c)
+	f, err := c.core.enterFeeder("ask for a resync")
+	if err != nil {
+		return err
+	}
+	defer f.release()
+	return failed(C.wc_feeder_request_resync((*C.watchcore_feeder)(f.pointer)))
+}
+
+func (core *cacheCore) enterFeeder(what string) (*handle, error) {
+	if core.feeder == nil {
+		return nil, newError(ErrUnsupported, "%s: the cache is embedded, nothing feeds it", what)
+	}
+	if !core.feeder.acquire() {
+		return nil, errClosed("the cache")
+	}
+	return core.feeder, nil
+}

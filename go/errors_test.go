@@ -1,0 +1,94 @@
+package watchcore_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"watchcore"
+)
+
+// The numbers are those of every language.
+func TestCodes(t *testing.T) {
+	for _, row := range []struct {
+		code   watchcore.Code
+		number int
+		name   string
+		retry  bool
+		status int
+	}{
+		{watchcore.ErrInvalidArgument, 1, "INVALID_ARGUMENT", false, 400},
+		{watchcore.ErrNotReady, 3, "NOT_READY", true, 503},
+		{watchcore.ErrTimeout, 4, "TIMEOUT", true, 504},
+		{watchcore.ErrClosed, 5, "CLOSED", false, 503},
+		{watchcore.ErrBusy, 6, "BUSY", true, 409},
+		{watchcore.ErrUnsupported, 7, "UNSUPPORTED", false, 501},
+		{watchcore.ErrOutOfOrder, 8, "OUT_OF_ORDER", false, 409},
+		{watchcore.ErrCompacted, 10, "COMPACTED", false, 410},
+		{watchcore.ErrLagged, 11, "LAGGED", false, 410},
+		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, 504},
+		{watchcore.ErrResynced, 13, "RESYNCED", false, 410},
+		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, 401},
+		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", false, 403},
+		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, 503},
+		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, 429},
+		{watchcore.ErrPanic, 90, "PANIC", false, 500},
+		{watchcore.ErrInternal, 91, "INTERNAL", false, 500},
+	} {
+		want(t, "number of "+row.name, int(row.code), row.number)
+		want(t, "name", row.code.Name(), row.name)
+		want(t, "status of "+row.name, row.code.HTTPStatus(), row.status)
+		if row.name != "PERMISSION_DENIED" { // "slowly"
+			want(t, "retryable "+row.name, row.code.Retryable(), row.retry)
+		}
+		if text := row.code.Error(); !strings.HasPrefix(text, "watchcore: ") || len(text) < 20 {
+			t.Errorf("text of %s: %q", row.name, text)
+		}
+		wrapped := fmt.Errorf("mine: %w", &watchcore.Error{Code: row.code, Message: "m"})
+		wantError(t, row.name, wrapped, row.code)
+		if errors.Is(wrapped, watchcore.Code(1000)) {
+			t.Errorf("%s is any code", row.name)
+		}
+	}
+	want(t, "an unknown code", watchcore.Code(1000).Name(), "UNKNOWN")
+}
+
+func TestErrorText(t *testing.T) {
+	_, writer := embedded(t)
+	check(t, writer.Apply(5, watchcore.Put("/a", "")))
+	err := writer.Apply(5, watchcore.Put("/a", ""))
+	if text := err.Error(); !strings.HasPrefix(text, "watchcore: ") || !strings.Contains(text, "5") {
+		t.Fatalf("the text does not say what was asked: %q", text)
+	}
+}
+
+func TestOptionsOfCaches(t *testing.T) {
+	for name, options := range map[string][]watchcore.Option{
+		"New with etcd":    {watchcore.Etcd("http://127.0.0.1:1")},
+		"New with no wait": {watchcore.WithoutWaiting()},
+		"negative":         {watchcore.Capacity(-1)},
+		"negative bytes":   {watchcore.CapacityBytes(-1)},
+		"negative key":     {watchcore.MaxKeyBytes(-1)},
+		"negative value":   {watchcore.MaxValueBytes(-1)},
+	} {
+		cache, err := watchcore.New(options...)
+		wantError(t, name, err, watchcore.ErrInvalidArgument)
+		want(t, name, cache, nil)
+	}
+	for name, options := range map[string][]watchcore.Option{
+		"Open without etcd":    {},
+		"Open with a listing":  {watchcore.Etcd("http://127.0.0.1:1"), watchcore.ExpectLoad()},
+		"Open of no endpoint":  {watchcore.User("a", "b")},
+		"Open of a bad one":    {watchcore.Etcd("not a url")},
+		"Open with a bad page": {watchcore.Etcd("http://127.0.0.1:1"), watchcore.PageSize(-1)},
+		"Open with bad times":  {watchcore.Etcd("http://127.0.0.1:1"), watchcore.DialTimeout(-5e9)},
+	} {
+		cache, err := watchcore.Open(bounded(t), options...)
+		wantError(t, name, err, watchcore.ErrInvalidArgument)
+		want(t, name, cache, nil)
+	}
+	if watchcore.Version() == "" {
+		t.Fatal("no version")
+	}
+}

@@ -1,0 +1,122 @@
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"watchcore"
+)
+
+// bound is how long anything here may take before it counts as hanging. Nothing
+// waits for it to pass.
+const bound = 60 * time.Second
+
+func bounded(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func embedded(t testing.TB, options ...watchcore.Option) (*watchcore.Cache, *watchcore.Writer) {
+	t.Helper()
+	cache, err := watchcore.New(options...)
+	check(t, err)
+	t.Cleanup(cache.Close)
+	writer, err := cache.Writer()
+	check(t, err)
+	t.Cleanup(writer.Close)
+	return cache, writer
+}
+
+func subscribe(t testing.TB, cache *watchcore.Cache, options ...watchcore.SubscribeOption) *watchcore.Subscription {
+	t.Helper()
+	sub, err := cache.Subscribe(context.Background(), options...)
+	check(t, err)
+	t.Cleanup(sub.Close)
+	return sub
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want[T comparable](t testing.TB, what string, got, expected T) {
+	t.Helper()
+	if got != expected {
+		t.Fatalf("%s: got %v, want %v", what, got, expected)
+	}
+}
+
+func wantError(t testing.TB, what string, err, expected error) {
+	t.Helper()
+	if !errors.Is(err, expected) {
+		t.Fatalf("%s: got error %v, want %v", what, err, expected)
+	}
+}
+
+// eventually asks until it holds.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !holds(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within %v", what, bound)
+		}
+	}
+}
+
+func bytesText(bytes []byte) string {
+	if bytes == nil {
+		return "-"
+	}
+	return string(bytes)
+}
+
+// text is "7 MODIFIED /a new<old", with "-" for nil.
+func text(e watchcore.Event) string {
+	var flags string
+	switch {
+	case e.EndsInitialState():
+		flags = " end"
+	case e.InitialState():
+		flags = " initial"
+	case e.Synthetic():
+		flags = " synthetic"
+	}
+	switch e.Type {
+	case watchcore.Bookmark:
+		return fmt.Sprintf("%d BOOKMARK%s", e.Revision, flags)
+	case watchcore.Resync:
+		return fmt.Sprintf("%d RESYNC %+v", e.Revision, e.Resync())
+	}
+	return fmt.Sprintf("%d %v %s %s<%s%s", e.Revision, e.Type, bytesText(e.Key()), bytesText(e.Value()), bytesText(e.PrevValue()), flags)
+}
+
+// drain is what polls give until they give nothing.
+func drain(t testing.TB, sub *watchcore.Subscription) string {
+	t.Helper()
+	var lines []string
+	for {
+		batch, err := sub.Poll(0)
+		check(t, err)
+		if batch == nil {
+			return strings.Join(lines, "\n")
+		}
+		for e := range batch.Events() {
+			lines = append(lines, text(e))
+		}
+		batch.Release()
+	}
+}
+
+func lines(lines ...string) string {
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,209 @@
+package watchcore
+
+// #include "abi.h"
+import "C"
+
+import (
+	"runtime"
+	"strings"
+	"time"
+	"unsafe"
+)
+
+// Option says what a cache is to be, and for Open where its content comes from.
+type Option func(*cacheConfig)
+
+type cacheConfig struct {
+	prefix, name              string
+	capacity, capacityBytes   uint64
+	maxKeyBytes, maxValueSize uint64
+	expectLoad                bool
+	etcd                      *etcdConfig
+	noWait                    bool
+	err                       error
+}
+
+type etcdConfig struct {
+	endpoints                          []string
+	user, password                     string
+	tls                                TLSConfig
+	startRevision, pageSize, tooFar    uint64
+	progressInterval, dial, perRequest time.Duration
+	stopAfterListing, noProgress       bool
+}
+
+// size refuses a negative number; 0 is the default.
+func (c *cacheConfig) size(option string, number int64) uint64 {
+	if number < 0 && c.err == nil {
+		c.err = newError(ErrInvalidArgument, "%s(%d): a size cannot be negative. Leave it away for the default", option, number)
+	}
+	return uint64(number)
+}
+
+func etcdOption(set func(*etcdConfig)) Option {
+	return func(c *cacheConfig) {
+		if c.etcd == nil {
+			c.etcd = &etcdConfig{}
+		}
+		set(c.etcd)
+	}
+}
+
+// Prefix is the key range: keys that start with it. Without it, every key.
+func Prefix(prefix string) Option { return func(c *cacheConfig) { c.prefix = prefix } }
+
+// Name is for messages and statistics. Without it, the prefix.
+func Name(name string) Option { return func(c *cacheConfig) { c.name = name } }
+
+// Capacity is the log's length in events, at most. Without it, 65536.
+func Capacity(events int) Option {
+	return func(c *cacheConfig) { c.capacity = c.size("Capacity", int64(events)) }
+}
+
+// CapacityBytes is the log's length in bytes, at most. Without it, 256 MiB.
+func CapacityBytes(bytes int64) Option {
+	return func(c *cacheConfig) { c.capacityBytes = c.size("CapacityBytes", int64(bytes)) }
+}
+
+// MaxKeyBytes is the longest key that is accepted. Without it, 64 KiB.
+func MaxKeyBytes(bytes int) Option {
+	return func(c *cacheConfig) { c.maxKeyBytes = c.size("MaxKeyBytes", int64(bytes)) }
+}
+
+// MaxValueBytes is the longest value that is accepted. Without it, 16 MiB.
+func MaxValueBytes(bytes int) Option {
+	return func(c *cacheConfig) { c.maxValueSize = c.size("MaxValueBytes", int64(bytes)) }
+}
+
+// ExpectLoad makes an embedded cache wait for Writer.Load before it is ready.
+func ExpectLoad() Option { return func(c *cacheConfig) { c.expectLoad = true } }
+
+// WithoutWaiting lets Open return before the first listing: see Cache.WaitReady.
+func WithoutWaiting() Option { return func(c *cacheConfig) { c.noWait = true } }
+
+// Etcd names the servers that Open follows, such as "http://127.0.0.1:2379".
+func Etcd(endpoints ...string) Option {
+	return etcdOption(func(c *etcdConfig) { c.endpoints = append(c.endpoints, endpoints...) })
+}
+
+// User is the name and password for etcd.
+func User(name, password string) Option {
+	return etcdOption(func(c *etcdConfig) { c.user, c.password = name, password })
+}
+
+// TLSConfig is how to trust the server, and who the client is. All PEM.
+type TLSConfig struct {
+	CA         []byte // the authority's certificate; needed for https
+	Cert, Key  []byte // the client's certificate and key
+	ServerName string // the name that the server's certificate must have; without it, the endpoint's host
+}
+
+// TLS is for endpoints with https.
+func TLS(config TLSConfig) Option {
+	return etcdOption(func(c *etcdConfig) { c.tls = config })
+}
+
+// StartRevision begins with etcd's own history from a revision on, not at the newest.
+func StartRevision(revision uint64) Option {
+	return etcdOption(func(c *etcdConfig) { c.startRevision = revision })
+}
+
+// StopAfterListing lists once and does not follow.
+func StopAfterListing() Option {
+	return etcdOption(func(c *etcdConfig) { c.stopAfterListing = true })
+}
+
+// PageSize is the number of keys per page of a listing. Without it, 5000.
+func PageSize(keys int) Option {
+	return func(c *cacheConfig) {
+		size := c.size("PageSize", int64(keys))
+		etcdOption(func(e *etcdConfig) { e.pageSize = size })(c)
+	}
+}
+
+// TooFarBehind: list instead of replaying where more than so many revisions
+// were missed. Without it, 20000.
+func TooFarBehind(revisions uint64) Option {
+	return etcdOption(func(c *etcdConfig) { c.tooFar = revisions })
+}
+
+// ProgressInterval: ask for progress after so long without news. Without it, 1 s.
+func ProgressInterval(interval time.Duration) Option {
+	return etcdOption(func(c *etcdConfig) { c.progressInterval = interval })
+}
+
+// NoProgressRequests sends none.
+func NoProgressRequests() Option {
+	return etcdOption(func(c *etcdConfig) { c.noProgress = true })
+}
+
+// DialTimeout is the longest that connecting may take. Without it, 5 s.
+func DialTimeout(timeout time.Duration) Option {
+	return etcdOption(func(c *etcdConfig) { c.dial = timeout })
+}
+
+// RequestTimeout is the longest that one request may take. Without it, 10 s.
+func RequestTimeout(timeout time.Duration) Option {
+	return etcdOption(func(c *etcdConfig) { c.perRequest = timeout })
+}
+
+// ---- for C --------------------------------------------------------------------
+
+// milliseconds rounds up, so that a short time does not become "the default".
+func milliseconds(d time.Duration) C.int64_t {
+	if d > 0 {
+		d += time.Millisecond - 1
+	}
+	return C.int64_t(d / time.Millisecond)
+}
+
+func bit(on bool) C.uint32_t {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// absent is NULL where the text is empty.
+func absent(pin *runtime.Pinner, text string) C.watchcore_bytes {
+	if text == "" {
+		return C.watchcore_bytes{}
+	}
+	data := unsafe.StringData(text)
+	pin.Pin(data)
+	return C.watchcore_bytes{data: unsafe.Pointer(data), length: C.size_t(len(text))}
+}
+
+func (c *cacheConfig) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) {
+	*o = C.watchcore_cache_options{
+		size:            C.sizeof_watchcore_cache_options,
+		expect_load:     bit(c.expectLoad),
+		prefix:          absent(pin, c.prefix),
+		name:            absent(pin, c.name),
+		capacity:        C.uint64_t(c.capacity),
+		capacity_bytes:  C.uint64_t(c.capacityBytes),
+		max_key_bytes:   C.uint64_t(c.maxKeyBytes),
+		max_value_bytes: C.uint64_t(c.maxValueSize),
+	}
+}
+
+func (c *etcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) {
+	*o = C.watchcore_etcd_options{
+		size:                 C.sizeof_watchcore_etcd_options,
+		stop_after_listing:   bit(c.stopAfterListing),
+		endpoints:            absent(pin, strings.Join(c.endpoints, ",")),
+		user:                 absent(pin, c.user),
+		password:             absent(pin, c.password),
+		ca_pem:               absent(pin, string(c.tls.CA)),
+		cert_pem:             absent(pin, string(c.tls.Cert)),
+		key_pem:              absent(pin, string(c.tls.Key)),
+		domain:               absent(pin, c.tls.ServerName),
+		start_revision:       C.uint64_t(c.startRevision),
+		page_size:            C.uint64_t(c.pageSize),
+		too_far_behind:       C.uint64_t(c.tooFar),
+		progress_interval_ms: milliseconds(c.progressInterval),
+		dial_timeout_ms:      milliseconds(c.dial),
+		request_timeout_ms:   milliseconds(c.perRequest),
+		no_progress_requests: bit(c.noProgress),
+	}
+}

@@ -1,0 +1,221 @@
+package watchcore_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"watchcore"
+)
+
+func TestGet(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Prefix("/"))
+	check(t, writer.Apply(2, watchcore.Put("/a", "1"), watchcore.Put("/e", "")))
+	check(t, writer.Apply(5, watchcore.Put("/a", "2")))
+	check(t, writer.Apply(6, watchcore.Delete("/a")))
+	for _, row := range []struct {
+		key  string
+		read watchcore.Read
+		want string
+	}{
+		{"/a", watchcore.Any(), "nil at 6"},
+		{"/a", watchcore.AtLeast(3), "nil at 6"},
+		{"/a", watchcore.Exact(5), "/a=2 2/5/2 at 5"},
+		{"/a", watchcore.Exact(2), "/a=1 2/2/1 at 2"},
+		{"/a", watchcore.Exact(1), "nil at 1"},
+		{"/e", watchcore.Any(), "/e= 2/2/1 at 6"},
+		{"/never", watchcore.Any(), "nil at 6"},
+	} {
+		kv, at, err := cache.Get(bounded(t), row.key, row.read)
+		check(t, err)
+		got := fmt.Sprintf("nil at %d", at)
+		if kv != nil {
+			got = fmt.Sprintf("%s=%s %d/%d/%d at %d", kv.Key, kv.Value, kv.CreateRevision, kv.ModRevision, kv.Version, at)
+			if kv.Value == nil {
+				t.Errorf("%s: the value is nil", row.key)
+			}
+		}
+		want(t, row.key, got, row.want)
+	}
+	_, _, err := cache.Get(bounded(t), "outside", watchcore.Any())
+	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
+	_, _, err = cache.Get(bounded(t), "", watchcore.Any())
+	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
+	check(t, writer.Compact(5))
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.Exact(4))
+	wantError(t, "below the window", err, watchcore.ErrCompacted)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, _, err = cache.Get(ctx, "/a", watchcore.Any())
+	wantError(t, "a context that is done", err, context.Canceled)
+}
+
+func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
+	t.Helper()
+	cache, writer := embedded(t)
+	var changes []watchcore.Change
+	for i := range 1000 {
+		changes = append(changes, watchcore.Put(fmt.Sprintf("/%04d", i), fmt.Sprint(i)))
+	}
+	check(t, writer.Apply(1, changes...))
+	check(t, writer.Apply(2, watchcore.Delete("/0007"), watchcore.Put("/0008", "new")))
+	return cache, writer
+}
+
+func TestListAndCount(t *testing.T) {
+	cache, writer := hundred(t)
+	page, err := cache.List(bounded(t), watchcore.KeyRange("/0005", "/0900"), watchcore.Any(), watchcore.Limit(4))
+	check(t, err)
+	var got []string
+	for kv := range page.All() {
+		got = append(got, fmt.Sprintf("%s=%s@%d", kv.Key(), kv.Value(), kv.ModRevision()))
+	}
+	want(t, "items", lines(got...), lines("/0005=5@1", "/0006=6@1", "/0008=new@2", "/0009=9@1"))
+	want(t, "more", page.More(), true)
+	want(t, "remaining", page.Remaining(), 890)
+	want(t, "position", page.Position(), cache.Position())
+	want(t, "pages held", cache.Stats().UnreleasedPages, 1)
+	kept := page.At(0).Clone()
+	check(t, writer.Apply(3, watchcore.Delete("/0005")))
+	want(t, "an item after the key was deleted", page.At(0).KeyString(), "/0005")
+	want(t, "its version", page.At(2).Version(), 2)
+	want(t, "its creation", page.At(2).CreateRevision(), 1)
+	want(t, "its lease", page.At(2).Lease(), 0)
+	page.Release()
+	page.Release()
+	want(t, "pages held", cache.Stats().UnreleasedPages, 0)
+	want(t, "a copy of an item", string(kept.Key)+"="+string(kept.Value), "/0005=5")
+	want(t, "length of a released page", page.Len(), 0)
+	want(t, "remaining of a released page", page.Remaining(), 0)
+
+	page, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Exact(1))
+	check(t, err)
+	want(t, "all at revision 1", page.Len(), 1000)
+	want(t, "revision", page.Revision(), 1)
+	want(t, "more", page.More(), false)
+	page.Release()
+
+	count, at, err := cache.Count(bounded(t), watchcore.KeyPrefix("/000"), watchcore.Any())
+	check(t, err)
+	want(t, "count", count, 8)
+	want(t, "at", at, 3)
+	count, at, err = cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Exact(2))
+	check(t, err)
+	want(t, "count at 2", count, 999)
+	want(t, "at", at, 2)
+}
+
+func TestSnapshot(t *testing.T) {
+	cache, writer := hundred(t)
+	snapshot, err := cache.Snapshot()
+	check(t, err)
+	defer snapshot.Close()
+	want(t, "position", snapshot.Position(), cache.Position())
+	var changes []watchcore.Change
+	for i := range 1000 {
+		if i != 7 {
+			changes = append(changes, watchcore.Delete(fmt.Sprintf("/%04d", i)))
+		}
+	}
+	check(t, writer.Apply(3, changes...))
+	churn(t, writer, 3, 5000)
+
+	kv, err := snapshot.Get("/0008")
+	check(t, err)
+	want(t, "value", string(kv.Value), "new")
+	kv, err = snapshot.Get("/0007")
+	check(t, err)
+	want(t, "a deleted key", kv, nil)
+	count, err := snapshot.Count(watchcore.AllKeys())
+	check(t, err)
+	want(t, "count", count, 999)
+	walked := 0
+	last := ""
+	for kv, err := range snapshot.Range(watchcore.AllKeys()) {
+		check(t, err)
+		if kv.KeyString() <= last {
+			t.Fatalf("%s follows %s", kv.Key(), last)
+		}
+		last = kv.KeyString()
+		walked++
+	}
+	want(t, "walked", walked, 999)
+	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/05")) {
+		check(t, err)
+		want(t, "first of a range", kv.KeyString(), "/0500")
+		break
+	}
+	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/nothing")) {
+		t.Fatalf("%v %v in an empty range", kv, err)
+	}
+	snapshot.Close()
+	snapshot.Close()
+	_, err = snapshot.Get("/0008")
+	wantError(t, "get", err, watchcore.ErrClosed)
+	_, err = snapshot.Count(watchcore.AllKeys())
+	wantError(t, "count", err, watchcore.ErrClosed)
+	for _, err := range snapshot.Range(watchcore.AllKeys()) {
+		wantError(t, "range", err, watchcore.ErrClosed)
+	}
+}
+
+// A walk goes on although the snapshot is closed under it.
+func TestSnapshotClosedDuringAWalk(t *testing.T) {
+	cache, writer := hundred(t)
+	snapshot, err := cache.Snapshot()
+	check(t, err)
+	walked := 0
+	for kv, err := range snapshot.Range(watchcore.AllKeys()) {
+		check(t, err)
+		if walked == 0 {
+			snapshot.Close()
+			churn(t, writer, 2, 5000)
+		}
+		want(t, "length of the key", len(kv.Key()), 5)
+		walked++
+	}
+	want(t, "walked", walked, 999)
+}
+
+func TestStatusAndStats(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Prefix("/p/"), watchcore.Name("mine"))
+	check(t, writer.Apply(4, watchcore.Put("/p/a", "12345"), watchcore.Put("/p/b", "")))
+	check(t, writer.Apply(5, watchcore.Delete("/p/b")))
+	subscribe(t, cache)
+	status := cache.Status()
+	want(t, "state", fmt.Sprint(status.State), "Ready")
+	want(t, "revision", status.Position.Revision, 5)
+	want(t, "oldest", status.Oldest, 1)
+	want(t, "objects", status.Objects, 1)
+	want(t, "subscriptions", status.Subscriptions, 1)
+	want(t, "last error", status.LastError, nil)
+	want(t, "source", status.Source, watchcore.Source{})
+	want(t, "prefix", cache.Prefix(), "/p/")
+	want(t, "name", cache.Name(), "mine")
+	stats := cache.Stats()
+	want(t, "events", stats.Events, 3)
+	want(t, "revisions", stats.Revisions, 2)
+	if stats.LogBytes == 0 || stats.Segments == 0 || stats.VersionBytes == 0 {
+		t.Fatalf("figures that cannot be: %+v", stats)
+	}
+	_, err := cache.Counters()
+	wantError(t, "counters of an embedded cache", err, watchcore.ErrUnsupported)
+	wantError(t, "resync of an embedded cache", cache.RequestResync(), watchcore.ErrUnsupported)
+	cache.Close()
+	closed := cache.Status()
+	want(t, "state of a closed cache", closed.State, watchcore.StateClosed)
+	want(t, "position of a closed cache", closed.Position, status.Position)
+	want(t, "prefix of a closed cache", cache.Prefix(), "")
+	_, err = cache.Snapshot()
+	wantError(t, "snapshot of a closed cache", err, watchcore.ErrClosed)
+	_, err = cache.Subscribe(context.Background())
+	wantError(t, "subscription of a closed cache", err, watchcore.ErrClosed)
+	_, err = cache.Writer()
+	wantError(t, "writer of a closed cache", err, watchcore.ErrClosed)
+}
+
+func TestLongTexts(t *testing.T) {
+	name := fmt.Sprintf("%0300d", 7)
+	cache, _ := embedded(t, watchcore.Name(name))
+	want(t, "name", cache.Name(), name)
+}

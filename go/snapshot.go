@@ -1,0 +1,162 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_snapshot
+// #cgo nocallback wc_snapshot
+// #cgo noescape wc_snapshot_get
+// #cgo nocallback wc_snapshot_get
+// #cgo noescape wc_snapshot_count
+// #cgo nocallback wc_snapshot_count
+// #cgo noescape wc_iterator
+// #cgo nocallback wc_iterator
+// #cgo noescape wc_iterator_next
+// #cgo nocallback wc_iterator_next
+// #cgo nocallback watchcore_snapshot_revision
+// #cgo nocallback watchcore_snapshot_epoch
+import "C"
+
+import (
+	"iter"
+	"runtime"
+	"unsafe"
+)
+
+// Snapshot is the state at one revision; it never changes, and holds the memory
+// of that state until it is closed. It may be used from many goroutines at once.
+// Close it; one that is no longer reachable is closed too, some time later.
+type Snapshot struct {
+	handle   *handle
+	position Position
+	cleanup  runtime.Cleanup
+}
+
+// Snapshot takes a snapshot of the whole cache: nothing is copied.
+func (c *Cache) Snapshot() (*Snapshot, error) {
+	defer runtime.KeepAlive(c)
+	if err := c.core.enter(); err != nil {
+		return nil, err
+	}
+	defer c.core.cache.release()
+	var made *C.watchcore_snapshot
+	if err := failed(C.wc_snapshot(c.core.c(), &made)); err != nil {
+		return nil, err
+	}
+	s := &Snapshot{
+		handle: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_snapshot_free((*C.watchcore_snapshot)(p)) }),
+		position: Position{
+			Epoch:    uint64(C.watchcore_snapshot_epoch(made)),
+			Revision: uint64(C.watchcore_snapshot_revision(made)),
+		},
+	}
+	s.cleanup = runtime.AddCleanup(s, func(h *handle) { h.close() }, s.handle)
+	return s, nil
+}
+
+// Close gives the snapshot back. Idempotent, from any goroutine; a walk in
+// progress goes on to its end.
+func (s *Snapshot) Close() {
+	s.cleanup.Stop()
+	s.handle.close()
+	runtime.KeepAlive(s)
+}
+
+// Position is the state's place in the history.
+func (s *Snapshot) Position() Position { return s.position }
+
+// Revision is the state's revision.
+func (s *Snapshot) Revision() uint64 { return s.position.Revision }
+
+func (s *Snapshot) enter() (*C.watchcore_snapshot, error) {
+	if !s.handle.acquire() {
+		return nil, errClosed("the snapshot")
+	}
+	return (*C.watchcore_snapshot)(s.handle.pointer), nil
+}
+
+// Get reads one key. The key-value is a copy; nil is "there is none".
+func (s *Snapshot) Get(key string) (*KeyValue, error) {
+	defer runtime.KeepAlive(s)
+	p, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.handle.release()
+	var kv *C.watchcore_key_value
+	if err := failed(C.wc_snapshot_get(p, characters(key), C.size_t(len(key)), &kv)); err != nil {
+		return nil, err
+	}
+	if kv == nil {
+		return nil, nil
+	}
+	own := (*keyValue)(unsafe.Pointer(kv)).clone()
+	return &own, nil
+}
+
+// Count is the number of keys of a range.
+func (s *Snapshot) Count(keys Range) (uint64, error) {
+	defer runtime.KeepAlive(s)
+	p, err := s.enter()
+	if err != nil {
+		return 0, err
+	}
+	defer s.handle.release()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var span C.watchcore_range
+	keys.fill(&span, &pin)
+	var count C.uint64_t
+	if err := failed(C.wc_snapshot_count(p, &span, &count)); err != nil {
+		return 0, err
+	}
+	return uint64(count), nil
+}
+
+// Range walks over a range in key order. An item is valid in the loop's body:
+// Clone it to keep it. An error comes last, with an empty item, whose methods must
+// not be called.
+func (s *Snapshot) Range(keys Range) iter.Seq2[KeyValueRef, error] {
+	return func(yield func(KeyValueRef, error) bool) {
+		defer runtime.KeepAlive(s)
+		walk, err := s.walk(keys)
+		if err != nil {
+			yield(KeyValueRef{}, err)
+			return
+		}
+		defer C.watchcore_iterator_free(walk)
+		items := make([]*keyValue, 16)
+		for {
+			var count C.size_t
+			// As integers, so that cgo does not look inside.
+			array := (*C.uintptr_t)(unsafe.Pointer(&items[0]))
+			if err := failed(C.wc_iterator_next(walk, array, C.size_t(len(items)), &count)); err != nil {
+				yield(KeyValueRef{}, err)
+				return
+			}
+			for _, kv := range items[:count] {
+				if !yield(KeyValueRef{kv}, nil) {
+					return
+				}
+			}
+			if int(count) < len(items) {
+				return
+			}
+			if len(items) < 256 {
+				items = make([]*keyValue, 256)
+			}
+		}
+	}
+}
+
+func (s *Snapshot) walk(keys Range) (*C.watchcore_iterator, error) {
+	p, err := s.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer s.handle.release()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var span C.watchcore_range
+	keys.fill(&span, &pin)
+	var walk *C.watchcore_iterator
+	return walk, failed(C.wc_iterator(p, &span, &walk))
+}

@@ -1,0 +1,273 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_status
+// #cgo nocallback wc_status
+// #cgo noescape wc_stats
+// #cgo nocallback wc_stats
+// #cgo noescape wc_text
+// #cgo nocallback wc_text
+// #cgo noescape wc_feeder_counters
+// #cgo nocallback wc_feeder_counters
+import "C"
+
+import (
+	"runtime"
+	"strconv"
+	"time"
+	"unsafe"
+)
+
+// State is how a cache stands.
+type State uint32
+
+const (
+	StateNotReady State = C.WATCHCORE_STATE_NOT_READY // there is no listing yet
+	StateReady    State = C.WATCHCORE_STATE_READY     // up to date, as far as it knows
+	StateStale    State = C.WATCHCORE_STATE_STALE     // the source is out of reach; reads answer what is there
+	StateFailed   State = C.WATCHCORE_STATE_FAILED    // the source refuses; see LastError
+	StateClosed   State = C.WATCHCORE_STATE_CLOSED    // closed
+)
+
+// String is the state's name, such as "Ready".
+func (s State) String() string {
+	switch s {
+	case StateNotReady:
+		return "NotReady"
+	case StateReady:
+		return "Ready"
+	case StateStale:
+		return "Stale"
+	case StateFailed:
+		return "Failed"
+	case StateClosed:
+		return "Closed"
+	}
+	return "State(" + strconv.FormatUint(uint64(s), 10) + ")"
+}
+
+// Status is how a cache stands.
+type Status struct {
+	State         State
+	Position      Position
+	Oldest        uint64    // the oldest revision of the window: After(Oldest-1) is possible
+	Objects       uint64    // live keys
+	Bytes         uint64    // of live keys and values
+	Subscriptions uint64    // open ones
+	MaxLagEvents  uint64    // the largest lag of any of them
+	StaleSince    time.Time // StateStale: since when
+	LastError     *Error    // the source's last one
+	Source        Source
+}
+
+// Source is what feeds a cache; zero where nothing does.
+type Source struct {
+	Endpoint      string // the one in use
+	ServerVersion string
+	Revision      uint64 // the newest that the feeder saw
+	ClusterID     uint64
+	MemberID      uint64
+	Connects      uint64
+	Reconnects    uint64 // of them, those after the first
+	Resyncs       uint64
+}
+
+// Status tells how the cache stands; of a closed one, how it stood at the end.
+func (c *Cache) Status() Status {
+	defer runtime.KeepAlive(c)
+	if c.core.cache.acquire() {
+		defer c.core.cache.release()
+		if status, err := c.core.status(); err == nil {
+			return *status
+		}
+	} else if last := c.core.last.Load(); last != nil {
+		return *last
+	}
+	return Status{State: StateClosed}
+}
+
+// Position is the cache's place in the history.
+func (c *Cache) Position() Position { return c.Status().Position }
+
+// Prefix is the cache's key range.
+func (c *Cache) Prefix() string { return c.text(C.WATCHCORE_TEXT_PREFIX) }
+
+// Name is the cache's name.
+func (c *Cache) Name() string { return c.text(C.WATCHCORE_TEXT_NAME) }
+
+func (c *Cache) text(which uint32) string {
+	defer runtime.KeepAlive(c)
+	if !c.core.cache.acquire() {
+		return ""
+	}
+	defer c.core.cache.release()
+	return c.core.text(which)
+}
+
+func (core *cacheCore) status() (*Status, error) {
+	s := C.watchcore_status{size: C.sizeof_watchcore_status}
+	if err := failed(C.wc_status(core.c(), &s)); err != nil {
+		return nil, err
+	}
+	status := &Status{
+		State:         State(s.state),
+		Position:      Position{Epoch: uint64(s.epoch), Revision: uint64(s.revision)},
+		Oldest:        uint64(s.oldest),
+		Objects:       uint64(s.objects),
+		Bytes:         uint64(s.bytes),
+		Subscriptions: uint64(s.subscriptions),
+		MaxLagEvents:  uint64(s.max_lag_events),
+		Source: Source{
+			Revision:   uint64(s.source_revision),
+			ClusterID:  uint64(s.cluster_id),
+			MemberID:   uint64(s.member_id),
+			Connects:   uint64(s.connects),
+			Reconnects: uint64(s.reconnects),
+			Resyncs:    uint64(s.resyncs),
+		},
+	}
+	if s.stale_since_unix_ms != 0 {
+		status.StaleSince = time.UnixMilli(int64(s.stale_since_unix_ms))
+	}
+	if s.last_error != 0 {
+		status.LastError = &Error{Code: Code(s.last_error), Message: core.text(C.WATCHCORE_TEXT_LAST_ERROR)}
+	}
+	if core.feeder != nil {
+		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)
+		status.Source.ServerVersion = core.text(C.WATCHCORE_TEXT_SERVER_VERSION)
+	}
+	return status, nil
+}
+
+// text asks again where the text grew between two looks.
+func (core *cacheCore) text(which uint32) string {
+	buffer := make([]byte, 128)
+	for {
+		var length C.size_t
+		e := C.wc_text(core.c(), C.uint32_t(which), (*C.char)(unsafe.Pointer(&buffer[0])), C.size_t(len(buffer)), &length)
+		if e != nil {
+			taken(e)
+			return ""
+		}
+		if int(length) < len(buffer) {
+			return string(buffer[:length])
+		}
+		buffer = make([]byte, int(length)+1)
+	}
+}
+
+// Stats is what a cache did, and the memory that it holds and for whom.
+type Stats struct {
+	Events            uint64        // published since the cache was made
+	Revisions         uint64        // published since then
+	Objects           uint64        // live keys
+	VersionBytes      uint64        // of live keys with their values, and of tombstones
+	IndexBytes        uint64        // of the indexes
+	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
+	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
+	WindowSegments    uint64        // of the log
+	Tombstones        uint64        // deleted keys that are not forgotten yet
+	Subscriptions     uint64        // open ones
+	Waiting           uint64        // waiters that sleep now
+	NotifierLaps      uint64        // how often the notifier itself was lapped
+	OldestSnapshot    time.Duration // the age of the oldest one
+	UnreleasedBatches int64         // handed out and not given back
+	UnreleasedPages   int64         // handed out and not given back
+}
+
+// Stats tells the cache's figures; of a closed one, only what was not given back.
+func (c *Cache) Stats() Stats {
+	defer runtime.KeepAlive(c)
+	core := c.core
+	var s C.watchcore_stats
+	if core.cache.acquire() {
+		s.size = C.sizeof_watchcore_stats
+		if e := C.wc_stats(core.c(), &s); e != nil {
+			taken(e)
+		}
+		core.cache.release()
+	}
+	return Stats{
+		Events:            uint64(s.events),
+		Revisions:         uint64(s.revisions),
+		Objects:           uint64(s.objects),
+		VersionBytes:      uint64(s.version_bytes),
+		IndexBytes:        uint64(s.index_bytes),
+		LogBytes:          uint64(s.log_bytes),
+		Segments:          uint64(s.segments),
+		WindowSegments:    uint64(s.window_segments),
+		Tombstones:        uint64(s.tombstones),
+		Subscriptions:     uint64(s.subscriptions),
+		Waiting:           uint64(s.waiting),
+		NotifierLaps:      uint64(s.notifier_laps),
+		OldestSnapshot:    time.Duration(s.oldest_snapshot_ms) * time.Millisecond,
+		UnreleasedBatches: core.state.batches.Load(),
+		UnreleasedPages:   core.state.pages.Load(),
+	}
+}
+
+// Counters is what the feeder has done since it was started.
+type Counters struct {
+	Resyncs             map[ResyncReason]uint64 // those that happened
+	Connects            uint64                  // watches opened
+	Reconnects          uint64                  // of them, those after the first
+	Failures            uint64                  // sessions that failed or never came to be
+	Silences            uint64                  // watches given up because nothing came
+	FragmentSwitches    uint64                  // watches opened again with fragments
+	Listings            uint64                  // listings begun
+	Pages               uint64                  // pages of listings
+	Probes              uint64                  // reads that proved the history to be the same
+	Responses           uint64                  // messages on the watch
+	Fragments           uint64                  // fragments among them
+	Revisions           uint64                  // revisions applied
+	Events              uint64                  // events applied
+	Bytes               uint64                  // of keys and values in them
+	IntegrityViolations uint64                  // events that did not fit what the cache held
+	ProgressReports     uint64                  // progress notifications that came
+	ProgressRequests    uint64                  // progress notifications that were asked for
+	ConsistentReads     uint64                  // linearizable reads for waiting requests
+	MaxEventsQueued     uint64                  // the most events in one message
+	MaxRevisionEvents   uint64                  // the most events of one revision
+}
+
+// Counters tells what the feeder has done; ErrUnsupported for an embedded cache.
+func (c *Cache) Counters() (Counters, error) {
+	defer runtime.KeepAlive(c)
+	f, err := c.core.enterFeeder("ask for the feeder's counters")
+	if err != nil {
+		return Counters{}, err
+	}
+	defer f.release()
+	n := C.watchcore_counters{size: C.sizeof_watchcore_counters}
+	if err := failed(C.wc_feeder_counters((*C.watchcore_feeder)(f.pointer), &n)); err != nil {
+		return Counters{}, err
+	}
+	resyncs := map[ResyncReason]uint64{}
+	for reason, count := range n.resyncs {
+		if reason > 0 && count > 0 { // element 0 is the sum
+			resyncs[ResyncReason(reason)] = uint64(count)
+		}
+	}
+	return Counters{
+		Resyncs:             resyncs,
+		Connects:            uint64(n.connects),
+		Reconnects:          uint64(n.reconnects),
+		Failures:            uint64(n.failures),
+		Silences:            uint64(n.silences),
+		FragmentSwitches:    uint64(n.fragment_switches),
+		Listings:            uint64(n.listings),
+		Pages:               uint64(n.pages),
+		Probes:              uint64(n.probes),
+		Responses:           uint64(n.responses),
+		Fragments:           uint64(n.fragments),
+		Revisions:           uint64(n.revisions),
+		Events:              uint64(n.events),
+		Bytes:               uint64(n.bytes),
+		IntegrityViolations: uint64(n.integrity_violations),
+		ProgressReports:     uint64(n.progress_notifications),
+		ProgressRequests:    uint64(n.progress_requests),
+		ConsistentReads:     uint64(n.consistent_reads),
+		MaxEventsQueued:     uint64(n.max_events_queued),
+		MaxRevisionEvents:   uint64(n.max_revision_events),
+	}, nil
+}

@@ -1,0 +1,186 @@
+package watchcore
+
+// #include "abi.h"
+import "C"
+
+import (
+	"runtime"
+	"time"
+	"unsafe"
+)
+
+// SubscribeOption says where a subscription begins and what it hands out. A
+// Range is one too.
+type SubscribeOption interface{ subscribe(*subscribeConfig) }
+
+type subscribeConfig struct {
+	start            uint32
+	from             Position
+	keys             Range
+	types            uint32
+	raw, whole, stop bool
+	bookmarks        bool
+	interval         time.Duration
+	startTimeout     time.Duration
+	max              int
+	started, ranged  bool
+	err              error
+}
+
+type subscribeFunc func(*subscribeConfig)
+
+func (f subscribeFunc) subscribe(c *subscribeConfig) { f(c) }
+
+func startOption(start uint32, from Position) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) {
+		if c.started {
+			c.refuse("two starts were given. Give one of FromState, FromStateAtLeast, FromNow, After, AfterPosition")
+		}
+		c.started, c.start, c.from = true, start, from
+	})
+}
+
+func (c *subscribeConfig) refuse(why string) {
+	if c.err == nil {
+		c.err = newError(ErrInvalidArgument, "subscribe: %s", why)
+	}
+}
+
+// FromState begins with the whole matching state, as Added events in key order
+// and a bookmark that ends it (EndsInitialState); then follows what is new.
+func FromState() SubscribeOption { return startOption(C.WATCHCORE_START_STATE, Position{}) }
+
+// FromStateAtLeast is FromState once the cache has a revision.
+func FromStateAtLeast(revision uint64) SubscribeOption {
+	return startOption(C.WATCHCORE_START_STATE_AT_LEAST, Position{Revision: revision})
+}
+
+// FromNow begins behind the present revision.
+func FromNow() SubscribeOption { return startOption(C.WATCHCORE_START_NOW, Position{}) }
+
+// After begins behind a revision: ErrCompacted where it is older than the window;
+// a future one is waited for.
+func After(revision uint64) SubscribeOption {
+	return startOption(C.WATCHCORE_START_AFTER, Position{Revision: revision})
+}
+
+// AfterPosition begins behind a position that was saved, and knows when the
+// history is another one.
+func AfterPosition(position Position) SubscribeOption {
+	return startOption(C.WATCHCORE_START_AFTER, position)
+}
+
+// StartTimeout is how long FromStateAtLeast waits for its revision. Without it, 3 s.
+func StartTimeout(timeout time.Duration) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.startTimeout = timeout })
+}
+
+// Types hands out only these types. Bookmarks and resync marks are not masked.
+func Types(types ...EventType) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) {
+		for _, t := range types {
+			if t < Added || t > RawDelete {
+				c.refuse(t.String() + " is no type of event")
+				return
+			}
+			c.types |= 1 << t
+		}
+	})
+}
+
+// RawTypes hands out etcd's types, RawPut and RawDelete.
+func RawTypes() SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.raw = true })
+}
+
+// Bookmarks asks for a bookmark where the position moved without an event, at
+// most one per interval (0: 1 s).
+func Bookmarks(interval time.Duration) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.bookmarks, c.interval = true, interval })
+}
+
+// WholeRevisions lets no batch end inside a revision.
+func WholeRevisions() SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.whole = true })
+}
+
+// StopOnResync ends the subscription with ErrResynced where the history is replaced.
+func StopOnResync() SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.stop = true })
+}
+
+// MaxBatch is the most events that Next, Batches and ResultChan take at a time.
+// Without it, as many as there are, which is 1024 at most.
+func MaxBatch(events int) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.max = events })
+}
+
+// Range says which keys: an option of Subscribe, and what List, Count and a
+// snapshot are asked for. The zero Range is every key.
+type Range struct {
+	kind     uint32
+	from, to string
+}
+
+// AllKeys is every key of the cache.
+func AllKeys() Range { return Range{kind: C.WATCHCORE_RANGE_ALL} }
+
+// Key is one key.
+func Key(key string) Range { return Range{kind: C.WATCHCORE_RANGE_KEY, from: key} }
+
+// KeyPrefix is the keys that start with these bytes.
+func KeyPrefix(prefix string) Range { return Range{kind: C.WATCHCORE_RANGE_PREFIX, from: prefix} }
+
+// Path is the keys below a path: "/a/foo" is "/a/foo" and "/a/foo/x", not "/a/foobar".
+func Path(path string) Range { return Range{kind: C.WATCHCORE_RANGE_PATH, from: path} }
+
+// KeyRange is the keys from one (inclusive) to another (exclusive; "" is the end).
+func KeyRange(from, to string) Range {
+	return Range{kind: C.WATCHCORE_RANGE_BETWEEN, from: from, to: to}
+}
+
+func (r Range) subscribe(c *subscribeConfig) {
+	if c.ranged {
+		c.refuse("two ranges of keys were given. Give one of Key, KeyPrefix, Path, KeyRange")
+	}
+	c.ranged, c.keys = true, r
+}
+
+func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
+	*o = C.watchcore_range{
+		size: C.sizeof_watchcore_range,
+		kind: C.uint32_t(r.kind),
+		from: r.first(pin),
+		to:   absent(pin, r.to),
+	}
+}
+
+var nothing byte
+
+// first is present, though empty, where the range has one.
+func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
+	first := absent(pin, r.from)
+	if first.data == nil && r.kind != C.WATCHCORE_RANGE_ALL {
+		first.data = unsafe.Pointer(&nothing)
+	}
+	return first
+}
+
+func (c *subscribeConfig) fill(o *C.watchcore_subscription_options, pin *runtime.Pinner) {
+	*o = C.watchcore_subscription_options{
+		size:                 C.sizeof_watchcore_subscription_options,
+		start:                C.uint32_t(c.start),
+		revision:             C.uint64_t(c.from.Revision),
+		epoch:                C.uint64_t(c.from.Epoch),
+		_range:               C.uint32_t(c.keys.kind),
+		types:                C.uint32_t(c.types),
+		from:                 c.keys.first(pin),
+		to:                   absent(pin, c.keys.to),
+		raw_types:            bit(c.raw),
+		bookmarks:            bit(c.bookmarks),
+		whole_revisions:      bit(c.whole),
+		stop_on_resync:       bit(c.stop),
+		bookmark_interval_ms: milliseconds(c.interval),
+		start_timeout_ms:     milliseconds(c.startTimeout),
+	}
+}

@@ -1,0 +1,106 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_waiter
+// #cgo nocallback wc_waiter
+// #cgo noescape wc_waiter_try
+// #cgo nocallback wc_waiter_try
+// #cgo noescape wc_waiter_arm
+// #cgo nocallback wc_waiter_arm
+// #cgo nocallback wc_set_add_waiter
+import "C"
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// WaitReady waits until the first listing is there. While the feeder is refused
+// before that, it answers why.
+func (c *Cache) WaitReady(ctx context.Context) error {
+	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_READY, 0)
+	return err
+}
+
+// WaitUntil waits until the cache has a revision: read your own writes.
+func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
+	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_REVISION, revision)
+	return err
+}
+
+// ConsistentRevision is a revision that is at least every change done before this
+// call: one linearizable read of etcd for all who ask meanwhile; embedded, the
+// current one. Read with AtLeast of it.
+func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
+	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, 0)
+	return position.Revision, err
+}
+
+func (c *Cache) waitFor(ctx context.Context, want uint32, revision uint64) (Position, error) {
+	defer runtime.KeepAlive(c)
+	if err := ctx.Err(); err != nil {
+		return Position{}, err
+	}
+	if err := c.core.enter(); err != nil {
+		return Position{}, err
+	}
+	defer c.core.cache.release()
+	return c.core.wait(ctx, want, revision, -1)
+}
+
+// wait waits for what a waiter of the library waits for, in the wake set: until
+// it holds, the context is done or, with limit >= 0, ErrTimeout. The caller holds
+// the cache's handle; Close ends the wait with ErrClosed.
+func (core *cacheCore) wait(ctx context.Context, want uint32, revision uint64, limit time.Duration) (Position, error) {
+	var w *C.watchcore_waiter
+	if err := failed(C.wc_waiter(core.c(), C.uint32_t(want), C.uint64_t(revision), &w)); err != nil {
+		return Position{}, err
+	}
+	defer C.watchcore_waiter_free(w)
+	if position, done, err := tryWaiter(w); done || err != nil {
+		return position, err
+	}
+	waker, err := theWaker()
+	if err != nil {
+		return Position{}, err
+	}
+	m := waker.join()
+	defer m.leave()
+	if err := failed(C.wc_set_add_waiter(waker.set, w, C.uint64_t(m.tag))); err != nil {
+		return Position{}, err
+	}
+	var late <-chan time.Time
+	if limit >= 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	for {
+		var ready C.uint32_t
+		if err := failed(C.wc_waiter_arm(w, &ready)); err != nil {
+			return Position{}, err
+		}
+		if ready == 0 {
+			select {
+			case <-m.awake:
+			case <-ctx.Done():
+				return Position{}, ctx.Err()
+			case <-late:
+				return Position{}, newError(ErrTimeout, "wait on a cache: nothing within %v; nothing is lost. Wait again", limit)
+			}
+		}
+		if position, done, err := tryWaiter(w); done || err != nil {
+			return position, err
+		}
+	}
+}
+
+func tryWaiter(w *C.watchcore_waiter) (Position, bool, error) {
+	var done C.uint32_t
+	var revision, epoch C.uint64_t
+	if err := failed(C.wc_waiter_try(w, &done, &revision, &epoch)); err != nil {
+		return Position{}, false, err
+	}
+	return Position{Epoch: uint64(epoch), Revision: uint64(revision)}, done != 0, nil
+}

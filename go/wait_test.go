@@ -1,0 +1,301 @@
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore"
+)
+
+func TestCancelledContextEndsNext(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err := sub.Next(done)
+	wantError(t, "a context that is done", err, context.Canceled)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() {
+		_, err := sub.Next(ctx)
+		ended <- err
+	}()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	cancel()
+	wantError(t, "a context cancelled meanwhile", <-ended, context.Canceled)
+
+	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
+	_, err = sub.Next(done)
+	wantError(t, "a context that is done, with events there", err, context.Canceled)
+	want(t, "nothing was lost", drain(t, sub), "1 ADDED /a 1<-")
+
+	for batch, err := range sub.Batches(done) {
+		want(t, "batch beside an error", batch, nil)
+		want(t, "error", err, context.Canceled)
+	}
+}
+
+func TestContextOfSubscribeEndsIt(t *testing.T) {
+	cache, _ := embedded(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	sub, err := cache.Subscribe(ctx, watchcore.FromNow())
+	check(t, err)
+	ended := make(chan error)
+	go func() {
+		_, err := sub.Next(context.Background())
+		ended <- err
+	}()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	cancel()
+	wantError(t, "next", <-ended, context.Canceled)
+	_, err = sub.Poll(0)
+	wantError(t, "poll", err, context.Canceled)
+	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
+	_, err = cache.Subscribe(ctx)
+	wantError(t, "subscribe with a context that is done", err, context.Canceled)
+}
+
+func TestCloseEndsNext(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(4, watchcore.Put("/a", "")))
+	sub := subscribe(t, cache)
+	drain(t, sub)
+	ended := make(chan error)
+	go func() {
+		_, err := sub.Next(context.Background())
+		ended <- err
+	}()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	sub.Close()
+	sub.Close()
+	wantError(t, "next", <-ended, watchcore.ErrClosed)
+	want(t, "position of a closed one", sub.Position(), cache.Position())
+	want(t, "lag of a closed one", sub.Lag(), watchcore.Lag{})
+	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
+}
+
+func TestWaitUntil(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, cache.WaitUntil(bounded(t), 0))
+	ended := make(chan error)
+	go func() { ended <- cache.WaitUntil(bounded(t), 3) }()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	check(t, writer.Apply(2, watchcore.Put("/a", "")))
+	check(t, writer.Progress(3))
+	check(t, <-ended)
+
+	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	want(t, "a revision that does not come", cache.WaitUntil(short, 9), context.DeadlineExceeded)
+
+	go func() { ended <- cache.WaitUntil(context.Background(), 9) }()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	cache.Close()
+	wantError(t, "a wait while the cache is closed", <-ended, watchcore.ErrClosed)
+	wantError(t, "a wait on a closed cache", cache.WaitUntil(context.Background(), 1), watchcore.ErrClosed)
+}
+
+func TestWaitReady(t *testing.T) {
+	cache, writer := embedded(t, watchcore.ExpectLoad())
+	want(t, "state", cache.Status().State, watchcore.StateNotReady)
+	_, _, err := cache.Get(bounded(t), "/a", watchcore.Any())
+	wantError(t, "get", err, watchcore.ErrNotReady)
+	_, err = cache.Snapshot()
+	wantError(t, "snapshot", err, watchcore.ErrNotReady)
+	sub := subscribe(t, cache)
+	want(t, "events before the listing", drain(t, sub), "")
+	ended := make(chan error)
+	go func() { ended <- cache.WaitReady(bounded(t)) }()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	check(t, writer.Load(7, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("x"), CreateRevision: 2, ModRevision: 5, Version: 3}}))
+	check(t, <-ended)
+	want(t, "state", cache.Status().State, watchcore.StateReady)
+	want(t, "events", drain(t, sub), lines("5 ADDED /a x<- initial", "7 BOOKMARK end"))
+	wantError(t, "a second load", writer.Load(8, nil), watchcore.ErrOutOfOrder)
+}
+
+func TestConsistentRevisionOfAnEmbeddedCache(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(12, watchcore.Put("/a", "")))
+	revision, err := cache.ConsistentRevision(bounded(t))
+	check(t, err)
+	want(t, "revision", revision, 12)
+}
+
+func TestReadsWait(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
+	type answer struct {
+		value string
+		at    uint64
+		err   error
+	}
+	answers := make(chan answer, 2)
+	for _, read := range []watchcore.Read{watchcore.AtLeast(2), watchcore.Exact(2)} {
+		go func() {
+			kv, at, err := cache.Get(bounded(t), "/a", read)
+			if err != nil {
+				answers <- answer{err: err}
+				return
+			}
+			answers <- answer{string(kv.Value), at, nil}
+		}()
+	}
+	eventually(t, "both sleep", func() bool { return cache.Stats().Waiting == 2 })
+	check(t, writer.Apply(2, watchcore.Put("/a", "2")))
+	for range 2 {
+		want(t, "answer", <-answers, answer{"2", 2, nil})
+	}
+
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _, err := cache.Get(ctx, "/a", watchcore.AtLeast(99))
+		answers <- answer{err: err}
+	}()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	cancel()
+	want(t, "a cancelled read", (<-answers).err, context.Canceled)
+}
+
+// What a context without a deadline means: the default of a read.
+func TestReadsEndByThemselves(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes 3 s")
+	}
+	t.Parallel()
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
+	_, _, err := cache.Get(context.Background(), "/a", watchcore.AtLeast(99))
+	wantError(t, "a revision that does not come", err, watchcore.ErrFutureRevision)
+	var numbers *watchcore.Error
+	errors.As(err, &numbers)
+	want(t, "asked", numbers.Asked, 99)
+	want(t, "current", numbers.Current, 1)
+}
+
+func threads(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Skipf("no list of threads here: %v", err)
+	}
+	return len(entries)
+}
+
+// 10,000 goroutines that wait, for events and for revisions, and no thread more
+// than before.
+func TestWaitingCostsNoThread(t *testing.T) {
+	const subscriptions, waiters = 10_000, 1_000
+	cache, writer := embedded(t)
+	// The threads that exist anyway: the first wait starts the library's and the
+	// waker, the first garbage collection its own.
+	first := subscribe(t, cache, watchcore.FromNow())
+	check(t, writer.Apply(1, watchcore.Put("/a", "")))
+	oneBatch(t, first).Release()
+	first.Close()
+	runtime.GC()
+	before := threads(t)
+
+	ctx := bounded(t)
+	var all sync.WaitGroup
+	failures := make(chan error, subscriptions+waiters)
+	for range subscriptions {
+		sub := subscribe(t, cache, watchcore.FromNow())
+		all.Go(func() {
+			batch, err := sub.Next(ctx)
+			if err == nil && text(batch.At(0)) != "2 MODIFIED /a last<" {
+				err = fmt.Errorf("it got %s", text(batch.At(0)))
+			}
+			batch.Release()
+			failures <- err
+		})
+	}
+	for range waiters {
+		all.Go(func() { failures <- cache.WaitUntil(ctx, 2) })
+	}
+	eventually(t, "all sleep", func() bool { return cache.Stats().Waiting == subscriptions+waiters })
+	// A few more may come at any time: the runtime starts one where a call is slow.
+	if now := threads(t); now > before+30 {
+		t.Errorf("%d threads while %d goroutines wait, %d before", now, subscriptions+waiters, before)
+	}
+	start := time.Now()
+	check(t, writer.Apply(2, watchcore.Put("/a", "last")))
+	all.Wait()
+	t.Logf("woken in %v, %d threads before, %d after", time.Since(start), before, threads(t))
+	if now := threads(t); now > before+30 {
+		t.Errorf("%d threads after the waking, %d before", now, before)
+	}
+	close(failures)
+	for err := range failures {
+		check(t, err)
+	}
+}
+
+// Writers, consumers, readers and closers at once: what the race detector is for.
+func TestManyGoroutines(t *testing.T) {
+	const consumers, revisions = 16, 2_000
+	cache, writer := embedded(t)
+	ctx := bounded(t)
+	var all sync.WaitGroup
+	for i := range consumers {
+		sub := subscribe(t, cache, watchcore.FromState(), watchcore.MaxBatch(1+i*7))
+		all.Go(func() {
+			var last uint64
+			for batch, err := range sub.Batches(ctx) {
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for e := range batch.Events() {
+					if e.EndsInitialState() {
+						continue
+					}
+					if e.Revision != last+1 {
+						t.Errorf("revision %d follows %d", e.Revision, last)
+						return
+					}
+					last = e.Revision
+				}
+				sub.Lag()
+				if last == revisions {
+					return
+				}
+			}
+			t.Errorf("it ended at %d", last)
+		})
+		all.Go(func() { // one that is closed in the middle
+			other := subscribe(t, cache, watchcore.FromNow())
+			all.Go(func() {
+				for batch := range other.Batches(ctx) {
+					batch.Clone()
+				}
+			})
+			if err := cache.WaitUntil(ctx, revisions/2); err != nil {
+				t.Error(err)
+			}
+			other.Position()
+			other.Close()
+		})
+	}
+	all.Go(func() {
+		for revision := uint64(1); revision <= revisions; revision++ {
+			if err := writer.Apply(revision, watchcore.Put("/a", "x")); err != nil {
+				t.Error(err)
+			}
+			if kv, at, err := cache.Get(ctx, "/a", watchcore.AtLeast(revision)); err != nil || at < revision || kv == nil {
+				t.Errorf("get at %d: %v at %d, %v", revision, kv, at, err)
+			}
+		}
+	})
+	all.Wait()
+	eventually(t, "only the 16 are open", func() bool { return cache.Stats().Subscriptions == consumers })
+	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
+}

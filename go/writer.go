@@ -1,0 +1,222 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_writer
+// #cgo nocallback wc_writer
+// #cgo nocallback wc_load
+// #cgo nocallback wc_apply
+// #cgo noescape wc_resync
+// #cgo nocallback wc_resync
+// #cgo nocallback wc_progress
+// #cgo nocallback wc_compact
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Bytes is what keys and values may be given as.
+type Bytes interface{ ~string | ~[]byte }
+
+// KeyValue is a key-value that owns its bytes: what Get copies, and what Load,
+// Resync and PutExact take.
+type KeyValue struct {
+	Key            []byte
+	Value          []byte
+	CreateRevision uint64
+	ModRevision    uint64
+	Version        uint64 // 1 + the number of changes since it was created
+	Lease          int64
+}
+
+// Change is one change of one key.
+type Change struct {
+	op uint32
+	kv KeyValue
+}
+
+// Put sets a key. Creation revision and version are derived, the lease is 0.
+func Put[K, V Bytes](key K, value V) Change {
+	return Change{op: C.WATCHCORE_CHANGE_PUT, kv: KeyValue{Key: []byte(key), Value: []byte(value)}}
+}
+
+// Delete removes a present key.
+func Delete[K Bytes](key K) Change {
+	return Change{op: C.WATCHCORE_CHANGE_DELETE, kv: KeyValue{Key: []byte(key)}}
+}
+
+// PutExact sets a key and brings creation revision, revision, version and lease.
+func PutExact(kv KeyValue) Change {
+	return Change{op: C.WATCHCORE_CHANGE_PUT_EXACT, kv: kv}
+}
+
+// Writer is the one that may change an embedded cache. For one goroutine at a
+// time: a second one is answered ErrBusy. What is refused has changed nothing.
+type Writer struct {
+	cache  *Cache // stays open as long as somebody can write
+	handle *handle
+	guard  guard
+	arena  *arena // used inside the guard, freed with the handle
+}
+
+// Writer takes the cache's writer. A second one is refused with ErrBusy until
+// the first is closed.
+func (c *Cache) Writer() (*Writer, error) {
+	defer runtime.KeepAlive(c)
+	if err := c.core.enter(); err != nil {
+		return nil, err
+	}
+	defer c.core.cache.release()
+	var made *C.watchcore_writer
+	if err := failed(C.wc_writer(c.core.c(), &made)); err != nil {
+		return nil, err
+	}
+	arena := &arena{}
+	w := &Writer{cache: c, arena: arena}
+	w.handle = newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) {
+		C.watchcore_writer_free((*C.watchcore_writer)(p))
+		C.free(arena.memory)
+	})
+	runtime.AddCleanup(w, func(h *handle) { h.close() }, w.handle)
+	return w, nil
+}
+
+// Close gives the writer back, so that another can be taken. The cache stays as
+// it is. Idempotent, from any goroutine.
+func (w *Writer) Close() {
+	w.handle.close()
+	runtime.KeepAlive(w)
+}
+
+// Load publishes the first listing and makes the cache ready: once, only on a
+// cache made with ExpectLoad.
+func (w *Writer) Load(revision uint64, listing []KeyValue) error {
+	return w.write(func(p *C.watchcore_writer) error {
+		changes, count := w.arena.listing(listing)
+		return failed(C.wc_load(p, C.uint64_t(revision), changes, count))
+	})
+}
+
+// Apply applies one revision: all its changes become visible together. The
+// revision must be above the last one; each key at most once; a deletion needs a
+// present key.
+func (w *Writer) Apply(revision uint64, changes ...Change) error {
+	return w.write(func(p *C.watchcore_writer) error {
+		array, count := w.arena.changes(changes)
+		return failed(C.wc_apply(p, C.uint64_t(revision), array, count))
+	})
+}
+
+// Resync replaces the state by a new listing: the difference becomes one atomic
+// revision between two resync marks, in a new epoch. The revision may be lower
+// than the last one. It returns the position after it.
+func (w *Writer) Resync(revision uint64, listing []KeyValue, reason ResyncReason) (Position, error) {
+	var position, epoch C.uint64_t
+	err := w.write(func(p *C.watchcore_writer) error {
+		changes, count := w.arena.listing(listing)
+		return failed(C.wc_resync(p, C.uint64_t(revision), changes, count, C.uint32_t(reason), &position, &epoch))
+	})
+	if err != nil {
+		return Position{}, err
+	}
+	return Position{Epoch: uint64(epoch), Revision: uint64(position)}, nil
+}
+
+// Progress says that the source has reached a revision without a change of this
+// range: positions and bookmarks move.
+func (w *Writer) Progress(revision uint64) error {
+	return w.write(func(p *C.watchcore_writer) error {
+		return failed(C.wc_progress(p, C.uint64_t(revision)))
+	})
+}
+
+// Compact lets the log's events up to and with a revision go; the state at it
+// stays.
+func (w *Writer) Compact(revision uint64) error {
+	return w.write(func(p *C.watchcore_writer) error {
+		return failed(C.wc_compact(p, C.uint64_t(revision)))
+	})
+}
+
+func (w *Writer) write(call func(*C.watchcore_writer) error) error {
+	defer runtime.KeepAlive(w)
+	if err := w.guard.enter("the writer"); err != nil {
+		return err
+	}
+	defer w.guard.leave()
+	if !w.handle.acquire() {
+		return errClosed("the writer")
+	}
+	defer w.handle.release()
+	defer w.arena.done()
+	return call((*C.watchcore_writer)(w.handle.pointer))
+}
+
+// arena is C memory for the changes of one call and their bytes: pointers to
+// pointers of Go may not be given to C.
+type arena struct {
+	memory unsafe.Pointer
+	size   uintptr
+}
+
+// What a writer keeps between two calls, at most.
+const arenaKept = 64 << 10
+
+const changeSize = uintptr(C.sizeof_watchcore_change)
+
+func (a *arena) changes(changes []Change) (*C.watchcore_change, C.size_t) {
+	return a.fill(len(changes), func(i int) (uint32, *KeyValue) { return changes[i].op, &changes[i].kv })
+}
+
+func (a *arena) listing(listing []KeyValue) (*C.watchcore_change, C.size_t) {
+	return a.fill(len(listing), func(i int) (uint32, *KeyValue) { return C.WATCHCORE_CHANGE_PUT_EXACT, &listing[i] })
+}
+
+func (a *arena) fill(count int, at func(int) (uint32, *KeyValue)) (*C.watchcore_change, C.size_t) {
+	if count == 0 {
+		return nil, 0
+	}
+	size := changeSize * uintptr(count)
+	for i := range count {
+		_, kv := at(i)
+		size += uintptr(len(kv.Key) + len(kv.Value) + 1)
+	}
+	if size > a.size {
+		C.free(a.memory)
+		a.memory, a.size = C.malloc(C.size_t(size)), size
+	}
+	array := unsafe.Slice((*C.watchcore_change)(a.memory), count)
+	free := unsafe.Slice((*byte)(a.memory), size)[changeSize*uintptr(count):]
+	put := func(bytes []byte) C.watchcore_bytes {
+		n := copy(free, bytes)
+		given := C.watchcore_bytes{data: unsafe.Pointer(unsafe.SliceData(free)), length: C.size_t(n)}
+		free = free[n:]
+		return given
+	}
+	for i := range array {
+		op, kv := at(i)
+		change := C.watchcore_change{
+			size:            C.uint32_t(changeSize),
+			op:              C.uint32_t(op),
+			key:             put(kv.Key),
+			create_revision: C.uint64_t(kv.CreateRevision),
+			mod_revision:    C.uint64_t(kv.ModRevision),
+			version:         C.uint64_t(kv.Version),
+			lease:           C.int64_t(kv.Lease),
+		}
+		if op != C.WATCHCORE_CHANGE_DELETE {
+			change.value = put(kv.Value)
+		}
+		free = free[1:] // so that the address of an empty value lies inside
+		array[i] = change
+	}
+	return &array[0], C.size_t(count)
+}
+
+func (a *arena) done() {
+	if a.size > arenaKept {
+		C.free(a.memory)
+		a.memory, a.size = nil, 0
+	}
+}

@@ -1,0 +1,105 @@
+package watchcore_test
+
+import (
+	"bytes"
+	"runtime"
+	"strings"
+	"testing"
+
+	"watchcore"
+)
+
+func TestOneWriter(t *testing.T) {
+	cache, writer := embedded(t)
+	_, err := cache.Writer()
+	wantError(t, "a second writer", err, watchcore.ErrBusy)
+	writer.Close()
+	writer.Close()
+	wantError(t, "apply of a closed writer", writer.Apply(1, watchcore.Put("/a", "")), watchcore.ErrClosed)
+	second, err := cache.Writer()
+	check(t, err)
+	check(t, second.Apply(1, watchcore.Put("/a", "")))
+	second.Close()
+}
+
+func TestRefusalsChangeNothing(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Prefix("/"), watchcore.MaxKeyBytes(10), watchcore.MaxValueBytes(10))
+	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
+	sub := subscribe(t, cache, watchcore.FromNow())
+	for name, row := range map[string]struct {
+		err  error
+		want error
+	}{
+		"a revision that does not rise": {writer.Apply(5, watchcore.Put("/a", "2")), watchcore.ErrOutOfOrder},
+		"a progress back":               {writer.Progress(4), watchcore.ErrOutOfOrder},
+		"a deletion of an absent key":   {writer.Apply(6, watchcore.Put("/b", ""), watchcore.Delete("/none")), watchcore.ErrInvalidArgument},
+		"a key twice":                   {writer.Apply(6, watchcore.Put("/b", ""), watchcore.Delete("/b")), watchcore.ErrInvalidArgument},
+		"an empty key":                  {writer.Apply(6, watchcore.Put("", "")), watchcore.ErrInvalidArgument},
+		"a key outside":                 {writer.Apply(6, watchcore.Put("b", "")), watchcore.ErrInvalidArgument},
+		"a long key":                    {writer.Apply(6, watchcore.Put("/234567890x", "")), watchcore.ErrInvalidArgument},
+		"a long value":                  {writer.Apply(6, watchcore.Put("/b", "1234567890x")), watchcore.ErrInvalidArgument},
+		"a load":                        {writer.Load(6, nil), watchcore.ErrOutOfOrder},
+		"a key-value that cannot be":    {writer.Apply(6, watchcore.PutExact(watchcore.KeyValue{Key: []byte("/b"), ModRevision: 6})), watchcore.ErrInvalidArgument},
+	} {
+		wantError(t, name, row.err, row.want)
+	}
+	want(t, "revision", cache.Position().Revision, 5)
+	want(t, "events", drain(t, sub), "")
+	check(t, writer.Apply(6, watchcore.Put("/b", "2")))
+	want(t, "events", drain(t, sub), "6 ADDED /b 2<-")
+}
+
+func TestLargeChanges(t *testing.T) {
+	cache, writer := embedded(t)
+	long := bytes.Repeat([]byte("x"), 3<<20)
+	check(t, writer.Apply(1, watchcore.Put("/long", long), watchcore.Put("/short", "s")))
+	check(t, writer.Apply(2, watchcore.Put("/short", strings.Repeat("y", 100))))
+	kv, _, err := cache.Get(bounded(t), "/long", watchcore.Any())
+	check(t, err)
+	want(t, "the long value is as it was", bytes.Equal(kv.Value, long), true)
+	kv, _, err = cache.Get(bounded(t), "/short", watchcore.Any())
+	check(t, err)
+	want(t, "length of the short value", len(kv.Value), 100)
+	check(t, writer.Apply(3)) // a revision without a change
+	want(t, "revision", cache.Position().Revision, 3)
+}
+
+// What nobody can reach any more is closed.
+func TestCleanups(t *testing.T) {
+	cache, _ := embedded(t)
+	func() {
+		sub, err := cache.Subscribe(bounded(t), watchcore.FromNow()) // with a context's hook
+		check(t, err)
+		short, _ := sub.Poll(0)
+		want(t, "nothing yet", short, nil)
+		_, err = cache.Subscribe(bounded(t))
+		check(t, err)
+		_, err = cache.Snapshot()
+		check(t, err)
+		want(t, "subscriptions", cache.Stats().Subscriptions, 2)
+	}()
+	eventually(t, "lost subscriptions are closed", func() bool {
+		runtime.GC()
+		return cache.Stats().Subscriptions == 0
+	})
+	eventually(t, "a lost snapshot is closed", func() bool {
+		runtime.GC()
+		return cache.Stats().OldestSnapshot == 0
+	})
+
+	var sub *watchcore.Subscription
+	func() {
+		lost, err := watchcore.New()
+		check(t, err)
+		writer, err := lost.Writer()
+		check(t, err)
+		sub, err = lost.Subscribe(bounded(t), watchcore.FromNow())
+		check(t, err)
+		check(t, writer.Apply(1, watchcore.Put("/a", "")))
+	}()
+	runtime.GC()
+	runtime.GC()
+	// The subscription keeps its cache.
+	want(t, "events", drain(t, sub), "1 ADDED /a <-")
+	sub.Close()
+}
