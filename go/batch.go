@@ -16,7 +16,7 @@ import (
 // closed. A nil *Batch has no events; all its methods may be called.
 type Batch struct {
 	raw      rawBatch
-	events   []Event
+	events   []rawEvent
 	state    *coreState  // where it is counted; nil: a clone
 	released atomic.Bool // Release may be called more than once
 	poison   func()      // build tag debug
@@ -54,13 +54,13 @@ func (r *rawBatch) release() {
 
 // view is the events where they lie. A library whose events are longer than
 // those known here has them copied, for a slice cannot step over the rest.
-func (r *rawBatch) view() []Event {
-	if uintptr(r.stride) == unsafe.Sizeof(Event{}) {
-		return unsafe.Slice((*Event)(r.events), r.count)
+func (r *rawBatch) view() []rawEvent {
+	if uintptr(r.stride) == unsafe.Sizeof(rawEvent{}) {
+		return unsafe.Slice((*rawEvent)(r.events), r.count)
 	}
-	events := make([]Event, r.count)
+	events := make([]rawEvent, r.count)
 	for i := range events {
-		events[i] = *(*Event)(unsafe.Add(r.events, uintptr(i)*uintptr(r.stride)))
+		events[i] = *(*rawEvent)(unsafe.Add(r.events, uintptr(i)*uintptr(r.stride)))
 	}
 	return events
 }
@@ -108,7 +108,7 @@ func (b *Batch) Len() int {
 // At is the event at an index.
 func (b *Batch) At(i int) Event {
 	b.check()
-	return b.events[i]
+	return b.events[i].event()
 }
 
 // Events walks over the events.
@@ -119,7 +119,7 @@ func (b *Batch) Events() iter.Seq[Event] {
 		}
 		b.check()
 		for i := range b.events {
-			if !yield(b.events[i]) {
+			if !yield(b.events[i].event()) {
 				return
 			}
 		}

@@ -41,8 +41,8 @@ func TestEventFields(t *testing.T) {
 		want(t, "version of "+row.text, e.Version(), row.version)
 		want(t, "lease of "+row.text, e.Lease(), row.lease)
 		want(t, "key of "+row.text, e.KeyString(), "/a")
-		if i > 0 && e.Sequence != batch.At(i-1).Sequence+1 {
-			t.Fatalf("sequence %d follows %d", e.Sequence, batch.At(i-1).Sequence)
+		if i > 0 && e.Sequence() != batch.At(i-1).Sequence()+1 {
+			t.Fatalf("sequence %d follows %d", e.Sequence(), batch.At(i-1).Sequence())
 		}
 	}
 	// Absent and empty are not the same.
@@ -71,6 +71,15 @@ func TestMarksHaveNoKey(t *testing.T) {
 		t.Fatalf("a bookmark shows a key-value: %+v", e)
 	}
 	want(t, "resync of a bookmark", e.Resync(), watchcore.ResyncMark{})
+}
+
+func TestZeroEvent(t *testing.T) {
+	var e watchcore.Event
+	want(t, "numbers", e.Revision+e.Sequence()+e.CreateRevision()+e.ModRevision()+e.Version(), 0)
+	want(t, "bytes", bytesText(e.Key())+bytesText(e.Value())+bytesText(e.PrevValue())+e.KeyString(), "---")
+	want(t, "flags", e.InitialState() || e.EndsInitialState() || e.Synthetic() || e.Lease() != 0, false)
+	want(t, "resync", e.Resync(), watchcore.ResyncMark{})
+	want(t, "clone", e.Clone(), e)
 }
 
 func TestNilBatch(t *testing.T) {

@@ -52,16 +52,39 @@ func (t EventType) String() string {
 // Event is one event. It is a view: what its methods return is the library's
 // memory, valid until the batch is released and never to be written to; Clone
 // copies. An Event from ResultChan or from a cloned batch owns its bytes.
+//
+// It is small, and its methods are inlined: pass it by value.
 type Event struct {
 	Revision uint64    // of the change; of an initial object its own; of a resync the new state's
-	Sequence uint64    // the place in the log; 0: not from the log
 	Type     EventType // what happened
-	flags    uint32
-	kv, prev *keyValue
-	from     uint64
-	epoch    uint64
-	reason   uint32
-	_        uint32
+	raw      *rawEvent
+}
+
+// rawEvent is watchcore_event.
+type rawEvent struct {
+	revision, sequence uint64
+	kind               EventType
+	flags              uint32
+	kv, prev           *keyValue
+	from, epoch        uint64
+	reason             uint32
+	_                  uint32
+}
+
+// kv is nil where there is none, and for the zero Event.
+func (e Event) kv() *keyValue {
+	if e.raw == nil {
+		return nil
+	}
+	return e.raw.kv
+}
+
+func (e Event) has(flag uint32) bool {
+	return e.raw != nil && e.raw.flags&flag != 0
+}
+
+func (r *rawEvent) event() Event {
+	return Event{r.revision, r.kind, r}
 }
 
 // keyValue is the library's key-value.
@@ -74,16 +97,17 @@ type keyValue struct {
 
 // The two structs lie over those of the C interface: a difference does not compile.
 var (
-	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-unsafe.Sizeof(C.watchcore_event{})]
-	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-64]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.Sequence)-unsafe.Offsetof(C.watchcore_event{}.sequence)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.Type)-unsafe.Offsetof(C.watchcore_event{}._type)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.flags)-unsafe.Offsetof(C.watchcore_event{}.flags)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.kv)-unsafe.Offsetof(C.watchcore_event{}.kv)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.prev)-unsafe.Offsetof(C.watchcore_event{}.prev_kv)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.from)-unsafe.Offsetof(C.watchcore_event{}.resync_from)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.epoch)-unsafe.Offsetof(C.watchcore_event{}.resync_epoch)]
-	_ = [1]struct{}{}[unsafe.Offsetof(Event{}.reason)-unsafe.Offsetof(C.watchcore_event{}.resync_reason)]
+	_ = [1]struct{}{}[unsafe.Sizeof(rawEvent{})-unsafe.Sizeof(C.watchcore_event{})]
+	_ = [1]struct{}{}[unsafe.Sizeof(rawEvent{})-64]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.revision)-unsafe.Offsetof(C.watchcore_event{}.revision)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.sequence)-unsafe.Offsetof(C.watchcore_event{}.sequence)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.kind)-unsafe.Offsetof(C.watchcore_event{}._type)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.flags)-unsafe.Offsetof(C.watchcore_event{}.flags)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.kv)-unsafe.Offsetof(C.watchcore_event{}.kv)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.prev)-unsafe.Offsetof(C.watchcore_event{}.prev_kv)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.from)-unsafe.Offsetof(C.watchcore_event{}.resync_from)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.epoch)-unsafe.Offsetof(C.watchcore_event{}.resync_epoch)]
+	_ = [1]struct{}{}[unsafe.Offsetof(rawEvent{}.reason)-unsafe.Offsetof(C.watchcore_event{}.resync_reason)]
 
 	_ = [1]struct{}{}[unsafe.Sizeof(keyValue{})-unsafe.Sizeof(C.watchcore_key_value{})]
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.value)-unsafe.Offsetof(C.watchcore_key_value{}.value)]
@@ -114,62 +138,75 @@ func (kv *keyValue) valueBytes() []byte {
 	return view(kv.value, kv.valueLength)
 }
 
+// Sequence is the place in the log; 0: not from the log.
+func (e Event) Sequence() uint64 {
+	if e.raw == nil {
+		return 0
+	}
+	return e.raw.sequence
+}
+
 // Key is the key; nil in bookmarks and resync marks.
-func (e Event) Key() []byte { return e.kv.keyBytes() }
+func (e Event) Key() []byte { return e.kv().keyBytes() }
 
 // KeyString is a copy of the key.
-func (e Event) KeyString() string { return string(e.kv.keyBytes()) }
+func (e Event) KeyString() string { return string(e.kv().keyBytes()) }
 
 // Value is the new value: nil where there is none (deletions, bookmarks, resync
 // marks), empty but not nil where it is empty.
-func (e Event) Value() []byte { return e.kv.valueBytes() }
+func (e Event) Value() []byte { return e.kv().valueBytes() }
 
 // PrevValue is the value before: nil where there was none (or it left the
 // window), empty but not nil where it was empty.
-func (e Event) PrevValue() []byte { return e.prev.valueBytes() }
+func (e Event) PrevValue() []byte {
+	if e.raw == nil {
+		return nil
+	}
+	return e.raw.prev.valueBytes()
+}
 
 // CreateRevision is the revision at which the key was created. In a deletion
 // this and the next three are those of the last value.
 func (e Event) CreateRevision() uint64 {
-	if e.kv == nil {
-		return 0
+	if kv := e.kv(); kv != nil {
+		return kv.create
 	}
-	return e.kv.create
+	return 0
 }
 
 // ModRevision is the revision of the value shown.
 func (e Event) ModRevision() uint64 {
-	if e.kv == nil {
-		return 0
+	if kv := e.kv(); kv != nil {
+		return kv.mod
 	}
-	return e.kv.mod
+	return 0
 }
 
 // Version is 1 + the number of changes since the key was created.
 func (e Event) Version() uint64 {
-	if e.kv == nil {
-		return 0
+	if kv := e.kv(); kv != nil {
+		return kv.generation
 	}
-	return e.kv.generation
+	return 0
 }
 
 // Lease is the lease, 0 for none.
 func (e Event) Lease() int64 {
-	if e.kv == nil {
-		return 0
+	if kv := e.kv(); kv != nil {
+		return kv.lease
 	}
-	return e.kv.lease
+	return 0
 }
 
 // Synthetic: made by a resync, not by a change at its revision.
-func (e Event) Synthetic() bool { return e.flags&C.WATCHCORE_SYNTHETIC != 0 }
+func (e Event) Synthetic() bool { return e.has(C.WATCHCORE_SYNTHETIC) }
 
 // InitialState: part of the initial state.
-func (e Event) InitialState() bool { return e.flags&C.WATCHCORE_INITIAL_STATE != 0 }
+func (e Event) InitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE) }
 
 // EndsInitialState: the bookmark that ends the initial state. Its revision is
 // that of the state.
-func (e Event) EndsInitialState() bool { return e.flags&C.WATCHCORE_INITIAL_STATE_END != 0 }
+func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE_END) }
 
 // Phase tells the two marks of a resync apart.
 type Phase uint32
@@ -204,30 +241,33 @@ type ResyncMark struct {
 
 // Resync is the mark's content; the zero value where the event is none.
 func (e Event) Resync() ResyncMark {
-	if e.Type != Resync {
+	if e.Type != Resync || e.raw == nil {
 		return ResyncMark{}
 	}
 	phase := End
-	if e.flags&C.WATCHCORE_BEGIN != 0 {
+	if e.has(C.WATCHCORE_BEGIN) {
 		phase = Begin
 	}
-	return ResyncMark{Phase: phase, Reason: ResyncReason(e.reason), Epoch: e.epoch, From: e.from, To: e.Revision}
+	return ResyncMark{Phase: phase, Reason: ResyncReason(e.raw.reason), Epoch: e.raw.epoch, From: e.raw.from, To: e.Revision}
 }
 
 // Clone is a copy that owns its bytes.
 func (e Event) Clone() Event {
-	return cloneEvents([]Event{e}).events[0]
+	if e.raw == nil {
+		return e
+	}
+	return cloneEvents([]rawEvent{*e.raw}).events[0].event()
 }
 
 // cloned holds copies of events: one allocation for the events, one for their
 // key-values, one for all bytes.
 type cloned struct {
-	events []Event
+	events []rawEvent
 	kvs    []keyValue
 	bytes  []byte
 }
 
-func cloneEvents(events []Event) cloned {
+func cloneEvents(events []rawEvent) cloned {
 	length, kvs := 0, 0
 	for i := range events {
 		for _, kv := range [2]*keyValue{events[i].kv, events[i].prev} {
@@ -238,26 +278,27 @@ func cloneEvents(events []Event) cloned {
 			}
 		}
 	}
-	c := cloned{make([]Event, len(events)), make([]keyValue, 0, kvs), make([]byte, 0, length)}
+	c := cloned{make([]rawEvent, len(events)), make([]keyValue, 0, kvs), make([]byte, 0, length)}
 	copy(c.events, events)
-	keep := func(kv *keyValue) *keyValue {
-		if kv == nil {
-			return nil
-		}
-		own := *kv
-		own.key = c.keep(kv.keyBytes())
-		if value := kv.valueBytes(); value != nil {
-			own.value = c.keep(value)
-		}
-		c.bytes = append(c.bytes, 0)
-		c.kvs = append(c.kvs, own)
-		return &c.kvs[len(c.kvs)-1]
-	}
 	for i := range c.events {
-		c.events[i].kv = keep(c.events[i].kv)
-		c.events[i].prev = keep(c.events[i].prev)
+		c.events[i].kv = c.keepKeyValue(c.events[i].kv)
+		c.events[i].prev = c.keepKeyValue(c.events[i].prev)
 	}
 	return c
+}
+
+func (c *cloned) keepKeyValue(kv *keyValue) *keyValue {
+	if kv == nil {
+		return nil
+	}
+	own := *kv
+	own.key = c.keep(kv.keyBytes())
+	if value := kv.valueBytes(); value != nil {
+		own.value = c.keep(value)
+	}
+	c.bytes = append(c.bytes, 0)
+	c.kvs = append(c.kvs, own)
+	return &c.kvs[len(c.kvs)-1]
 }
 
 // keep copies bytes behind those already there; there is always room.

@@ -176,11 +176,14 @@ fn an_old_server_is_used_with_a_warning() {
     let version = support::etcd::version();
     let old = format!("3.4.{}", &"11111"[..version.len() - 4]);
     let proxy = Proxy::forging(etcd.address(), &version, &old);
-    let (cache, _feeder) = start(feeder(&proxy.url()), "/a/");
-    cache.wait_ready(BOUND).unwrap();
+    let (cache, feeder) = start(feeder(&proxy.url()), "/a/");
+    wait_for("the watch", || feeder.counters().connects == 1);
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > 1);
     ctl.put("/a/x", "0");
     assert_same(&cache, &ctl);
     assert_eq!(cache.status().source.server_version, old);
+    // Once, not at each reconnect.
     let warned = |line: &&String| line.starts_with("WARN") && line.contains(&old) && line.contains("3.4.38");
     let log = LOG.lock().unwrap().clone();
     let ours: Vec<&String> = log.iter().filter(|line| line.contains(&proxy.url())).filter(warned).collect();

@@ -189,6 +189,25 @@ fn a_compaction_while_away_resyncs() {
 }
 
 #[test]
+fn a_compaction_of_all_that_was_applied_resyncs() {
+    // Nothing that a watch needs is gone, but nothing is left to prove that it is the same history.
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.address());
+    let ctl = etcd.ctl();
+    let from = ctl.put("/x/n", "0");
+    let (cache, _feeder) = follow(feeder(&proxy.url()), "/x/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    proxy.refuse();
+    let next = ctl.put("/x/n", "1");
+    ctl.compact(next);
+    proxy.allow();
+    let (mark, inside) = recorder.resync();
+    assert_eq!((mark.reason, mark.from, mark.to), (ResyncReason::Compacted, from, next));
+    assert_eq!(inside.len(), 1);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
 fn too_far_behind_is_listed_not_replayed() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());

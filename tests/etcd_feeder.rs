@@ -246,16 +246,22 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     let etcd = Etcd::with(&["--max-txn-ops", "2000"]);
     let ctl = etcd.ctl();
     let first = ctl.put("/p/x", "0");
-    for round in 0..20 {
-        ctl.txn((0..1000).map(|i| TxnOp::put(format!("/p/{i}"), round.to_string(), None)).collect());
+    for round in 0..20u8 {
+        ctl.txn((0..1000).map(|i| TxnOp::put(format!("/p/{i}"), [round; 1000], None)).collect());
     }
     let newest = ctl.revision();
     let cache = Cache::builder("/p/").capacity(4096).build().unwrap();
     let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
-    let feeder = feeder(&etcd.url()).start_revision(first).pace(&subscription);
-    let _feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    // 20 MB that come in fragments; a connection cut on the way does not make it a listing.
+    let proxy = Proxy::to(etcd.address());
+    let quick = feeder(&proxy.url()).backoff(Duration::from_millis(5), Duration::from_millis(50));
+    let feeder = quick.start_revision(first).pace(&subscription).message_limit(4 << 20).too_far_behind(1);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
     let mut revisions = Vec::new();
     while revisions.len() < 20_000 {
+        if revisions.len() == 5000 {
+            proxy.cut();
+        }
         assert!(subscription.wait(BOUND).unwrap(), "events come");
         let batch = subscription.poll(100).expect("nothing is lost");
         revisions.extend(batch.events().iter().map(|event| event.revision()));
@@ -264,6 +270,8 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     }
     let expected: Vec<u64> = (first + 1..=newest).flat_map(|revision| [revision; 1000]).collect();
     assert!(revisions == expected, "each revision whole and in order");
+    let counters = feeder.counters();
+    assert_eq!((counters.fragment_switches, counters.resyncs), (1, [0; 7]));
 }
 
 #[test]
@@ -315,6 +323,12 @@ fn stop_after_listing_does_not_watch() {
     assert_eq!(cache.position().revision, old);
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]));
     assert_eq!(cache.status().state, State::Ready);
+    // Somebody who watches sees what it does not.
+    let (other, _other_feeder) = follow(&etcd, "/s/");
+    for _ in 0..3 {
+        other.wait_until(ctl.put("/s/x", "2"), BOUND).unwrap();
+    }
+    assert_eq!(cache.position().revision, old);
     assert_eq!(feeder.counters().connects, 0);
     feeder.stop();
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]), "what was listed stays");

@@ -217,9 +217,10 @@ impl<'a> Feed<'a> {
                 let reason = if reset { ResyncReason::HistoryReset } else { wanted };
                 let from = self.writer.borrow().position().revision;
                 tracing::warn!(reason = reason.name(), from, to = revision, keys = listing.count, "resync");
+                // Before it shows: who sees the marks finds it counted.
+                self.shared.counts.resynced(reason);
                 let done = self.writer.borrow_mut().resync(revision, listing.records(), reason);
                 done.map_err(|error| refused(&error))?;
-                self.shared.counts.resynced(reason);
                 // Another one before any progress has to wait.
                 self.listings_in_a_row.next();
             }

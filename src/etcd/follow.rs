@@ -300,15 +300,7 @@ impl Feed<'_> {
                 }
                 before = held.map_or((0, 0, 0), |held| (held.create, held.modified, held.version));
             }
-            if let Err(error) = writer.apply(revision, run.iter().filter_map(change)) {
-                if error.code() == Code::OutOfOrder {
-                    one(&self.shared.counts.integrity_violations);
-                    tracing::error!(revision, "integrity: {error}; listing again");
-                    return Ok(Some(End::Resync(ResyncReason::ChainBroken)));
-                }
-                return Err(refused(&error));
-            }
-            drop(writer);
+            // Before they show: who sees them finds them counted.
             let counts = &self.shared.counts;
             one(&counts.revisions);
             add(&counts.events, run.len() as u64);
@@ -318,6 +310,15 @@ impl Feed<'_> {
                     as u64,
             );
             highest(&counts.max_revision_events, run.len() as u64);
+            if let Err(error) = writer.apply(revision, run.iter().filter_map(change)) {
+                if error.code() == Code::OutOfOrder {
+                    one(&self.shared.counts.integrity_violations);
+                    tracing::error!(revision, "integrity: {error}; listing again");
+                    return Ok(Some(End::Resync(ResyncReason::ChainBroken)));
+                }
+                return Err(refused(&error));
+            }
+            drop(writer);
             if let Some(resume) = &mut self.resume {
                 resume.applied(revision);
             }
