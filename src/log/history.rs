@@ -87,11 +87,13 @@ impl History {
         position.epoch < first_of_present
     }
 
-    /// Forgets turns that no reader can need: all below `oldest_seq` but the newest reset and the
-    /// newest turn. Bounds the memory of a cache that resyncs for ever.
+    /// Forgets turns that no reader can need: of those below `oldest_seq` only the newest and the
+    /// newest reset are asked for, by readers whose head lies between it and the next turn. Bounds
+    /// the memory of a cache that resyncs for ever.
     pub(crate) fn trim(&mut self, oldest_seq: u64) {
-        let newest = self.turns.last().map(|turn| turn.seq);
-        let reset = self.turns.iter().rev().find(|turn| turn.resets()).map(|turn| turn.seq);
+        let below = || self.turns.iter().rev().filter(|turn| turn.seq < oldest_seq);
+        let newest = below().next().map(|turn| turn.seq);
+        let reset = below().find(|turn| turn.resets()).map(|turn| turn.seq);
         self.turns.retain(|turn| turn.seq >= oldest_seq || Some(turn.seq) == newest || Some(turn.seq) == reset);
     }
 }
@@ -125,5 +127,19 @@ mod tests {
         assert!(history.is_of_a_former_history(position(2), 400));
         assert!(!history.is_of_a_former_history(position(3), 400));
         assert!(!history.is_of_a_former_history(Position { epoch: (8 << 32) + 1, revision: 1 }, 400));
+    }
+
+    #[test]
+    fn trimming_changes_no_answer_for_a_reader_of_the_window() {
+        let turns = vec![turn(100, 2, 50, 80), turn(200, 3, 90, 40), turn(300, 4, 60, 70), turn(400, 5, 75, 90)];
+        let whole = History { first_epoch: 1, listing: 5, turns };
+        for oldest in [0, 150, 250, 350, 450] {
+            let mut trimmed = whole.clone();
+            trimmed.trim(oldest);
+            for head in oldest + 1..500 {
+                assert_eq!(trimmed.at(head), whole.at(head), "oldest {oldest}, head {head}");
+            }
+            assert!(trimmed.turns.iter().filter(|turn| turn.seq < oldest).count() <= 2);
+        }
     }
 }
