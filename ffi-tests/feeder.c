@@ -1,8 +1,9 @@
-/* The feeder: with no server behind the endpoint always, against a server where WATCHCORE_ETCD names one. */
+/* The feeder: with no server behind the endpoint always, against a server below scripts/with-etcd.sh. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -120,37 +121,154 @@ static void test_server_out_of_reach(void)
     close(fd);
 }
 
+/* etcdctl, with the endpoint and up to three words. */
+static void etcdctl(const char *verb, const char *key, const char *value)
+{
+    const char *arguments[7];
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        arguments[0] = getenv("WATCHCORE_TEST_ETCDCTL");
+        arguments[1] = "--endpoints";
+        arguments[2] = getenv("WATCHCORE_TEST_ENDPOINT");
+        arguments[3] = verb;
+        arguments[4] = key;
+        arguments[5] = value;
+        arguments[6] = NULL;
+        if (freopen("/dev/null", "w", stdout) != NULL) {
+            execv(arguments[0], (char *const *)(uintptr_t)arguments);
+        }
+        _exit(127);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The next event, waited for; its batch is the caller's. */
+static const watchcore_event *next_event(watchcore_subscription *subscription, watchcore_batch *batch)
+{
+    watchcore_batch_release(batch);
+    CHECK_OK(watchcore_subscription_wait(subscription, 60000, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 1, batch, &error));
+    CHECK(batch->count == 1);
+    return check_broken ? NULL : watchcore_batch_event(batch, 0);
+}
+
 static void test_against_a_server(void)
 {
-    watchcore_cache *cache = embedded(NULL);
+    watchcore_cache_options cache_options = WATCHCORE_CACHE_OPTIONS_INIT;
     watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
     watchcore_feeder *feeder = NULL;
     watchcore_subscription *subscription = NULL;
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
-    uint64_t revision = 0, reached = 0;
-    char version[64];
-    options.endpoints = text(getenv("WATCHCORE_ETCD"));
+    const watchcore_event *event;
+    uint64_t revision = 0, reached = 0, first;
+    char prefix[64], key[80], buffer[256];
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    etcdctl("put", key, "1");
+
+    cache_options.prefix = text(prefix);
+    cache_options.expect_load = 1; /* so that the subscription waits for the listing */
+    CHECK_OK(watchcore_cache_new(&cache_options, &cache, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
     options.page_size = 100;
     options.too_far_behind = 1000;
     options.progress_interval_ms = 500;
     options.dial_timeout_ms = 5000;
     options.request_timeout_ms = 5000;
-    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
     CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
-    CHECK_OK(watchcore_cache_wait_ready(cache, 30000, &error));
-    CHECK_OK(watchcore_cache_consistent_revision(cache, 30000, &revision, &error));
-    CHECK(revision > 0);
-    CHECK_OK(watchcore_cache_wait_until(cache, revision, 30000, &reached, NULL, &error));
-    CHECK(reached >= revision);
-    CHECK_OK(watchcore_subscription_wait(subscription, 30000, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count > 0);
+    CHECK_OK(watchcore_cache_wait_ready(cache, 60000, &error));
+
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), key));
+    CHECK(event != NULL && (event->flags & WATCHCORE_INITIAL_STATE) != 0 && same(watchcore_event_value(event), "1"));
+    first = event != NULL ? event->revision : 0;
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK && (event->flags & WATCHCORE_INITIAL_STATE_END) != 0);
+
+    etcdctl("put", key, "2");
+    etcdctl("del", key, NULL);
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_MODIFIED && event->revision > first);
+    CHECK(event != NULL && same(watchcore_event_value(event), "2") && same(watchcore_event_prev_value(event), "1"));
+    CHECK(event != NULL && event->kv->create_revision == first && event->kv->version == 2);
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_DELETED && same(watchcore_event_prev_value(event), "2"));
     watchcore_batch_release(&batch);
+
+    CHECK_OK(watchcore_cache_consistent_revision(cache, 60000, &revision, &error));
+    CHECK(revision > first);
+    CHECK_OK(watchcore_cache_wait_until(cache, revision, 60000, &reached, NULL, &error));
+    CHECK(reached >= revision);
+    CHECK_OK(watchcore_cache_get(cache, key, strlen(key), NULL, &answer, &error));
+    CHECK(answer.found == 0 && answer.revision >= revision);
+    do { /* told now and then, not with each message */
+        CHECK_OK(watchcore_cache_status(cache, &status, &error));
+        sched_yield();
+    } while (status.source_revision < revision && !check_broken);
+    CHECK(status.state == WATCHCORE_STATE_READY);
+    CHECK(status.cluster_id != 0 && status.member_id != 0 && status.connects > 0 && status.resyncs == 0);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_SERVER_VERSION, buffer, sizeof(buffer), NULL, &error));
+    CHECK(buffer[0] == '3');
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_ENDPOINT, buffer, sizeof(buffer), NULL, &error));
+    CHECK(strcmp(buffer, getenv("WATCHCORE_TEST_ENDPOINT")) == 0);
     CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
-    CHECK(counters.listings > 0 && counters.resyncs[0] == 0);
-    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_SERVER_VERSION, version, sizeof(version), NULL, &error));
-    CHECK(version[0] == '3');
+    CHECK(counters.listings == 1 && counters.resyncs[0] == 0 && counters.events == 2 && counters.revisions == 2);
+    CHECK_OK(watchcore_feeder_request_resync(feeder, &error));
+    do {
+        CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
+        sched_yield();
+    } while (counters.listings < 2 && !check_broken);
+
+    CHECK_OK(watchcore_feeder_stop(feeder, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_until(cache, UINT64_C(1) << 50, 60000, NULL, NULL, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+}
+
+/* etcd's own history from its beginning, beside a subscription that the feeder waits for. */
+static void test_history_from_a_revision(void)
+{
+    enum { WRITES = 5 };
+    watchcore_cache_options cache_options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_feeder *feeder = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    char prefix[64], key[80], value[16];
+    int i;
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/history/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    for (i = 0; i < WRITES; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        etcdctl("put", key, value);
+    }
+    cache_options.prefix = text(prefix);
+    cache_options.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&cache_options, &cache, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
+    options.start_revision = 1;
+    options.pace = (watchcore_subscription *)(void *)cache;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.pace = subscription;
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK); /* nothing was there at revision 1 */
+    for (i = 0; i < WRITES && !check_broken; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        event = next_event(subscription, &batch);
+        CHECK(event != NULL && same(watchcore_event_value(event), value));
+    }
+    watchcore_batch_release(&batch);
     watchcore_subscription_free(subscription);
     watchcore_feeder_free(feeder);
     watchcore_cache_free(cache);
@@ -164,8 +282,11 @@ int main(void)
     }
     RUN(test_bad_options);
     RUN(test_server_out_of_reach);
-    if (getenv("WATCHCORE_ETCD") != NULL) {
+    if (getenv("WATCHCORE_TEST_ENDPOINT") != NULL && getenv("WATCHCORE_TEST_ETCDCTL") != NULL) {
         RUN(test_against_a_server);
+        RUN(test_history_from_a_revision);
+    } else {
+        printf("(no server: run it by scripts/with-etcd.sh)\n");
     }
     return check_finish("feeder");
 }
