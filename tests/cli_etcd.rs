@@ -112,7 +112,8 @@ fn watch_after_replays_history_and_tells_when_it_is_gone() {
     client.compact(4);
     let gone = watch("after:3", "5").is(5);
     let error = gone.error("COMPACTED");
-    assert_eq!(error["oldest"], 5, "the first revision that can be had: {gone:?}");
+    assert_eq!(error["oldest"], 5, "the first change that can be had: {gone:?}");
+    assert!(gone.err.contains("Begin at 4 or later"), "{gone:?}");
     assert_eq!(members(gone.lines()[0]), ["type", "code", "message", "oldest"]);
     gone.summary();
     assert_eq!(watch("after:4", "5").is(0).lines().len(), 1, "the border: 5 is still there");
@@ -243,7 +244,8 @@ fn list_and_get() {
     client.compact(3);
     for more in [&["list", "--prefix", "/a/", "--revision", "2"][..], &["get", "/a/1", "--revision", "2"]] {
         let gone = go(more).is(5);
-        gone.error("COMPACTED");
+        assert_eq!(gone.error("COMPACTED")["oldest"], 4);
+        assert!(gone.err.contains("Begin at 3 or later"), "{gone:?}");
     }
     assert_eq!(go(&["get", "/a/1", "--revision", "3"]).is(0).lines(), [x], "the border: the state at 3 is still there");
 }

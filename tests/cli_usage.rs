@@ -31,7 +31,8 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
         &["watch", "--prefix", "/a/", "--format", "yaml"],
         &["list", "--prefix", "/a/", "--etcd", "ftp://x"],
         &["list", "--prefix", "/a/", "--user", "nobody"],
-        &["list", "--prefix", "/a/", "--cacert", "/no/such/file.pem"],
+        &["list", "--prefix", "/a/", "--etcd", "https://a:1", "--cacert", "/no/such/file.pem"],
+        &["list", "--prefix", "/a/", "--etcd", "https://a:1"],
         &["bench", "--objects", "none"],
     ] {
         let ended = run(arguments).is(2);

@@ -4,17 +4,16 @@
 mod support;
 
 use etcd_client::{ConnectOptions, Permission};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::fmt::{self, Write as _};
-use std::path::PathBuf;
 use std::sync::{Mutex, Once};
-use std::time::Duration;
-use support::etcd::{Ctl, Etcd, ServerTls};
+use std::time::{Duration, Instant};
+use support::etcd::{Ctl, Etcd};
 use support::history::assert_same;
 use support::proxy::Proxy;
+use support::tls::Authority;
 use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder, Tls};
-use watchcore::{Cache, Code, State};
+use watchcore::{Cache, Code, ResyncReason, State};
 
 /// What the library logged, all of it.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -69,7 +68,11 @@ fn start(builder: FeederBuilder, prefix: &str) -> (Cache, Feeder) {
 
 /// An etcd with authentication on, a user "root", and a user "app" who may read /a/.
 fn guarded() -> (Etcd, Ctl) {
-    let etcd = Etcd::start();
+    guarded_by(&[])
+}
+
+fn guarded_by(extra: &[&str]) -> (Etcd, Ctl) {
+    let etcd = Etcd::with(extra);
     etcd.ctl().run(async |mut client| {
         client.user_add("root", "root-password", None).await?;
         client.role_add("root").await?;
@@ -80,7 +83,8 @@ fn guarded() -> (Etcd, Ctl) {
         client.user_grant_role("app", "reader").await?;
         client.auth_enable().await.map(drop)
     });
-    let root = Ctl::connect(&etcd.url(), ConnectOptions::new().with_user("root", "root-password"));
+    let root = ConnectOptions::new().with_user("root", "root-password").with_auto_token_refresh(true);
+    let root = Ctl::connect(&etcd.url(), root);
     (etcd, root)
 }
 
@@ -116,6 +120,69 @@ fn a_user_reads_what_it_may() {
     root.put("/a/x", "3");
     assert_same(&cache, &root);
     assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
+/// Waits until no token that was given out before is taken any more. Each witness is asked once: a
+/// use may make a token live longer.
+fn all_tokens_expire(etcd: &Etcd) {
+    let witness = || Ctl::connect(&etcd.url(), ConnectOptions::new().with_user("app", PASSWORD));
+    let mut witnesses: Vec<Ctl> = (0..60).map(|_| witness()).collect();
+    let mut asked = Instant::now();
+    wait_for("the end of a token", || {
+        if asked.elapsed() < Duration::from_millis(250) {
+            return false;
+        }
+        asked = Instant::now();
+        let witness = witnesses.pop().expect("a token ends before");
+        let answer = witness.attempt(async |mut client| client.get("/a/x", None).await);
+        answer.is_err_and(|error| error.to_string().contains("invalid auth token"))
+    });
+}
+
+fn outlives_its_tokens(extra: &[&str]) {
+    let (etcd, root) = guarded_by(extra);
+    root.put("/a/x", "0");
+    let proxy = Proxy::to(etcd.address());
+    let (cache, feeder) = start(feeder(&proxy.url()).user("app", PASSWORD), "/a/");
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the watch", || feeder.counters().connects == 1);
+
+    // A read on the connection that has listed.
+    all_tokens_expire(&etcd);
+    let newest = root.put("/a/x", "1");
+    assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
+    assert_same(&cache, &root);
+    assert_eq!(feeder.counters().connects, 1, "the watch lives on");
+
+    // A listing on it.
+    all_tokens_expire(&etcd);
+    root.put("/elsewhere", "1");
+    feeder.request_resync();
+    wait_for("the listing", || feeder.counters().resyncs[ResyncReason::Requested as usize] == 1);
+    root.put("/a/x", "2");
+    assert_same(&cache, &root);
+
+    // And a reconnect.
+    all_tokens_expire(&etcd);
+    let before = feeder.counters().connects;
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > before);
+    root.put("/a/x", "3");
+    assert_same(&cache, &root);
+    assert_eq!(feeder.counters().resyncs.iter().sum::<u64>(), 1);
+}
+
+#[test]
+fn simple_tokens_that_expire_are_renewed() {
+    outlives_its_tokens(&["--auth-token-ttl", "2", "--bcrypt-cost", "4"]);
+}
+
+#[test]
+fn signed_tokens_that_expire_are_renewed() {
+    let authority = Authority::new("tokens");
+    let secret = authority.file("secret", b"a secret of the test, long enough");
+    let token = format!("jwt,priv-key={},sign-method=HS256,ttl=2s", secret.display());
+    outlives_its_tokens(&["--auth-token", &token, "--bcrypt-cost", "4"]);
 }
 
 #[test]
@@ -188,57 +255,6 @@ fn an_old_server_is_used_with_a_warning() {
     let log = LOG.lock().unwrap().clone();
     let ours: Vec<&String> = log.iter().filter(|line| line.contains(&proxy.url())).filter(warned).collect();
     assert_eq!(ours.len(), 1, "{log:?}");
-}
-
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    directory: PathBuf,
-}
-
-impl Authority {
-    fn new(name: &str) -> Authority {
-        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
-        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        parameters.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
-        let directory = std::env::temp_dir().join(format!("watchcore-tls-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        Authority { issuer, directory }
-    }
-
-    fn pem(&self) -> Vec<u8> {
-        self.issuer.pem().into_bytes()
-    }
-
-    /// A certificate for these names, and its key.
-    fn sign(&self, names: &[&str]) -> (Vec<u8>, Vec<u8>) {
-        let names: Vec<String> = names.iter().map(|name| name.to_string()).collect();
-        let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
-        (certificate.pem().into_bytes(), key.serialize_pem().into_bytes())
-    }
-
-    fn server(&self, names: &[&str], client_auth: bool) -> Etcd {
-        let (certificate, key) = self.sign(names);
-        let file = |name: &str, bytes: &[u8]| {
-            let path = self.directory.join(name);
-            std::fs::write(&path, bytes).unwrap();
-            path
-        };
-        let tls = ServerTls {
-            ca: file("ca.pem", &self.pem()),
-            cert: file("server.pem", &certificate),
-            key: file("server.key", &key),
-            client_auth,
-        };
-        Etcd::with_tls(tls)
-    }
-}
-
-impl Drop for Authority {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
 }
 
 fn ctl(etcd: &Etcd, tls: &Tls) -> Ctl {

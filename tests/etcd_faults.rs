@@ -208,6 +208,26 @@ fn a_compaction_of_all_that_was_applied_resyncs() {
 }
 
 #[test]
+fn a_broken_chain_is_noticed_and_listed_again() {
+    let etcd = Etcd::start();
+    // Version 2 with this value comes as version 5.
+    let proxy = Proxy::forging_once(etcd.address(), b"\x20\x02\x2a\x06forged", b"\x20\x05\x2a\x06forged");
+    let ctl = etcd.ctl();
+    ctl.put("/x/n", "0");
+    let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    let newest = ctl.put("/x/n", "forged");
+    let (mark, inside) = recorder.resync();
+    assert_eq!((mark.reason, mark.to), (ResyncReason::ChainBroken, newest));
+    assert_eq!(inside.len(), 1);
+    assert_eq!((inside[0].kind, inside[0].value.as_deref()), (Kind::Modified, Some(&b"forged"[..])));
+    assert_eq!(feeder.counters().integrity_violations, 1);
+    ctl.put("/x/n", "1");
+    assert_same(&cache, &ctl);
+    assert_eq!(resyncs(&feeder), 1);
+}
+
+#[test]
 fn too_far_behind_is_listed_not_replayed() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
@@ -384,6 +404,37 @@ fn a_silent_server_is_left_for_another_endpoint() {
     assert_unbroken(&recorder, &revisions);
     assert_eq!(cache.status().source.endpoint, other.url());
     assert!(feeder.counters().silences >= 1);
+    assert_eq!(resyncs(&feeder), 0);
+}
+
+#[test]
+fn an_idle_server_is_not_taken_for_a_silent_one() {
+    // Until the store reaches the watch's first revision etcd answers no request for progress.
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, feeder) = follow(feeder(&etcd.url()), "/x/");
+    wait_for("many requests", || feeder.counters().progress_requests >= 30);
+    let idle = feeder.counters();
+    // One silence may come of a loaded machine; a server taken for silent is left every fifth time.
+    assert!(idle.connects <= 2 && idle.silences <= 1, "{idle:?}");
+    assert_eq!(idle.progress_notifications, 0, "the test's own premise");
+    // Afterwards it does.
+    cache.wait_until(ctl.put("/y/n", "elsewhere"), BOUND).unwrap();
+    wait_for("progress", || feeder.counters().progress_notifications > 0);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_silent_server_is_noticed_even_when_it_was_idle() {
+    let etcd = Etcd::start();
+    let silent = Proxy::to(etcd.address());
+    let other = Proxy::to(etcd.address());
+    let (cache, feeder) = follow(quick([&silent.url(), &other.url()]), "/x/");
+    silent.stall(true);
+    wait_for("the other endpoint", || cache.status().source.endpoint == other.url());
+    wait_for("the watch", || feeder.counters().connects >= 2);
+    assert!(feeder.counters().silences >= 1);
+    assert_same(&cache, &etcd.ctl());
     assert_eq!(resyncs(&feeder), 0);
 }
 

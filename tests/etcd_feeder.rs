@@ -4,6 +4,7 @@
 mod support;
 
 use etcd_client::TxnOp;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use support::etcd::Etcd;
 use support::history::{Recorder, Seen, assert_same, value};
@@ -79,6 +80,79 @@ fn lists_and_follows_every_event() {
 }
 
 #[test]
+fn a_listing_in_pages_is_the_state_at_one_revision() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..200 {
+        ctl.put(format!("/a/{i:03}"), "old");
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The first and the last key always change together; what lies between comes and goes.
+        scope.spawn(|| {
+            let ctl = etcd.ctl();
+            for i in 0.. {
+                if over.load(Ordering::Relaxed) {
+                    return;
+                }
+                let both = [("/a/000", i.to_string()), ("/a/199", i.to_string())];
+                ctl.txn(both.map(|(key, value)| TxnOp::put(key, value, None)).to_vec());
+                let between = format!("/a/{:03}", 1 + i % 198);
+                ctl.delete(&between);
+                ctl.put(&between, "new");
+            }
+        });
+        for _ in 0..5 {
+            let cache = Cache::builder("/a/").expect_load(true).build().unwrap();
+            let mut subscription = cache.subscribe(Start::State).open().unwrap();
+            let feeder = feeder(&etcd.url()).page_size(9).start(cache.writer().unwrap()).unwrap();
+            let mut state = Vec::new();
+            let mut revision = 0;
+            while revision == 0 {
+                assert!(subscription.wait(BOUND).unwrap(), "the listing comes");
+                for event in subscription.poll(1000).unwrap().events() {
+                    if event.ends_initial_state() {
+                        revision = event.revision();
+                    } else if revision == 0 {
+                        let value = event.value().unwrap().to_vec();
+                        state.push((event.key().to_vec(), value, event.mod_revision()));
+                    }
+                }
+            }
+            assert!(feeder.counters().pages >= 22, "{:?}", feeder.counters());
+            let theirs = ctl.list(b"/a/", revision);
+            let theirs: Vec<_> =
+                theirs.iter().map(|kv| (kv.key().to_vec(), kv.value().to_vec(), kv.mod_revision() as u64)).collect();
+            assert!(state == theirs, "the state at {revision}");
+            assert_eq!(state.first().unwrap().2, state.last().unwrap().2, "changed together");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_compaction_during_the_listing_begins_it_again() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..200 {
+        ctl.put(format!("/a/{i:03}"), vec![b'x'; 10_000]);
+    }
+    let proxy = Proxy::to(etcd.address());
+    proxy.stall_after(500_000);
+    let cache = cache("/a/");
+    let feeder = feeder(&proxy.url()).page_size(10).start(cache.writer().unwrap()).unwrap();
+    wait_for("the middle of the listing", || proxy.is_stalled());
+    let newest = ctl.put("/a/100", "new");
+    ctl.compact(newest);
+    proxy.stall(false);
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!((feeder.counters().listings, feeder.counters().failures), (2, 0));
+    assert_eq!(cache.oldest(), newest + 1);
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
+#[test]
 fn keys_outside_the_prefix_move_the_position_only() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
@@ -142,6 +216,7 @@ fn a_transaction_of_10_000_keys_is_one_revision() {
     assert!(seen[10_000..].iter().all(|seen| seen.revision == second && seen.kind == Kind::Modified));
     assert_same(&cache, &ctl);
     assert_eq!(feeder.counters().max_revision_events, 10_000);
+    assert_eq!((feeder.counters().fragments, feeder.counters().fragment_switches), (0, 0), "not needed, not asked for");
     // Each revision is seen whole: the state before it has none of it.
     let page = cache.list(&watchcore::Range::all(), Read::Exact(first), 0).unwrap();
     assert!(page.iter().all(|kv| kv.value() == Some(b"a")) && page.len() == 10_000);
@@ -282,14 +357,30 @@ fn a_start_revision_that_is_compacted_says_so() {
         ctl.put("/c/x", i.to_string());
     }
     ctl.compact(15);
-    let cache = cache("/c/");
-    let feeder = feeder(&etcd.url()).start_revision(5).start(cache.writer().unwrap()).unwrap();
-    let error = cache.wait_ready(BOUND).expect_err("it cannot begin there");
-    assert_eq!((error.code(), error.asked(), error.oldest()), (Code::Compacted, 5, 15), "{error}");
-    assert_eq!(feeder.last_error().unwrap().code(), Code::Compacted);
-    let status = cache.status();
-    assert_eq!(status.state, State::Failed);
-    assert!(status.last_error.unwrap().message().contains("revision 5"));
+    let begin_at = |revision| {
+        let cache = cache("/c/");
+        let feeder = feeder(&etcd.url()).start_revision(revision).start(cache.writer().unwrap()).unwrap();
+        (cache, feeder)
+    };
+    for asked in [5, 14] {
+        let (cache, feeder) = begin_at(asked);
+        let error = cache.wait_ready(BOUND).expect_err("it cannot begin there");
+        assert_eq!((error.code(), error.asked(), error.oldest()), (Code::Compacted, asked, 16), "{error}");
+        assert!(error.message().contains(&format!("revision {asked},")), "{error}");
+        assert!(error.message().ends_with("Begin at 15 or later."), "{error}");
+        assert_eq!(feeder.last_error().unwrap().code(), Code::Compacted);
+        let status = cache.status();
+        assert_eq!(status.state, State::Failed);
+        assert_eq!(status.last_error.unwrap().message(), error.message());
+    }
+    // What it said is so: one before the oldest is the first that works, and loses nothing.
+    let (cache, _feeder) = begin_at(15);
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.oldest(), 16);
+    let recorder = Recorder::start(&cache, Start::After(15));
+    let seen = recorder.until("the newest", |seen| seen.revision == 21);
+    assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), [16, 17, 18, 19, 20, 21]);
+    assert_same(&cache, &ctl);
 }
 
 #[test]

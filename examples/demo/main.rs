@@ -8,6 +8,8 @@ mod check;
 mod consumer;
 mod hash;
 mod load;
+#[path = "../../tests/support/ports.rs"]
+mod ports;
 mod server;
 
 use std::io::{IsTerminal as _, Write as _};
@@ -129,8 +131,7 @@ impl Progress {
 
 fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
     let progress = Progress::new(arguments.objects + arguments.changes);
-    let server = Server::new(&arguments.etcd, remains).map_err(|error| error.to_string())?;
-    server.start().map_err(|error| error.to_string())?;
+    let server = Server::launch(&arguments.etcd, remains).map_err(|error| error.to_string())?;
     let endpoint = server.endpoint();
 
     progress.say(&format!("etcd runs; loading {} objects", arguments.objects));

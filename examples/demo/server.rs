@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use crate::ports::Port;
 
 /// Everything that must not outlive the demo: processes and the directory.
 #[derive(Clone, Default)]
@@ -87,27 +89,41 @@ impl Remains {
 pub(crate) struct Server {
     program: PathBuf,
     directory: PathBuf,
-    port: u16,
-    peer_port: u16,
+    ports: [Port; 2],
     remains: Remains,
 }
 
 impl Server {
-    pub(crate) fn new(program: &Path, remains: &Remains) -> io::Result<Server> {
+    /// A new one that serves.
+    pub(crate) fn launch(program: &Path, remains: &Remains) -> io::Result<Server> {
         let directory = remains.directory()?;
-        let (port, peer_port) = free_ports()?;
-        Ok(Server { program: program.to_owned(), directory, port, peer_port, remains: remains.clone() })
+        let mut tries = 0;
+        loop {
+            let ports = [Port::reserve(), Port::reserve()];
+            let server =
+                Server { program: program.to_owned(), directory: directory.clone(), ports, remains: remains.clone() };
+            tries += 1;
+            match server.start() {
+                Ok(()) => return Ok(server),
+                // Somebody who does not reserve ports may have taken one in between.
+                Err(error) if tries == 5 => return Err(error),
+                Err(_) => {
+                    server.kill();
+                    let _ = fs::remove_dir_all(directory.join("data"));
+                }
+            }
+        }
     }
 
     pub(crate) fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://127.0.0.1:{}", self.ports[0].number)
     }
 
     /// Starts it, also after a kill, and waits until it serves.
     /// It writes through to the disk (fsync): what it acknowledged survives.
     pub(crate) fn start(&self) -> io::Result<()> {
         let client = self.endpoint();
-        let peer = format!("http://127.0.0.1:{}", self.peer_port);
+        let peer = format!("http://127.0.0.1:{}", self.ports[1].number);
         let log = File::options().create(true).append(true).open(self.directory.join("etcd.log"))?;
         let mut command = Command::new(&self.program);
         command
@@ -150,7 +166,7 @@ impl Server {
 
     fn is_healthy(&self) -> bool {
         let ask = || -> io::Result<String> {
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+            let mut stream = TcpStream::connect(("127.0.0.1", self.ports[0].number))?;
             stream.set_read_timeout(Some(Duration::from_secs(2)))?;
             stream.write_all(b"GET /health HTTP/1.0\r\n\r\n")?;
             let mut answer = String::new();
@@ -159,22 +175,4 @@ impl Server {
         };
         ask().is_ok_and(|answer| answer.contains("\"health\":\"true\""))
     }
-}
-
-/// Two free ports below those that the system gives to outgoing connections:
-/// else a client that tries again while etcd is down could take etcd's port.
-fn free_ports() -> io::Result<(u16, u16)> {
-    let mut found = Vec::new();
-    let mut next = u64::from(std::process::id()) * 7919;
-    for _ in 0..1000 {
-        let port = 12_000 + (next % 18_000) as u16;
-        next = next.wrapping_add(101);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            found.push(port);
-        }
-        if let [one, two] = found[..] {
-            return Ok((one, two));
-        }
-    }
-    Err(io::Error::other("no free ports on the loopback"))
 }

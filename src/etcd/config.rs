@@ -256,6 +256,11 @@ impl Options {
         Ok(self)
     }
 
+    #[cfg(test)]
+    pub(super) fn for_tests(builder: FeederBuilder) -> Options {
+        builder.options
+    }
+
     /// What the client needs to know to connect.
     pub(super) fn connect(&self, with_user: bool) -> ConnectOptions {
         // Pings without a call in flight are what servers punish; within one they are allowed

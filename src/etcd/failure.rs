@@ -19,7 +19,8 @@ pub(super) enum Class {
     Credentials,
     /// The user may not read the range.
     Denied,
-    /// The revision asked for is gone; the number is etcd's compact revision, 0 if unknown.
+    /// The revision asked for is gone; the number is the revision that etcd is compacted at, 0 if
+    /// unknown. The state at it can still be read.
     Compacted(u64),
     /// The revision asked for has not happened.
     Future,
@@ -91,7 +92,9 @@ impl Failure {
     /// A watch that the server ended by a message on the stream.
     pub(super) fn of_cancel(compact_revision: i64, reason: &str) -> Failure {
         if compact_revision > 0 {
-            let text = format!("the watch's revision is compacted; etcd holds revisions from {compact_revision} on");
+            let text = format!(
+                "the watch's revision is compacted; etcd holds the state at {compact_revision} and all after it"
+            );
             return Failure::new(Class::Compacted(compact_revision as u64), text);
         }
         if reason.is_empty() {

@@ -28,6 +28,9 @@ const LONGEST_MESSAGE: usize = 1 << 30;
 /// How often a start revision that has not happened is looked for.
 const FUTURE_RETRY: Duration = Duration::from_millis(250);
 
+/// Between two reports while nothing but events comes.
+const REPORTS: Duration = Duration::from_millis(100);
+
 /// What a session has to do before it can watch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Need {
@@ -62,6 +65,7 @@ pub(super) struct Feed<'a> {
     endpoints: Endpoints,
     readers: &'a watch::Sender<Option<Reader>>,
     report: SourceReport,
+    reported: Instant,
     /// Listings without any progress between them.
     listings_in_a_row: Backoff,
     warned_of: Option<String>,
@@ -89,6 +93,7 @@ impl<'a> Feed<'a> {
             endpoints: Endpoints::new(options.endpoints.iter().cloned()),
             readers,
             report: SourceReport::default(),
+            reported: Instant::now(),
             listings_in_a_row: backoff(),
             warned_of: None,
         }
@@ -243,10 +248,12 @@ impl<'a> Feed<'a> {
         let Some(at) = at else { return failure };
         let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
         match failure.class {
-            Class::Compacted(_) => match self.oldest_of(url, at).await {
-                Some(oldest) => Failure::new(
-                    Class::Compacted(oldest),
-                    format!("{asked} compacted; it holds revisions from {oldest} on. Begin at {oldest} or later"),
+            Class::Compacted(_) => match self.compacted_at(url, at).await {
+                Some(kept) => Failure::new(
+                    Class::Compacted(kept),
+                    format!(
+                        "{asked} compacted; it holds the state at {kept} and all changes after it. Begin at {kept} or later"
+                    ),
                 ),
                 None => Failure::new(
                     Class::Compacted(0),
@@ -279,8 +286,16 @@ impl<'a> Feed<'a> {
         self.silences = 0;
     }
 
+    /// Keeps etcd's newest revision in the status, not with each message.
+    pub(super) fn report_now_and_then(&mut self) {
+        if self.reported.elapsed() >= REPORTS {
+            self.report();
+        }
+    }
+
     fn report(&mut self) {
         use std::sync::atomic::Ordering::Relaxed;
+        self.reported = Instant::now();
         let counters = &self.shared.counts;
         self.report.connects = counters.connects.load(Relaxed);
         self.report.reconnects = counters.reconnects.load(Relaxed);
@@ -321,7 +336,10 @@ impl<'a> Feed<'a> {
         }
         let error = Error::new(failure.code(), text);
         let error = match (failure.class, options.start_revision) {
-            (Class::Compacted(oldest), Some(asked)) => error.with_asked(asked).with_oldest(oldest),
+            // The state at the compacted revision is still there, and every change after it.
+            (Class::Compacted(kept), Some(asked)) => {
+                error.with_asked(asked).with_oldest(if kept > 0 { kept + 1 } else { 0 })
+            }
             (Class::Future, Some(asked)) => error.with_asked(asked).with_current(self.newest_seen),
             _ => error,
         };

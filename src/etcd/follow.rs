@@ -1,6 +1,7 @@
 //! Following a watch: apply its events, keep it alive, notice when it dies.
 
 use super::assemble::{Assembler, revisions};
+use super::config::Options;
 use super::connect::{Header, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
@@ -14,6 +15,7 @@ use crate::event::ResyncReason;
 use crate::writer::{Change, Writer};
 use etcd_client::proto::{PbEvent, PbWatchResponse};
 use etcd_client::{Client, WatchOptions, WatchStream};
+use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -69,8 +71,8 @@ impl Feed<'_> {
         Ok(Watch { stream, from, _client: client })
     }
 
-    /// The oldest revision that etcd holds, where `at` is compacted: only a watch tells.
-    pub(super) async fn oldest_of(&self, url: &str, at: u64) -> Option<u64> {
+    /// The revision that etcd is compacted at, where `at` lies before it: only a watch tells.
+    pub(super) async fn compacted_at(&self, url: &str, at: u64) -> Option<u64> {
         let options = &self.config.options;
         let client = dial(options, url).await.ok()?;
         let KeyRange { start, end } = self.config.range.clone();
@@ -95,6 +97,9 @@ impl Feed<'_> {
         let mut pulse =
             Pulse { created: false, heard: now, asked: now, newest: 0, wanted: 0, assembler: Assembler::default() };
         self.look_at_demand(&mut pulse);
+        // Under way while the stream cannot give a sign of life.
+        let mut sign: Option<Pin<Box<dyn Future<Output = Result<Header, Failure>> + '_>>> = None;
+        let range = &self.config.range;
         loop {
             let timer = self.next_timer(&pulse);
             tokio::select! {
@@ -118,7 +123,23 @@ impl Feed<'_> {
                     tokio::task::yield_now().await;
                 }
                 () = self.shared.watch.notified() => self.look_at_demand(&mut pulse),
-                () = tokio::time::sleep_until(timer) => self.on_timer(&mut pulse, &mut watch).await?,
+                answer = async { sign.as_mut().expect("is some").await }, if sign.is_some() => {
+                    sign = None;
+                    // Where it fails, the silence goes on.
+                    if let Ok(header) = answer {
+                        if header.revision < self.point() {
+                            return Ok(End::Resync(ResyncReason::HistoryReset));
+                        }
+                        pulse.newest = pulse.newest.max(header.revision);
+                        pulse.heard = Instant::now();
+                    }
+                }
+                () = tokio::time::sleep_until(timer) => {
+                    self.on_timer(&mut pulse, &mut watch).await?;
+                    if sign.is_none() && self.is_mute(&pulse, watch.from) {
+                        sign = Some(Box::pin(reader.newest(range)));
+                    }
+                }
             }
             if self.shared.take_resync() {
                 return Ok(End::Resync(ResyncReason::Requested));
@@ -140,19 +161,19 @@ impl Feed<'_> {
     }
 
     fn silence_limit(&self, pulse: &Pulse) -> Option<Duration> {
-        let options = &self.config.options;
         if !pulse.created {
-            return Some(options.request_timeout);
+            return Some(self.config.options.request_timeout);
         }
-        if !options.progress_requests {
-            return None;
-        }
-        let limit = (options.progress_interval * 3).max(SHORTEST_SILENCE);
-        if pulse.assembler.is_open() || pulse.newest > self.point() + CATCHING_UP {
-            let widened = CATCHING_UP_SILENCE.max(limit) * 2u32.pow(self.silences.min(8));
-            return Some(widened.min(LONGEST_SILENCE));
-        }
-        Some(limit)
+        let catching_up = pulse.assembler.is_open() || pulse.newest > self.point() + CATCHING_UP;
+        silence_limit(&self.config.options, catching_up, self.silences)
+    }
+
+    /// etcd answers no request for progress before its newest revision has reached the watch's first:
+    /// then a read has to show that it lives.
+    fn is_mute(&self, pulse: &Pulse, from: u64) -> bool {
+        let options = &self.config.options;
+        let idle = pulse.heard.elapsed() >= options.progress_interval;
+        pulse.created && options.progress_requests && pulse.newest < from && idle
     }
 
     fn is_waited_for(&self, pulse: &Pulse) -> bool {
@@ -221,6 +242,7 @@ impl Feed<'_> {
         });
         pulse.newest = pulse.newest.max(header.revision);
         self.newest_seen = self.newest_seen.max(header.revision);
+        self.report_now_and_then();
         if response.created {
             pulse.created = true;
             if header.revision + 1 < from && self.went_back(reader).await? {
@@ -339,6 +361,21 @@ impl Feed<'_> {
     }
 }
 
+/// How long an open watch may be silent, after so many silences in a row. Without requests only
+/// keep-alive tells.
+fn silence_limit(options: &Options, catching_up: bool, silences: u32) -> Option<Duration> {
+    if !options.progress_requests {
+        return None;
+    }
+    let limit = (options.progress_interval * 3).max(SHORTEST_SILENCE);
+    if !catching_up {
+        return Some(limit);
+    }
+    // Wider each time: a server that needs longer would be left for ever.
+    let widened = CATCHING_UP_SILENCE.max(limit) * 2u32.pow(silences.min(8));
+    Some(widened.min(LONGEST_SILENCE))
+}
+
 fn live(writer: &Writer, key: &[u8]) -> Option<Live> {
     writer.get(key).map(|kv| Live { create: kv.create_revision(), modified: kv.mod_revision(), version: kv.version() })
 }
@@ -349,4 +386,36 @@ fn change(event: &PbEvent) -> Option<Change<'_>> {
         true => Change::delete(&kv.key),
         false => Change::put_exact(record(kv)),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::etcd::Feeder;
+
+    fn limit(interval: u64, catching_up: bool, silences: u32) -> Option<u64> {
+        let options = Options::for_tests(Feeder::new(["a"]).progress_interval(Duration::from_millis(interval)));
+        silence_limit(&options, catching_up, silences).map(|limit| limit.as_millis() as u64)
+    }
+
+    #[test]
+    fn three_silent_periods_are_the_limit() {
+        assert_eq!(limit(1000, false, 0), Some(3000));
+        assert_eq!(limit(1000, false, 5), Some(3000), "silences widen nothing once it is up to date");
+        assert_eq!(limit(10, false, 0), Some(1000), "no shorter one is taken for a dead server");
+    }
+
+    #[test]
+    fn the_limit_widens_while_catching_up() {
+        let widened: Vec<_> = (0..7).map(|silences| limit(1000, true, silences).unwrap() / 1000).collect();
+        assert_eq!(widened, [30, 60, 120, 240, 480, 600, 600]);
+        assert_eq!(limit(60_000, true, 0), Some(180_000));
+        assert_eq!(limit(1000, true, u32::MAX), Some(600_000));
+    }
+
+    #[test]
+    fn without_requests_silence_says_nothing() {
+        let options = Options::for_tests(Feeder::new(["a"]).progress_requests(false));
+        assert_eq!((silence_limit(&options, false, 0), silence_limit(&options, true, 9)), (None, None));
+    }
 }

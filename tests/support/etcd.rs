@@ -1,12 +1,13 @@
 //! A throw-away etcd: free loopback ports, its own data directory, gone with the value.
 
+use super::ports::Port;
 use super::{BOUND, wait_for};
 use etcd_client::{
     Client, CompactionOptions, ConnectOptions, Error, GetOptions, KeyValue, LeaseGrantOptions, PutOptions, Txn, TxnOp,
 };
 use std::future::Future;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -33,11 +34,6 @@ pub(crate) fn version() -> String {
     line.expect("etcd tells its version").trim().to_owned()
 }
 
-fn free_ports() -> [u16; 3] {
-    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
-    listeners.map(|listener| listener.local_addr().expect("bound").port())
-}
-
 /// Where the certificates of a server with TLS lie.
 #[derive(Clone)]
 pub(crate) struct ServerTls {
@@ -50,7 +46,8 @@ pub(crate) struct ServerTls {
 
 pub(crate) struct Etcd {
     directory: PathBuf,
-    ports: [u16; 3],
+    /// For clients, for peers, and for its health.
+    ports: [Port; 3],
     extra: Vec<String>,
     tls: Option<ServerTls>,
     child: Option<Child>,
@@ -77,11 +74,11 @@ impl Etcd {
             if etcd.try_launch() {
                 return etcd;
             }
-            // Somebody else took a port in between.
-            etcd.ports = free_ports();
+            // Somebody who does not reserve ports took one in between.
+            etcd.ports = ports();
             etcd.wipe();
         }
-        panic!("etcd did not start");
+        panic!("etcd did not start: {}", etcd.last_words());
     }
 
     /// A server that is not running yet; its address is known already.
@@ -90,7 +87,7 @@ impl Etcd {
         let name = format!("watchcore-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).expect("a temporary directory");
-        Etcd { directory, ports: free_ports(), extra: Vec::new(), tls: None, child: None }
+        Etcd { directory, ports: ports(), extra: Vec::new(), tls: None, child: None }
     }
 
     /// Starts it (again), on the same ports and data.
@@ -101,13 +98,13 @@ impl Etcd {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        panic!("etcd did not start again");
+        panic!("etcd did not start again: {}", self.last_words());
     }
 
     fn try_launch(&mut self) -> bool {
-        let [client, peer, metrics] = self.ports;
+        let [client_port, peer, metrics] = self.ports.each_ref().map(|port| port.number);
         let peer = format!("http://127.0.0.1:{peer}");
-        let client = format!("{}://127.0.0.1:{client}", if self.tls.is_some() { "https" } else { "http" });
+        let client = format!("{}://127.0.0.1:{client_port}", if self.tls.is_some() { "https" } else { "http" });
         let log = std::fs::File::create(self.directory.join("log")).expect("a log file");
         let mut command = Command::new(binaries().join("etcd"));
         command
@@ -129,21 +126,35 @@ impl Etcd {
                 command.arg("--trusted-ca-file").arg(&tls.ca).arg("--client-cert-auth");
             }
         }
-        let mut child = command.spawn().expect("etcd runs");
+        for (name, _) in std::env::vars_os() {
+            // etcd takes each of its options from the environment, too.
+            if name.to_string_lossy().starts_with("ETCD_") {
+                command.env_remove(name);
+            }
+        }
+        self.child = Some(command.spawn().expect("etcd runs"));
         let mut exited = false;
         wait_for("etcd is healthy", || {
+            let child = self.child.as_mut().expect("spawned");
+            let up = healthy(metrics) && TcpStream::connect(("127.0.0.1", client_port)).is_ok();
+            // Last: whoever answered is ours only if ours still runs.
             exited = child.try_wait().expect("a child of ours").is_some();
-            exited || healthy(metrics)
+            exited || up
         });
         if exited {
-            return false;
+            self.child = None;
         }
-        self.child = Some(child);
-        true
+        !exited
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(10)..].join("\n")
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.ports[0]))
+        SocketAddr::from(([127, 0, 0, 1], self.ports[0].number))
     }
 
     pub(crate) fn url(&self) -> String {
@@ -186,15 +197,16 @@ impl Etcd {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Ok(log) = std::fs::read_to_string(self.directory.join("log"))
-        {
-            let lines: Vec<&str> = log.lines().collect();
-            eprintln!("etcd said last:\n{}", lines[lines.len().saturating_sub(10)..].join("\n"));
+        if std::thread::panicking() {
+            eprintln!("etcd said last:\n{}", self.last_words());
         }
         self.kill();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+fn ports() -> [Port; 3] {
+    [(); 3].map(|()| Port::reserve())
 }
 
 fn healthy(port: u16) -> bool {

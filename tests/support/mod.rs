@@ -3,7 +3,9 @@
 
 pub(crate) mod etcd;
 pub(crate) mod history;
+pub(crate) mod ports;
 pub(crate) mod proxy;
+pub(crate) mod tls;
 
 use std::time::{Duration, Instant};
 

@@ -18,6 +18,10 @@ struct Shared {
     over: AtomicBool,
     accepted: AtomicU64,
     forge: Option<(Vec<u8>, Vec<u8>)>,
+    /// How often it may still forge.
+    forgeries: AtomicU64,
+    /// How many bytes the server may still say before the connections stall.
+    stalls_after: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -30,16 +34,22 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn to(to: SocketAddr) -> Proxy {
-        Proxy::new(to, None)
+        Proxy::new(to, None, 0)
     }
 
     /// Replaces `from` by `by` (of the same length) in what the server says.
     pub(crate) fn forging(to: SocketAddr, from: &str, by: &str) -> Proxy {
         assert_eq!(from.len(), by.len());
-        Proxy::new(to, Some((from.into(), by.into())))
+        Proxy::new(to, Some((from.into(), by.into())), u64::MAX)
     }
 
-    fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>) -> Proxy {
+    /// The same, but only where `from` comes first.
+    pub(crate) fn forging_once(to: SocketAddr, from: &[u8], by: &[u8]) -> Proxy {
+        assert_eq!(from.len(), by.len());
+        Proxy::new(to, Some((from.into(), by.into())), 1)
+    }
+
+    fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>, forgeries: u64) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared {
@@ -48,6 +58,8 @@ impl Proxy {
             over: AtomicBool::new(false),
             accepted: AtomicU64::new(0),
             forge,
+            forgeries: AtomicU64::new(forgeries),
+            stalls_after: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
             changed: Condvar::new(),
         });
@@ -88,6 +100,15 @@ impl Proxy {
         self.shared.state.lock().unwrap().stalled = stalled;
         self.shared.changed.notify_all();
     }
+
+    /// Stalls when the server has said so many more bytes.
+    pub(crate) fn stall_after(&self, bytes: u64) {
+        self.shared.stalls_after.store(bytes, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.shared.state.lock().unwrap().stalled
+    }
 }
 
 impl Drop for Proxy {
@@ -97,6 +118,15 @@ impl Drop for Proxy {
         self.stall(false);
         // The listener looks up.
         let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    /// True when so many bytes are the last that the server may say.
+    fn spend(&self, bytes: u64) -> bool {
+        let spend = |left: u64| (left < u64::MAX).then(|| left.checked_sub(bytes).unwrap_or(u64::MAX));
+        let before = self.stalls_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend);
+        before.is_ok_and(|before| before < bytes)
     }
 }
 
@@ -146,12 +176,17 @@ fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bo
         drop(state);
         let bytes = &mut buffer[..count];
         if let Some((old, new)) = shared.forge.as_ref().filter(|_| from_server) {
-            while let Some(at) = bytes.windows(old.len()).position(|window| window == old) {
+            while let Some(at) = bytes.windows(old.len()).position(|window| window == old)
+                && shared.forgeries.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
+            {
                 bytes[at..at + new.len()].copy_from_slice(new);
             }
         }
         if to.write_all(bytes).is_err() {
             break;
+        }
+        if from_server && shared.spend(count as u64) {
+            shared.state.lock().unwrap().stalled = true;
         }
     }
     let _ = from.shutdown(Shutdown::Both);

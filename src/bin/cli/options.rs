@@ -244,6 +244,9 @@ pub(crate) fn read(
         }
         Command::Demo => Task::Demo,
     };
+    if asked || !matches!(task, Task::Bench { .. } | Task::Demo) {
+        check_security(&access).map_err(invalid)?;
+    }
     if prefix.is_none() && matches!(task, Task::Watch { .. } | Task::List { .. } | Task::Status) {
         let message = "--prefix is required: the range to hold and to show; --prefix \"\" is everything";
         return Err(usage(ErrorKind::MissingRequiredArgument, message.to_owned()));
@@ -261,6 +264,22 @@ pub(crate) fn read(
     }
     let Common { capacity, format, timeout, verbose, .. } = common;
     Ok(Options { task, access, prefix, capacity, format, timeout, verbosity: verbose })
+}
+
+/// Schemes and certificates must fit each other.
+fn check_security(access: &Access) -> Result<(), String> {
+    if access.cert_and_key.is_some() && access.cacert.is_none() {
+        return Err("--cert without --cacert: name the authorities that sign the server's certificate".to_owned());
+    }
+    for endpoint in &access.endpoints {
+        let problem = match (endpoint.split_once("://"), &access.cacert) {
+            (Some(("https", _)), None) => "is https: name the authorities that sign its certificate with --cacert",
+            (Some(("http", _)), Some(_)) => "is http, but --cacert asks for TLS: write https",
+            _ => continue,
+        };
+        return Err(format!("the endpoint {endpoint} {problem}"));
+    }
+    Ok(())
 }
 
 /// What the command line knows by name but this version cannot do yet.

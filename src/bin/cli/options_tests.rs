@@ -32,23 +32,12 @@ fn defaults() {
 
 #[test]
 fn common_options_stand_before_or_after_the_command() {
-    let before = given(&[
-        "--etcd",
-        "http://a:1,https://b:2",
-        "--prefix",
-        "",
-        "--format",
-        "json",
-        "--timeout",
-        "5s",
-        "-vv",
-        "watch",
-    ]);
-    let after =
-        given(&["watch", "-v", "-v", "--timeout=5s", "--format=json", "--prefix=", "--etcd=http://a:1,https://b:2"]);
+    let before =
+        given(&["--etcd", "http://a:1,b:2", "--prefix", "", "--format", "json", "--timeout", "5s", "-vv", "watch"]);
+    let after = given(&["watch", "-v", "-v", "--timeout=5s", "--format=json", "--prefix=", "--etcd=http://a:1,b:2"]);
     assert_eq!(before, after);
     let options = after.unwrap();
-    assert_eq!(options.access.endpoints, ["http://a:1", "https://b:2"]);
+    assert_eq!(options.access.endpoints, ["http://a:1", "b:2"]);
     assert_eq!(options.prefix.as_deref(), Some(&b""[..]), "an empty prefix is everything, not nothing");
     assert_eq!(options.verbosity, 2);
 }
@@ -65,6 +54,25 @@ fn the_environment_goes_second() {
     assert_eq!(from_option.access.user, Some(("app".into(), "x".into())));
     let directory = read_with(&[("WATCHCORE_ETCD", "/opt/etcd")], &["get", "k"]).unwrap();
     assert_eq!(directory.access.endpoints, [DEFAULT_ENDPOINT], "a directory of binaries is not an endpoint");
+}
+
+#[test]
+fn schemes_and_certificates_fit_each_other() {
+    assert!(given(&["get", "k", "--etcd=https://a:1,b:2", "--cacert=ca.pem"]).is_ok());
+    assert!(given(&["get", "k", "--etcd=https://a:1", "--cacert=c", "--cert=c", "--key-file=k"]).is_ok());
+    for (words, says) in [
+        (&["get", "k", "--etcd=https://a:1"][..], "--cacert"),
+        (&["get", "k", "--etcd=https://a:1,http://b:2", "--cacert=ca.pem"], "write https"),
+        (&["get", "k", "--cacert=ca.pem"], "write https"),
+        (&["get", "k", "--etcd=https://a:1", "--cert=c", "--key-file=k"], "--cert without --cacert"),
+    ] {
+        let error = given(words).unwrap_err();
+        assert!(error.contains(says), "{words:?}: {error}");
+    }
+    let environment = [("WATCHCORE_ETCD", "https://e:1")];
+    assert!(read_with(&environment, &["list", "--prefix="]).is_err());
+    assert!(read_with(&environment, &["bench"]).is_ok(), "it needs no etcd");
+    assert!(read_with(&environment, &["demo"]).is_ok());
 }
 
 #[test]

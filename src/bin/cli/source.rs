@@ -52,6 +52,27 @@ impl Deadline {
     }
 }
 
+/// Since when etcd gave nothing: a long listing is no etcd out of reach.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    pages: u64,
+    since: Instant,
+}
+
+impl Reach {
+    fn new(now: Instant) -> Reach {
+        Reach { pages: 0, since: now }
+    }
+
+    /// How long it has given nothing, if that is too long. `pages` of the listing have come so far.
+    fn lost(&mut self, pages: u64, now: Instant) -> Option<Duration> {
+        if pages != self.pages {
+            *self = Reach { pages, since: now };
+        }
+        Some(now.saturating_duration_since(self.since)).filter(|silence| *silence >= REACH)
+    }
+}
+
 /// A cache and its feeder.
 pub(crate) struct Source {
     pub(crate) cache: Cache,
@@ -120,6 +141,7 @@ impl Source {
     /// Waits for the first listing, which may be that of a revision still to come.
     pub(crate) fn wait(&self, deadline: Deadline, revision: Option<u64>, interrupt: &Interrupt) -> Result<(), Stop> {
         let begin = Instant::now();
+        let mut reach = Reach::new(begin);
         let spinner = progress::spinner(&format!("waiting for etcd {}", self.endpoints));
         loop {
             match self.cache.wait_ready(deadline.left(LOOK)) {
@@ -134,9 +156,9 @@ impl Source {
             if deadline.has_passed() {
                 return Err(self.late(deadline, "no listing from etcd").into());
             }
-            let waited = begin.elapsed();
-            if deadline.asked.is_none() && waited >= REACH {
-                return Err(self.out_of_reach(waited).into());
+            let lost = reach.lost(self.feeder.counters().pages, Instant::now());
+            if let Some(silence) = lost.filter(|_| deadline.asked.is_none()) {
+                return Err(self.out_of_reach(silence).into());
             }
         }
         spinner.finish_and_clear();
@@ -167,11 +189,11 @@ impl Source {
         self.cache.status().last_error.map(|error| format!(" ({})", error.message())).unwrap_or_default()
     }
 
-    fn out_of_reach(&self, waited: Duration) -> Failure {
+    fn out_of_reach(&self, silence: Duration) -> Failure {
         let message = format!(
             "etcd {} is out of reach for {} s{}. Check the endpoints (--etcd or WATCHCORE_ETCD) and that etcd is up",
             self.endpoints,
-            waited.as_secs(),
+            silence.as_secs(),
             self.reason()
         );
         Failure::new(Code::Unavailable, message)
@@ -180,5 +202,23 @@ impl Source {
     /// The end of `--timeout`, with where and the feeder's last error.
     pub(crate) fn late(&self, deadline: Deadline, what: &str) -> Failure {
         deadline.failure(&format!("{what} {}{}", self.endpoints, self.reason()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_is_out_of_reach_when_nothing_comes_for_10_seconds() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut reach = Reach::new(begin);
+        assert_eq!(reach.lost(0, after(9)), None);
+        assert_eq!(reach.lost(0, after(10)), Some(REACH));
+        assert_eq!(reach.lost(1, after(11)), None, "a page came");
+        assert_eq!(reach.lost(2, after(20)), None);
+        assert_eq!(reach.lost(2, after(29)), None, "the listing is long, but it goes on");
+        assert_eq!(reach.lost(2, after(31)), Some(Duration::from_secs(11)));
     }
 }
