@@ -9,7 +9,7 @@ use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
 use crate::reclaim::{self, Guard, Published};
 use crate::route::filter::Filter;
-use crate::store::index::{INDEX_BYTES_PER_KEY, Index};
+use crate::store::index::Index;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, Release, lock};
 use crate::wake::{Glance, Hub, Watched};
 use crate::writer::{Core, Writer};
@@ -160,7 +160,7 @@ pub(crate) struct Gauges {
     pub(crate) version_bytes: AtomicU64,
     pub(crate) slot_bytes: AtomicU64,
     pub(crate) table_bytes: AtomicU64,
-    pub(crate) keys: AtomicU64,
+    pub(crate) tree_bytes: AtomicU64,
     pub(crate) events: AtomicU64,
     pub(crate) revisions: AtomicU64,
     pub(crate) tombstones: AtomicU64,
@@ -287,9 +287,7 @@ impl Inner {
     /// Bytes of live keys and indexes, for status and stats.
     fn index_bytes(&self) -> u64 {
         let gauges = &self.gauges;
-        gauges.slot_bytes.load(Relaxed)
-            + gauges.table_bytes.load(Relaxed)
-            + gauges.keys.load(Relaxed) * INDEX_BYTES_PER_KEY as u64
+        gauges.slot_bytes.load(Relaxed) + gauges.table_bytes.load(Relaxed) + gauges.tree_bytes.load(Relaxed)
     }
 
     pub(crate) fn stats(&self) -> Stats {

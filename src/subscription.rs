@@ -14,7 +14,7 @@
 use crate::batch::{Batch, Own};
 use crate::cache::{Cache, Inner};
 use crate::error::{Code, Error, Result, say};
-use crate::event::{Event, Kind, Phase, Position, flags};
+use crate::event::{Event, Kind, Phase, Position, ResyncReason, flags};
 use crate::log::ring::{MAX_REVISION, Place, cut_at_revision, progress_of, progress_word, run_of};
 use crate::log::segment::SegmentRef;
 use crate::read::{DEFAULT_WAIT, walk};
@@ -236,7 +236,8 @@ struct Shared {
 
 impl Shared {
     fn close(&self) {
-        let head = self.inner.ring.head();
+        // Before the first listing nothing was published: nothing is handed out.
+        let head = if self.inner.is_ready() { self.inner.ring.head() } else { 0 };
         let _ = self.end.compare_exchange(OPEN, head, SeqCst, Acquire);
         fence(SeqCst);
         // Partner: the consumer stores its ticket, fence, looks at `end`.
@@ -441,7 +442,9 @@ impl Subscription {
     /// Moves through the phases before the first event. True: there may be something to hand out.
     fn started(&mut self, look: &Look) -> Result<bool> {
         if matches!(self.phase, Phase_::Unready) {
-            if self.inner.is_ready() {
+            if look.head == 0 {
+                return Err(say::closed("subscription"));
+            } else if self.inner.is_ready() {
                 self.begin(true)?;
             } else if look.closed {
                 return Err(say::closed("subscription"));
@@ -523,6 +526,7 @@ impl Subscription {
         self.caught_up();
         if self.cursor == look.head {
             let revision = progress_of(look.progress, self.position.epoch);
+            self.pass_floor(revision);
             self.position.revision = self.position.revision.max(revision);
         }
         if let Some(interval) = self.bookmarks
@@ -571,8 +575,27 @@ impl Subscription {
                 self.cursor = to;
                 Ok(false)
             }
-            Place::Lapped => Err(self.lagged()),
+            Place::Lapped => self.lapped(),
         }
+    }
+
+    /// The cursor's segment has left: an error, unless all that left was to be dropped.
+    fn lapped(&mut self) -> Result<bool> {
+        let Some(floor) = &self.floor else { return Err(self.lagged()) };
+        let inner = &self.inner;
+        // In this order: events that leave in between raise the revision.
+        let oldest = inner.ring.oldest_seq();
+        let left = inner.ring.oldest_revision() - 1;
+        let pin = reclaim::pin();
+        let present = inner.ring.history(&pin).at(inner.ring.head());
+        if present.since_seq >= self.cursor {
+            return Err(say::future("subscribe after", floor.revision, present.listing));
+        }
+        if left > floor.revision {
+            return Err(self.lagged());
+        }
+        self.cursor = oldest;
+        Ok(false)
     }
 
     /// The segment as an owned count, for loops that change the subscription meanwhile.
@@ -680,13 +703,7 @@ impl Subscription {
                     }
                     own.events.push(self.filter.shown(event));
                 }
-                self.cursor = event.sequence + 1;
-                if event.flags & flags::LAST != 0 {
-                    self.position.revision = event.revision;
-                    if let Some(mark) = event.resync() {
-                        self.position.epoch = mark.epoch;
-                    }
-                }
+                self.move_over(event);
             }
         }
         if self.segment.as_ref().is_some_and(|held| held.base() != self.inner.ring.base_of(self.cursor)) {
@@ -700,6 +717,18 @@ impl Subscription {
         self.whole_revisions && border.1 == 0 && gathered > 0 && event.flags & flags::FIRST == 0
     }
 
+    fn move_over(&mut self, event: &Event) {
+        self.cursor = event.sequence + 1;
+        if event.flags & flags::LAST != 0 {
+            // Below a start of the future the position stays at that start.
+            let least = self.floor.as_ref().map_or(0, |floor| floor.revision);
+            self.position.revision = event.revision.max(least);
+            if let Some(mark) = event.resync() {
+                self.position.epoch = mark.epoch;
+            }
+        }
+    }
+
     /// Filter, floor and the wish to stop at a resync.
     fn passes(&mut self, event: &Event) -> Result<bool> {
         if self.floor.is_some() || (self.stop_on_resync && event.kind == Kind::Resync) {
@@ -708,12 +737,19 @@ impl Subscription {
         Ok(self.filter.matches(event))
     }
 
+    /// A start of the future is no longer ahead once everything up to it was looked at.
+    fn pass_floor(&mut self, revision: u64) {
+        if self.floor.as_ref().is_some_and(|floor| floor.revision <= revision) {
+            self.floor = None;
+        }
+    }
+
     #[cold]
     fn passes_slowly(&mut self, event: &Event) -> Result<bool> {
         let resync = event.resync();
         if let (Some(floor), Some(mark)) = (&self.floor, &resync) {
             let asked = floor.revision;
-            if mark.phase == Phase::Begin && mark.to <= mark.from.min(asked) {
+            if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
                 return Err(say::future("subscribe after", asked, mark.to));
             }
             if mark.from < asked && asked < mark.to {
@@ -809,7 +845,7 @@ impl Subscription {
         if self.floor.as_ref().is_some_and(|floor| self.check_floor(floor).is_err()) {
             return true;
         }
-        if self.plain && self.cursor < look.head {
+        if self.plain && self.floor.is_none() && self.cursor < look.head {
             return true;
         }
         while self.cursor < look.head {
@@ -822,13 +858,10 @@ impl Subscription {
                 }
             };
             for event in segment.view(run_of(&segment, self.cursor, look.head)) {
-                if self.filter.matches(event) {
+                if !matches!(self.passes(event), Ok(false)) {
                     return true;
                 }
-                self.cursor = event.sequence + 1;
-                if event.flags & flags::LAST != 0 {
-                    self.position.revision = self.position.revision.max(event.revision);
-                }
+                self.move_over(event);
             }
             if self.cursor < look.head {
                 self.cursor = segment.limit();
@@ -836,6 +869,7 @@ impl Subscription {
         }
         if let Some(interval) = self.bookmarks {
             let progress = progress_of(look.progress, self.position.epoch);
+            self.pass_floor(progress);
             let moved = progress > self.bookmarked.0.revision || self.position != self.bookmarked.0;
             if moved && self.floor.is_none() && self.bookmarked.1.elapsed() >= interval {
                 return true;

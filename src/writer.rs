@@ -241,6 +241,7 @@ impl Writer {
         sort_listing(inner, revision, &mut records)?;
         let pin = reclaim::pin();
         core.slots.reserve(records.len());
+        let mut sorted = Vec::with_capacity(records.len());
         let mut bytes = 0;
         let mut slot_bytes = 0;
         for record in &records {
@@ -249,8 +250,9 @@ impl Writer {
             let slot = SlotPtr::new(kv);
             slot_bytes += slot.bytes();
             core.slots.insert(slot);
-            core.index.insert(slot);
+            sorted.push(slot);
         }
+        core.index = Index::from_sorted(sorted.into_iter());
         core.position.revision = revision;
         core.highest = revision;
         core.history.listing = revision;
@@ -263,7 +265,7 @@ impl Writer {
         gauges.version_bytes.store(bytes as u64, Relaxed);
         gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
         gauges.objects.store(records.len() as u64, Relaxed);
-        gauges.keys.store(records.len() as u64, Relaxed);
+        gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
         gauges.table_bytes.store(core.slots.bytes() as u64, Relaxed);
         inner.set_ready(READY);
         inner.hub.published(inner);
@@ -863,7 +865,7 @@ impl Core {
                 bytes -= slot.newest().get().map_or(0, |kv| kv.bytes() as i64);
                 self.ring.keep_forgotten(slot);
             }
-            gauges.keys.store(self.index.len() as u64, Relaxed);
+            gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
             gauges.table_bytes.store(self.slots.bytes() as u64, Relaxed);
         }
         gauges.objects.store(objects, Relaxed);

@@ -55,7 +55,7 @@ pub struct watchcore_status {
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,
-    /// The newest revision that the feeder saw; 0 without one.
+    /// The newest revision that the feeder saw when it last told (now and then); 0 without one.
     pub source_revision: u64,
     /// The cluster's id, as the feeder saw it.
     pub cluster_id: u64,

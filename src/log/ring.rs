@@ -258,7 +258,8 @@ impl Ring {
             let next = self.base_of(at) + self.slots;
             let end = match self.place(at, &pin) {
                 Place::At(segment) => segment.end(head),
-                _ => next.min(head),
+                Place::Skip(_) => at,
+                Place::Lapped => next.min(head),
             };
             events += end.saturating_sub(at);
             at = next;

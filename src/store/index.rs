@@ -1,22 +1,20 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
 //! It changes only when a key appears or is finally forgotten, so an overwrite copies no path of
-//! it. The tree (imbl's `OrdSet`) holds plain pointers to slots: copying a node copies 8 bytes an
-//! entry and touches no slot. Who owns the slots: see `store::version::SlotPtr`.
+//! it. The tree holds plain pointers to slots. Who owns the slots: see `store::version::SlotPtr`.
 //!
 //! The writer has a private hash beside it: a lookup costs one hash and one compare.
-//! Rejected: `imbl::OrdMap<Arc<[u8]>, Arc<Slot>>` (each copied leaf would touch the counts of up
-//! to 64 slots), crossbeam-skiplist and scc (design, section 4).
+//! Rejected: a tree of counted slots (each copied leaf would touch the counts of up to 64 slots),
+//! crossbeam-skiplist and scc (design, section 4), `imbl::OrdSet` (see `store::tree`).
 
 #![forbid(unsafe_code)]
 
+use crate::reclaim;
+use crate::store::tree::Tree;
 use crate::store::version::SlotPtr;
-use imbl::OrdSet;
 use std::borrow::Borrow;
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::ops::Bound;
 
 impl PartialEq for SlotPtr {
     fn eq(&self, other: &SlotPtr) -> bool {
@@ -24,16 +22,6 @@ impl PartialEq for SlotPtr {
     }
 }
 impl Eq for SlotPtr {}
-impl PartialOrd for SlotPtr {
-    fn partial_cmp(&self, other: &SlotPtr) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for SlotPtr {
-    fn cmp(&self, other: &SlotPtr) -> Ordering {
-        self.key().cmp(other.key())
-    }
-}
 impl Borrow<[u8]> for SlotPtr {
     fn borrow(&self) -> &[u8] {
         self.key()
@@ -48,36 +36,47 @@ impl Hash for SlotPtr {
 /// The persistent ordered set of slots. Cloning is O(1).
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    set: OrdSet<SlotPtr>,
+    tree: Tree,
 }
 
 impl Index {
+    /// Of slots in key order.
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Index {
+        Index { tree: Tree::from_sorted(sorted) }
+    }
+
     pub(crate) fn get(&self, key: &[u8]) -> Option<SlotPtr> {
-        self.set.get(key).copied()
+        self.tree.get(key)
     }
 
     pub(crate) fn insert(&mut self, slot: SlotPtr) {
-        self.set.insert(slot);
+        self.tree.insert(slot);
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) {
-        self.set.remove(key);
+        self.tree.remove(key);
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.set.len()
+    /// Bytes of the tree.
+    pub(crate) fn bytes(&self) -> usize {
+        self.tree.bytes()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = SlotPtr> + '_ {
-        self.set.iter().copied()
+        self.tree.from(b"")
     }
 
     /// The slots of a span of keys, in key order.
-    pub(crate) fn range<'a>(&'a self, span: &Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
-        let from: Bound<&[u8]> = Bound::Included(&span.from);
-        let to: Bound<&[u8]> = span.to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let empty = span.to.as_ref().is_some_and(|to| *to <= span.from);
-        (!empty).then(|| self.set.range::<_, [u8]>((from, to)).copied()).into_iter().flatten()
+    pub(crate) fn range<'a, 's>(&'a self, span: &'s Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
+        let to = span.to.clone();
+        self.tree.from(&span.from).take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
+    }
+
+    /// Drops it on the reclaimer where that frees anything (I6).
+    pub(crate) fn release(self) {
+        if let Some(last) = self.tree.into_last() {
+            reclaim::free(Box::new(move || drop(last)));
+        }
     }
 }
 
@@ -173,9 +172,6 @@ impl Slots {
         self.0.capacity() * 8 / 7 * (size_of::<SlotPtr>() + 1)
     }
 }
-
-/// Bytes of the index an entry: measured, a leaf of imbl is two thirds full on average.
-pub(crate) const INDEX_BYTES_PER_KEY: usize = 13;
 
 #[cfg(test)]
 mod tests {

@@ -2,4 +2,5 @@
 
 pub(crate) mod index;
 pub(crate) mod snapshot;
+pub(crate) mod tree;
 pub(crate) mod version;

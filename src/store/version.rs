@@ -391,6 +391,12 @@ impl SlotPtr {
         &self.slot().key
     }
 
+    /// Whether both are the same slot.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn is(self, other: SlotPtr) -> bool {
+        self.0 == other.0
+    }
+
     /// Acquire: partner of [`SlotPtr::set_newest`].
     #[inline]
     pub(crate) fn newest(&self) -> VersionPtr {

@@ -253,8 +253,9 @@ impl Twin {
                 assert_eq!(event.seq / slots, before / slots, "a short revision straddles: {event:?}");
             }
             if event.last {
-                let first = self.events[rev.events.start].seq;
-                self.longest_span = self.longest_span.max(event.seq / slots - first / slots + 1);
+                // The segment that was the newest counts, also where the revision begins behind it.
+                let newest = rev.events.start.checked_sub(1).map_or(1, |at| self.events[at].seq / slots);
+                self.longest_span = self.longest_span.max(event.seq / slots - newest + 1);
             }
         }
         let newest = self.events.last().map_or(1, |event| event.seq / slots);

@@ -1,0 +1,453 @@
+//! A persistent ordered set of slots: a B+ tree with counted nodes.
+//!
+//! A change copies the path to its leaf, but what only the writer holds it changes in place; a clone
+//! is one increment. Entries are plain pointers, so that copying a node touches no slot.
+//!
+//! Why it is our own: a slot is freed once no root holds it, so no node may keep a copy of an entry
+//! that was removed. `imbl::OrdSet` keeps such copies as separators in its branches, for as long as
+//! the leaf lives; the model test found the use after free. Here a branch names the first entry of
+//! each child, renewed on the way back from every change.
+
+#![forbid(unsafe_code)]
+
+use crate::store::version::SlotPtr;
+use std::sync::Arc;
+
+/// Most entries of a leaf, most children of a branch.
+const LEAF: usize = 64;
+const BRANCH: usize = 32;
+
+enum Node {
+    Leaf(Vec<SlotPtr>),
+    Branch(Vec<Child>),
+}
+
+#[derive(Clone)]
+struct Child {
+    /// The first entry below it: this very pointer.
+    first: SlotPtr,
+    node: Arc<Node>,
+}
+
+/// Room for `len` and a little more.
+fn room(len: usize) -> usize {
+    (len + 8) & !7
+}
+
+fn copied<T: Clone>(all: &[T]) -> Vec<T> {
+    let mut copy = Vec::with_capacity(room(all.len()));
+    copy.extend_from_slice(all);
+    copy
+}
+
+/// Inserts without doubling the memory.
+fn put<T>(all: &mut Vec<T>, at: usize, one: T) {
+    if all.len() == all.capacity() {
+        all.reserve_exact(8);
+    }
+    all.insert(at, one);
+}
+
+/// Splits a full vector so that `at` has room: in the middle, or (keys that only grow) at the end.
+fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
+    let middle = if at == all.len() { all.len() - 1 } else { all.len() / 2 };
+    let mut right = Vec::with_capacity(room(all.len() - middle));
+    right.extend(all.drain(middle..));
+    right
+}
+
+impl Node {
+    fn first(&self) -> Option<SlotPtr> {
+        match self {
+            Node::Leaf(slots) => slots.first().copied(),
+            Node::Branch(children) => children.first().map(|child| child.first),
+        }
+    }
+
+    /// How full, in 64ths.
+    fn fill(&self) -> usize {
+        match self {
+            Node::Leaf(slots) => slots.len() * (64 / LEAF),
+            Node::Branch(children) => children.len() * (64 / BRANCH),
+        }
+    }
+
+    /// Bytes of this node alone, with the counts of its `Arc`.
+    fn bytes(&self) -> usize {
+        let content = match self {
+            Node::Leaf(slots) => slots.capacity() * size_of::<SlotPtr>(),
+            Node::Branch(children) => children.capacity() * size_of::<Child>(),
+        };
+        size_of::<Node>() + 2 * size_of::<usize>() + content
+    }
+}
+
+/// The node for changing: a copy, unless nobody else has it.
+fn own(node: &mut Arc<Node>) -> &mut Node {
+    if Arc::get_mut(node).is_none() {
+        *node = Arc::new(match &**node {
+            Node::Leaf(slots) => Node::Leaf(copied(slots)),
+            Node::Branch(children) => Node::Branch(copied(children)),
+        });
+    }
+    Arc::get_mut(node).expect("just copied")
+}
+
+/// The child that holds `key`, if any does.
+fn child_of(children: &[Child], key: &[u8]) -> usize {
+    children.partition_point(|child| child.first.key() <= key).saturating_sub(1)
+}
+
+/// Inserts; returns the right half where the node was split.
+fn insert(node: &mut Arc<Node>, slot: SlotPtr, bytes: &mut usize) -> Option<Child> {
+    *bytes -= node.bytes();
+    let right = match own(node) {
+        Node::Leaf(slots) => {
+            let at = slots.partition_point(|other| other.key() < slot.key());
+            debug_assert!(slots.get(at).is_none_or(|other| other.key() != slot.key()), "one slot a key");
+            let mut right = (slots.len() == LEAF).then(|| split(slots, at));
+            match &mut right {
+                Some(right) if at > slots.len() => put(right, at - slots.len(), slot),
+                _ => put(slots, at, slot),
+            }
+            right.map(Node::Leaf)
+        }
+        Node::Branch(children) => {
+            let at = child_of(children, slot.key());
+            let right = insert(&mut children[at].node, slot, bytes);
+            children[at].first = children[at].node.first().expect("an entry came");
+            right.and_then(|child| {
+                let at = at + 1;
+                let mut right = (children.len() == BRANCH).then(|| split(children, at));
+                match &mut right {
+                    Some(right) if at > children.len() => put(right, at - children.len(), child),
+                    _ => put(children, at, child),
+                }
+                right.map(Node::Branch)
+            })
+        }
+    };
+    *bytes += node.bytes();
+    right.map(|right| {
+        *bytes += right.bytes();
+        Child { first: right.first().expect("half of a full node"), node: Arc::new(right) }
+    })
+}
+
+/// Removes a key. True: it was there.
+fn remove(node: &mut Arc<Node>, key: &[u8], bytes: &mut usize) -> bool {
+    *bytes -= node.bytes();
+    let removed = match own(node) {
+        Node::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
+            Ok(at) => {
+                slots.remove(at);
+                true
+            }
+            Err(_) => false,
+        },
+        Node::Branch(children) => {
+            let at = child_of(children, key);
+            let removed = remove(&mut children[at].node, key, bytes);
+            match children[at].node.first() {
+                Some(first) => {
+                    children[at].first = first;
+                    if children[at].node.fill() < 16 {
+                        merge(children, at, bytes);
+                    }
+                }
+                None => {
+                    *bytes -= children[at].node.bytes();
+                    children.remove(at);
+                }
+            }
+            removed
+        }
+    };
+    *bytes += node.bytes();
+    removed
+}
+
+/// Joins a child that has become small with a neighbour, where both fit into one.
+fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
+    let fits =
+        |left: usize| children.get(left + 1).is_some_and(|right| children[left].node.fill() + right.node.fill() <= 56);
+    let left = if fits(at) {
+        at
+    } else if at > 0 && fits(at - 1) {
+        at - 1
+    } else {
+        return;
+    };
+    let right = children.remove(left + 1).node;
+    let node = &mut children[left].node;
+    *bytes -= node.bytes() + right.bytes();
+    match (own(node), &*right) {
+        (Node::Leaf(all), Node::Leaf(more)) => {
+            all.reserve_exact(room(all.len() + more.len()) - all.len());
+            all.extend_from_slice(more);
+        }
+        (Node::Branch(all), Node::Branch(more)) => {
+            all.reserve_exact(room(all.len() + more.len()) - all.len());
+            all.extend_from_slice(more);
+        }
+        _ => unreachable!("neighbours are of one height"),
+    }
+    *bytes += node.bytes();
+}
+
+/// The set.
+#[derive(Clone, Default)]
+pub(crate) struct Tree {
+    root: Option<Arc<Node>>,
+    bytes: usize,
+}
+
+impl Tree {
+    /// The set of slots that come in key order, each key once. O(n).
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Tree {
+        let mut tree = Tree::default();
+        let mut level = Vec::new();
+        let mut leaf = Vec::with_capacity(LEAF);
+        for slot in sorted {
+            leaf.push(slot);
+            // Room for some to come.
+            if leaf.len() == LEAF * 7 / 8 {
+                level.push(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(LEAF))));
+            }
+        }
+        if !leaf.is_empty() {
+            level.push(Node::Leaf(leaf));
+        }
+        loop {
+            tree.bytes += level.iter().map(Node::bytes).sum::<usize>();
+            if level.len() <= 1 {
+                tree.root = level.pop().map(Arc::new);
+                return tree;
+            }
+            let mut above = Vec::new();
+            let mut children = level
+                .into_iter()
+                .map(|node| Child { first: node.first().expect("no node is empty"), node: Arc::new(node) });
+            loop {
+                let mut branch = Vec::with_capacity(BRANCH);
+                branch.extend(children.by_ref().take(BRANCH * 7 / 8));
+                if branch.is_empty() {
+                    break;
+                }
+                above.push(Node::Branch(branch));
+            }
+            level = above;
+        }
+    }
+
+    /// Bytes of its nodes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<SlotPtr> {
+        let mut node = self.root.as_deref()?;
+        loop {
+            match node {
+                Node::Branch(children) => node = &children[child_of(children, key)].node,
+                Node::Leaf(slots) => {
+                    return slots.binary_search_by(|slot| slot.key().cmp(key)).ok().map(|at| slots[at]);
+                }
+            }
+        }
+    }
+
+    /// Adds a slot whose key is not there yet. O(log n).
+    pub(crate) fn insert(&mut self, slot: SlotPtr) {
+        let Some(root) = &mut self.root else {
+            let leaf = Node::Leaf(copied(&[slot]));
+            self.bytes = leaf.bytes();
+            self.root = Some(Arc::new(leaf));
+            return;
+        };
+        if let Some(right) = insert(root, slot, &mut self.bytes) {
+            let left = Child { first: root.first().expect("half of a full node"), node: root.clone() };
+            let above = Node::Branch(copied(&[left, right]));
+            self.bytes += above.bytes();
+            *root = Arc::new(above);
+        }
+    }
+
+    /// Takes a key out. O(log n).
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        let Some(root) = &mut self.root else { return };
+        if !remove(root, key, &mut self.bytes) {
+            return;
+        }
+        while let Node::Branch(children) = &**root
+            && let [only] = &children[..]
+        {
+            self.bytes -= root.bytes();
+            *root = only.node.clone();
+        }
+        if root.first().is_none() {
+            *self = Tree::default();
+        }
+    }
+
+    /// The slots from `from` on, inclusive, in key order.
+    pub(crate) fn from(&self, from: &[u8]) -> Iter<'_> {
+        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter() };
+        let mut node = self.root.as_deref();
+        while let Some(at) = node {
+            node = match at {
+                Node::Branch(children) => {
+                    let mut rest = children[child_of(children, from)..].iter();
+                    let child = rest.next().map(|child| &*child.node);
+                    iter.path.push(rest);
+                    child
+                }
+                Node::Leaf(slots) => {
+                    iter.leaf = slots[slots.partition_point(|slot| slot.key() < from)..].iter();
+                    None
+                }
+            };
+        }
+        iter
+    }
+
+    /// Gives the tree away; `Some` if nobody else has any of it from the root on: then dropping
+    /// what is returned frees nodes.
+    pub(crate) fn into_last(self) -> Option<impl Send> {
+        self.root.and_then(Arc::into_inner)
+    }
+}
+
+/// Slots in key order.
+pub(crate) struct Iter<'a> {
+    path: Vec<std::slice::Iter<'a, Child>>,
+    leaf: std::slice::Iter<'a, SlotPtr>,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = SlotPtr;
+
+    #[inline]
+    fn next(&mut self) -> Option<SlotPtr> {
+        loop {
+            if let Some(slot) = self.leaf.next() {
+                return Some(*slot);
+            }
+            let mut child = loop {
+                match self.path.last_mut()?.next() {
+                    Some(child) => break child,
+                    None => {
+                        self.path.pop();
+                    }
+                }
+            };
+            loop {
+                match &*child.node {
+                    Node::Leaf(slots) => {
+                        self.leaf = slots.iter();
+                        break;
+                    }
+                    Node::Branch(children) => {
+                        let mut rest = children.iter();
+                        child = rest.next().expect("no node is empty");
+                        self.path.push(rest);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::reclaim;
+    use crate::store::version::{KeyValue, Numbers, VersionPtr};
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    fn slot(number: u16) -> SlotPtr {
+        let key = format!("/{number:05}");
+        SlotPtr::new(KeyValue::new(key.as_bytes(), None, Numbers::default(), 1, VersionPtr::NULL))
+    }
+
+    /// Height and bytes; every branch names the first entry of each child by its own pointer.
+    fn check(node: &Node, is_root: bool) -> (usize, usize) {
+        let first = node.first().expect("no node is empty");
+        match node {
+            Node::Leaf(slots) => {
+                assert!(slots.len() <= LEAF && slots.capacity() <= LEAF + 8);
+                assert!(slots.windows(2).all(|pair| pair[0].key() < pair[1].key()));
+                (1, node.bytes())
+            }
+            Node::Branch(children) => {
+                assert!(children.len() <= BRANCH && children.capacity() <= BRANCH + 8);
+                assert!(!is_root || children.len() > 1);
+                assert!(children[0].first.is(first));
+                let below: Vec<_> = children
+                    .iter()
+                    .map(|child| {
+                        assert!(child.first.is(child.node.first().unwrap()), "a stale first entry");
+                        check(&child.node, false)
+                    })
+                    .collect();
+                assert!(below.windows(2).all(|pair| pair[0].0 == pair[1].0), "leaves of different depth");
+                (below[0].0 + 1, node.bytes() + below.iter().map(|one| one.1).sum::<usize>())
+            }
+        }
+    }
+
+    fn same(tree: &Tree, twin: &BTreeMap<Vec<u8>, SlotPtr>) {
+        let bytes = tree.root.as_deref().map_or(0, |root| check(root, true).1);
+        assert_eq!(tree.bytes(), bytes);
+        let all: Vec<_> = tree.from(b"").collect();
+        assert_eq!(all.len(), twin.len());
+        assert!(all.iter().zip(twin.values()).all(|(slot, twin)| slot.is(*twin)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn equals_a_map_and_its_clones_stay(
+            initial in 0u16..6000,
+            ops in prop::collection::vec((any::<bool>(), 0u16..6000, 1u16..400), 0..60),
+        ) {
+            let mut made: Vec<SlotPtr> = (0..initial).map(slot).collect();
+            let mut twin: BTreeMap<Vec<u8>, SlotPtr> = made.iter().map(|s| (s.key().to_vec(), *s)).collect();
+            let mut tree = Tree::from_sorted(made.iter().copied());
+            same(&tree, &twin);
+            for (adds, start, count) in ops {
+                let before = (tree.clone(), twin.clone());
+                for number in start..start.saturating_add(count).min(6000) {
+                    // Scattered, or in order.
+                    let number = if count % 2 == 0 { (u32::from(number) * 2654 % 6000) as u16 } else { number };
+                    let fresh = slot(number);
+                    made.push(fresh);
+                    match (adds, twin.contains_key(fresh.key())) {
+                        (true, false) => {
+                            tree.insert(fresh);
+                            twin.insert(fresh.key().to_vec(), fresh);
+                        }
+                        (false, _) => {
+                            tree.remove(fresh.key());
+                            twin.remove(fresh.key());
+                        }
+                        _ => {}
+                    }
+                }
+                same(&tree, &twin);
+                same(&before.0, &before.1);
+                for probe in [start, start / 2, 5999] {
+                    let key = format!("/{probe:05}x");
+                    let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.key().to_vec()).collect();
+                    let there: Vec<_> = twin.range(key.into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
+                    prop_assert_eq!(here, there);
+                    let key = format!("/{probe:05}").into_bytes();
+                    prop_assert_eq!(tree.get(&key).is_some(), twin.contains_key(&key));
+                }
+            }
+            drop((tree, twin));
+            reclaim::free(Box::new(move || made.into_iter().for_each(SlotPtr::destroy)));
+        }
+    }
+}
