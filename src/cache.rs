@@ -10,11 +10,11 @@ use crate::log::segment::Held;
 use crate::reclaim::{self, Guard, Published};
 use crate::route::filter::Filter;
 use crate::store::index::Index;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, Release, lock};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Glance, Hub, Watched};
 use crate::writer::{Core, Writer};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 /// How fresh a cache is.
@@ -202,16 +202,16 @@ impl Inner {
 
     /// Release: partner of `is_ready`; root and progress of the listing are in place.
     pub(crate) fn set_ready(&self, ready: u32) {
-        self.ready.store(ready, Release);
+        self.ready.store(ready, ord!(Ready, Release));
     }
 
     /// To be loaded before head: nothing published before the close is lost.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Acquire)
+        self.closed.load(ord!(ClosedLoad, Acquire))
     }
 
     pub(crate) fn close(self: &Arc<Inner>) {
-        if !self.closed.swap(true, AcqRel) {
+        if !self.closed.swap(true, ord!(Closed, AcqRel)) {
             self.hub.notify(self);
             self.wake_source();
         }
@@ -541,7 +541,7 @@ impl Builder {
             "the prefix is longer than the longest key: choose a shorter prefix, or raise max_key_bytes",
         )?;
         check(
-            (128..=1 << 32).contains(&self.capacity),
+            (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
             &format!("capacity {}: it must be 128 to 4294967296 events", self.capacity),
         )?;
         check(

@@ -48,6 +48,8 @@ mod event;
 #[cfg(feature = "ffi")]
 mod ffi;
 mod log;
+#[cfg(all(test, loom))]
+mod loom_tests;
 mod read;
 mod reclaim;
 mod route;

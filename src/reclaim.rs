@@ -16,7 +16,7 @@
 
 #[cfg(not(loom))]
 use crate::sync::{AcqRel, Relaxed};
-use crate::sync::{Acquire, AtomicPtr, Release};
+use crate::sync::{Acquire, AtomicPtr, Release, ord};
 
 /// Something to be done on the reclaimer thread.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
@@ -24,7 +24,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 #[cfg(not(loom))]
 pub(crate) use real::{Guard, free, on_reclaimer, pin, quiesce, retire};
 #[cfg(loom)]
-pub(crate) use small::{Guard, collect, free, on_reclaimer, pin, retire};
+pub(crate) use small::{Guard, Track, begin, boxed, bury, collect, free, on_reclaimer, pin, read, retire, unboxed};
 
 #[cfg(not(loom))]
 mod real {
@@ -201,43 +201,70 @@ mod real {
 
 /// The same interface for loom: an epoch small enough to be explored.
 ///
-/// Deferred jobs run on the thread that retires (or in `collect`) once nobody is pinned at all; a
-/// pin that comes after a run sees everything before it, as with the real collector, and nothing
-/// more: the bookkeeping is invisible to loom.
+/// A stand-in for the collector, not a model of it. It keeps the two promises that the core builds
+/// on and no more: what was read under a pin happens before what was retired is freed, and a pin
+/// taken after that sees everything before it. Jobs run in `collect`, if nobody is pinned then.
 #[cfg(loom)]
 mod small {
-    use super::*;
-    use crate::sync::{AcqRel, AtomicUsize};
-    use std::sync::Mutex;
+    use super::Job;
+    use crate::sync::weak::{self, Site};
+    use crate::sync::{Acquire, AtomicUsize, Release};
+    use std::cell::{Cell, RefCell};
+    use std::collections::HashMap;
 
-    #[derive(Default)]
-    struct State {
-        pinned: usize,
-        waiting: Vec<Job>,
+    // Of one execution of a model; all its threads run on one thread of the system.
+    thread_local! {
+        static SHOWN: Cell<bool> = const { Cell::new(false) };
+        static PINNED: Cell<usize> = const { Cell::new(0) };
+        static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
+        static BOXES: RefCell<HashMap<usize, Track>> = RefCell::new(HashMap::new());
+        static BURIED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
     }
 
-    static STATE: Mutex<State> = Mutex::new(State { pinned: 0, waiting: Vec::new() });
-
     loom::lazy_static! {
-        static ref GENERATION: AtomicUsize = AtomicUsize::new(0);
+        static ref UNPINNED: AtomicUsize = AtomicUsize::new(0);
+        static ref COLLECTED: AtomicUsize = AtomicUsize::new(0);
+    }
+
+    /// Begins an execution. `collects`: pins and collections are steps that loom explores; a model
+    /// that never collects has no use for that.
+    pub(crate) fn begin(collects: bool) {
+        SHOWN.with(|shown| shown.set(collects));
+        PINNED.with(|pinned| pinned.set(0));
+        // What a failed execution left behind belongs to objects that are gone.
+        std::mem::forget(WAITING.take());
+        std::mem::forget(BOXES.take());
+        BURIED.take().into_iter().for_each(|dig| dig());
+    }
+
+    fn shown() -> bool {
+        SHOWN.with(Cell::get)
     }
 
     pub(crate) struct Guard(());
 
     pub(crate) fn pin() -> Guard {
-        crate::sync::lock(&STATE).pinned += 1;
-        GENERATION.fetch_add(0, Acquire);
+        if shown() {
+            COLLECTED.fetch_add(0, Acquire);
+        }
+        PINNED.with(|pinned| pinned.set(pinned.get() + 1));
         Guard(())
     }
 
     impl Drop for Guard {
         fn drop(&mut self) {
-            crate::sync::lock(&STATE).pinned -= 1;
+            if shown() && !std::thread::panicking() {
+                UNPINNED.fetch_add(0, Release);
+            }
+            PINNED.with(|pinned| pinned.set(pinned.get() - 1));
         }
     }
 
     pub(crate) fn retire(_: &Guard, job: Job) {
-        crate::sync::lock(&STATE).waiting.push(job);
+        if weak::is(Site::Grace) {
+            return job();
+        }
+        WAITING.with_borrow_mut(|waiting| waiting.push(job));
     }
 
     pub(crate) fn free(job: Job) {
@@ -248,18 +275,73 @@ mod small {
         true
     }
 
-    /// Runs what may run. Called by the retiring thread after its own pin has gone.
+    /// Frees what was retired, if nobody is pinned. The reclaimer's part: any thread of a model.
     pub(crate) fn collect() {
-        loop {
-            let jobs = {
-                let mut state = crate::sync::lock(&STATE);
-                if state.pinned != 0 || state.waiting.is_empty() {
-                    return;
-                }
-                std::mem::take(&mut state.waiting)
-            };
-            GENERATION.fetch_add(1, AcqRel);
+        UNPINNED.fetch_add(0, Acquire);
+        if PINNED.with(Cell::get) == 0 {
+            let jobs = WAITING.take();
+            COLLECTED.fetch_add(1, Release);
             jobs.into_iter().for_each(|job| job());
+        }
+    }
+
+    /// Shows loom the reads of a plain object, and its making and its end.
+    pub(crate) struct Track {
+        cell: loom::cell::UnsafeCell<()>,
+        ended: Cell<bool>,
+    }
+
+    // SAFETY: loom runs the threads of a model one at a time.
+    unsafe impl Sync for Track {}
+    // SAFETY: as above.
+    unsafe impl Send for Track {}
+
+    impl Track {
+        pub(crate) fn new() -> Track {
+            let track = Track { cell: loom::cell::UnsafeCell::new(()), ended: Cell::new(false) };
+            track.written();
+            track
+        }
+
+        pub(crate) fn written(&self) {
+            self.cell.with_mut(|_| ());
+        }
+
+        #[track_caller]
+        pub(crate) fn read(&self) {
+            if !std::thread::panicking() {
+                assert!(!self.ended.get(), "used after it was freed");
+                self.cell.with(|_| ());
+            }
+        }
+
+        pub(crate) fn end(&self) {
+            if !std::thread::panicking() {
+                assert!(!self.ended.replace(true), "freed twice");
+                self.cell.with_mut(|_| ());
+            }
+        }
+    }
+
+    /// Frees memory when the next execution begins: a late read finds its [`Track`] ended.
+    pub(crate) fn bury(dig: Box<dyn FnOnce()>) {
+        BURIED.with_borrow_mut(|buried| buried.push(dig));
+    }
+
+    /// The [`Track`] of something that is reached by its address: what a `Published` holds, a segment.
+    pub(crate) fn boxed(place: usize) {
+        let track = Track::new();
+        BOXES.with_borrow_mut(|boxes| boxes.insert(place, track));
+    }
+
+    #[track_caller]
+    pub(crate) fn read(place: usize) {
+        BOXES.with_borrow(|boxes| boxes.get(&place).expect("used after it was freed").read());
+    }
+
+    pub(crate) fn unboxed(place: usize) {
+        if let Some(track) = BOXES.with_borrow_mut(|boxes| boxes.remove(&place)) {
+            track.end();
         }
     }
 }
@@ -273,24 +355,33 @@ pub(crate) struct Published<T: Send + Sync + 'static> {
 
 impl<T: Send + Sync + 'static> Published<T> {
     pub(crate) fn new(value: T) -> Published<T> {
-        Published { pointer: AtomicPtr::new(Box::into_raw(Box::new(value))) }
+        let place = Box::into_raw(Box::new(value));
+        #[cfg(loom)]
+        small::boxed(place as usize);
+        Published { pointer: AtomicPtr::new(place) }
     }
 
     /// The value now. Acquire: partner of the swap in [`Published::replace`].
     #[inline]
     pub(crate) fn load<'g>(&self, _pin: &'g Guard) -> &'g T {
+        let place = self.pointer.load(ord!(Load<T>, Acquire));
+        #[cfg(loom)]
+        small::read(place as usize);
         // SAFETY: I4, I9: never null, and a replaced value is dropped only after every pin that
         // could have loaded it has gone; the reference does not outlive the pin.
-        unsafe { &*self.pointer.load(Acquire) }
+        unsafe { &*place }
     }
 
     /// Publishes a new value and retires the old one.
     pub(crate) fn replace(&self, value: Box<T>, pin: &Guard) {
         // Release: partner of the load above.
-        let old = self.pointer.swap(Box::into_raw(value), Release);
+        let place = Box::into_raw(value);
+        #[cfg(loom)]
+        small::boxed(place as usize);
+        let old = self.pointer.swap(place, ord!(Replace<T>, Release));
         // SAFETY: it came from a box and left the only place that had it.
         let old = unsafe { Box::from_raw(old) };
-        retire(pin, Box::new(move || drop(old)));
+        retire(pin, Box::new(move || unbox(old)));
     }
 }
 
@@ -299,8 +390,14 @@ impl<T: Send + Sync + 'static> Drop for Published<T> {
         let pointer = self.pointer.load(Acquire);
         // SAFETY: the last owner is here, nobody can load it any more.
         let value = unsafe { Box::from_raw(pointer) };
-        if on_reclaimer() { drop(value) } else { free(Box::new(move || drop(value))) }
+        if on_reclaimer() { unbox(value) } else { free(Box::new(move || unbox(value))) }
     }
+}
+
+fn unbox<T>(value: Box<T>) {
+    #[cfg(loom)]
+    small::unboxed(&raw const *value as usize);
+    drop(value);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -20,9 +20,9 @@ use crate::log::segment::SegmentRef;
 use crate::read::{DEFAULT_WAIT, walk};
 use crate::reclaim;
 use crate::route::filter::{Filter, Range};
-use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, lock};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::wake::{Parker, SetShared, Ticket, WakeSet, Waker, Want};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Where a subscription begins.
@@ -238,7 +238,7 @@ impl Shared {
     fn close(&self) {
         // Before the first listing nothing was published: nothing is handed out.
         let head = if self.inner.is_ready() { self.inner.ring.head() } else { 0 };
-        let _ = self.end.compare_exchange(OPEN, head, SeqCst, Acquire);
+        let _ = self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire);
         fence(SeqCst);
         // Partner: the consumer stores its ticket, fence, looks at `end`.
         if let Some(ticket) = *lock(&self.ticket) {
@@ -378,7 +378,7 @@ struct Look {
 impl Subscription {
     fn look(&self) -> Look {
         let closed = self.inner.is_closed();
-        let end = self.shared.end.load(Acquire);
+        let end = self.shared.end.load(ord!(EndLoad, Acquire));
         let progress = self.inner.ring.progress();
         let head = self.inner.ring.head();
         if end < head {

@@ -29,12 +29,13 @@ pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
 ///
 /// Non-blocking and close-on-exec. It is closed when the last owner drops it, so that a late raise
 /// never writes into a number that belongs to somebody else by then.
+#[cfg(not(loom))]
 pub(crate) struct Signal {
     read: i32,
     write: i32,
 }
 
-#[cfg(all(any(target_os = "linux", target_os = "android"), not(watchcore_pipe)))]
+#[cfg(all(any(target_os = "linux", target_os = "android"), not(any(loom, watchcore_pipe))))]
 impl Signal {
     pub(crate) fn new() -> io::Result<Signal> {
         // SAFETY: no pointers are involved.
@@ -43,7 +44,7 @@ impl Signal {
     }
 }
 
-#[cfg(not(all(any(target_os = "linux", target_os = "android"), not(watchcore_pipe))))]
+#[cfg(not(any(loom, all(any(target_os = "linux", target_os = "android"), not(watchcore_pipe)))))]
 impl Signal {
     pub(crate) fn new() -> io::Result<Signal> {
         let mut ends = [0i32; 2];
@@ -61,6 +62,7 @@ impl Signal {
     }
 }
 
+#[cfg(not(loom))]
 impl Signal {
     pub(crate) fn fd(&self) -> i32 {
         self.read
@@ -87,6 +89,7 @@ impl Signal {
     }
 }
 
+#[cfg(not(loom))]
 impl Drop for Signal {
     fn drop(&mut self) {
         // SAFETY: this is the last owner of both numbers.
@@ -96,6 +99,33 @@ impl Drop for Signal {
                 libc::close(self.write);
             }
         }
+    }
+}
+
+/// The same for loom: one word. Waiting does not block.
+#[cfg(loom)]
+pub(crate) struct Signal(crate::sync::AtomicBool);
+
+#[cfg(loom)]
+impl Signal {
+    pub(crate) fn new() -> io::Result<Signal> {
+        Ok(Signal(crate::sync::AtomicBool::new(false)))
+    }
+
+    pub(crate) fn fd(&self) -> i32 {
+        -1
+    }
+
+    pub(crate) fn raise(&self) {
+        self.0.swap(true, crate::sync::AcqRel);
+    }
+
+    pub(crate) fn drain(&self) {
+        self.0.swap(false, crate::sync::AcqRel);
+    }
+
+    pub(crate) fn wait(&self, _milliseconds: i32) -> bool {
+        self.0.load(crate::sync::Acquire)
     }
 }
 

@@ -22,11 +22,11 @@
 use crate::error::{Error, Result};
 use crate::event::Position;
 use crate::route::filter::Filter;
-use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Relaxed, SeqCst, fence, lock};
+use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Condvar, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::sys::Signal;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A thread that sleeps until somebody has something for it.
@@ -210,7 +210,7 @@ impl Hub {
                 .insert(id, Entry { want: want.clone(), waker: Some(waker), deadline, bookmark, resume: None });
             id
         };
-        fence(SeqCst);
+        fence(ord!(RegisterFence, SeqCst));
         let now = cache.glance();
         if want.holds(&now) || now.closed {
             self.unregister(&Ticket(id));
@@ -249,7 +249,7 @@ impl Hub {
     /// The writer's half, after its stores: a fence and a load while nobody waits.
     #[inline]
     pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
-        fence(SeqCst);
+        fence(ord!(PublishFence, SeqCst));
         // Partner: `waiting.fetch_add`, fence, look in `register`.
         if self.waiting.0.load(Relaxed) != 0 {
             self.notify(cache);
@@ -288,7 +288,7 @@ impl Hub {
     /// One look of the notifier; returns when it wants to look again.
     pub(crate) fn pass(&self, cache: &dyn Watched) -> Option<Instant> {
         // The swap comes before the look. Partner: the swap in `notify`.
-        self.pending.0.swap(false, AcqRel);
+        self.pending.0.swap(false, ord!(NotifierPending, AcqRel));
         let mut woken = Vec::new();
         let again = {
             let mut table = lock(&self.table);
@@ -364,6 +364,7 @@ fn look_at_others(table: &mut Table, now: &Glance, woken: &mut Vec<Waker>) -> Op
 }
 
 /// The notifier thread of the process.
+#[cfg(not(loom))]
 mod notifier {
     use super::{Hub, Watched, catch_unwind};
     use crate::sync::lock;
@@ -461,9 +462,43 @@ mod notifier {
     }
 }
 
+/// The same for loom: a thread of the model takes the notifier's steps.
+#[cfg(loom)]
+pub(crate) mod notifier {
+    use super::{AcqRel, Arc, AtomicUsize, Watched};
+    use std::cell::RefCell;
+
+    thread_local! {
+        static HANDED: RefCell<Vec<Arc<dyn Watched>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    loom::lazy_static! {
+        // The channel: what was sent happens before what receives it.
+        static ref CHANNEL: AtomicUsize = AtomicUsize::new(0);
+    }
+
+    /// Begins an execution; what a failed one left behind belongs to objects that are gone.
+    pub(crate) fn begin() {
+        std::mem::forget(HANDED.take());
+    }
+
+    pub(super) fn push(cache: Arc<dyn Watched>) {
+        CHANNEL.fetch_add(1, AcqRel);
+        HANDED.with_borrow_mut(|handed| handed.push(cache));
+    }
+
+    /// Looks at the caches that were handed over.
+    pub(crate) fn step() {
+        CHANNEL.fetch_add(0, AcqRel);
+        HANDED.take().into_iter().for_each(|cache| {
+            cache.hub().pass(&*cache);
+        });
+    }
+}
+
 /// The state of a wake set that members and the notifier share.
 pub(crate) struct SetShared {
-    signal: Signal,
+    pub(crate) signal: Signal,
     armed: AtomicBool,
     ready: Mutex<VecDeque<u64>>,
 }
@@ -508,6 +543,8 @@ impl WakeSet {
         self.shared.armed.swap(true, AcqRel);
         fence(SeqCst);
         let ready = !lock(&self.shared.ready).is_empty();
+        #[cfg(loom)]
+        crate::sync::weak::late(crate::sync::weak::Site::DrainLate, || self.shared.signal.drain());
         if ready {
             self.shared.armed.swap(false, AcqRel);
         }

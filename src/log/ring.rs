@@ -22,12 +22,12 @@ use crate::event::{Event, Position, flags};
 use crate::log::history::{History, Present};
 use crate::log::segment::{Held, Segment, SegmentRef};
 use crate::reclaim::{self, Guard, Published};
-use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release};
+use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, into_inner, ord};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::Instant;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
@@ -66,11 +66,11 @@ impl TokenRef {
 
 impl Drop for TokenRef {
     fn drop(&mut self) {
-        let Some(mut token) = self.0.take().and_then(Arc::into_inner) else { return };
+        let Some(mut token) = self.0.take().and_then(into_inner) else { return };
         let mut release = move || {
             // A loop: a chain of tokens may be as long as the writer's whole life.
             while let Some(mut next) = token.next.take() {
-                match next.0.take().and_then(Arc::into_inner) {
+                match next.0.take().and_then(into_inner) {
                     Some(last) => token = last,
                     None => break,
                 }
@@ -164,13 +164,13 @@ impl Ring {
     /// One past the newest published event. Acquire: partner of [`Ring::publish_head`].
     #[inline]
     pub(crate) fn head(&self) -> u64 {
-        self.head.load(Acquire)
+        self.head.load(ord!(HeadLoad, Acquire))
     }
 
     /// The progress word; to be loaded before head. Acquire: partner of [`Ring::set_progress`].
     #[inline]
     pub(crate) fn progress(&self) -> u64 {
-        self.progress.load(Acquire)
+        self.progress.load(ord!(ProgressLoad, Acquire))
     }
 
     /// To be loaded after root, inside the pin. Acquire: partner of the store in `evict`.
@@ -206,7 +206,7 @@ impl Ring {
 
     fn entry(&self, seq: u64, pin: &Guard) -> Option<SegmentRef> {
         // Acquire: partner of the store in `open`: the base of a newer lap is complete.
-        let pointer = self.directory.load(pin).entry(seq / self.slots).load(Acquire);
+        let pointer = self.directory.load(pin).entry(seq / self.slots).load(ord!(EntryLoad, Acquire));
         (!pointer.is_null()).then(|| SegmentRef::from_directory(pointer, pin))
     }
 
@@ -524,7 +524,8 @@ impl RingWriter {
         let _ = before.token.token().next.set(token.clone());
         let segment = token.segment();
         // Release: partner of the load in `entry`.
-        ring.directory.load(pin).entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), Release);
+        let entry = ring.directory.load(pin);
+        entry.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
         self.base = segment.base();
         self.live.push_back(Live { token, giant });
     }
@@ -537,7 +538,7 @@ impl RingWriter {
     /// Commit, step 3: one store makes everything of the revision visible; then the token.
     pub(crate) fn publish_head(&mut self, ring: &Ring, pin: &Guard) {
         // Release: partner of `head`.
-        ring.head.store(self.base + self.fill, Release);
+        ring.head.store(self.base + self.fill, ord!(Head, Release));
         if self.token_base != self.base {
             self.token_base = self.base;
             let newest = &self.live.back().expect("never empty").token;
@@ -548,7 +549,7 @@ impl RingWriter {
 
     /// Commit, step 4. Release: partner of [`Ring::progress`].
     pub(crate) fn set_progress(&self, ring: &Ring, position: Position) {
-        ring.progress.store(progress_word(position), Release);
+        ring.progress.store(progress_word(position), ord!(Progress, Release));
     }
 
     pub(crate) fn set_oldest_revision(&self, ring: &Ring, revision: u64) {

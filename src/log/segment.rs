@@ -15,12 +15,11 @@
 use crate::event::Event;
 use crate::reclaim;
 use crate::store::version::SlotPtr;
-use crate::sync::{AtomicU32, AtomicU64, Relaxed, lock};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Relaxed, into_inner, lock};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
 use std::sync::atomic::AtomicU64 as Count;
-use std::sync::{Arc, Mutex};
 
 /// What a cache holds beyond its live keys, in bytes; shared by its segments (statistics only).
 #[derive(Default, Debug)]
@@ -52,7 +51,7 @@ pub(crate) struct Segment {
     told: AtomicU64,
     held: Arc<Held>,
     #[cfg(loom)]
-    track: Box<[loom::cell::UnsafeCell<()>]>,
+    track: Box<[reclaim::Track]>,
 }
 
 impl Segment {
@@ -71,11 +70,13 @@ impl Segment {
             told: AtomicU64::new(own as u64),
             held,
             #[cfg(loom)]
-            track: (0..slots).map(|_| loom::cell::UnsafeCell::new(())).collect(),
+            track: (0..slots).map(|_| reclaim::Track::new()).collect(),
         }
     }
 
     pub(crate) fn base(&self) -> u64 {
+        #[cfg(loom)]
+        reclaim::read(&raw const *self as usize);
         self.base
     }
 
@@ -104,7 +105,7 @@ impl Segment {
     pub(crate) fn write(&self, event: Event, extra_bytes: u64) {
         let at = (event.sequence - self.base) as usize;
         #[cfg(loom)]
-        self.track[at].with_mut(|_| ());
+        self.track[at].written();
         // SAFETY: I1, I3: one writer, and no reader reads at or above the head.
         unsafe { (*self.cells[at].0.get()).write(event) };
         self.written.store(at as u32 + 1, Relaxed);
@@ -129,7 +130,7 @@ impl Segment {
         let (from, to) = ((seqs.start - self.base) as usize, (seqs.end - self.base) as usize);
         let cells = &self.cells[from..to];
         #[cfg(loom)]
-        self.track[from..to].iter().for_each(|t| t.with(|_| ()));
+        self.track[from..to].iter().for_each(reclaim::Track::read);
         // SAFETY: I3: below the head all slots are written and immutable; `Cell` is transparent.
         unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<Event>(), cells.len()) }
     }
@@ -154,6 +155,10 @@ impl Segment {
 impl Drop for Segment {
     fn drop(&mut self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: segments are freed by the reclaimer");
+        #[cfg(loom)]
+        reclaim::unboxed(&raw const *self as usize);
+        #[cfg(loom)]
+        self.track.iter().for_each(reclaim::Track::written);
         let written = u64::from(self.written.load(Relaxed));
         for event in self.view(self.base..self.base + written) {
             if let Some(cur) = event.kv.take() {
@@ -176,7 +181,10 @@ pub(crate) struct SegmentRef(Option<Arc<Segment>>);
 
 impl SegmentRef {
     pub(crate) fn new(base: u64, slots: usize, prev_end: u64, held: Arc<Held>) -> SegmentRef {
-        SegmentRef(Some(Arc::new(Segment::new(base, slots, prev_end, held))))
+        let segment = Arc::new(Segment::new(base, slots, prev_end, held));
+        #[cfg(loom)]
+        reclaim::boxed(Arc::as_ptr(&segment) as usize);
+        SegmentRef(Some(segment))
     }
 
     pub(crate) fn as_ptr(&self) -> *const Segment {
@@ -188,6 +196,8 @@ impl SegmentRef {
     /// The caller holds a pin taken before it loaded the pointer: the directory's own count is given
     /// back only after the grace period, so this increment never starts from 0.
     pub(crate) fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
+        #[cfg(loom)]
+        reclaim::read(pointer as usize);
         // SAFETY: I9: from `as_ptr` of an Arc whose count the directory still holds (see above).
         unsafe {
             Arc::increment_strong_count(pointer);
@@ -218,7 +228,7 @@ impl Deref for SegmentRef {
 impl Drop for SegmentRef {
     #[inline]
     fn drop(&mut self) {
-        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+        if let Some(last) = self.0.take().and_then(into_inner) {
             if reclaim::on_reclaimer() {
                 drop(last);
             } else {

@@ -19,7 +19,7 @@
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
 use crate::reclaim;
-use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release};
+use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, ord};
 use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
@@ -49,7 +49,7 @@ pub(crate) struct Version {
     count: AtomicUsize,
     /// Lets loom see reads that are not ordered behind the making, or before the freeing.
     #[cfg(loom)]
-    track: loom::cell::UnsafeCell<()>,
+    track: reclaim::Track,
 }
 
 /// The numbers of a new version.
@@ -115,10 +115,8 @@ impl KeyValue {
                 older: older.0,
                 count: AtomicUsize::new(1),
                 #[cfg(loom)]
-                track: loom::cell::UnsafeCell::new(()),
+                track: reclaim::Track::new(),
             });
-            #[cfg(loom)]
-            (*place).track.with_mut(|_| ());
             KeyValue(NonNull::new_unchecked(place))
         }
     }
@@ -143,7 +141,7 @@ impl KeyValue {
         // SAFETY: I3: a counted version is alive and immutable.
         let body = unsafe { self.0.as_ref() };
         #[cfg(loom)]
-        body.track.with(|_| ());
+        body.track.read();
         body
     }
 
@@ -258,8 +256,8 @@ impl Drop for KeyValue {
     #[inline]
     fn drop(&mut self) {
         // Release: partner of the Acquire below, in whoever gives back the last count.
-        if self.body().count.fetch_sub(1, Release) == 1 {
-            self.body().count.load(Acquire);
+        if self.body().count.fetch_sub(1, ord!(GiveBack, Release)) == 1 {
+            self.body().count.load(ord!(GiveBackLast, Acquire));
             let version = VersionPtr(self.0.as_ptr());
             if reclaim::on_reclaimer() {
                 version.destroy();
@@ -319,12 +317,19 @@ impl VersionPtr {
         let head = &kv.body().head;
         let layout = layout(head.key_length as usize, head.value_length as usize);
         #[cfg(loom)]
-        kv.body().track.with_mut(|_| ());
-        // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
-        unsafe {
-            ptr::drop_in_place(self.0.cast_mut());
-            std::alloc::dealloc(self.0.cast_mut().cast(), layout);
-        }
+        kv.body().track.end();
+        let free = move || {
+            let VersionPtr(place) = self;
+            // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
+            unsafe {
+                ptr::drop_in_place(place.cast_mut());
+                std::alloc::dealloc(place.cast_mut().cast(), layout);
+            }
+        };
+        #[cfg(loom)]
+        reclaim::bury(Box::new(free));
+        #[cfg(not(loom))]
+        free();
     }
 }
 
@@ -361,6 +366,8 @@ impl fmt::Debug for KeyValueRef<'_> {
 struct Slot {
     newest: AtomicPtr<Version>,
     key: Box<[u8]>,
+    #[cfg(loom)]
+    track: reclaim::Track,
 }
 
 /// A pointer to a slot. Slots are owned by the index as a whole: a forgotten one goes with the
@@ -378,13 +385,21 @@ impl SlotPtr {
     /// A slot that owns one count of `newest`.
     pub(crate) fn new(newest: KeyValue) -> SlotPtr {
         let key = newest.key().into();
-        let slot = Slot { newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()), key };
+        let slot = Slot {
+            newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
+            key,
+            #[cfg(loom)]
+            track: reclaim::Track::new(),
+        };
         SlotPtr(NonNull::from(Box::leak(Box::new(slot))))
     }
 
     fn slot(&self) -> &Slot {
         // SAFETY: see the type: whoever found it keeps it alive.
-        unsafe { self.0.as_ref() }
+        let slot = unsafe { self.0.as_ref() };
+        #[cfg(loom)]
+        slot.track.read();
+        slot
     }
 
     pub(crate) fn key(&self) -> &[u8] {
@@ -400,7 +415,7 @@ impl SlotPtr {
     /// Acquire: partner of [`SlotPtr::set_newest`].
     #[inline]
     pub(crate) fn newest(&self) -> VersionPtr {
-        VersionPtr(self.slot().newest.load(Acquire))
+        VersionPtr(self.slot().newest.load(ord!(NewestLoad, Acquire)))
     }
 
     /// Publishes a version and hands the count of the one before to the caller (who moves it into
@@ -408,7 +423,7 @@ impl SlotPtr {
     pub(crate) fn set_newest(&self, newest: KeyValue) -> VersionPtr {
         let before = VersionPtr(self.slot().newest.load(Relaxed));
         // Release: partner of `newest`.
-        self.slot().newest.store(newest.into_pointer().0.cast_mut(), Release);
+        self.slot().newest.store(newest.into_pointer().0.cast_mut(), ord!(Newest, Release));
         before
     }
 
@@ -435,8 +450,17 @@ impl SlotPtr {
     pub(crate) fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
         drop(self.newest().take());
-        // SAFETY: made by `new`; nobody can find it any more (see the type).
-        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        #[cfg(loom)]
+        self.slot().track.end();
+        let free = move || {
+            let SlotPtr(place) = self;
+            // SAFETY: made by `new`; nobody can find it any more (see the type).
+            drop(unsafe { Box::from_raw(place.as_ptr()) });
+        };
+        #[cfg(loom)]
+        reclaim::bury(Box::new(free));
+        #[cfg(not(loom))]
+        free();
     }
 }
 
