@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 CARGO ?= cargo
+STRIP ?= strip
 PREFIX ?= /usr/local
 DESTDIR ?=
 LIBDIR ?= $(PREFIX)/lib
@@ -28,12 +29,15 @@ sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
 	-e "s|@VERSION@|$(version)|" scripts/watchcore.pc.in >'$(4)'
 endef
 
-# $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS): the library as a C program sees it.
+# $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP): the library as a C program sees it.
+# STRIP takes the debug information out of the shared one, or is the command that does nothing.
 define place
 @test -f $(HEADER) || { echo "$(HEADER) is missing: run 'make header'" >&2; exit 1; }
 @mkdir -p $(2)/include
 @$(3) scripts/static-archive.sh $(1) $(2)/libwatchcore.a
-@cp -p $(1)/libwatchcore.so $(2)/.new.so && mv -f $(2)/.new.so $(2)/libwatchcore.so.$(ABI)
+@cp -p $(1)/libwatchcore.so $(2)/.new.so
+@$(4) $(2)/.new.so
+@mv -f $(2)/.new.so $(2)/libwatchcore.so.$(ABI)
 @ln -sfn libwatchcore.so.$(ABI) $(2)/libwatchcore.so
 @cmp -s $(HEADER) $(2)/include/watchcore.h || cp $(HEADER) $(2)/include/watchcore.h
 @$(call pc,$${pcfiledir},$${prefix},$${prefix}/include,$(2)/watchcore.pc)
@@ -45,7 +49,8 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), CARGO"
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), CARGO, STRIP,"
+	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
 build: ## the Rust library and the command line, target/release/watchcore
@@ -54,12 +59,12 @@ build: ## the Rust library and the command line, target/release/watchcore
 .PHONY: lib
 lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore
 	$(cargo_lib) --profile dist --features default --target-dir target
-	$(call place,target/dist,$(OUT))
+	$(call place,target/dist,$(OUT),,$(STRIP) --strip-debug)
 
 .PHONY: lib-test
 lib-test: ## the same with feature ffi-debug and line tables, in target/watchcore-test
 	$(cargo_lib) --release --features ffi-debug --target-dir target/ffi-debug
-	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1)
+	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1,:)
 
 .PHONY: test
 test: ## every test, and a summary
@@ -86,15 +91,22 @@ header: ## write include/watchcore.h anew from the Rust source
 	WATCHCORE_BLESS=1 $(CARGO) test --test header
 
 .PHONY: bench
-bench: ## the benchmarks; BENCH=name for one of them
+bench: ## the benchmarks; BENCH=name for one of Rust's, BENCH=c or BENCH=go for the others
+ifeq ($(BENCH),c)
+	@$(MAKE) --no-print-directory -C ffi-tests bench
+else ifeq ($(BENCH),go)
+	@$(if $(NO_BUILD),,$(MAKE) --no-print-directory lib)
+	@scripts/go.sh test -run '^$$' -bench . ./...
+else
 	$(CARGO) bench $(if $(BENCH),--bench $(BENCH))
+endif
 
 .PHONY: demo
 demo: ## a live demonstration against etcd; FAULT=name adds a fault
 	@scripts/demo.sh "$(FAULT)"
 
 .PHONY: install
-install: lib ## header, libraries and pkg-config file below DESTDIR and PREFIX
+install: $(if $(NO_BUILD),,lib) ## header, libraries and pkg-config file below DESTDIR and PREFIX
 	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(PKGCONFIGDIR)'
 	install -m 644 $(HEADER) '$(DESTDIR)$(INCLUDEDIR)/watchcore.h'
 	install -m 644 $(OUT)/libwatchcore.a '$(DESTDIR)$(LIBDIR)/libwatchcore.a'

@@ -426,15 +426,35 @@ static void test_panic_is_caught_and_poisons(void)
     watchcore_cache_free(cache);
 }
 
+/* How often a function was misused, or failed. */
+static uint64_t errors_of(const char *function)
+{
+    const char *name;
+    uint64_t calls, successes, errors;
+    size_t i;
+    for (i = 0; (name = watchcore_debug_count(i, &calls, &successes, &errors)) != NULL; i++) {
+        if (strcmp(name, function) == 0) {
+            return errors;
+        }
+    }
+    CHECK(!"a function of this name");
+    return 0;
+}
+
 static void test_use_after_free_is_detected(void)
 {
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = embedded(&writer);
+    uint64_t writers = errors_of("watchcore_writer_free"), caches = errors_of("watchcore_cache_free");
     watchcore_writer_free(writer);
+    CHECK(errors_of("watchcore_writer_free") == writers);
     watchcore_writer_free(writer); /* does nothing */
+    CHECK(errors_of("watchcore_writer_free") == writers + 1);
     BAD(watchcore_writer_progress(writer, 1, &error));
     watchcore_cache_free(cache);
+    CHECK(errors_of("watchcore_cache_free") == caches);
     watchcore_cache_free(cache);
+    CHECK(errors_of("watchcore_cache_free") == caches + 1);
     BAD(watchcore_cache_close(cache, &error));
 }
 

@@ -1,14 +1,33 @@
 #!/usr/bin/env bash
 # Runs what the Makefile built and adds up: "N passed, N failed". Called by it.
 set -uo pipefail
-out=$1 bound=$2 valgrind=$3 ways=$4 programs=$5 header=$6 lib_test=$7
-compilers=$8 c_standards=$9 cxx_compilers=${10} cxx_standards=${11}
+out=$1 bound=$2 valgrind=$3 ways=$4 programs=$5 header=$6 lib=$7 lib_test=$8
+compilers=$9 c_standards=${10} cxx_compilers=${11} cxx_standards=${12}
 passed=0 failed=0
 warn=(-Wall -Wextra -Wpedantic -Werror -I"$(dirname "$header")")
 
 good() { passed=$((passed + 1)); printf 'ok     %s\n' "$1"; }
 bad() { failed=$((failed + 1)); printf 'FAILED %s\n' "$1"; }
 check() { local name=$1; shift; if "$@" >"$out/log" 2>&1; then good "$name"; else bad "$name"; head -n 20 "$out/log"; fi; }
+
+echo '== what the libraries export is what the header declares, in every form of them'
+"${compilers%% *}" -E -P -DWATCHCORE_NO_INLINE "$header" | grep -o '\bwatchcore_[a-z_]*(' | tr -d '(' | sort -u >"$out/declared"
+exports() { awk '$3 !~ /^watchcore_debug_/ && NF == 3 { print $3 }' | sort -u | diff "$out/declared" -; }
+if [ "$(wc -l <"$out/declared")" -lt 70 ]; then bad "only $(wc -l <"$out/declared") functions found in $header"; fi
+for directory in "$lib" "$lib_test"; do
+    nm -D --defined-only "$directory/libwatchcore.so" >"$out/symbols"
+    check "$(basename "$directory"): the shared library" exports <"$out/symbols"
+    nm --defined-only --extern-only "$directory/libwatchcore.a" >"$out/symbols" 2>/dev/null
+    check "$(basename "$directory"): the static library" exports <"$out/symbols"
+done
+
+echo '== the binary interface is that of the baseline'
+./abi.sh >"$out/log" 2>&1
+case $? in
+    0) good "$(echo abi-*.xml)" ;;
+    77) echo "not compared: $(cat "$out/log")" ;;
+    *) bad "$(echo abi-*.xml)"; head -n 40 "$out/log" ;;
+esac
 
 echo '== the header alone and twice'
 for compiler in $compilers; do

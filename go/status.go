@@ -64,7 +64,7 @@ type Status struct {
 type Source struct {
 	Endpoint      string // the one in use
 	ServerVersion string
-	Revision      uint64 // the newest that the feeder saw
+	Revision      uint64 // the newest that the feeder saw when it last told
 	ClusterID     uint64
 	MemberID      uint64
 	Connects      uint64

@@ -619,7 +619,7 @@ typedef struct watchcore_status {
     uint64_t max_lag_events;
     // STALE: since when; else 0.
     int64_t stale_since_unix_ms;
-    // The newest revision that the feeder saw; 0 without one.
+    // The newest revision that the feeder saw when it last told (now and then); 0 without one.
     uint64_t source_revision;
     // The cluster's id, as the feeder saw it.
     uint64_t cluster_id;

@@ -103,9 +103,10 @@ mod counting {
         add(fun, |c| &c.successes);
     }
 
-    /// That call was a misuse that only this build detects.
+    /// That call was a misuse that it has no code to answer: it did nothing, and this build says so.
     pub(in crate::ffi) fn misused(fun: Fun) {
         COUNTS[fun as usize].errors.fetch_add(1, Ordering::Relaxed);
+        eprintln!("watchcore: {}: the handle was freed already, or is of another kind", fun.name());
     }
 
     /// The figures of the function with this index; NULL behind the last.

@@ -1,0 +1,53 @@
+// Package watchcore is the Kubernetes watch cache as a library: one log of
+// versioned events and a versioned keyed store, kept up to date from etcd by one
+// thread of its own, read by as many goroutines as one likes.
+//
+// [Open] follows etcd; [New] makes an embedded cache that a [Writer] fills.
+// [Cache.Subscribe] opens a [Subscription], a cursor with a filter: it costs
+// neither a goroutine nor a thread, cannot slow the writer or another reader, and
+// is told exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
+// and [Cache.Snapshot] read the newest state or that of any revision of the
+// window.
+//
+// # Events
+//
+// A subscription is read in one of three ways, by one goroutine at a time:
+//
+//	for batch, err := range sub.Batches(ctx)   // waits; releases each batch by itself
+//	batch, err := sub.Next(ctx)                // waits; the batch is to be released
+//	for result := range sub.ResultChan()       // single events; copies
+//
+// Batches and events are views into the library's memory: what [Event.Key] and
+// [Event.Value] return is valid until the batch is released, and never to be
+// written to. [Batch.Clone] and [Event.Clone] copy. With the build tag debug a
+// batch used too late panics, and bytes kept too long read as 0xDB.
+//
+// # Waiting
+//
+// No call waits inside the library: a waiting goroutine costs no thread. A
+// cancelled context ends a wait at once; nothing is lost by that. A read with
+// [AtLeast] or [Exact] waits for its revision until its context is done, or for
+// [DefaultWait] where the context has no deadline.
+//
+// # Errors
+//
+// Every error of the library is an [*Error] with the numbers, and is its [Code]:
+//
+//	if errors.Is(err, watchcore.ErrCompacted) { … }
+//	var e *watchcore.Error
+//	if errors.As(err, &e) { log.Print(e.LostFrom, e.LostTo) }
+//
+// # What is to be given back
+//
+// Close caches, subscriptions, snapshots and writers, and release batches and
+// pages. What was forgotten of the first four is closed by the garbage collector
+// some time after the last use; batches and pages are not: [Stats] counts those
+// that were not released.
+//
+// # Building
+//
+// The package uses cgo. By default it links the static library that `make lib`
+// puts into target/watchcore of the same checkout; with the build tag
+// watchcore_shared, what pkg-config finds under the name watchcore after `make
+// install`.
+package watchcore

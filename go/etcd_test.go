@@ -1,0 +1,482 @@
+package watchcore_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"watchcore"
+)
+
+// etcdBinaries is where etcd lies; it is built where need be.
+var etcdBinaries = sync.OnceValues(func() (string, error) {
+	command := exec.Command("../scripts/etcd.sh")
+	command.Stderr = os.Stderr
+	out, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("scripts/etcd.sh: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+})
+
+// server is a throw-away etcd: free loopback ports, its own data, gone with the test.
+type server struct {
+	t            testing.TB
+	client, peer string
+	data         string
+	extra        []string
+	http         *http.Client
+	running      *exec.Cmd
+	exited       chan struct{}
+	log          *bytes.Buffer
+}
+
+// reservePort takes a port that servers cannot choose by themselves. The UDP socket
+// of the same number is the reservation, as in the tests in Rust; it lies outside of
+// the range that the system gives to outgoing connections.
+func reservePort(t testing.TB) int {
+	t.Helper()
+	for attempt := range 20_000 {
+		port := 10_000 + (os.Getpid()*7919+attempt*101)%22_000
+		reserved, err := net.ListenPacket("udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		listener, err := net.Listen("tcp", reserved.LocalAddr().String())
+		if err != nil {
+			reserved.Close()
+			continue
+		}
+		listener.Close()
+		t.Cleanup(func() { reserved.Close() })
+		return port
+	}
+	t.Fatal("no free port on the loopback")
+	return 0
+}
+
+func startServer(t testing.TB, scheme string, extra ...string) *server {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it starts an etcd")
+	}
+	s := &server{
+		t:      t,
+		client: fmt.Sprintf("%s://127.0.0.1:%d", scheme, reservePort(t)),
+		peer:   fmt.Sprintf("http://127.0.0.1:%d", reservePort(t)),
+		data:   filepath.Join(t.TempDir(), "data"),
+		extra:  extra,
+		http:   &http.Client{},
+	}
+	s.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{}}
+	t.Cleanup(s.kill)
+	return s
+}
+
+// start starts it, or starts it again on the same ports and data.
+func (s *server) start() *server {
+	s.t.Helper()
+	directory, err := etcdBinaries()
+	check(s.t, err)
+	s.log = &bytes.Buffer{}
+	s.exited = make(chan struct{})
+	s.running = exec.Command(filepath.Join(directory, "etcd"), append([]string{
+		"--name", "s1", "--data-dir", s.data, "--unsafe-no-fsync", "--log-level", "warn",
+		"--heartbeat-interval", "10", "--election-timeout", "100",
+		"--listen-client-urls", s.client, "--advertise-client-urls", s.client,
+		"--listen-peer-urls", s.peer, "--initial-advertise-peer-urls", s.peer, "--initial-cluster", "s1=" + s.peer,
+	}, s.extra...)...)
+	// etcd takes each of its options from the environment, too.
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "ETCD_") {
+			s.running.Env = append(s.running.Env, variable)
+		}
+	}
+	s.running.Stdout, s.running.Stderr = s.log, s.log
+	check(s.t, s.running.Start())
+	go func(running *exec.Cmd, exited chan struct{}) {
+		defer close(exited)
+		_ = running.Wait()
+	}(s.running, s.exited)
+	eventually(s.t, "etcd is healthy", func() bool {
+		select {
+		case <-s.exited:
+			s.t.Fatalf("etcd ended: %s", s.log)
+		default:
+		}
+		response, err := s.http.Get(s.client + "/health")
+		if err != nil {
+			return false
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		return err == nil && bytes.Contains(body, []byte(`"true"`))
+	})
+	return s
+}
+
+// kill is kill -9.
+func (s *server) kill() {
+	if s.running != nil {
+		_ = s.running.Process.Signal(syscall.SIGKILL)
+		<-s.exited
+		s.running = nil
+		s.http.CloseIdleConnections()
+	}
+}
+
+// ask sends a request to etcd's JSON gateway; []byte is base64 there.
+func (s *server) ask(path string, request map[string]any) error {
+	body, err := json.Marshal(request)
+	if err != nil {
+		return err
+	}
+	response, err := s.http.Post(s.client+"/v3/"+path, "application/json", bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %s", path, response.Status, answer)
+	}
+	return nil
+}
+
+func (s *server) put(key, value string) {
+	s.t.Helper()
+	check(s.t, s.ask("kv/put", map[string]any{"key": []byte(key), "value": []byte(value)}))
+}
+
+func (s *server) delete(key string) {
+	s.t.Helper()
+	check(s.t, s.ask("kv/deleterange", map[string]any{"key": []byte(key)}))
+}
+
+func open(t testing.TB, s *server, options ...watchcore.Option) *watchcore.Cache {
+	t.Helper()
+	cache, err := watchcore.Open(bounded(t), append([]watchcore.Option{watchcore.Etcd(s.client)}, options...)...)
+	check(t, err)
+	t.Cleanup(cache.Close)
+	return cache
+}
+
+// collect waits for the next events: n lines.
+func collect(t testing.TB, sub *watchcore.Subscription, n int) string {
+	t.Helper()
+	var got []string
+	for batch, err := range sub.Batches(bounded(t)) {
+		check(t, err)
+		for e := range batch.Events() {
+			got = append(got, text(e))
+		}
+		if len(got) >= n {
+			break
+		}
+	}
+	return lines(got...)
+}
+
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	s.put("/p/a", "1")       // revision 2
+	s.put("/elsewhere", "1") // revision 3
+	s.put("/p/b", "")        // revision 4
+	cache := open(t, s, watchcore.Prefix("/p/"), watchcore.PageSize(1), watchcore.ProgressInterval(100*time.Millisecond))
+	want(t, "objects", cache.Status().Objects, 2)
+	sub := subscribe(t, cache)
+	want(t, "the state", collect(t, sub, 3), lines("2 ADDED /p/a 1<- initial", "4 ADDED /p/b <- initial", "4 BOOKMARK end"))
+	s.put("/p/a", "2")
+	s.delete("/p/b")
+	want(t, "what follows", collect(t, sub, 2), lines("5 MODIFIED /p/a 2<1", "6 DELETED /p/b -<"))
+
+	// Read one's own writes, and everybody's.
+	s.put("/p/c", "3")
+	kv, at, err := cache.Get(bounded(t), "/p/c", watchcore.AtLeast(7))
+	check(t, err)
+	want(t, "value", string(kv.Value), "3")
+	want(t, "at", at, 7)
+	s.put("/elsewhere", "2")
+	revision, err := cache.ConsistentRevision(bounded(t))
+	check(t, err)
+	want(t, "consistent revision", revision, 8)
+	check(t, cache.WaitUntil(bounded(t), revision))
+
+	eventually(t, "the status has the source's revision", func() bool { return cache.Status().Source.Revision >= 8 })
+	status := cache.Status()
+	want(t, "state", status.State, watchcore.StateReady)
+	want(t, "endpoint", status.Source.Endpoint, s.client)
+	want(t, "version", strings.HasPrefix(status.Source.ServerVersion, "3."), true)
+	want(t, "ids", status.Source.ClusterID != 0 && status.Source.MemberID != 0, true)
+	want(t, "last error", status.LastError, nil)
+	counters, err := cache.Counters()
+	check(t, err)
+	want(t, "listings", counters.Listings, 1)
+	want(t, "pages", counters.Pages, 2)
+	want(t, "events", counters.Events, 3)
+	want(t, "resyncs", len(counters.Resyncs), 0)
+
+	check(t, cache.RequestResync())
+	eventually(t, "it lists again", func() bool {
+		counters, err := cache.Counters()
+		check(t, err)
+		return counters.Listings == 2
+	})
+
+	// A writer there is already: the feeder.
+	_, err = cache.Writer()
+	wantError(t, "a writer beside the feeder", err, watchcore.ErrBusy)
+	cache.Close()
+	_, err = cache.Counters()
+	wantError(t, "counters of a closed cache", err, watchcore.ErrClosed)
+	want(t, "state of a closed cache", cache.Status().State, watchcore.StateClosed)
+	want(t, "position of a closed cache", cache.Status().Position.Revision, 8)
+	for batch, err := range sub.Batches(bounded(t)) {
+		check(t, err)
+		want(t, "the rest", text(batch.At(0)), "7 ADDED /p/c 3<-")
+	}
+}
+
+// etcd is killed in the middle of the writes: every change comes, once and in order.
+func TestServerIsKilled(t *testing.T) {
+	t.Parallel()
+	const writes = 200
+	s := startServer(t, "http").start()
+	cache := open(t, s)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	seen := make(chan error, 1)
+	go func() {
+		next := 0
+		for batch, err := range sub.Batches(bounded(t)) {
+			if err != nil {
+				seen <- err
+				return
+			}
+			for e := range batch.Events() {
+				if got := string(e.Value()); got != strconv.Itoa(next) {
+					seen <- fmt.Errorf("%s came instead of %d", got, next)
+					return
+				}
+				next++
+			}
+			if next == writes {
+				seen <- nil
+				return
+			}
+		}
+		seen <- errors.New("the subscription ended")
+	}()
+	for i := range writes {
+		if i == writes/2 {
+			s.kill()
+			eventually(t, "the cache is stale", func() bool { return cache.Status().State == watchcore.StateStale })
+			if cache.Status().StaleSince.IsZero() || cache.Status().LastError == nil {
+				t.Fatalf("a stale cache does not say since when and why: %+v", cache.Status())
+			}
+			kv, _, err := cache.Get(bounded(t), "/k", watchcore.Any())
+			check(t, err)
+			want(t, "what a stale cache answers", kv != nil, true)
+			s.start()
+		}
+		s.put("/k", strconv.Itoa(i))
+	}
+	check(t, <-seen)
+	counters, err := cache.Counters()
+	check(t, err)
+	want(t, "resyncs", len(counters.Resyncs), 0)
+	want(t, "reconnects", counters.Reconnects > 0, true)
+}
+
+func TestNoServer(t *testing.T) {
+	t.Parallel()
+	// Nobody listens on a reserved port.
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	cache, err := watchcore.Open(context.Background(), watchcore.Etcd(endpoint), watchcore.WithoutWaiting())
+	check(t, err)
+	defer cache.Close()
+	eventually(t, "the status says why", func() bool { return cache.Status().LastError != nil })
+	status := cache.Status()
+	want(t, "state", status.State, watchcore.StateNotReady)
+	want(t, "last error", status.LastError.Code, watchcore.ErrUnavailable)
+	if !strings.Contains(status.LastError.Message, endpoint) {
+		t.Fatalf("the error does not name the endpoint: %v", status.LastError)
+	}
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.Any())
+	wantError(t, "get", err, watchcore.ErrNotReady)
+	sub := subscribe(t, cache)
+	want(t, "events", drain(t, sub), "")
+
+	waiting := make(chan error)
+	go func() { waiting <- cache.WaitReady(context.Background()) }()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	cache.Close()
+	wantError(t, "a wait while the cache is closed", <-waiting, watchcore.ErrClosed)
+	_, err = sub.Next(bounded(t))
+	wantError(t, "next", err, watchcore.ErrClosed)
+}
+
+func TestOpenSaysWhatWentWrong(t *testing.T) {
+	t.Parallel()
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	// However late the first attempt fails: the context is longer in the next round.
+	for limit := 50 * time.Millisecond; limit < bound; limit *= 2 {
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		_, err := watchcore.Open(ctx, watchcore.Etcd(endpoint))
+		cancel()
+		wantError(t, "open", err, context.DeadlineExceeded)
+		if errors.Is(err, watchcore.ErrUnavailable) {
+			return
+		}
+	}
+	t.Fatal("the last error is not told")
+}
+
+func TestStartRevision(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	for i := range 5 {
+		s.put("/a", strconv.Itoa(i)) // revisions 2 to 6
+	}
+	cache := open(t, s, watchcore.StartRevision(3))
+	sub := subscribe(t, cache, watchcore.After(3))
+	want(t, "etcd's own history", collect(t, sub, 3), lines("4 MODIFIED /a 2<1", "5 MODIFIED /a 3<2", "6 MODIFIED /a 4<3"))
+
+	check(t, s.ask("kv/compaction", map[string]any{"revision": 5}))
+	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.StartRevision(3))
+	wantError(t, "a start that etcd has compacted", err, watchcore.ErrCompacted)
+	var numbers *watchcore.Error
+	errors.As(err, &numbers)
+	want(t, "asked", numbers.Asked, 3)
+
+	listed := open(t, s, watchcore.StopAfterListing())
+	s.put("/a", "last") // revision 7
+	check(t, cache.WaitUntil(bounded(t), 7))
+	want(t, "revision of what stopped after its listing", listed.Position().Revision, 6)
+}
+
+func TestPassword(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	s.put("/a", "1")
+	for _, step := range []struct {
+		path    string
+		request map[string]any
+	}{
+		{"auth/user/add", map[string]any{"name": "root", "password": "right"}},
+		{"auth/role/add", map[string]any{"name": "root"}},
+		{"auth/user/grant", map[string]any{"user": "root", "role": "root"}},
+		{"auth/enable", map[string]any{}},
+	} {
+		check(t, s.ask(step.path, step.request))
+	}
+	cache := open(t, s, watchcore.User("root", "right"))
+	want(t, "objects", cache.Status().Objects, 1)
+	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.User("root", "wrong"))
+	wantError(t, "a wrong password", err, watchcore.ErrUnauthenticated)
+	if strings.Contains(err.Error(), "wrong") {
+		t.Fatalf("the error tells the password: %v", err)
+	}
+}
+
+// pair is a certificate and its key: in PEM, in files, and parsed.
+type pair struct {
+	cert, key         []byte
+	certFile, keyFile string
+	parsed            *x509.Certificate
+	private           *ecdsa.PrivateKey
+}
+
+func certificate(t testing.TB, name string, issuer *pair) *pair {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	check(t, err)
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(time.Now().UnixNano()),
+		Subject:               pkix.Name{CommonName: name},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(time.Hour),
+		BasicConstraintsValid: true,
+		IsCA:                  issuer == nil,
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		DNSNames:              []string{name},
+	}
+	if issuer != nil {
+		template.KeyUsage = x509.KeyUsageDigitalSignature
+		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	} else {
+		issuer = &pair{parsed: template, private: private}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, issuer.parsed, &private.PublicKey, issuer.private)
+	check(t, err)
+	parsed, err := x509.ParseCertificate(der)
+	check(t, err)
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	check(t, err)
+	directory := t.TempDir()
+	p := &pair{
+		cert:     pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		key:      pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}),
+		certFile: filepath.Join(directory, "cert"),
+		keyFile:  filepath.Join(directory, "key"),
+		parsed:   parsed,
+		private:  private,
+	}
+	check(t, os.WriteFile(p.certFile, p.cert, 0o600))
+	check(t, os.WriteFile(p.keyFile, p.key, 0o600))
+	return p
+}
+
+// A server that wants the client's certificate, known by another name than its address.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	authority := certificate(t, "authority", nil)
+	own := certificate(t, "etcd.test", authority)
+	client := certificate(t, "client", authority)
+	s := startServer(t, "https", "--cert-file", own.certFile, "--key-file", own.keyFile,
+		"--trusted-ca-file", authority.certFile, "--client-cert-auth")
+	mine, err := tls.X509KeyPair(client.cert, client.key)
+	check(t, err)
+	pool := x509.NewCertPool()
+	pool.AddCert(authority.parsed)
+	s.http.Transport = &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: pool, ServerName: "etcd.test", Certificates: []tls.Certificate{mine},
+	}}
+	s.start()
+	s.put("/a", "1")
+	config := watchcore.TLSConfig{CA: authority.cert, Cert: client.cert, Key: client.key, ServerName: "etcd.test"}
+	cache := open(t, s, watchcore.TLS(config))
+	want(t, "objects", cache.Status().Objects, 1)
+
+	config.CA = certificate(t, "another authority", nil).cert
+	refused, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.TLS(config), watchcore.WithoutWaiting())
+	check(t, err)
+	defer refused.Close()
+	eventually(t, "the status says that it is refused", func() bool { return refused.Status().LastError != nil })
+	want(t, "state", refused.Status().State == watchcore.StateReady, false)
+}

@@ -1,0 +1,234 @@
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"watchcore"
+)
+
+// The state first, then what follows, without a gap between the two.
+func Example() {
+	cache, err := watchcore.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	if err := writer.Apply(17, watchcore.Put("/a", "1"), watchcore.Put("/b", "2")); err != nil {
+		log.Fatal(err)
+	}
+
+	ctx := context.Background()
+	sub, err := cache.Subscribe(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	if err := writer.Apply(18, watchcore.Put("/a", "3"), watchcore.Delete("/b")); err != nil {
+		log.Fatal(err)
+	}
+	cache.Close() // the subscription hands out what is left, then ends
+
+	for batch, err := range sub.Batches(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for e := range batch.Events() {
+			if e.EndsInitialState() {
+				fmt.Println(e.Revision, "that was the state")
+				continue
+			}
+			fmt.Printf("%d %v %s = %q, before %q\n", e.Revision, e.Type, e.Key(), e.Value(), e.PrevValue())
+		}
+	}
+	// Output:
+	// 17 ADDED /a = "1", before ""
+	// 17 ADDED /b = "2", before ""
+	// 17 that was the state
+	// 18 MODIFIED /a = "3", before "1"
+	// 18 DELETED /b = "", before "2"
+}
+
+// filled is the cache of the examples: "/pods/a", "/pods/b" and "/nodes/x", and
+// one change of each revision up to 4.
+func filled() (*watchcore.Cache, *watchcore.Writer) {
+	cache, err := watchcore.New(watchcore.Prefix("/"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	for revision, change := range []watchcore.Change{
+		watchcore.Put("/pods/a", "1"),
+		watchcore.Put("/pods/b", "1"),
+		watchcore.Put("/nodes/x", "1"),
+		watchcore.Put("/pods/a", "2"),
+	} {
+		if err := writer.Apply(uint64(revision+1), change); err != nil {
+			log.Fatal(err)
+		}
+	}
+	return cache, writer
+}
+
+func ExampleCache_Subscribe() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+
+	sub, err := cache.Subscribe(context.Background(),
+		watchcore.After(1), watchcore.KeyPrefix("/pods/"), watchcore.Types(watchcore.Modified))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	batch, err := sub.Poll(0) // never waits
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer batch.Release()
+	for e := range batch.Events() {
+		fmt.Println(e.Revision, e.Type, e.KeyString(), string(e.Value()))
+	}
+	fmt.Println("position", sub.Position().Revision)
+	// Output:
+	// 4 MODIFIED /pods/a 2
+	// position 4
+}
+
+// Save the position, and go on from there: also in another process, as long as
+// the window reaches back so far.
+func ExampleAfterPosition() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	saved := watchcore.Position{Epoch: cache.Position().Epoch, Revision: 2}
+
+	sub, err := cache.Subscribe(context.Background(), watchcore.AfterPosition(saved))
+	if errors.Is(err, watchcore.ErrCompacted) {
+		sub, err = cache.Subscribe(context.Background()) // too old: from the state
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	batch, err := sub.Next(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer batch.Release()
+	for e := range batch.Events() {
+		fmt.Println(e.Revision, e.Type, e.KeyString())
+	}
+	// Output:
+	// 3 ADDED /nodes/x
+	// 4 MODIFIED /pods/a
+}
+
+func ExampleSubscription_ResultChan() {
+	cache, writer := filled()
+	defer writer.Close()
+	sub, err := cache.Subscribe(context.Background(), watchcore.Key("/pods/a"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Stop()
+	cache.Close() // so that the channel ends
+	for result := range sub.ResultChan() {
+		if result.Err != nil {
+			log.Fatal(result.Err)
+		}
+		fmt.Println(result.Event.Revision, result.Event.Type, result.Event.KeyString())
+	}
+	// Output:
+	// 4 ADDED /pods/a
+	// 4 BOOKMARK
+}
+
+func ExampleCache_Get() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	ctx := context.Background()
+	for _, read := range []watchcore.Read{watchcore.Any(), watchcore.Exact(2), watchcore.AtLeast(4)} {
+		kv, at, err := cache.Get(ctx, "/pods/a", read)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%s at %d, of revision %d\n", kv.Value, at, kv.ModRevision)
+	}
+	kv, at, err := cache.Get(ctx, "/none", watchcore.Any())
+	fmt.Println(kv == nil, at, err)
+	// Output:
+	// 2 at 4, of revision 4
+	// 1 at 2, of revision 1
+	// 2 at 4, of revision 4
+	// true 4 <nil>
+}
+
+func ExampleCache_List() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Exact(3), watchcore.Limit(2))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer page.Release()
+	for kv := range page.All() {
+		fmt.Println(kv.KeyString(), string(kv.Value()))
+	}
+	fmt.Println("more:", page.More(), "remaining:", page.Remaining(), "revision:", page.Revision())
+	// Output:
+	// /nodes/x 1
+	// /pods/a 1
+	// more: true remaining: 1 revision: 3
+}
+
+func ExampleCache_Snapshot() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	snapshot, err := cache.Snapshot()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer snapshot.Close()
+	if err := writer.Apply(5, watchcore.Delete("/pods/a")); err != nil {
+		log.Fatal(err)
+	}
+	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/pods/")) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(kv.KeyString(), string(kv.Value()))
+	}
+	// Output:
+	// /pods/a 2
+	// /pods/b 1
+}
+
+// What is refused says why, with the numbers.
+func ExampleError() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	if err := writer.Compact(3); err != nil {
+		log.Fatal(err)
+	}
+	_, err := cache.Subscribe(context.Background(), watchcore.After(1))
+	var e *watchcore.Error
+	if errors.Is(err, watchcore.ErrCompacted) && errors.As(err, &e) {
+		fmt.Println(e.Code.Name(), e.Asked, e.Oldest, e.Current, e.Code.Retryable())
+	}
+	// Output: COMPACTED 1 4 4 false
+}
