@@ -52,16 +52,20 @@ fi
 
 say "building (the first time takes some minutes)"
 mkdir -p $out
-"$cargo" build --release --quiet --features cli --bin watchcore --example demo
-make --no-print-directory lib CARGO="$cargo" >&2
-"$compiler" -std=c11 -O2 -Iinclude -o $out/consumer-c examples/demo/consumer.c target/watchcore/libwatchcore.a -lpthread -lm -ldl
-# Go does not see that the archive has changed: its hash is made an input.
+# One build for all: `make lib` would compile every dependency once more.
+quiet=--quiet
+[ ! -t 2 ] || quiet= # cargo shows there how far it is
+"$cargo" build --release $quiet --features demo --lib --bins
+scripts/static-archive.sh target/release $out/libwatchcore.a
+"$compiler" -std=c11 -O2 -Iinclude -o $out/consumer-c examples/demo/consumer.c $out/libwatchcore.a -lpthread -lm -ldl
+# Go does not see that the archive has changed: its hash is made an input. The
+# directory named here is searched before the package's own.
 (
     cd go
-    hash=$(sha256sum ../target/watchcore/libwatchcore.a | cut -c1-16)
-    CGO_CPPFLAGS="-DWATCHCORE_ARCHIVE_$hash ${CGO_CPPFLAGS:-}" GOFLAGS="-buildvcs=false ${GOFLAGS:-}" \
-        go build -o ../$out/consumer-go ./internal/demo
+    hash=$(sha256sum ../$out/libwatchcore.a | cut -c1-16)
+    CGO_CPPFLAGS="-DWATCHCORE_ARCHIVE_$hash ${CGO_CPPFLAGS:-}" CGO_LDFLAGS="-L$PWD/../$out ${CGO_LDFLAGS:-}" \
+        GOFLAGS="-buildvcs=false ${GOFLAGS:-}" go build -o ../$out/consumer-go ./internal/demo
 )
 
-exec target/release/examples/demo --etcd "$etcd/etcd" --watchcore target/release/watchcore \
+exec target/release/watchcore-demo --etcd "$etcd/etcd" --watchcore target/release/watchcore \
     --c $out/consumer-c --go $out/consumer-go ${fault:+--fault "$fault"}

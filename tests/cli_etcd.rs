@@ -4,9 +4,13 @@
 mod cli_support;
 mod support;
 
-use cli_support::{Running, command, members, run};
+use cli_support::{PATIENCE, Running, command, members, run};
 use etcd_client::TxnOp;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use support::etcd::{Ctl, Etcd};
+use support::proxy::Proxy;
+use support::tls::Authority;
 
 /// An etcd of its own, and a client for it.
 fn etcd() -> (Etcd, Ctl) {
@@ -124,19 +128,27 @@ fn a_future_revision_is_exit_4() {
     let (etcd, client) = etcd();
     client.put("/a/x", "1"); // 2
     let endpoint = etcd.url();
-    for more in [
+    let tasks = [
         &["watch", "--prefix", "/a/", "--start", "after:99"][..],
         &["watch", "--prefix", "/a/", "--start", "state-at-least:99"],
         &["list", "--prefix", "/a/", "--revision", "99"],
         &["get", "/a/x", "--revision", "99"],
-    ] {
-        for timeout in [None, Some("700ms")] {
-            let mut words = words(&endpoint, more);
+    ];
+    for (timeout, least) in [(None, 3.0), (Some("700ms"), 0.7)] {
+        // All at once: what each does is wait.
+        let start = |task: &&[&str]| {
+            let mut words = words(&endpoint, task);
             words.extend(timeout.iter().flat_map(|time| ["--timeout", time]));
-            let ended = run(&words).is(4);
-            let error = ended.out.lines().last().unwrap_or_default();
-            assert!(error.contains("\"FUTURE_REVISION\"") || error.contains("\"TIMEOUT\""), "{words:?}: {ended:?}");
-            assert!(ended.time.as_secs_f64() < 9.0, "not the 10 s of an absent etcd: {ended:?}");
+            Running::start(command(&words))
+        };
+        for (task, running) in tasks.iter().zip(tasks.iter().map(start).collect::<Vec<_>>()) {
+            // Exit 1 would be an etcd out of reach.
+            let ended = running.end().is(4);
+            let last = ended.out.lines().last().unwrap_or_default();
+            // A timeout may be over before etcd has said that it does not have it.
+            let known = last.contains("\"FUTURE_REVISION\"") || timeout.is_some() && last.contains("\"TIMEOUT\"");
+            assert!(known, "{task:?}: {ended:?}");
+            assert!(ended.time.as_secs_f64() >= least, "{task:?} waits: {ended:?}");
         }
     }
 }
@@ -218,6 +230,132 @@ fn without_bookmarks_there_are_none() {
     client.put("/elsewhere", "2"); // 3
     client.put("/elsewhere", "3"); // 4
     assert_eq!(watch.end().is(0).out, "");
+}
+
+#[test]
+fn bookmarks_come_while_events_do_and_never_inside_a_revision() {
+    let (etcd, client) = etcd();
+    let endpoint = etcd.url();
+    let mut watch = Running::start(command(&words(&endpoint, &["watch", "--prefix", "/a/", "--bookmarks"])));
+    assert!(watch.line().contains("initial_state_end"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Also ends where an assertion below has failed.
+            let begin = Instant::now();
+            while !over.load(Ordering::Relaxed) && begin.elapsed() < PATIENCE {
+                puts(&client, &[("/a/1", "x"), ("/a/2", "x"), ("/a/3", "x")]);
+            }
+        });
+        let (mut marks, mut revision, mut events) = (0, 1, 0);
+        while marks < 3 {
+            let line: serde_json::Value = serde_json::from_str(&watch.line()).expect("JSON");
+            let at = line["revision"].as_u64().expect("a revision");
+            if line["type"] == "BOOKMARK" {
+                assert!(at >= revision && events % 3 == 0, "inside revision {revision}: {line}");
+                marks += 1;
+            } else {
+                assert!(at > revision || events % 3 != 0, "{line} behind a mark or an event of {revision}");
+                events += 1;
+            }
+            revision = at;
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    watch.signal("TERM");
+    watch.end().is(143);
+}
+
+#[test]
+fn a_resync_stands_between_its_marks_in_every_watch() {
+    let (etcd, client) = etcd();
+    let proxy = Proxy::to(etcd.address());
+    puts(&client, &[("/a/changed", "1"), ("/a/gone", "1"), ("/a/kept", "1"), ("/a/remade", "1")]); // 2
+    let endpoint = proxy.url();
+    let start = |more: &[&str]| {
+        let task = [&["watch", "--prefix", "/a/", "--until-revision", "10"], more].concat();
+        Running::start(command(&words(&endpoint, &task)))
+    };
+    let (mut all, mut one) = (start(&[]), start(&["--key", "/a/kept"]));
+    for (watch, lines) in [(&mut all, 5), (&mut one, 2)] {
+        (0..lines).for_each(|_| drop(watch.line()));
+    }
+    client.put("/a/kept", "2"); // 3: the watches are open
+    assert!(all.line().starts_with(r#"{"type":"MODIFIED","revision":3,"#));
+    assert!(one.line().starts_with(r#"{"type":"MODIFIED","revision":3,"#));
+    proxy.refuse();
+    client.put("/a/changed", "2"); // 4
+    client.delete("/a/gone"); // 5
+    client.delete("/a/remade"); // 6
+    client.put("/a/remade", "2"); // 7
+    client.put("/a/new", "2"); // 8
+    client.compact(8);
+    proxy.allow();
+    let begin = r#"{"type":"RESYNC","phase":"begin","reason":"Compacted","from":3,"to":8,"epoch":2}"#;
+    let end = r#"{"type":"RESYNC","phase":"end","reason":"Compacted","from":3,"to":8,"epoch":2}"#;
+    for line in [
+        begin,
+        r#"{"type":"DELETED","revision":8,"synthetic":true,"key":"/a/gone","prev_value":"1","create_revision":2,"mod_revision":2,"version":1}"#,
+        r#"{"type":"DELETED","revision":8,"synthetic":true,"key":"/a/remade","prev_value":"1","create_revision":2,"mod_revision":2,"version":1}"#,
+        r#"{"type":"MODIFIED","revision":8,"synthetic":true,"key":"/a/changed","value":"2","prev_value":"1","create_revision":2,"mod_revision":4,"version":2}"#,
+        r#"{"type":"ADDED","revision":8,"synthetic":true,"key":"/a/new","value":"2","create_revision":8,"mod_revision":8,"version":1}"#,
+        r#"{"type":"ADDED","revision":8,"synthetic":true,"key":"/a/remade","value":"2","create_revision":7,"mod_revision":7,"version":1}"#,
+        end,
+    ] {
+        assert_eq!(all.line(), line);
+    }
+    assert_eq!([one.line(), one.line()], [begin, end], "also where nothing matches");
+    client.put("/a/kept", "3"); // 9
+    client.put("/elsewhere", "1"); // 10
+    for (watch, events) in [(all, 11), (one, 3)] {
+        let ended = watch.end().is(0);
+        assert_eq!(ended.lines().len(), 1, "{ended:?}");
+        assert!(ended.out.starts_with(r#"{"type":"MODIFIED","revision":9,"key":"/a/kept""#), "{ended:?}");
+        assert_eq!((ended.summed("events"), ended.summed("resyncs"), ended.summed("lagged")), (events, 1, 0));
+        assert!(ended.summed("reconnects") >= 1, "{ended:?}");
+    }
+}
+
+#[test]
+fn quiet_prints_the_summary_only() {
+    let (etcd, client) = etcd();
+    puts(&client, &[("/a/1", "x"), ("/a/2", "x")]); // 2
+    let endpoint = etcd.url();
+    let quiet = |task: &[&str]| run(&[task, &["--etcd", &endpoint, "--format", "quiet"]].concat());
+    let watch = quiet(&["watch", "--prefix", "/a/", "--until-revision", "2", "--bookmarks"]).is(0);
+    assert_eq!((watch.out.as_str(), watch.summed("events")), ("", 2));
+    assert_eq!(quiet(&["list", "--prefix", "/a/"]).is(0).out, "");
+    assert_eq!(quiet(&["get", "/a/1"]).is(0).out, "");
+    assert_eq!(quiet(&["get", "/a/3"]).is(3).out, "");
+}
+
+#[test]
+fn text_is_for_people_and_logs_go_to_standard_error() {
+    let (etcd, client) = etcd();
+    client.put("/a/x", b"1\n\xff"); // 2
+    let endpoint = etcd.url();
+    let ended = run(&["watch", "--prefix", "/a/", "--until-revision", "2", "--etcd", &endpoint, "-v"]).is(0);
+    assert_eq!(ended.out, "2 ADDED /a/x 1\\x0a\\xff\n2 BOOKMARK end of the initial state\n");
+    assert!(ended.err.contains("listed"), "{ended:?}");
+    let ended = run(&["list", "--prefix", "/a/", "--etcd", &endpoint]).is(0);
+    assert_eq!((ended.out.as_str(), ended.err.as_str()), ("2 /a/x 1\\x0a\\xff\n", ""));
+}
+
+#[test]
+fn certificates_are_shown_and_asked_for() {
+    let authority = Authority::new("cli");
+    let etcd = authority.server(&["127.0.0.1"], true);
+    let (certificate, key) = authority.sign(&["client"]);
+    let file = |name: &str, bytes: &[u8]| authority.file(name, bytes).to_str().expect("UTF-8").to_owned();
+    let ca = file("ca-of-client.pem", &authority.pem());
+    let (certificate, key) = (file("client.pem", &certificate), file("client.key", &key));
+    let endpoint = etcd.url();
+    let access = ["--etcd", &endpoint, "--cacert", &ca, "--cert", &certificate, "--key-file", &key];
+    let tour = run(&[&["demo"], &access[..]].concat()).is(0);
+    assert!(tour.out.contains("DELETED"), "{tour:?}");
+    let list = run(&[&["list", "--prefix", "", "--format", "json"], &access[..]].concat()).is(0);
+    assert!(list.lines()[0].starts_with(r#"{"type":"END","#), "the tour has cleaned up: {list:?}");
+    run(&[&["list", "--prefix", "", "--timeout", "2s"], &access[..4]].concat()).is(4);
 }
 
 #[test]
@@ -349,12 +487,13 @@ fn a_watch_that_falls_behind_says_what_it_lost_and_stops() {
 }
 
 #[test]
-fn a_wrong_password_is_told_at_once() {
+fn a_wrong_password_or_a_missing_permission_is_told_at_once() {
     let (etcd, client) = etcd();
     client.run(async |mut client| {
         client.user_add("root", "secret", None).await?;
         client.role_add("root").await?;
         client.user_grant_role("root", "root").await?;
+        client.user_add("nobody", "secret", None).await?;
         client.auth_enable().await
     });
     let endpoint = etcd.url();
@@ -363,6 +502,9 @@ fn a_wrong_password_is_told_at_once() {
         wrong.extend(["--user", "root:wrong"]);
         let ended = run(&wrong).is(1);
         ended.error("UNAUTHENTICATED");
+        let mut denied = words(&endpoint, task);
+        denied.extend(["--user", "nobody:secret"]);
+        run(&denied).is(1).error("PERMISSION_DENIED");
         let mut right = command(&words(&endpoint, &["list", "--prefix", "/a/", "--user", "root"]));
         right.env("WATCHCORE_PASSWORD", "secret");
         Running::start(right).end().is(0);

@@ -16,7 +16,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -68,12 +68,17 @@ const AWAY: Duration = Duration::from_millis(500);
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let remains = Remains::default();
-    if let Err(error) = sweep_on_signals(&remains) {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    if let Err(error) = sweep_on_signals(&remains, &interrupted) {
         eprintln!("demo failed: cannot listen for signals: {error}");
         return ExitCode::FAILURE;
     }
     let begin = Instant::now();
     let outcome = run(&arguments, &remains);
+    while interrupted.load(Ordering::SeqCst) {
+        // What failed has failed because all is being ended; so is this.
+        std::thread::park();
+    }
     remains.sweep();
     let seconds = begin.elapsed().as_secs_f64();
     match outcome {
@@ -88,12 +93,13 @@ fn main() -> ExitCode {
     }
 }
 
-fn sweep_on_signals(remains: &Remains) -> std::io::Result<()> {
+fn sweep_on_signals(remains: &Remains, interrupted: &Arc<AtomicBool>) -> std::io::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
     let mut signals = signal_hook::iterator::Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    let remains = remains.clone();
+    let (remains, interrupted) = (remains.clone(), Arc::clone(interrupted));
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            interrupted.store(true, Ordering::SeqCst);
             remains.sweep();
             std::process::exit(128 + signal);
         }
