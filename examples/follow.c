@@ -4,7 +4,7 @@
  *     ./follow http://127.0.0.1:2379 /registry/pods/
  *     ./follow                                             (no server: an embedded writer)
  *
- * Ends with Ctrl-C, or in the embedded case after the last event. The same program stands in Rust and Go beside it. */
+ * Ends with Ctrl-C, or in the embedded case after the last event. */
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -141,16 +141,15 @@ int main(int argc, char **argv)
     if (watchcore_cache_new(&options, &cache, &error) != WATCHCORE_OK) {
         return fail("cache", &error);
     }
-    if (watchcore_wakeset_new(&set, &error) != WATCHCORE_OK ||
-        watchcore_subscription_new(cache, NULL, &subscription, &error) != WATCHCORE_OK) {
+    etcd.endpoints = watchcore_bytes_from_string(argc > 1 ? argv[1] : NULL);
+    /* The feeder first: from here on the cache waits for its first listing, and so does a subscription to it. */
+    if (argc > 1 && watchcore_feeder_start(cache, &etcd, &feeder, &error) != WATCHCORE_OK) {
+        failed = fail("feeder", &error);
+    } else if (watchcore_wakeset_new(&set, &error) != WATCHCORE_OK ||
+               watchcore_subscription_new(cache, NULL, &subscription, &error) != WATCHCORE_OK) {
         failed = fail("subscription", &error);
     } else if (argc > 1) {
-        etcd.endpoints = watchcore_bytes_from_string(argv[1]);
-        if (watchcore_feeder_start(cache, &etcd, &feeder, &error) != WATCHCORE_OK) {
-            failed = fail("feeder", &error);
-        } else {
-            failed = follow(subscription, set, &error);
-        }
+        failed = follow(subscription, set, &error);
     } else if (write_something(cache, &error) == 0 && watchcore_cache_close(cache, &error) == WATCHCORE_OK) {
         failed = follow(subscription, set, &error);
     }

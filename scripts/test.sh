@@ -66,23 +66,18 @@ step_loom() {
 }
 
 step_lib() { make lib; }
-step_c() { make -C ffi-tests; }
+step_lib-test() { make lib-test; }
+step_c() { make -C ffi-tests NO_BUILD=1; }
 
 step_gofmt() {
     local unformatted
     unformatted=$(gofmt -l go) || return 1
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
-# Go does not look at the archive when it decides whether a result is still
-# good: a define with its hash makes a new archive a new build.
-go_environment() {
-    local archive=target/watchcore/libwatchcore.a hash
-    [ -f "$archive" ] || { echo "$archive is missing: run 'make lib'"; return 1; }
-    hash=$(sha256sum "$archive" | cut -c1-16) || return 1
-    export CGO_CPPFLAGS="${CGO_CPPFLAGS:-} -DWATCHCORE_ARCHIVE_$hash"
-}
-step_vet() { go_environment && cd go && go vet ./...; }
-step_go() { go_environment && cd go && go test -race -count=1 ./...; }
+step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./...; }
+step_go() { scripts/go.sh test -race -count=1 ./...; }
+# What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
+step_installed() { scripts/test-installed.sh; }
 
 # ---- running them ----------------------------------------------------------
 
@@ -202,12 +197,16 @@ if [ $c = yes ] || [ $go = yes ]; then
     step lib
 fi
 if [ $c = yes ]; then
+    step lib-test
     step c
 fi
 if [ $go = yes ]; then
     step gofmt
     step vet
     step go
+fi
+if [ $c = yes ] || [ $go = yes ]; then
+    step installed
 fi
 
 printf '\n==== summary ====\n%-14s %-24s %8s\n' step result seconds
