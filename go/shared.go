@@ -3,7 +3,8 @@
 package watchcore
 
 // The installed shared library: `make install`, and PKG_CONFIG_PATH where the
-// prefix is not one that pkg-config looks at.
+// prefix is not one that pkg-config looks at. Go keeps what pkg-config said: after
+// the library has moved, `go clean -cache`.
 
 // #cgo pkg-config: watchcore
 import "C"

@@ -1145,8 +1145,9 @@ int32_t watchcore_wakeset_wait(const struct watchcore_wakeset *set,
                                int64_t timeout_ms,
                                struct watchcore_error *error);
 
-// Gives a wake set back and closes its descriptor; NULL does nothing. Members stay what they are, outside of any
-// set. Never blocks. Any thread; no other call on the set may run or follow.
+// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+// follow.
 void watchcore_wakeset_free(struct watchcore_wakeset *set);
 
 // How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.

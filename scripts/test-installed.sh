@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What README.md says to users of C and Go, done as it stands there: the library
-# is installed into a temporary prefix, the snippets are taken out of README.md,
+# is installed into target/installed, the snippets are taken out of README.md,
 # compiled and run against a throw-away etcd; and the Go package passes its
 # tests with the shared library. The library is taken as `make lib` left it.
 set -euo pipefail
@@ -13,6 +13,8 @@ fi
 command -v pkg-config >/dev/null || { echo "pkg-config is missing: install it (Debian: pkgconf)"; exit 1; }
 
 tmp=$(mktemp -d)
+prefix=$root/target/installed
+rm -rf -- "$prefix"
 follower=
 finish() {
     [ -z "$follower" ] || kill -KILL "$follower" 2>/dev/null || true
@@ -27,7 +29,7 @@ fail() { printf 'FAILED: %s\n' "$*"; exit 1; }
 # snippet LANGUAGE NUMBER: that code block of README.md, with what is the user's filled in.
 snippet() {
     awk -v start="^\`\`\`$1\$" -v number="$2" '/^```$/ { inside = 0 } inside && found == number { print } $0 ~ start { inside = 1; found++ }' README.md |
-        sed -e "s|http://127.0.0.1:2379|$WATCHCORE_TEST_ENDPOINT|" -e "s|\$HOME/.local|$tmp/prefix|g" -e "s|\$WATCHCORE|$root|" >"$tmp/snippet"
+        sed -e "s|http://127.0.0.1:2379|$WATCHCORE_TEST_ENDPOINT|" -e "s|\$HOME/.local|$prefix|g" -e "s|\$WATCHCORE|$root|" >"$tmp/snippet"
     [ -s "$tmp/snippet" ] || fail "README.md has no snippet $2 in $1"
     cat "$tmp/snippet"
 }
@@ -122,11 +124,14 @@ prints() { [ "$(timeout 60 "$@")" = "$expected" ]; }
 prints "$tmp/readme" || fail "the C snippet does not print what it should"
 say "the C snippet"
 read -r -a private <<<"$(pkg-config --static --libs-only-l watchcore | sed 's/-lwatchcore//')"
-cc "${flags[@]}" "$tmp/readme.c" "-I$tmp/prefix/include" "$tmp/prefix/lib/libwatchcore.a" "${private[@]}" -o "$tmp/readme-static"
+cc "${flags[@]}" "$tmp/readme.c" "-I$prefix/include" "$prefix/lib/libwatchcore.a" "${private[@]}" -o "$tmp/readme-static"
 prints env -u LD_LIBRARY_PATH "$tmp/readme-static" || fail "the C snippet, statically linked"
 say "the same, statically linked with Libs.private"
 
 echo "Go, from README.md"
+# Go keeps what pkg-config said once, also when that is gone: another prefix must be another build.
+CGO_CPPFLAGS="${CGO_CPPFLAGS:-} -DWATCHCORE_PREFIX_$(sha256sum <<<"$prefix" | cut -c1-16)"
+export CGO_CPPFLAGS
 mkdir "$tmp/module"
 {
     printf 'package main\n\nimport (\n\t"context"\n\t"fmt"\n\t"os"\n\n\t"watchcore"\n)\n\nfunc follow(ctx context.Context) error {\n'
@@ -141,8 +146,7 @@ snippet sh 2 >"$tmp/module.sh"
     export GOWORK=off
     go mod init example.test/follow 2>/dev/null
     # As scripts/go.sh: a changed archive is a new build.
-    CGO_CPPFLAGS=-DWATCHCORE_ARCHIVE_$(sha256sum "$root/target/watchcore/libwatchcore.a" | cut -c1-16)
-    export CGO_CPPFLAGS
+    CGO_CPPFLAGS+=" -DWATCHCORE_ARCHIVE_$(sha256sum "$root/target/watchcore/libwatchcore.a" | cut -c1-16)"
     sed -n 1,2p "$tmp/module.sh" >"$tmp/static.sh"
     # shellcheck source=/dev/null
     source "$tmp/static.sh"

@@ -324,8 +324,9 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
     unsafe { call(Fun::watchcore_wakeset_wait, error, body) }
 }
 
-/// Gives a wake set back and closes its descriptor; NULL does nothing. Members stay what they are, outside of any
-/// set. Never blocks. Any thread; no other call on the set may run or follow.
+/// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+/// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+/// follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
     // SAFETY: the caller's promise.
