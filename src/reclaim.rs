@@ -216,6 +216,7 @@ mod small {
     thread_local! {
         static SHOWN: Cell<bool> = const { Cell::new(false) };
         static PINNED: Cell<usize> = const { Cell::new(0) };
+        static UNPINS: Cell<usize> = const { Cell::new(0) };
         static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
         static BOXES: RefCell<HashMap<usize, Track>> = RefCell::new(HashMap::new());
         static BURIED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
@@ -257,6 +258,7 @@ mod small {
                 UNPINNED.fetch_add(0, Release);
             }
             PINNED.with(|pinned| pinned.set(pinned.get() - 1));
+            UNPINS.with(|unpins| unpins.set(unpins.get() + 1));
         }
     }
 
@@ -278,10 +280,11 @@ mod small {
     /// Frees what was retired, if nobody is pinned. The reclaimer's part: any thread of a model.
     pub(crate) fn collect() {
         UNPINNED.fetch_add(0, Acquire);
-        if PINNED.with(Cell::get) == 0 {
-            let jobs = WAITING.take();
-            COLLECTED.fetch_add(1, Release);
-            jobs.into_iter().for_each(|job| job());
+        let unpins = UNPINS.with(Cell::get);
+        COLLECTED.fetch_add(1, Release);
+        // Two words, so that an unpin releases nothing to a later pin: both must hold at once.
+        if PINNED.with(Cell::get) == 0 && UNPINS.with(Cell::get) == unpins {
+            WAITING.take().into_iter().for_each(|job| job());
         }
     }
 

@@ -2,15 +2,18 @@
 //! descriptor that becomes readable (an eventfd on Linux, a pipe elsewhere).
 
 use std::io;
+#[cfg(not(loom))]
 use std::thread::JoinHandle;
 
 /// Starts a named thread with all signals blocked.
+#[cfg(not(loom))]
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     with_signals_blocked(|| std::thread::Builder::new().name(name.into()).spawn(body))
         .inspect_err(|error| tracing::error!(name, %error, "the thread did not start"))
 }
 
 /// Runs `body` with all signals blocked; a thread started inside inherits that for its life.
+#[cfg(not(loom))]
 pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: both sets are plain memory of this frame; the calls have no other effect than the
     // mask of this thread, which is put back.
