@@ -219,9 +219,13 @@ impl Inner {
 
     /// Progress, then head, then the position that they make.
     pub(crate) fn now(&self, pin: &Guard) -> (Position, u64) {
-        let progress = self.ring.progress();
-        let head = self.ring.head();
-        (self.ring.position(progress, head, pin), head)
+        loop {
+            let progress = self.ring.progress();
+            let head = self.ring.head();
+            if let Some(position) = self.ring.position(progress, head, pin) {
+                return (position, head);
+            }
+        }
     }
 
     pub(crate) fn position(&self) -> Position {

@@ -11,7 +11,7 @@ use crate::store::index::Span;
 use crate::store::snapshot::Snapshot;
 use crate::store::version::{KeyValue, KeyValueRef, SlotPtr};
 use crate::sync::{Acquire, lock};
-use crate::wake::{Parker, SetShared, Ticket, WakeSet, Waker, Want as Wanted};
+use crate::wake::{Parker, SetShared, Ticket, Told, WakeSet, Waker, Want as Wanted};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -431,7 +431,7 @@ impl Waiter {
                 return Ok(position);
             }
             parker.reset();
-            if !self.register(Waker::Thread(parker.clone())) {
+            if self.register(Waker::Thread(parker.clone())).is_err() {
                 continue;
             }
             if !self.embedded {
@@ -448,10 +448,10 @@ impl Waiter {
         }
     }
 
-    fn register(&mut self, waker: Waker) -> bool {
+    fn register(&mut self, waker: Waker) -> std::result::Result<(), Told> {
         let inner: &Inner = &self.inner;
-        self.ticket = inner.hub.register(inner, self.want.clone(), waker, None, None).ok();
-        self.ticket.is_some()
+        self.ticket = Some(inner.hub.register(inner, self.want.clone(), waker, None, None)?);
+        Ok(())
     }
 
     fn disarm(&mut self) {
@@ -467,13 +467,17 @@ impl Waiter {
             return Err(say::invalid("arm a waiter: it is in no wake set. Add it to one first."));
         };
         self.disarm();
-        if self.register(Waker::Member(set.clone(), tag)) {
-            if !self.embedded {
-                self.inner.wake_source();
+        match self.register(Waker::Member(set.clone(), tag)) {
+            Ok(()) => {
+                if !self.embedded {
+                    self.inner.wake_source();
+                }
+                return Ok(false);
             }
-            return Ok(false);
+            Err(Told::No) => set.list(tag),
+            // Once an arming.
+            Err(Told::Yes) => {}
         }
-        set.list(tag);
         Ok(true)
     }
 

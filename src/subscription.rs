@@ -21,7 +21,7 @@ use crate::read::{DEFAULT_WAIT, walk};
 use crate::reclaim;
 use crate::route::filter::{Filter, Range};
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
-use crate::wake::{Parker, SetShared, Ticket, WakeSet, Waker, Want};
+use crate::wake::{Parker, SetShared, Ticket, Told, WakeSet, Waker, Want};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -199,6 +199,8 @@ impl SubscribeBuilder {
         };
         // Before anything can fail: the drop takes it back.
         inner.gauges.subscriptions.fetch_add(1, Relaxed);
+        // Partner: `Writer::attach`.
+        fence(SeqCst);
         if inner.is_ready() {
             subscription.begin(false)?;
         }
@@ -455,8 +457,10 @@ impl Subscription {
             }
         }
         if let (Phase_::Revision { until }, Start::StateAtLeast(revision)) = (&self.phase, self.start) {
+            // Closed by its owner while it waited: it ends.
+            let ended = self.shared.end.load(Acquire) != OPEN;
             let (position, head) = self.inner.now(&reclaim::pin());
-            if position.revision >= revision {
+            if position.revision >= revision && !ended {
                 self.initial(head, position);
             } else if look.closed {
                 return Err(say::closed("subscription"));
@@ -587,13 +591,16 @@ impl Subscription {
         let oldest = inner.ring.oldest_seq();
         let left = inner.ring.oldest_revision() - 1;
         let pin = reclaim::pin();
-        let present = inner.ring.history(&pin).at(inner.ring.head());
-        if present.since_seq >= self.cursor {
-            return Err(say::future("subscribe after", floor.revision, present.listing));
-        }
-        if left > floor.revision {
+        let history = inner.ring.history(&pin);
+        let present = history.at(inner.ring.head());
+        let replaced = present.since_seq >= self.cursor;
+        if (replaced && present.highest_before > floor.revision) || (!replaced && left > floor.revision) {
             return Err(self.lagged());
         }
+        if replaced {
+            return Err(say::future("subscribe after", floor.revision, present.listing));
+        }
+        self.position.epoch = history.at(oldest).epoch;
         self.cursor = oldest;
         Ok(false)
     }
@@ -878,8 +885,8 @@ impl Subscription {
         look.closed
     }
 
-    /// Registers for what would make `peek` true. False: it already may be.
-    fn park(&mut self, waker: Waker) -> bool {
+    /// Registers for what would make `peek` true. `Err`: it already may be.
+    fn park(&mut self, waker: Waker) -> std::result::Result<(), Told> {
         self.segment = None;
         let mut deadline = None;
         let mut bookmark = None;
@@ -906,7 +913,7 @@ impl Subscription {
             self.inner.wake_source();
         }
         let inner = &self.inner;
-        let Ok(ticket) = inner.hub.register(&**inner, want, waker, deadline, bookmark) else { return false };
+        let ticket = inner.hub.register(&**inner, want, waker, deadline, bookmark)?;
         *lock(&self.shared.ticket) = Some(ticket.id());
         self.ticket = Some(ticket);
         if deadline.is_some() || bookmark.is_some() {
@@ -916,10 +923,11 @@ impl Subscription {
         fence(SeqCst);
         // Partner: `Shared::close` stores the end, fence, looks at the ticket.
         if self.shared.end.load(Acquire) != OPEN {
+            let told = self.ticket.as_ref().map_or(Told::No, |ticket| self.inner.hub.silence(ticket));
             self.unpark();
-            return false;
+            return Err(told);
         }
-        true
+        Ok(())
     }
 
     /// Ends a registration and takes over how far the notifier looked.
@@ -955,7 +963,7 @@ impl Subscription {
             }
             let parker = self.parker.get_or_insert_with(Arc::default).clone();
             parker.reset();
-            if !self.park(Waker::Thread(parker.clone())) {
+            if self.park(Waker::Thread(parker.clone())).is_err() {
                 continue;
             }
             let woken = parker.wait_until(until);
@@ -1031,9 +1039,14 @@ impl Subscription {
                 set.list(tag);
                 return Ok(true);
             }
-            if self.park(Waker::Member(set.clone(), tag)) {
-                self.share();
-                return Ok(false);
+            match self.park(Waker::Member(set.clone(), tag)) {
+                Ok(()) => {
+                    self.share();
+                    return Ok(false);
+                }
+                // Once an arming.
+                Err(Told::Yes) => return Ok(true),
+                Err(Told::No) => {}
             }
         }
     }
@@ -1078,7 +1091,7 @@ impl futures_core::Stream for Stream<'_> {
                 Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
-            if !subscription.peek() && subscription.park(Waker::Task(context.waker().clone())) {
+            if !subscription.peek() && subscription.park(Waker::Task(context.waker().clone())).is_ok() {
                 return Poll::Pending;
             }
         }

@@ -182,6 +182,13 @@ impl Default for AtomicBoolDefault {
 #[derive(Debug)]
 pub(crate) struct Ticket(u64);
 
+/// Whether a waker was woken before its registration was taken back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Told {
+    Yes,
+    No,
+}
+
 impl Hub {
     /// Registers a waiter, then looks. `Err(())`: what it wants holds already, nothing is registered.
     pub(crate) fn register(
@@ -191,7 +198,7 @@ impl Hub {
         waker: Waker,
         deadline: Option<Instant>,
         bookmark: Option<(Instant, Position)>,
-    ) -> std::result::Result<Ticket, ()> {
+    ) -> std::result::Result<Ticket, Told> {
         let id = {
             let mut table = lock(&self.table);
             let id = table.next;
@@ -213,10 +220,17 @@ impl Hub {
         fence(ord!(RegisterFence, SeqCst));
         let now = cache.glance();
         if want.holds(&now) || now.closed {
+            let told = self.silence(&Ticket(id));
             self.unregister(&Ticket(id));
-            return Err(());
+            return Err(told);
         }
         Ok(Ticket(id))
+    }
+
+    /// Takes the waker back, so that it is not woken any more; says whether it was.
+    pub(crate) fn silence(&self, ticket: &Ticket) -> Told {
+        let waker = lock(&self.table).entries.get_mut(&ticket.0).and_then(|entry| entry.waker.take());
+        if waker.is_some() { Told::No } else { Told::Yes }
     }
 
     /// Ends a registration; the cursor from which the consumer goes on, if the notifier moved it.

@@ -14,7 +14,7 @@ use crate::log::ring::{MAX_REVISION, Plan, RingWriter};
 use crate::reclaim::{self, Guard};
 use crate::store::index::{Index, Slots};
 use crate::store::version::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
-use crate::sync::{Relaxed, Release, lock};
+use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -430,11 +430,27 @@ impl Writer {
 
     /// For feeders: joins a source, which is told of demand and of the close. A cache that was never
     /// written becomes NotReady. Once attached, dropping the writer closes the cache.
-    pub fn attach(&mut self, source: Arc<dyn Source>) {
-        if !self.core().written {
+    ///
+    /// BUSY while subscriptions of a cache that was born Ready are open: the listing to come would be
+    /// no event for them.
+    pub fn attach(&mut self, source: Arc<dyn Source>) -> Result<()> {
+        if !self.core().written && self.inner.is_ready() {
             self.inner.set_ready(NOT_READY);
+            fence(SeqCst);
+            // Partner: a subscription is counted, fence, then looks whether the cache is Ready.
+            let open = self.inner.gauges.subscriptions.load(Relaxed);
+            if open > 0 {
+                self.inner.set_ready(READY);
+                return Err(Error::new(
+                    Code::Busy,
+                    format!(
+                        "start a feeder: {open} subscriptions of the empty cache are open and would miss its listing. Build the cache with expect_load, or subscribe after the start."
+                    ),
+                ));
+            }
         }
         lock(&self.inner.info).source = Some(source);
+        Ok(())
     }
 
     /// For feeders: what is waited for now.

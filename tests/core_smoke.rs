@@ -85,3 +85,31 @@ fn resync_is_one_bracket() {
     assert_eq!(batch.position(), position);
     assert_eq!(cache.list(&Range::all(), Read::Any, 0).unwrap().len(), 3);
 }
+
+struct Silent;
+
+impl watchcore::Source for Silent {
+    fn wake(&self) {}
+}
+
+#[test]
+fn a_source_is_refused_where_its_listing_would_be_missed() {
+    let cache = Cache::builder("/").build().unwrap();
+    let early = cache.subscribe(Start::State).open().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let error = writer.attach(std::sync::Arc::new(Silent)).expect_err("a subscription is open");
+    assert_eq!(error.code(), watchcore::Code::Busy);
+    assert!(error.message().contains("expect_load"), "{error}");
+    cache.snapshot().expect("it stays ready");
+    drop(early);
+    writer.attach(std::sync::Arc::new(Silent)).unwrap();
+    assert_eq!(cache.snapshot().unwrap_err().code(), watchcore::Code::NotReady);
+    // One that comes now waits for the listing.
+    let mut late = cache.subscribe(Start::State).open().unwrap();
+    assert!(late.poll(10).unwrap().is_empty());
+    writer
+        .load(5, [watchcore::Record { key: b"/a", value: b"1", create_revision: 3, mod_revision: 4, version: 2, lease: 0 }])
+        .unwrap();
+    let batch = late.poll(10).unwrap();
+    assert_eq!((batch.len(), batch.events()[0].key()), (2, &b"/a"[..]));
+}

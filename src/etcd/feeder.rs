@@ -45,7 +45,7 @@ impl Feeder {
 
     pub(super) fn start(config: Config, mut writer: Writer) -> Result<Feeder> {
         let shared = Arc::new(Shared::default());
-        writer.attach(shared.clone());
+        writer.attach(shared.clone())?;
         let of_thread = shared.clone();
         let thread = crate::sys::spawn("watchcore-etcd", move || {
             // Whatever happens inside: who waits for the end must learn of it.

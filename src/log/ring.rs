@@ -230,19 +230,20 @@ impl Ring {
         }
     }
 
-    /// The position of a reader at `head`, from a progress word loaded before it.
-    pub(crate) fn position(&self, progress: u64, head: u64, pin: &Guard) -> Position {
+    /// The position of a reader at `head`, from a progress word loaded before it; `None` where the
+    /// event below head has left the window by now (the reader slept for a whole lap): again.
+    pub(crate) fn position(&self, progress: u64, head: u64, pin: &Guard) -> Option<Position> {
         let present = self.history(pin).at(head);
         let event = if head == self.slots {
             present.listing
         } else {
             match self.place(head - 1, pin) {
                 Place::At(segment) => segment.event(head - 1).revision,
-                // Only a reader that slept for a whole lap: its caller starts again.
-                _ => 0,
+                // The progress word alone may be that of the revision before.
+                _ => return None,
             }
         };
-        Position { epoch: present.epoch, revision: event.max(progress_of(progress, present.epoch)) }
+        Some(Position { epoch: present.epoch, revision: event.max(progress_of(progress, present.epoch)) })
     }
 
     /// Slots of the window; capacity as configured (a giant revision only adds to it).

@@ -37,7 +37,7 @@ impl Snapshot {
             if inner.ring.oldest_seq() > head {
                 continue;
             }
-            let position = inner.ring.position(progress, head, &pin);
+            let Some(position) = inner.ring.position(progress, head, &pin) else { continue };
             return Snapshot { inner: inner.clone(), token, head, index, position };
         }
     }
