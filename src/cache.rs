@@ -116,7 +116,8 @@ pub struct Stats {
     pub events: u64,
     /// Revisions published since birth.
     pub revisions: u64,
-    /// Age of the oldest living snapshot; zero if there is none.
+    /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of
+    /// the first of them); zero if there is none.
     pub oldest_snapshot: Duration,
     /// Tombstones that wait to be forgotten.
     pub tombstones: u64,
@@ -192,7 +193,6 @@ pub(crate) struct Inner {
     /// Tickets of consistent reads: asked and served.
     pub(crate) asked: AtomicU64,
     pub(crate) served: AtomicU64,
-    pub(crate) snapshots: crate::read::Snapshots,
 }
 
 impl Inner {
@@ -309,7 +309,7 @@ impl Inner {
             notifier_lapped: self.hub.lapped(),
             events: gauges.events.load(Relaxed),
             revisions: gauges.revisions.load(Relaxed),
-            oldest_snapshot: self.snapshots.oldest(),
+            oldest_snapshot: self.ring.oldest_snapshot(),
             tombstones: gauges.tombstones.load(Relaxed),
         }
     }
@@ -576,7 +576,6 @@ impl Builder {
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
-            snapshots: crate::read::Snapshots::default(),
         });
         Ok(Cache { _handle: Arc::new(Handle(inner.clone())), inner })
     }

@@ -142,16 +142,6 @@ pub(crate) fn birth_mark() -> u32 {
     (RandomState::new().hash_one(std::process::id()) as u32).max(1)
 }
 
-/// The times of birth of living snapshots, for statistics.
-#[derive(Default)]
-pub(crate) struct Snapshots;
-
-impl Snapshots {
-    pub(crate) fn oldest(&self) -> Duration {
-        Duration::ZERO
-    }
-}
-
 /// Keys looked at under one pin.
 const PIN_KEYS: usize = 1024;
 
@@ -175,13 +165,11 @@ pub(crate) fn walk(
         if let Some(from) = from.take() {
             span.from = from;
         }
-        let mut looked = 0;
-        for slot in root.range(&span) {
+        for (looked, slot) in root.range(&span).enumerate() {
             if looked == PIN_KEYS {
                 *from = Some(slot.key().to_vec());
                 break;
             }
-            looked += 1;
             if !range.contains(slot.key()) {
                 continue;
             }

@@ -27,8 +27,10 @@ use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr;
-use std::sync::OnceLock;
-use std::time::Instant;
+// Statistics carry no order: std's also under loom.
+use std::sync::atomic::AtomicU64 as Count;
+use std::sync::{Arc as Shared, Mutex as Lock, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
 const REVISION_BITS: u32 = 52;
@@ -39,16 +41,53 @@ pub(crate) const MAX_REVISION: u64 = 1 << REVISION_BITS;
 pub(crate) struct Token {
     segment: SegmentRef,
     next: OnceLock<TokenRef>,
-    born: Instant,
+    age: Shared<Age>,
+    ages: Shared<Ages>,
 }
 
 /// A count on a token; the last one is given back on the reclaimer, in a loop.
 #[derive(Clone)]
 pub(crate) struct TokenRef(Option<Arc<Token>>);
 
+/// What the statistics know of a token.
+#[derive(Default)]
+struct Age {
+    /// Snapshots that hold it, and when (ms of the ring's life) the first of them was taken.
+    snapshots: Count,
+    since: Count,
+    next: OnceLock<Shared<Age>>,
+}
+
+/// The age of the oldest living token: tokens die in their order.
+struct Ages {
+    oldest: Lock<Shared<Age>>,
+    birth: Instant,
+}
+
+impl Ages {
+    fn new(first: Shared<Age>) -> Shared<Ages> {
+        Shared::new(Ages { oldest: Lock::new(first), birth: Instant::now() })
+    }
+
+    fn oldest(&self) -> std::sync::MutexGuard<'_, Shared<Age>> {
+        self.oldest.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.birth.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
 impl TokenRef {
-    fn new(segment: SegmentRef) -> TokenRef {
-        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), born: Instant::now() })))
+    fn new(segment: SegmentRef, ages: Shared<Ages>) -> TokenRef {
+        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age: Shared::default(), ages })))
+    }
+
+    /// The first one of a ring.
+    fn first(segment: SegmentRef) -> TokenRef {
+        let age = Shared::<Age>::default();
+        let ages = Ages::new(age.clone());
+        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age, ages })))
     }
 
     fn token(&self) -> &Token {
@@ -59,8 +98,23 @@ impl TokenRef {
         &self.token().segment
     }
 
-    pub(crate) fn born(&self) -> Instant {
-        self.token().born
+    /// Whoever holds this token holds that one too.
+    fn link(&self, next: TokenRef) {
+        let _ = self.token().age.next.set(next.token().age.clone());
+        let _ = self.token().next.set(next);
+    }
+
+    /// A snapshot has it from now on. Statistics: Relaxed.
+    pub(crate) fn enter(&self) {
+        let token = self.token();
+        if token.age.snapshots.fetch_add(1, Relaxed) == 0 {
+            token.age.since.store(token.ages.now(), Relaxed);
+        }
+    }
+
+    /// The snapshot goes.
+    pub(crate) fn leave(&self) {
+        self.token().age.snapshots.fetch_sub(1, Relaxed);
     }
 }
 
@@ -77,6 +131,14 @@ impl Drop for TokenRef {
             }
         };
         if reclaim::on_reclaimer() { release() } else { reclaim::free(Box::new(release)) }
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if let Some(next) = self.age.next.get() {
+            *self.ages.oldest() = next.clone();
+        }
     }
 }
 
@@ -122,6 +184,7 @@ pub(crate) struct Ring {
     /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
     newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
+    ages: Shared<Ages>,
 }
 
 impl Ring {
@@ -131,7 +194,8 @@ impl Ring {
         let first = SegmentRef::new(slots, slots as usize, slots, held.clone());
         let directory = Directory::new(segments);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
-        let token = TokenRef::new(first);
+        let token = TokenRef::first(first);
+        let ages = token.token().ages.clone();
         let writer = RingWriter {
             live: VecDeque::from([Live { token: token.clone(), giant: 0 }]),
             segments,
@@ -157,6 +221,7 @@ impl Ring {
             history: Published::new(history),
             newest_mark: AtomicU64::new(0),
             held,
+            ages,
         };
         (ring, writer)
     }
@@ -194,6 +259,19 @@ impl Ring {
     /// The token of now; to be loaded before head (and kept only if it is cloned).
     pub(crate) fn token(&self, pin: &Guard) -> TokenRef {
         self.token.load(pin).clone()
+    }
+
+    /// Age of the oldest snapshot: of the first taken since its segment's token had none.
+    /// O(segments that live).
+    pub(crate) fn oldest_snapshot(&self) -> Duration {
+        let mut at = Some(self.ages.oldest().clone());
+        while let Some(age) = at {
+            if age.snapshots.load(Relaxed) > 0 {
+                return Duration::from_millis(self.ages.now().saturating_sub(age.since.load(Relaxed)));
+            }
+            at = age.next.get().cloned();
+        }
+        Duration::ZERO
     }
 
     pub(crate) fn base_of(&self, seq: u64) -> u64 {
@@ -402,7 +480,7 @@ impl RingWriter {
                 plan.closed.push(plan.fill);
                 base += slots;
                 let segment = SegmentRef::new(base, slots as usize, end, ring.held.clone());
-                plan.opened.push(TokenRef::new(segment));
+                plan.opened.push(TokenRef::new(segment, ring.ages.clone()));
                 (plan.fill, plan.bytes) = (0, 0);
                 plan.seqs.add(std::mem::replace(&mut run, base..base));
             }
@@ -522,7 +600,7 @@ impl RingWriter {
         let before = self.live.back().expect("never empty");
         before.token.segment().close(closed as u32);
         // Linked before the first write into it: whoever holds token k holds k+1.
-        let _ = before.token.token().next.set(token.clone());
+        before.token.link(token.clone());
         let segment = token.segment();
         // Release: partner of the load in `entry`.
         let entry = ring.directory.load(pin);

@@ -67,7 +67,7 @@ impl Index {
     }
 
     /// The slots of a span of keys, in key order.
-    pub(crate) fn range<'a, 's>(&'a self, span: &'s Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
+    pub(crate) fn range<'a>(&'a self, span: &Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
         let to = span.to.clone();
         self.tree.from(&span.from).take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
     }

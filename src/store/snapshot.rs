@@ -15,7 +15,6 @@ use std::sync::Arc;
 ///
 /// It keeps every segment from its own on alive until it is dropped: drop it when you are done.
 /// Clone, Send, Sync and 'static; reading blocks nobody and is never blocked.
-#[derive(Clone)]
 pub struct Snapshot {
     inner: Arc<Inner>,
     /// Holds every segment from the one of `head` on, so `older` may be followed down to `head`.
@@ -38,6 +37,7 @@ impl Snapshot {
                 continue;
             }
             let Some(position) = inner.ring.position(progress, head, &pin) else { continue };
+            token.enter();
             return Snapshot { inner: inner.clone(), token, head, index, position };
         }
     }
@@ -94,11 +94,6 @@ impl Snapshot {
         self.iter().next().is_none()
     }
 
-    /// When the oldest segment that it keeps was opened.
-    pub(crate) fn token_born(&self) -> std::time::Instant {
-        self.token.born()
-    }
-
     /// The name of the cache it was taken of.
     pub fn cache_name(&self) -> &str {
         &self.inner.name
@@ -107,12 +102,21 @@ impl Snapshot {
 
 impl Drop for Snapshot {
     fn drop(&mut self) {
+        self.token.leave();
         std::mem::take(&mut self.index).release();
+    }
+}
+
+impl Clone for Snapshot {
+    fn clone(&self) -> Snapshot {
+        let Snapshot { inner, token, head, index, position } = self;
+        token.enter();
+        Snapshot { inner: inner.clone(), token: token.clone(), head: *head, index: index.clone(), position: *position }
     }
 }
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("position", &self.position).field("since", &self.token_born()).finish()
+        f.debug_struct("Snapshot").field("position", &self.position).finish()
     }
 }
