@@ -183,12 +183,13 @@ mod real {
         IS_RECLAIMER.try_with(Cell::get).unwrap_or(true)
     }
 
-    /// Waits until everything handed over so far was freed (tests; a held pin delays it).
+    /// Waits until nothing that was handed over is left to be freed, also what the freeing itself
+    /// hands over (tests; a held pin or a busy cache delays it).
     pub(crate) fn quiesce(bound: Duration) -> bool {
         let this = reclaimer();
         let until = std::time::Instant::now() + bound;
-        let target = this.given.load(Acquire);
-        while this.done.load(Acquire) < target {
+        // Done first: what is done was given before.
+        while this.done.load(Acquire) != this.given.load(Acquire) {
             if std::time::Instant::now() > until {
                 return false;
             }

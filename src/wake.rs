@@ -254,10 +254,11 @@ impl Hub {
 
     /// Wakes one waiter now (its subscription or waiter was closed).
     pub(crate) fn wake_one(&self, ticket: u64) {
-        let waker = lock(&self.table).entries.get_mut(&ticket).and_then(|entry| entry.waker.take());
-        if let Some(waker) = waker {
-            waker.wake();
+        let mut woken = Vec::new();
+        if let Some(entry) = lock(&self.table).entries.get_mut(&ticket) {
+            call(&mut woken, entry);
         }
+        woken.into_iter().for_each(Waker::wake);
     }
 
     /// The writer's half, after its stores: a fence and a load while nobody waits.
@@ -308,7 +309,7 @@ impl Hub {
             let mut table = lock(&self.table);
             let now = cache.glance();
             if now.closed {
-                woken.extend(table.entries.values_mut().filter_map(|entry| entry.waker.take()));
+                table.entries.values_mut().for_each(|entry| call(&mut woken, entry));
             } else {
                 self.scan(&mut table, cache, now.head, &mut woken);
             }
@@ -332,7 +333,7 @@ impl Hub {
                                 return true;
                             }
                             entry.resume = Some(at);
-                            woken.extend(entry.waker.take());
+                            call(woken, entry);
                             false
                         });
                     }
@@ -341,13 +342,24 @@ impl Hub {
                         self.lapped.fetch_add(1, Relaxed);
                         group.scanned_to = head;
                         for id in group.members.drain() {
-                            woken.extend(entries.get_mut(&id).and_then(|entry| entry.waker.take()));
+                            if let Some(entry) = entries.get_mut(&id) {
+                                call(woken, entry);
+                            }
                         }
                     }
                 }
             }
         }
         groups.retain(|_, group| !group.members.is_empty());
+    }
+}
+
+/// Takes the waker of an entry. Members are listed here, under the table's lock, so that whoever
+/// finds his waker taken finds his tag listed; foreign code is called outside.
+fn call(woken: &mut Vec<Waker>, entry: &mut Entry) {
+    match entry.waker.take() {
+        Some(Waker::Member(set, tag)) => set.list(tag),
+        other => woken.extend(other),
     }
 }
 
@@ -371,7 +383,7 @@ fn look_at_others(table: &mut Table, now: &Glance, woken: &mut Vec<Waker>) -> Op
             if at <= clock { wake = true } else { later(at) }
         }
         if wake {
-            woken.extend(entry.waker.take());
+            call(woken, entry);
         }
     }
     again

@@ -147,6 +147,11 @@ impl Core {
         self.slots.drain().for_each(SlotPtr::destroy);
     }
 
+    /// Bytes of the writer's own tables.
+    fn table_bytes(&self) -> u64 {
+        (self.slots.bytes() + self.tombstones.capacity() * size_of::<(u64, SlotPtr)>()) as u64
+    }
+
     fn live(&self, key: &[u8]) -> Option<SlotPtr> {
         self.slots.get(key)
     }
@@ -266,7 +271,7 @@ impl Writer {
         gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
         gauges.objects.store(records.len() as u64, Relaxed);
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
-        gauges.table_bytes.store(core.slots.bytes() as u64, Relaxed);
+        gauges.table_bytes.store(core.table_bytes(), Relaxed);
         inner.set_ready(READY);
         inner.hub.published(inner);
         Ok(())
@@ -801,6 +806,7 @@ impl Core {
         gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
         gauges.open_bytes.store(self.ring.untold_bytes(), Relaxed);
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
+        gauges.table_bytes.store(self.table_bytes(), Relaxed);
         drop(pin);
         if revision.turn.is_some() {
             inner.hub.notify(inner);
@@ -882,7 +888,6 @@ impl Core {
                 self.ring.keep_forgotten(slot);
             }
             gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
-            gauges.table_bytes.store(self.slots.bytes() as u64, Relaxed);
         }
         gauges.objects.store(objects, Relaxed);
         gauges.version_bytes.store(bytes as u64, Relaxed);

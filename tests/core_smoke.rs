@@ -108,7 +108,10 @@ fn a_source_is_refused_where_its_listing_would_be_missed() {
     let mut late = cache.subscribe(Start::State).open().unwrap();
     assert!(late.poll(10).unwrap().is_empty());
     writer
-        .load(5, [watchcore::Record { key: b"/a", value: b"1", create_revision: 3, mod_revision: 4, version: 2, lease: 0 }])
+        .load(
+            5,
+            [watchcore::Record { key: b"/a", value: b"1", create_revision: 3, mod_revision: 4, version: 2, lease: 0 }],
+        )
         .unwrap();
     let batch = late.poll(10).unwrap();
     assert_eq!((batch.len(), batch.events()[0].key()), (2, &b"/a"[..]));

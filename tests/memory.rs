@@ -1,0 +1,208 @@
+//! What the allocator counts against what `stats()` says, and against the bound of the contract.
+//!
+//! One test: the count is the whole process's.
+#![allow(missing_docs)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use watchcore::{Cache, Change, Kind, Read, Record, Snapshot, Start, Subscription, Writer};
+
+struct Counting;
+
+static HELD: AtomicI64 = AtomicI64::new(0);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        HELD.fetch_add(size as i64 - layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Bytes allocated now, once everything that waited to be freed is freed.
+fn held() -> i64 {
+    assert!(watchcore::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
+    HELD.load(Relaxed)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("/registry/pods/namespace-{:03}/pod-{number:08}", number % 97).into_bytes()
+}
+
+fn value(number: u64, revision: u64) -> Vec<u8> {
+    vec![b'v'; 40 + (number * 31 + revision * 17) as usize % 400]
+}
+
+struct World {
+    cache: Cache,
+    writer: Writer,
+    base: i64,
+}
+
+impl World {
+    fn new(base: i64, capacity: usize, bytes: u64) -> World {
+        let cache = Cache::builder("/").capacity(capacity).capacity_bytes(bytes).expect_load(true).build().unwrap();
+        let writer = cache.writer().unwrap();
+        World { cache, writer, base }
+    }
+
+    fn load(&mut self, keys: u64) {
+        let all: Vec<(Vec<u8>, Vec<u8>)> = (0..keys).map(|number| (key(number), value(number, 0))).collect();
+        let records = all.iter().map(|(key, value)| Record {
+            key,
+            value,
+            create_revision: 1,
+            mod_revision: 1,
+            version: 1,
+            lease: 0,
+        });
+        self.writer.load(1, records).unwrap();
+    }
+
+    fn put(&mut self, number: u64) {
+        let revision = self.writer.position().revision + 1;
+        self.writer.apply(revision, [Change::put(&key(number), &value(number, revision))]).unwrap();
+    }
+
+    fn delete(&mut self, number: u64) {
+        let revision = self.writer.position().revision + 1;
+        self.writer.apply(revision, [Change::delete(&key(number))]).unwrap();
+    }
+
+    /// `stats()` is within 5 % of what the allocator counts.
+    fn agrees(&self, when: &str) -> i64 {
+        let real = held() - self.base;
+        let stats = self.cache.stats();
+        let said = stats.bytes() as i64;
+        let off = (said - real).abs() as f64 / real as f64;
+        println!("{when}: allocated {real}, stats {said} ({:.1} %), {stats:?}", off * 100.0);
+        assert!(off <= 0.05, "{when}: allocated {real}, stats() says {said}, off by {:.1} %", off * 100.0);
+        real
+    }
+
+    fn drain(&self, subscription: &mut Subscription) -> usize {
+        let mut events = 0;
+        loop {
+            let batch = subscription.poll(1024).unwrap();
+            if batch.is_empty() {
+                return events;
+            }
+            events += batch.len();
+        }
+    }
+}
+
+#[test]
+fn stats_agree_with_the_allocator_and_the_bound_holds() {
+    // The threads, the collector and the lazily made tables first.
+    {
+        let mut warm = World::new(0, 1024, 1 << 20);
+        warm.load(100);
+        let mut subscription = warm.cache.subscribe(Start::State).open().unwrap();
+        (0..3000).for_each(|number| warm.put(number % 150));
+        let _ = subscription.poll(10);
+        let _ = warm.cache.snapshot().unwrap();
+    }
+    let base = held();
+
+    let keys = 30_000;
+    let (capacity, capacity_bytes) = (16_384, 8 << 20);
+    let mut world = World::new(base, capacity, capacity_bytes);
+    world.load(keys);
+    let live = world.agrees("after the listing");
+
+    // The window fills and turns over: slots, then bytes, are the limit.
+    (0..60_000).for_each(|number| world.put(number * 7919 % keys));
+    let full = world.agrees("after overwrites");
+    let largest = 512 + 400;
+    let log = capacity_bytes as i64 + capacity as i64 * 64;
+    assert!(full <= live * 11 / 10 + log + largest, "live {live}, log at most {log}, held {full}");
+    assert!(world.cache.stats().log_bytes as i64 <= log, "{:?}", world.cache.stats());
+
+    // New keys, deletes, tombstones that are forgotten, keys that come again.
+    (keys..keys + 20_000).for_each(|number| world.put(number));
+    world.agrees("after new keys");
+    (0..25_000).for_each(|number| world.delete(number));
+    world.agrees("after deletes");
+    (keys..keys + 40_000).for_each(|number| world.put(keys + number % 20_000));
+    assert!(world.cache.stats().tombstones < 100, "{:?}", world.cache.stats());
+    world.agrees("after tombstones were forgotten");
+    (0..25_000).for_each(|number| world.put(number));
+    world.agrees("after they came again");
+
+    // A held snapshot pins what was written since; it is seen, and it ends.
+    let snapshot: Snapshot = world.cache.snapshot().unwrap();
+    let shown: Vec<(Vec<u8>, u64)> = snapshot.iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect();
+    (0..60_000).for_each(|number| world.put(number * 31 % keys));
+    let shown_bytes: i64 =
+        shown.iter().map(|(key, _)| key.capacity() as i64).sum::<i64>() + shown.capacity() as i64 * 32;
+    world.base += shown_bytes;
+    world.agrees("with a held snapshot");
+    assert!(world.cache.stats().segments > world.cache.stats().window_segments);
+    let until = Instant::now() + Duration::from_secs(60);
+    while world.cache.stats().oldest_snapshot.is_zero() {
+        assert!(Instant::now() < until, "the snapshot has no age");
+        std::thread::yield_now();
+    }
+    let again: Vec<(Vec<u8>, u64)> = snapshot.iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect();
+    assert!(again == shown, "a snapshot changed");
+    drop(again);
+    drop(snapshot);
+    held();
+    let stats = world.cache.stats();
+    assert_eq!((stats.segments, stats.oldest_snapshot), (stats.window_segments, Duration::ZERO), "{stats:?}");
+    world.agrees("after the snapshot");
+
+    // Batches: views keep their segment, filtered ones at most four.
+    let mut plain = world.cache.subscribe(Start::Now).open().unwrap();
+    let mut one = world.cache.subscribe(Start::Now).prefix("/registry/pods/namespace-003/").open().unwrap();
+    let mut kept = Vec::new();
+    for round in 0..40 {
+        (0..1000).for_each(|number| world.put((round * 1000 + number) * 13 % keys));
+        kept.push((plain.poll(16).unwrap(), one.poll(16).unwrap()));
+        world.drain(&mut plain);
+        world.drain(&mut one);
+    }
+    world.agrees("with kept batches");
+    let stats = world.cache.stats();
+    assert!(stats.segments <= stats.window_segments + kept.len() as u64 * 5 + 2, "{stats:?}");
+    // Subscriptions that stay behind keep nothing alive.
+    drop(kept);
+    let mut slow: Vec<Subscription> =
+        (0..50).map(|_| world.cache.subscribe(Start::State).types(&[Kind::Added]).open().unwrap()).collect();
+    for subscription in &mut slow {
+        subscription.poll(5).unwrap();
+    }
+    (0..40_000).for_each(|number| world.put(number * 17 % keys));
+    world.agrees("with slow subscriptions");
+    let stats = world.cache.stats();
+    assert!(stats.segments <= stats.window_segments + 2, "slow consumers keep segments: {stats:?}");
+    assert_eq!(world.cache.get(key(1), Read::Any).unwrap().kv.unwrap().key(), key(1));
+
+    // Everything goes, in a mixed order, wherever it is dropped.
+    drop(shown);
+    let last = world.cache.snapshot().unwrap();
+    let World { cache, writer, .. } = world;
+    drop(cache);
+    std::thread::spawn(move || drop((writer, slow))).join().unwrap();
+    drop((plain, one));
+    assert!(last.len() > 0);
+    drop(last);
+    let rest = held() - base;
+    assert!(rest.abs() < 64 << 10, "{rest} bytes are left behind");
+}
