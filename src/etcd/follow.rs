@@ -50,6 +50,9 @@ struct Pulse {
     assembler: Assembler,
 }
 
+/// A linearizable read under way.
+type Sign<'a> = Pin<Box<dyn Future<Output = Result<Header, Failure>> + 'a>>;
+
 impl Feed<'_> {
     /// Opens the watch on its own connection, behind the last event applied.
     pub(super) async fn open(&mut self, url: &str) -> Result<Watch, Failure> {
@@ -98,7 +101,7 @@ impl Feed<'_> {
             Pulse { created: false, heard: now, asked: now, newest: 0, wanted: 0, assembler: Assembler::default() };
         self.look_at_demand(&mut pulse);
         // Under way while the stream cannot give a sign of life.
-        let mut sign: Option<Pin<Box<dyn Future<Output = Result<Header, Failure>> + '_>>> = None;
+        let mut sign: Option<Sign<'_>> = None;
         let range = &self.config.range;
         loop {
             let timer = self.next_timer(&pulse);
