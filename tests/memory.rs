@@ -201,7 +201,7 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     drop(cache);
     std::thread::spawn(move || drop((writer, slow))).join().unwrap();
     drop((plain, one));
-    assert!(last.len() > 0);
+    assert!(!last.is_empty());
     drop(last);
     let rest = held() - base;
     assert!(rest.abs() < 64 << 10, "{rest} bytes are left behind");
