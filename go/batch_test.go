@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"testing"
+	"unsafe"
 
 	"watchcore"
 )
@@ -128,7 +129,21 @@ func TestCloneOwnsItsMemory(t *testing.T) {
 	var one watchcore.Event
 	for batch, err := range sub.Batches(bounded(t)) {
 		check(t, err)
-		batches = append(batches, batch.Clone().Clone())
+		clone := batch.Clone()
+		for i := range batch.Len() {
+			was, own, single := batch.At(i), clone.At(i), batch.At(i).Clone()
+			for _, copies := range [][3][]byte{
+				{was.Key(), own.Key(), single.Key()},
+				{was.Value(), own.Value(), single.Value()},
+				{was.PrevValue(), own.PrevValue(), single.PrevValue()},
+			} {
+				at := unsafe.SliceData(copies[0])
+				if at != nil && (at == unsafe.SliceData(copies[1]) || at == unsafe.SliceData(copies[2])) {
+					t.Fatalf("a clone of %s shares its bytes", text(was))
+				}
+			}
+		}
+		batches = append(batches, clone.Clone())
 		if last := batch.At(batch.Len() - 1); last.Revision == 2 {
 			one = last.Clone()
 			break

@@ -374,10 +374,16 @@ func TestStartRevision(t *testing.T) {
 	errors.As(err, &numbers)
 	want(t, "asked", numbers.Asked, 3)
 
-	listed := open(t, s, watchcore.StopAfterListing())
-	s.put("/a", "last") // revision 7
-	check(t, cache.WaitUntil(bounded(t), 7))
-	want(t, "revision of what stopped after its listing", listed.Position().Revision, 6)
+	// Somebody who follows sees what it does not.
+	listed := open(t, s, watchcore.StartRevision(5), watchcore.StopAfterListing())
+	for revision := uint64(7); revision < 10; revision++ {
+		s.put("/a", "later")
+		check(t, cache.WaitUntil(bounded(t), revision))
+	}
+	want(t, "revision of what stopped after its listing", listed.Position().Revision, 5)
+	counters, err := listed.Counters()
+	check(t, err)
+	want(t, "watches", counters.Connects, 0)
 }
 
 func TestPassword(t *testing.T) {

@@ -74,9 +74,11 @@ func TestCleanups(t *testing.T) {
 		want(t, "nothing yet", short, nil)
 		_, err = cache.Subscribe(bounded(t))
 		check(t, err)
-		_, err = cache.Snapshot()
+		snapshot, err := cache.Snapshot()
 		check(t, err)
 		want(t, "subscriptions", cache.Stats().Subscriptions, 2)
+		eventually(t, "the snapshot has an age", func() bool { return cache.Stats().OldestSnapshot > 0 })
+		want(t, "revision", snapshot.Revision(), 0)
 	}()
 	eventually(t, "lost subscriptions are closed", func() bool {
 		runtime.GC()
