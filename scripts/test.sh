@@ -40,6 +40,9 @@ step_tools() {
     if wants c; then
         need c++ "install a C++ compiler (Debian: g++)" || missing=1
     fi
+    if wants c || wants go; then
+        need pkg-config "install pkg-config (Debian: pkgconf)" || missing=1
+    fi
     if wants rust; then
         need cargo-fmt "rustup component add rustfmt" || missing=1
         need cargo-clippy "rustup component add clippy" || missing=1
