@@ -1,0 +1,369 @@
+//! Real threads against a writer at full speed. Bounded by work, not by time.
+//!
+//! `WATCHCORE_SEED` replays the same history (the seed is printed and part of each panic; the
+//! schedule is the machine's), `WATCHCORE_STEPS` makes it longer.
+#![allow(missing_docs, unreachable_pub)]
+
+#[path = "stress/bound.rs"]
+mod bound;
+#[path = "stress/follow.rs"]
+mod follow;
+#[path = "stress/heap.rs"]
+mod heap;
+#[path = "stress/plan.rs"]
+mod plan;
+#[path = "stress/workers.rs"]
+mod workers;
+
+use bound::{BOUND, Task, until};
+use follow::{Follower, Keys, Outcome, Wish};
+use plan::{Plan, mix, revision_of};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use watchcore::*;
+use workers::{World, write_all};
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
+}
+
+fn plan(steps: u64) -> Arc<Plan> {
+    let seed = number("WATCHCORE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0u8));
+    let plan = Plan::new(number("WATCHCORE_STEPS").unwrap_or(steps), seed);
+    println!("{plan:?}");
+    Arc::new(plan)
+}
+
+/// (capacity, slots a segment): everybody who is slow is lapped; hardly anybody is.
+const TINY: (usize, u64) = (256, 16);
+const ROOMY: (usize, u64) = (65_536, 1024);
+
+fn cache_of((capacity, slots): (usize, u64)) -> Cache {
+    Cache::builder("/s/").capacity(capacity).segment_slots(slots).build().unwrap()
+}
+
+/// Every kind of consumer and reader beside one writer.
+fn mixed(size: (usize, u64), steps: u64) {
+    let plan = plan(steps);
+    let cache = cache_of(size);
+    let world = World::new(&cache, &plan);
+    // Never polled while the writer goes on.
+    let mut stalled = Follower::open(&cache, &plan, Wish::of(Keys::All), Start::State).unwrap();
+    let mut stalled_key = Follower::open(&cache, &plan, Wish::of(Keys::One(5)), Start::After(0)).unwrap();
+    let held = cache.snapshot().unwrap();
+
+    let mut tasks = vec![
+        world.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 512)),
+        world.spawn("small polls", |w| w.follow(&[Wish::of(Keys::All)], 2, |dice| 1 + dice as usize % 7)),
+        world.spawn("filters", |w| {
+            let deletes = Wish { types: vec![Kind::Deleted], ..Wish::of(Keys::All) };
+            let raw = Wish { raw: true, ..Wish::of(Keys::Prefix("/s/b")) };
+            let wishes = [Wish::of(Keys::One(3)), Wish::of(Keys::Path("/s/a")), deletes, raw];
+            w.follow(&wishes, 3, |dice| 1 + dice as usize % 64);
+        }),
+        world.spawn("whole revisions, bookmarks, stop on resync", |w| {
+            let whole = Wish { whole: true, bookmarks: true, ..Wish::of(Keys::All) };
+            let stops = Wish { stop_on_resync: true, ..Wish::of(Keys::Prefix("/s/a")) };
+            w.follow(&[whole, stops], 4, |dice| 1 + dice as usize % 9);
+        }),
+        world.spawn("dropped and opened again", |w| w.reopen(5)),
+        world.spawn("wake set", |w| w.wake_set(6)),
+        world.spawn("closer", |w| w.closer(7)),
+        world.spawn("snapshots", |w| w.snapshots(8)),
+        world.spawn("reads", |w| w.reads(9)),
+    ];
+    // A subscription that goes from thread to thread.
+    let (left, right) = (mpsc::channel(), mpsc::channel());
+    left.0.send(Follower::open(&cache, &plan, Wish::of(Keys::All), Start::Now).unwrap()).unwrap();
+    let (to_right, to_left) = (right.0, left.0);
+    let (from_left, from_right) = (left.1, right.1);
+    tasks.push(world.spawn("moved, one side", move |w| w.moved(&from_left, &to_right)));
+    tasks.push(world.spawn("moved, other side", move |w| w.moved(&from_right, &to_left)));
+
+    let writer = cache.writer().unwrap();
+    let written = plan.clone();
+    Task::spawn("writer", move || write_all(&written, writer, 1)).join();
+    for task in tasks {
+        task.join();
+    }
+    println!("{:?} {size:?}: {:?} {:?}", plan, world.tally, cache.stats());
+
+    let expected = if cache.stats().events > size.0 as u64 { Outcome::Lagged } else { Outcome::Events };
+    assert_eq!(stalled.poll(1024).0, expected, "{plan:?}");
+    assert_eq!(stalled_key.poll(1024).0, expected, "{plan:?}");
+    assert!(held.is_empty() && held.revision() == 0, "a snapshot never changes: {plan:?}");
+
+    world.close_and_drain();
+    drop((stalled, stalled_key, held));
+    settles(&cache, &plan);
+}
+
+/// Once all is dropped, only the window is held.
+fn settles(cache: &Cache, plan: &Plan) {
+    until("segments beyond the window are freed", || {
+        quiesce(Duration::from_secs(1));
+        let stats = cache.stats();
+        stats.segments == stats.window_segments && stats.subscriptions == 0 && stats.waiting == 0
+    });
+    assert_eq!(cache.stats().oldest_snapshot, Duration::ZERO, "{plan:?}");
+    assert_eq!(cache.stats().objects, plan.state(plan.steps).count() as u64, "{plan:?}");
+}
+
+#[test]
+#[ignore = "a batch is cut in silence where the rest of its revision was lapped; LAGGED names a lost_to above current"]
+fn everybody_beside_a_writer_on_a_tiny_ring() {
+    mixed(TINY, 15_000);
+}
+
+#[test]
+fn everybody_beside_a_writer_on_a_roomy_ring() {
+    mixed(ROOMY, 12_000);
+}
+
+#[test]
+fn writers_come_and_go_on_other_threads() {
+    let plan = plan(8_000);
+    let cache = cache_of(ROOMY);
+    let world = World::new(&cache, &plan);
+    let busy = Arc::new(AtomicU64::new(0));
+    let mut tasks: Vec<Task> = (0..3)
+        .map(|seat| {
+            let busy = busy.clone();
+            world.spawn("writer", move |w| {
+                loop {
+                    let mut writer = match w.cache.writer() {
+                        Ok(writer) => writer,
+                        Err(error) => {
+                            assert_eq!(error.code(), Code::Busy, "{:?}", w.plan);
+                            busy.fetch_add(1, SeqCst);
+                            std::thread::yield_now();
+                            continue;
+                        }
+                    };
+                    assert_eq!(writer.position(), w.cache.position(), "{:?}", w.plan);
+                    assert_eq!(w.cache.writer().unwrap_err().code(), Code::Busy, "{:?}", w.plan);
+                    let next = writer.position().revision / 2 + 1;
+                    if next > w.plan.steps {
+                        return;
+                    }
+                    for step in next..=(next + mix(seat, next) % 20).min(w.plan.steps) {
+                        w.write(&mut writer, step);
+                    }
+                }
+            })
+        })
+        .collect();
+    tasks.push(world.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 256)));
+    tasks.push(world.spawn("filtered", |w| w.follow(&[Wish::of(Keys::Path("/s/b"))], 2, |_| 64)));
+    tasks.push(world.spawn("snapshots", |w| w.snapshots(3)));
+    tasks.into_iter().for_each(Task::join);
+    println!("{plan:?}: BUSY {} times", busy.load(SeqCst));
+    world.close_and_drain();
+    settles(&cache, &plan);
+}
+
+/// The cache closes while consumers wait in every way there is, and while the writer writes: each
+/// gets what was published before the close, then CLOSED.
+#[test]
+fn a_close_ends_every_wait_and_loses_nothing() {
+    let plan = plan(60);
+    for round in 0..40 {
+        let cache = cache_of(ROOMY);
+        let world = World::new(&cache, &plan);
+        let never = 1 << 40;
+        let mut tasks = vec![
+            world.spawn("wait", |w| {
+                let mut follower = w.open(Wish::of(Keys::All), Start::State);
+                w.ready();
+                w.wait_until_closed(&mut follower);
+                assert_eq!(follower.poll(1).0, Outcome::Closed);
+            }),
+            world.spawn("wait for one key", |w| {
+                let mut follower = w.open(Wish::of(Keys::One(7)), Start::Now);
+                w.ready();
+                w.wait_until_closed(&mut follower);
+            }),
+            world.spawn("a state that never comes", move |w| {
+                let state = w.cache.subscribe(Start::StateAtLeast(never)).start_timeout(Duration::MAX);
+                let mut state = state.open().unwrap();
+                w.ready();
+                assert!(state.wait(Duration::MAX).expect("an error to poll"));
+                assert_eq!(state.poll(1).unwrap_err().code(), Code::Closed);
+                assert_eq!(state.wait(Duration::MAX).unwrap_err().code(), Code::Closed);
+            }),
+            world.spawn("a future start", move |w| {
+                let mut future = w.cache.subscribe(Start::After(never)).open().unwrap();
+                w.ready();
+                assert!(future.next().unwrap().is_none());
+            }),
+            world.spawn("wake set and descriptor", |w| w.wake_set_until_closed()),
+            world.spawn("revision", move |w| {
+                w.ready();
+                assert_eq!(w.cache.wait_until(never, Duration::MAX).unwrap_err().code(), Code::Closed);
+            }),
+            world.spawn("get at least", move |w| {
+                w.ready();
+                let answer = w.cache.get_within("/s/a/000", Read::AtLeast(never), Duration::MAX);
+                assert_eq!(answer.unwrap_err().code(), Code::Closed);
+            }),
+            world.spawn("list exactly", move |w| {
+                w.ready();
+                let answer = w.cache.list_within(&Range::all(), Read::Exact(never), 0, Duration::MAX);
+                assert_eq!(answer.unwrap_err().code(), Code::Closed);
+            }),
+        ];
+        let mut writer = cache.writer().unwrap();
+        until("all have begun", || world.begun() == tasks.len() as u64);
+        let at = mix(plan.seed, round) % plan.steps;
+        let closing = world.worker();
+        // Odd rounds: in the middle of the writer's work; even: behind it.
+        let close = move || {
+            until("the writer is there", || closing.cache.position().revision >= revision_of(at));
+            closing.close();
+        };
+        let mut close = Some(Task::spawn("close", close)).filter(|_| round % 2 == 1).or_else(|| {
+            (1..=at).for_each(|step| world.write(&mut writer, step));
+            None
+        });
+        let (mut next, mut refused) = (writer.position().revision / 2 + 1, None);
+        if close.is_none() {
+            let closing = world.worker();
+            close = Some(Task::spawn("close", move || closing.close()));
+            until("the writer learns of it", || writer.is_closed());
+        }
+        while refused.is_none() && next <= plan.steps {
+            refused = plan.write(&mut writer, next).err();
+            next += 1;
+        }
+        tasks.extend(close);
+        tasks.into_iter().for_each(Task::join);
+        let error = refused.or_else(|| writer.apply(1 << 30, [Change::put("/s/x", "")]).err()).expect("it is closed");
+        assert_eq!(error.code(), Code::Closed);
+        assert_eq!(cache.status().state, State::Closed);
+    }
+}
+
+/// Segments and versions of this test have sizes that nothing else here has; see `heap`.
+#[test]
+fn segments_and_versions_are_freed_by_the_reclaimer() {
+    heap::watch_sizes();
+    let value = vec![7; heap::VALUE];
+    {
+        let cache = Cache::builder("/").capacity(2 * heap::SLOTS as usize).segment_slots(heap::SLOTS).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut consumer = cache.subscribe(Start::Now).open().unwrap();
+        let mut filtered = cache.subscribe(Start::Now).prefix("/k/1").open().unwrap();
+        let (send, receive) = mpsc::channel::<Kept>();
+        let dropper = Task::spawn("dropper", move || {
+            let mut kept = std::collections::VecDeque::new();
+            for one in receive {
+                kept.push_back(one);
+                if kept.len() > 8 {
+                    kept.pop_front();
+                }
+            }
+        });
+        let keys: Vec<String> = (0..40).map(|key| format!("/k/{key}")).collect();
+        for revision in 1..=5 * heap::SLOTS {
+            let key = &keys[revision as usize % keys.len()];
+            let change = match writer.get(key.as_bytes()).is_some() && revision % 3 == 0 {
+                true => Change::delete(key),
+                false => Change::put(key, &value),
+            };
+            writer.apply(revision, [change]).unwrap();
+            if revision % 50 == 0 {
+                let batch = consumer.poll(60).unwrap();
+                let kv = batch.events().iter().find_map(|event| event.kv().cloned());
+                let _ = send.send(Kept::Value(kv));
+                let _ = send.send(Kept::Batch(batch));
+                let _ = send.send(Kept::Batch(filtered.poll(20).unwrap()));
+                let _ = send.send(Kept::Snapshot(cache.snapshot().unwrap()));
+                let _ = send.send(Kept::Page(cache.list(&Range::all(), Read::Any, 0).unwrap()));
+            }
+        }
+        let (segments, versions) = heap::freed();
+        println!("freed before the end: {segments} segments, {versions} versions");
+        // Everything goes in whatever order.
+        drop(cache);
+        drop(send);
+        drop(writer);
+        dropper.join();
+        drop(filtered);
+        drop(consumer);
+    }
+    until("all is freed", || quiesce(Duration::from_secs(1)) && heap::alive() == (0, 0));
+    let (segments, versions) = heap::freed();
+    assert!(segments >= 5 && versions > 3 * heap::SLOTS, "{segments} segments and {versions} versions were watched");
+    assert_eq!(heap::freed_elsewhere(), (0, 0), "segments and versions freed on other threads");
+}
+
+/// What the dropper keeps for a while; the fields are only held.
+#[allow(dead_code)]
+enum Kept {
+    Batch(Batch),
+    Value(Option<KeyValue>),
+    Snapshot(Snapshot),
+    Page(Page),
+}
+
+/// 10,000 objects from the initial state into the live stream while the writer goes on.
+#[test]
+fn the_initial_state_joins_the_live_stream_without_a_gap() {
+    const OBJECTS: u64 = 10_000;
+    const CHANGES: u64 = 20_000;
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let names: Arc<Vec<String>> = Arc::new((0..OBJECTS).map(|key| format!("/o/{key:06}")).collect());
+    let mut writer = cache.writer().unwrap();
+    let records = names.iter().enumerate().map(|(at, name)| Record {
+        key: name.as_bytes(),
+        value: b"first",
+        create_revision: at as u64 + 1,
+        mod_revision: at as u64 + 1,
+        version: 1,
+        lease: 0,
+    });
+    writer.load(OBJECTS, records).unwrap();
+    let readers: Vec<Task> = (0..3u64)
+        .map(|seat| {
+            let (cache, names) = (cache.clone(), names.clone());
+            Task::spawn("reader", move || {
+                // Each starts somewhere else in the writer's way.
+                cache.wait_until(OBJECTS + seat * CHANGES / 4, BOUND).unwrap();
+                let mut state = cache.subscribe(Start::State).open().unwrap();
+                let mut revisions = vec![0; OBJECTS as usize];
+                let (mut objects, mut joined, mut last) = (0, 0, 0);
+                while last < OBJECTS + CHANGES {
+                    assert!(state.wait(BOUND).unwrap(), "nothing for {BOUND:?} at {last}");
+                    for event in &state.poll(100).unwrap() {
+                        last = event.revision();
+                        if event.ends_initial_state() {
+                            (joined, objects) = (last, OBJECTS);
+                        } else if joined == 0 {
+                            assert_eq!(event.key(), names[objects as usize].as_bytes(), "key order");
+                            revisions[objects as usize] = last;
+                            objects += 1;
+                        } else {
+                            joined += 1;
+                            assert_eq!(last, joined, "no gap, no overlap");
+                            let at = names.binary_search_by(|name| name.as_bytes().cmp(event.key())).unwrap();
+                            let before = event.prev().map(KeyValue::mod_revision);
+                            assert_eq!(before, Some(revisions[at]), "it follows what was shown");
+                            revisions[at] = last;
+                        }
+                    }
+                }
+                assert_eq!(objects, OBJECTS);
+                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+                let now: Vec<u64> = page.iter().map(|kv| kv.mod_revision()).collect();
+                assert_eq!(now, revisions);
+            })
+        })
+        .collect();
+    for revision in OBJECTS + 1..=OBJECTS + CHANGES {
+        let name = &names[(mix(1, revision) % OBJECTS) as usize];
+        writer.apply(revision, [Change::put(name, "next")]).unwrap();
+    }
+    readers.into_iter().for_each(Task::join);
+}
