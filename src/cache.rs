@@ -265,7 +265,7 @@ impl Inner {
                 std::thread::yield_now();
                 continue;
             }
-            let compacted = || Err(say::compacted(what, revision, oldest, current.revision));
+            let compacted = || Err(self.compacted(what, revision));
             if history.is_of_a_former_history(asked, head) || revision.saturating_add(1) < oldest {
                 return compacted();
             }
@@ -273,7 +273,7 @@ impl Inner {
                 if strict && asked.epoch == 0 && revision <= present.highest_before {
                     return compacted();
                 }
-                return Ok(Found { seq: head, epoch: current.epoch, current, future: true });
+                return Ok(Found { seq: head, epoch: current.epoch, future: true });
             }
             if history.gap_around(revision, head).is_some() {
                 return compacted();
@@ -283,9 +283,20 @@ impl Inner {
             if revision.saturating_add(1) < self.ring.oldest_revision() || self.ring.oldest_seq() > seq {
                 continue;
             }
-            return Ok(Found { seq, epoch: history.at(seq).epoch, current, future: false });
+            return Ok(Found { seq, epoch: history.at(seq).epoch, future: false });
         }
         Err(Error::new(crate::Code::Internal, format!("{what}: the log moved on 10,000 times during one look")))
+    }
+
+    /// (oldest, current) for an error: what left lies below what was published before.
+    pub(crate) fn window(&self) -> (u64, Position) {
+        let oldest = self.ring.oldest_revision();
+        (oldest, self.position())
+    }
+
+    pub(crate) fn compacted(&self, what: &str, revision: u64) -> Error {
+        let (oldest, current) = self.window();
+        say::compacted(what, revision, oldest, current.revision)
     }
 
     /// Bytes of live keys and indexes, for status and stats.
@@ -321,7 +332,6 @@ pub(crate) struct Found {
     pub(crate) seq: u64,
     /// The epoch there.
     pub(crate) epoch: u64,
-    pub(crate) current: Position,
     /// It lies above the current revision.
     pub(crate) future: bool,
 }

@@ -277,7 +277,7 @@ impl Cache {
             let slot = root.get(key);
             if self.inner.ring.oldest_seq() > head {
                 if let Read::Exact(revision) = read {
-                    return Err(say::compacted("get at", revision, self.oldest(), now.revision));
+                    return Err(self.inner.compacted("get at", revision));
                 }
                 continue;
             }
@@ -348,7 +348,7 @@ impl Cache {
             match (walked, read) {
                 (Ok(_), _) => return Ok(position),
                 (Err(()), Read::Exact(revision)) => {
-                    return Err(say::compacted(what, revision, self.oldest(), now.revision));
+                    return Err(self.inner.compacted(what, revision));
                 }
                 (Err(()), _) => each(None),
             }
@@ -376,7 +376,7 @@ impl Cache {
         }
         let found = self.inner.find(what, Position { epoch: 0, revision }, false)?;
         if found.future {
-            return Err(say::compacted(what, revision, self.oldest(), found.current.revision));
+            return Err(self.inner.compacted(what, revision));
         }
         Ok(Some((Position { epoch: found.epoch, revision }, found.seq)))
     }

@@ -612,7 +612,7 @@ impl Subscription {
 
     fn lagged(&self) -> Error {
         let inner = &self.inner;
-        let (current, oldest) = (inner.position(), inner.ring.oldest_revision());
+        let (oldest, current) = inner.window();
         let from = self.position.revision + 1;
         let to = oldest.saturating_sub(1).max(from);
         lagged_error(from, to, oldest, current.revision, self.position)
@@ -668,7 +668,21 @@ impl Subscription {
                 Ok(None) => continue,
                 // What was gathered is handed out first; the next poll tells the loss.
                 Err(error) if own.events.is_empty() => return Err(error),
-                Err(_) => break,
+                Err(error) => {
+                    let inside = own.events.last().is_some_and(|last| last.flags & flags::LAST == 0);
+                    if inside && border.2 == self.position {
+                        // The rest of the revision is lost.
+                        if border.1 > 0 {
+                            own.events.truncate(border.1);
+                            (self.cursor, self.position) = (border.0, border.2);
+                        } else if self.whole_revisions {
+                            return Err(error);
+                        } else {
+                            continues = true;
+                        }
+                    }
+                    break;
+                }
             };
             let run = run_of(&segment, self.cursor, look.head);
             if run.is_empty() {
@@ -760,8 +774,8 @@ impl Subscription {
                 return Err(say::future("subscribe after", asked, mark.to));
             }
             if mark.from < asked && asked < mark.to {
-                let oldest = self.inner.ring.oldest_revision();
-                return Err(lagged_error(asked + 1, mark.to, oldest, mark.to, self.position));
+                let (oldest, current) = self.inner.window();
+                return Err(lagged_error(asked + 1, mark.to, oldest, current.revision, self.position));
             }
         }
         if let Some(floor) = &self.floor {
@@ -818,7 +832,7 @@ impl Subscription {
                 Ok(true) => *done = true,
                 Ok(false) => *next = from,
                 Err(()) => {
-                    let (current, oldest) = (self.inner.position(), self.inner.ring.oldest_revision());
+                    let (oldest, current) = self.inner.window();
                     return Err(lagged_error(1, current.revision, oldest, current.revision, self.position));
                 }
             }
