@@ -228,6 +228,26 @@ fn a_broken_chain_is_noticed_and_listed_again() {
 }
 
 #[test]
+fn a_resync_that_was_asked_for_outlives_the_connection() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.address());
+    let ctl = etcd.ctl();
+    ctl.put("/x/n", "0");
+    let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
+    cache.wait_until(ctl.put("/x/n", "1"), BOUND).unwrap();
+    proxy.stall(true);
+    feeder.request_resync();
+    wait_for("the listing", || feeder.counters().listings == 2);
+    // It is under way, and never comes.
+    proxy.refuse();
+    proxy.stall(false);
+    proxy.allow();
+    wait_for("the resync", || feeder.counters().resyncs[ResyncReason::Requested as usize] == 1);
+    assert_same(&cache, &ctl);
+    assert_eq!(resyncs(&feeder), 1);
+}
+
+#[test]
 fn too_far_behind_is_listed_not_replayed() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());

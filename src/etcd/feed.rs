@@ -66,6 +66,8 @@ pub(super) struct Feed<'a> {
     readers: &'a watch::Sender<Option<Reader>>,
     report: SourceReport,
     reported: Instant,
+    /// A listing that is to be made, until it is.
+    owed: Option<ResyncReason>,
     /// Listings without any progress between them.
     listings_in_a_row: Backoff,
     warned_of: Option<String>,
@@ -94,6 +96,7 @@ impl<'a> Feed<'a> {
             readers,
             report: SourceReport::default(),
             reported: Instant::now(),
+            owed: None,
             listings_in_a_row: backoff(),
             warned_of: None,
         }
@@ -121,8 +124,14 @@ impl<'a> Feed<'a> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
         self.readers.send_replace(Some(reader.clone()));
-        let mut need = self.standing(&reader).await?;
+        let mut need = match (self.standing(&reader).await?, self.owed) {
+            (Need::Nothing, Some(reason)) => Need::Resync(reason),
+            (need, _) => need,
+        };
         loop {
+            if let Need::Resync(reason) = need {
+                self.owed = Some(reason);
+            }
             if need != Need::Nothing {
                 self.list(&reader, need, &url).await?;
                 if self.config.options.stop_after_listing {
@@ -232,6 +241,7 @@ impl<'a> Feed<'a> {
             _ => self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?,
         }
         tracing::info!(endpoint = url, revision, keys = listing.count, elapsed = ?started.elapsed(), "listed");
+        self.owed = None;
         self.newest_seen = listing.header.revision.max(revision);
         let replay_until = if at.is_some() { listing.header.revision } else { 0 };
         let newest = listing.newest().cloned();

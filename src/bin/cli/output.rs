@@ -36,6 +36,11 @@ impl Output {
         Ok(Output { format, buffer: Vec::new(), sink: Box::new(sink) })
     }
 
+    #[cfg(test)]
+    pub(crate) fn to(format: Format, sink: impl Write + 'static) -> Output {
+        Output { format, buffer: Vec::new(), sink: Box::new(sink) }
+    }
+
     pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
         match self.format {
             Format::Json => json::event(&mut self.buffer, event),
@@ -111,22 +116,25 @@ impl Output {
     }
 }
 
+/// Somebody to write to who shows what came.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Shared(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{Arc, Mutex};
     use watchcore::Code;
-
-    #[derive(Clone, Default)]
-    struct Shared(Arc<Mutex<Vec<u8>>>);
-    impl Write for Shared {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     struct Gone;
     impl Write for Gone {
@@ -140,7 +148,7 @@ mod tests {
 
     fn output(format: Format) -> (Output, Shared) {
         let shared = Shared::default();
-        (Output { format, buffer: Vec::new(), sink: Box::new(shared.clone()) }, shared)
+        (Output::to(format, shared.clone()), shared)
     }
 
     #[test]
@@ -174,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_stops() {
-        let mut out = Output { format: Format::Json, buffer: Vec::new(), sink: Box::new(Gone) };
+        let mut out = Output::to(Format::Json, Gone);
         out.bookmark(3, false).unwrap();
         assert!(matches!(out.flush(), Err(Stop::ClosedPipe)));
         assert!(out.flush().is_ok(), "what could not be written is not tried again");

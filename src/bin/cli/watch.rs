@@ -304,7 +304,48 @@ impl<'a> View<'a> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::output::{Format, Shared};
     use super::*;
+    use watchcore::Change;
+
+    #[test]
+    fn without_a_pause_bookmarks_come_between_batches_and_never_inside_a_revision() {
+        let cache = Cache::builder("/").build().expect("a cache");
+        let mut writer = cache.writer().expect("is free");
+        let mut subscription = cache.subscribe(Start::Now).open().expect("opens");
+        let keys: Vec<String> = (0..30).map(|number| format!("/{number:02}")).collect();
+        for revision in 1..=3 {
+            writer.apply(revision, keys.iter().map(|key| Change::put(key, "v"))).expect("applies");
+        }
+        let totals = Totals {
+            begin: Instant::now(),
+            events: AtomicU64::new(0),
+            lagged: AtomicU64::new(0),
+            feeder: OnceLock::new(),
+        };
+        let shared = Shared::default();
+        let mut out = Output::to(Format::Json, shared.clone());
+        let plan = Plan { until: None, count: None, bookmarks: true };
+        let mut view = View::new(plan, &totals, &mut out);
+        let mut marks = Vec::new();
+        for most in [20, 25, 45] {
+            // The last one is long ago.
+            view.last_bookmark.1 -= BOOKMARKS;
+            let batch = subscription.poll(most).expect("polls");
+            assert!(!batch.is_empty() && !view.batch(&batch).expect("prints"));
+            view.out.flush().expect("writes");
+            let text = String::from_utf8(std::mem::take(&mut *shared.0.lock().unwrap())).expect("UTF-8");
+            let mark = text.lines().last().filter(|line| line.contains("BOOKMARK")).map(str::to_owned);
+            assert_eq!(mark.is_some(), !batch.continues(), "{text}");
+            marks.extend(mark);
+        }
+        assert_eq!(marks.last().map(String::as_str), Some(r#"{"type":"BOOKMARK","revision":3}"#));
+        // And not sooner than that.
+        writer.apply(4, [Change::put("/a", "v")]).expect("applies");
+        view.batch(&subscription.poll(9).expect("polls")).expect("prints");
+        view.out.flush().expect("writes");
+        assert!(!String::from_utf8_lossy(&shared.0.lock().unwrap()).contains("BOOKMARK"));
+    }
 
     #[test]
     fn the_summary_is_one_line_to_the_letter() {
