@@ -113,17 +113,17 @@ fn settles(cache: &Cache, plan: &Plan) {
 
 #[test]
 fn everybody_beside_a_writer_on_a_tiny_ring() {
-    mixed(TINY, 15_000);
+    mixed(TINY, 10_000);
 }
 
 #[test]
 fn everybody_beside_a_writer_on_a_roomy_ring() {
-    mixed(ROOMY, 12_000);
+    mixed(ROOMY, 10_000);
 }
 
 #[test]
 fn writers_come_and_go_on_other_threads() {
-    let plan = plan(8_000);
+    let plan = plan(5_000);
     let cache = cache_of(ROOMY);
     let world = World::new(&cache, &plan);
     let busy = Arc::new(AtomicU64::new(0));

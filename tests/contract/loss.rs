@@ -1,0 +1,224 @@
+//! Section 6: lag, the policy Stop, compaction, revisions longer than the log.
+
+use crate::tools::*;
+use std::time::Duration;
+use watchcore::*;
+
+/// LAGGED with its numbers, once; then CLOSED.
+#[track_caller]
+fn lagged(subscription: &mut Subscription, from: u64, to: u64, oldest: u64, current: u64) {
+    let position = subscription.position();
+    let error = refused(subscription.poll(100), Code::Lagged);
+    let numbers = (error.lost_from(), error.lost_to(), error.oldest(), error.current());
+    assert_eq!(numbers, (from, to, oldest, current), "{error}");
+    assert_eq!((error.position(), error.epoch()), (position.revision, position.epoch));
+    for _ in 0..2 {
+        refused(subscription.poll(100), Code::Closed);
+        refused(subscription.wait(Duration::MAX), Code::Closed);
+    }
+    assert!(subscription.next().unwrap().is_none());
+    // Position and lag stay readable.
+    assert_eq!(subscription.position(), position);
+    assert!(subscription.lag().revisions > 0);
+}
+
+#[test]
+fn lagged_is_told_once_with_what_was_lost_then_closed() {
+    let (cache, mut writer) = tiny();
+    let mut slow = cache.subscribe(Start::Now).open().unwrap();
+    let mut filtered = cache.subscribe(Start::Now).prefix("/k").open().unwrap();
+    write(&mut writer, 1..=10);
+    assert_eq!(slow.poll(4).unwrap().len(), 4);
+    assert_eq!(filtered.poll(4).unwrap().len(), 4);
+    // What it took from its own segment stays within its reach.
+    write(&mut writer, 11..=1000);
+    let oldest = cache.oldest();
+    let first: Vec<u64> = slow.poll(100).unwrap().into_iter().map(Event::revision).collect();
+    assert_eq!(first, (5..=4 + first.len() as u64).collect::<Vec<_>>());
+    lagged(&mut slow, 5 + first.len() as u64, oldest - 1, oldest, 1000);
+    let batch = filtered.poll(100).unwrap();
+    lagged(&mut filtered, 5 + batch.len() as u64, oldest - 1, oldest, 1000);
+    // A new one goes on where the log begins.
+    let mut again = cache.subscribe(Start::After(oldest - 1)).open().unwrap();
+    assert_eq!(revisions(&mut again), (oldest..=1000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_wait_of_a_lapped_consumer_ends_and_its_poll_tells() {
+    let (cache, mut writer) = tiny();
+    let mut slow = cache.subscribe(Start::Now).key("/never").open().unwrap();
+    write(&mut writer, 1..=1000);
+    assert!(in_time(|| slow.wait(Duration::MAX)).unwrap());
+    let oldest = cache.oldest();
+    lagged(&mut slow, 1, oldest - 1, oldest, 1000);
+}
+
+#[test]
+fn an_initial_state_that_falls_out_of_the_window_is_lagged() {
+    let (cache, mut writer) = tiny();
+    let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
+    writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+    let mut state = cache.subscribe(Start::State).open().unwrap();
+    assert_eq!(state.poll(10).unwrap().len(), 10);
+    write(&mut writer, 2..=1000);
+    lagged(&mut state, 1, 1000, cache.oldest(), 1000);
+    assert_eq!(state.position().revision, 0);
+    // One that was not asked for yet, too.
+    let mut state = cache.subscribe(Start::State).open().unwrap();
+    write(&mut writer, 1001..=2000);
+    lagged(&mut state, 1, 2000, cache.oldest(), 2000);
+}
+
+#[test]
+fn an_initial_state_within_the_window_is_as_it_was() {
+    let (cache, mut writer) = tiny();
+    let keys: Vec<String> = (0..50).map(|key| format!("/{key:02}")).collect();
+    writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+    let mut state = cache.subscribe(Start::State).open().unwrap();
+    for revision in 2..=60 {
+        writer.apply(revision, [Change::put("/25", "2"), Change::put(&format!("/new{revision}"), "x")]).unwrap();
+        if revision % 10 == 0 {
+            let batch = state.poll(8).unwrap();
+            assert!(batch.into_iter().all(|event| event.revision() == 1 && event.is_initial_state()), "{batch:?}");
+        }
+    }
+    let rest = drain(&mut state);
+    assert_eq!(rest.iter().position(|line| line == "1 BOOKMARK"), Some(2), "{rest:?}");
+    assert_eq!(rest.len(), 3 + 2 * 59);
+}
+
+#[test]
+fn a_parked_subscription_does_not_lag_because_others_are_busy() {
+    let (cache, mut writer) = tiny();
+    let (mut quiet, mut clock) = (
+        cache.subscribe(Start::Now).key("/quiet").open().unwrap(),
+        cache.subscribe(Start::Now).key("/clock").open().unwrap(),
+    );
+    let quiet = std::thread::spawn(move || {
+        assert!(quiet.wait(BOUND).unwrap());
+        drain(&mut quiet)
+    });
+    until_asleep(&cache);
+    // The notifier has looked at all of a round once it lists the round's last event.
+    let set = WakeSet::new().unwrap();
+    set.add(&mut clock, 1).unwrap();
+    let mut revision = 0;
+    for _ in 0..40 {
+        assert!(!clock.arm().unwrap());
+        write(&mut writer, revision + 1..=revision + 40);
+        revision += 41;
+        writer.apply(revision, [Change::put("/clock", "x")]).unwrap();
+        assert!(set.wait(BOUND));
+        assert_eq!(set.take(&mut [0; 2]), 1);
+        assert_eq!(revisions(&mut clock), [revision]);
+    }
+    assert!(cache.oldest() > 1000, "many laps");
+    writer.apply(revision + 1, [Change::put("/quiet", "x")]).unwrap();
+    assert_eq!(quiet.join().unwrap(), [format!("{} ADDED /quiet=x", revision + 1)]);
+    assert_eq!(cache.stats().notifier_lapped, 0);
+}
+
+#[test]
+fn a_cursor_at_the_end_of_what_left_has_lost_nothing() {
+    let (cache, mut writer) = tiny();
+    let mut even = cache.subscribe(Start::Now).open().unwrap();
+    // It stands at the end of a segment that leaves, with the next still there.
+    write(&mut writer, 1..=16);
+    assert_eq!(revisions(&mut even).len(), 16);
+    write(&mut writer, 17..=130);
+    assert_eq!(cache.oldest(), 17);
+    assert_eq!(revisions(&mut even), (17..=130).collect::<Vec<_>>());
+}
+
+#[test]
+fn lag_is_visible_at_any_time() {
+    let (cache, mut writer) = embedded();
+    let mut slow = cache.subscribe(Start::Now).open().unwrap();
+    assert_eq!(slow.lag(), Lag::default());
+    write(&mut writer, (10..=50).step_by(10));
+    let (lag, closer) = (slow.lag(), slow.closer());
+    assert_eq!((lag.events, lag.revisions), (5, 50));
+    assert!(lag.age > Duration::ZERO);
+    slow.poll(2).unwrap();
+    assert_eq!((closer.lag().events, closer.lag().revisions, closer.position().revision), (3, 30, 20));
+    assert!(cache.status().max_lag_events >= 5);
+    drain(&mut slow);
+    assert_eq!(closer.lag(), Lag::default());
+    assert_eq!(closer.position(), cache.position());
+}
+
+#[test]
+fn compact_forgets_events_and_keeps_the_state() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, (10..=100).step_by(10));
+    let mut live = cache.subscribe(Start::After(10)).open().unwrap();
+    assert_eq!(live.poll(1).unwrap().position().revision, 20);
+    writer.compact(50).unwrap();
+    assert_eq!(cache.oldest(), 51);
+    compacted(cache.subscribe(Start::After(49)).open(), 49, 51, 100);
+    compacted(cache.get("/k", Read::Exact(49)), 49, 51, 100);
+    compacted(cache.list(&Range::all(), Read::Exact(0), 0), 0, 51, 100);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "50");
+    assert_eq!(revisions(&mut cache.subscribe(Start::After(50)).open().unwrap()), [60, 70, 80, 90, 100]);
+    // Back, or again: nothing. A live cursor below reads on.
+    writer.compact(20).unwrap();
+    writer.compact(50).unwrap();
+    assert_eq!(cache.oldest(), 51);
+    assert_eq!(revisions(&mut live), (30..=100).step_by(10).collect::<Vec<_>>());
+    // At a revision that no event has, at the current one, above it.
+    writer.compact(55).unwrap();
+    assert_eq!((cache.oldest(), value_at(&cache, "/k", Read::Exact(55)).unwrap().unwrap()), (56, "50".into()));
+    let error = refused(writer.compact(101), Code::FutureRevision);
+    assert_eq!((error.asked(), error.current()), (101, 100));
+    writer.compact(100).unwrap();
+    compacted(cache.subscribe(Start::After(99)).open(), 99, 101, 100);
+    let mut end = cache.subscribe(Start::After(100)).open().unwrap();
+    write(&mut writer, [110]);
+    assert_eq!(revisions(&mut end), [110]);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(100)).unwrap().unwrap(), "100");
+}
+
+#[test]
+fn one_revision_always_fits() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=100);
+    let (mut there, mut history) =
+        (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::After(0)).open().unwrap());
+    let keys: Vec<String> = (0..1000).map(|key| format!("/{key:03}")).collect();
+    writer.apply(101, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
+    // It evicts nothing: whoever had read everything before it loses nothing, nor who had not.
+    assert_eq!(cache.oldest(), 1);
+    let read = |subscription: &mut Subscription| revisions(subscription).into_iter().filter(|r| *r == 101).count();
+    assert_eq!(read(&mut there), 1000);
+    assert_eq!(read(&mut history), 1000);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(1)).unwrap().unwrap(), "1");
+    assert_eq!(cache.count(&Range::all(), Read::Exact(101)).unwrap().count, 1001);
+    assert_eq!(cache.count(&Range::all(), Read::Exact(100)).unwrap().count, 1);
+    // It is held whole until it leaves, then all of it goes.
+    let mut from = cache.subscribe(Start::After(100)).open().unwrap();
+    write(&mut writer, 102..=200);
+    assert!(cache.oldest() <= 101);
+    assert_eq!(from.poll(1).unwrap().position().revision, 100);
+    write(&mut writer, 201..=400);
+    let oldest = cache.oldest();
+    assert!(oldest > 102, "{oldest}");
+    compacted(cache.subscribe(Start::After(100)).open(), 100, oldest, 400);
+    assert_eq!(revisions(&mut cache.subscribe(Start::After(oldest - 1)).open().unwrap()).len() as u64, 401 - oldest);
+    assert!(cache.stats().window_segments <= 9, "the long directory goes too: {:?}", cache.stats());
+}
+
+#[test]
+fn batches_outlive_everything() {
+    let (cache, mut writer) = tiny();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    write(&mut writer, 1..=10);
+    let batch = live.poll(100).unwrap();
+    let kv = batch.events()[4].kv().unwrap().clone();
+    write(&mut writer, 11..=1000);
+    drop((live, writer, cache));
+    assert_eq!(lines(&batch)[9], "10 MODIFIED /k=10");
+    assert_eq!(batch.events()[9].prev_value(), Some(&b"9"[..]));
+    let other = std::thread::spawn(move || drop(batch));
+    other.join().unwrap();
+    assert_eq!((kv.value(), kv.mod_revision()), (Some(&b"5"[..]), 5));
+}

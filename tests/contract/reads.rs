@@ -1,0 +1,268 @@
+//! Section 5: reads at any, at least and exactly; snapshots; status.
+
+use crate::tools::*;
+use std::time::Duration;
+use watchcore::*;
+
+#[test]
+fn reads_return_the_revision_they_answered_at_also_for_an_absent_key() {
+    let (cache, mut writer) = embedded();
+    let answer = cache.get("/no", Read::Any).unwrap();
+    assert_eq!((answer.revision, answer.epoch, answer.kv.is_none()), (0, cache.position().epoch, true));
+    write(&mut writer, [7]);
+    writer.progress(9).unwrap();
+    for read in [Read::Any, Read::AtLeast(8), Read::Exact(9)] {
+        let answer = cache.get("/no", read).unwrap();
+        assert_eq!((answer.revision, answer.kv.is_none()), (9, true), "{read:?}");
+        assert_eq!(cache.list(&Range::key("/no"), read, 0).unwrap().revision(), 9);
+        assert_eq!(cache.count(&Range::key("/no"), read).unwrap().revision, 9);
+        let answer = cache.get("/k", read).unwrap();
+        let kv = answer.kv.unwrap();
+        assert_eq!((kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease()), (7, 7, 1, 0));
+    }
+}
+
+#[test]
+fn exact_is_the_state_at_exactly_that_revision() {
+    let (cache, mut writer) = embedded();
+    writer.apply(2, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    writer.apply(4, [Change::put("/a", "2"), Change::delete("/b")]).unwrap();
+    writer.apply(6, [Change::delete("/a"), Change::put("/b", "3")]).unwrap();
+    let rows: [(u64, Option<&str>, Option<&str>); 7] = [
+        (0, None, None),
+        (1, None, None),
+        (2, Some("1"), Some("1")),
+        (3, Some("1"), Some("1")),
+        (4, Some("2"), None),
+        (5, Some("2"), None),
+        (6, None, Some("3")),
+    ];
+    for (revision, a, b) in rows {
+        let read = Read::Exact(revision);
+        assert_eq!(value_at(&cache, "/a", read).unwrap().as_deref(), a, "at {revision}");
+        assert_eq!(value_at(&cache, "/b", read).unwrap().as_deref(), b, "at {revision}");
+        let there = u64::from(a.is_some()) + u64::from(b.is_some());
+        let page = cache.list(&Range::all(), read, 0).unwrap();
+        assert_eq!((page.len() as u64, page.revision()), (there, revision));
+        let counted = cache.count(&Range::all(), read).unwrap();
+        assert_eq!((counted.count, counted.revision), (there, revision));
+    }
+}
+
+#[test]
+fn at_least_waits_for_its_revision() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [5]);
+    // It is there: no wait.
+    assert_eq!(cache.get_within("/k", Read::AtLeast(5), Duration::ZERO).unwrap().revision, 5);
+    assert_eq!(cache.get_within("/k", Read::AtLeast(0), Duration::ZERO).unwrap().revision, 5);
+    let other = cache.clone();
+    let waits = std::thread::spawn(move || {
+        let got = other.get_within("/k", Read::AtLeast(8), BOUND).unwrap();
+        let listed = other.list_within(&Range::all(), Read::AtLeast(9), 0, BOUND).unwrap();
+        let exact = value_at(&other, "/k", Read::Exact(10)).unwrap();
+        (got.revision, listed.revision(), exact)
+    });
+    for revision in 6..=10 {
+        write(&mut writer, [revision]);
+        std::thread::yield_now();
+    }
+    write(&mut writer, [11]);
+    let (got, listed, exact) = waits.join().unwrap();
+    assert!(got >= 8 && listed >= 9, "{got} {listed}");
+    assert_eq!(exact.unwrap(), "10");
+}
+
+#[test]
+fn a_read_of_the_future_ends_at_its_deadline() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [5]);
+    for read in [Read::AtLeast(6), Read::Exact(6)] {
+        let short = Duration::from_millis(5);
+        for error in [
+            in_time(|| refused(cache.get_within("/k", read, short), Code::FutureRevision)),
+            in_time(|| refused(cache.list_within(&Range::all(), read, 0, short), Code::FutureRevision)),
+            in_time(|| refused(cache.count_within(&Range::all(), read, short), Code::FutureRevision)),
+        ] {
+            assert_eq!((error.asked(), error.current()), (6, 5));
+            assert!(error.is_retryable());
+        }
+    }
+    write(&mut writer, [6]);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(6)).unwrap().unwrap(), "6");
+}
+
+#[test]
+fn limit_more_and_remaining_in_every_mode_from_any_key() {
+    let (cache, mut writer) = embedded();
+    let keys = ["/a/1", "/a/2", "/a/3", "/a/4", "/b/1"];
+    writer.apply(1, keys.map(|key| Change::put(key, "1"))).unwrap();
+    for read in [Read::Any, Read::AtLeast(1), Read::Exact(1)] {
+        let list = |range: Range, limit| {
+            let page = cache.list(&range, read, limit).unwrap();
+            let keys: Vec<String> = page.iter().map(|kv| text(kv.key())).collect();
+            assert_eq!(page.is_empty(), keys.is_empty());
+            assert_eq!(page.items().len(), keys.len());
+            assert_eq!(page.get(0).map(|kv| text(kv.key())), keys.first().cloned());
+            (keys, page.more(), page.remaining())
+        };
+        let of = |from: usize, to: usize| keys[from..to].iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(list(Range::all(), 0), (of(0, 5), false, 0), "0 is all");
+        assert_eq!(list(Range::all(), 2), (of(0, 2), true, 3));
+        assert_eq!(list(Range::all(), 4), (of(0, 4), true, 1));
+        assert_eq!(list(Range::all(), 5), (of(0, 5), false, 0));
+        assert_eq!(list(Range::all(), 6), (of(0, 5), false, 0));
+        assert_eq!(list(Range::prefix("/a/"), 3), (of(0, 3), true, 1), "keys behind the range do not count");
+        assert_eq!(list(Range::between("/a/2\0", ""), 1), (of(2, 3), true, 2));
+        assert_eq!(list(Range::between("/a/2", "/a/4"), 1), (of(1, 2), true, 1));
+        assert_eq!(list(Range::between("/a/9", ""), 1), (of(4, 5), false, 0));
+        assert_eq!(list(Range::key("/c"), 1), (vec![], false, 0));
+    }
+}
+
+#[test]
+fn deleted_keys_are_in_no_page() {
+    let (cache, mut writer) = embedded();
+    let keys: Vec<String> = (0..20).map(|key| format!("/{key:02}")).collect();
+    writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+    writer.apply(2, keys.iter().skip(5).map(|key| Change::delete(key))).unwrap();
+    let page = cache.list(&Range::all(), Read::Any, 3).unwrap();
+    assert_eq!((page.len(), page.more(), page.remaining()), (3, true, 2));
+    let page = cache.list(&Range::all(), Read::Exact(1), 3).unwrap();
+    assert_eq!((page.len(), page.more(), page.remaining()), (3, true, 17));
+    assert_eq!((cache.status().objects, cache.stats().objects), (5, 5));
+}
+
+#[test]
+fn a_snapshot_never_changes() {
+    let (cache, mut writer) = tiny();
+    writer.apply(3, [Change::put("/a", "1"), Change::put("/a/b", "1"), Change::put("/ab", "1")]).unwrap();
+    let snapshot = cache.snapshot().unwrap();
+    let copy = snapshot.clone();
+    // Far beyond the window.
+    for revision in 4..1000 {
+        let key = format!("/{}", revision % 7);
+        writer.apply(revision, [Change::put("/a", "later"), Change::put(&key, "x")]).unwrap();
+    }
+    writer.apply(1000, [Change::delete("/a/b")]).unwrap();
+    assert!(cache.oldest() > 900);
+    for snapshot in [&snapshot, &copy] {
+        assert_eq!((snapshot.revision(), snapshot.position().epoch), (3, cache.position().epoch));
+        let keys: Vec<String> = snapshot.iter().map(|kv| text(kv.key())).collect();
+        assert_eq!(keys, ["/a", "/a/b", "/ab"]);
+        assert_eq!((snapshot.len(), snapshot.is_empty(), snapshot.count(&Range::path("/a"))), (3, false, 2));
+        assert_eq!(snapshot.prefix("/a/").count(), 1);
+        assert_eq!(snapshot.get("/a").unwrap().value(), Some(&b"1"[..]));
+        assert!(snapshot.get("/1").is_none());
+    }
+    drop((cache, writer));
+    assert_eq!(std::thread::spawn(move || copy.len()).join().unwrap(), 3, "it outlives the cache");
+}
+
+#[test]
+fn reads_before_the_first_listing_answer_not_ready() {
+    let (cache, mut writer) = unloaded();
+    assert_eq!(cache.status().state, State::NotReady);
+    for read in [Read::Any, Read::AtLeast(1), Read::Exact(1)] {
+        assert!(refused(cache.get("/a", read), Code::NotReady).is_retryable());
+        refused(cache.list(&Range::all(), read, 0), Code::NotReady);
+        refused(cache.count(&Range::all(), read), Code::NotReady);
+    }
+    refused(cache.snapshot(), Code::NotReady);
+    refused(cache.wait_ready(Duration::from_millis(5)), Code::Timeout);
+    assert!(!writer.is_loaded());
+    writer.load(4, [record("/a", "1", 1, 2, 2)]).unwrap();
+    assert!(writer.is_loaded());
+    cache.wait_ready(Duration::ZERO).unwrap();
+    assert_eq!((cache.status().state, cache.snapshot().unwrap().revision()), (State::Ready, 4));
+}
+
+#[test]
+fn a_failed_source_is_what_reads_answer_before_the_listing() {
+    let (cache, mut writer) = unloaded();
+    let mut early = cache.subscribe(Start::State).open().unwrap();
+    let denied = || Error::new(Code::PermissionDenied, "no right to read /");
+    writer.set_state(SourceState::Failed(denied()));
+    assert_eq!(cache.status().state, State::Failed);
+    assert_eq!(cache.status().last_error.unwrap().code(), Code::PermissionDenied);
+    refused(cache.get("/a", Read::Any), Code::PermissionDenied);
+    refused(cache.snapshot(), Code::PermissionDenied);
+    refused(in_time(|| cache.wait_ready(BOUND)), Code::PermissionDenied);
+    refused(early.poll(1), Code::PermissionDenied);
+    // Stale: who asks waits on, and is told why.
+    writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "out of reach")));
+    let error = refused(cache.get("/a", Read::Any), Code::NotReady);
+    assert!(error.message().contains("out of reach"), "{error}");
+}
+
+#[test]
+fn status_says_how_fresh_the_cache_is() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [3]);
+    let status = cache.status();
+    assert_eq!((status.state, status.position, status.oldest, status.objects), (State::Ready, cache.position(), 1, 1));
+    assert!(status.bytes > 0 && status.last_error.is_none());
+    let before = std::time::SystemTime::now() - Duration::from_secs(3600);
+    writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "gone")));
+    let State::Stale { since } = cache.status().state else { panic!("{:?}", cache.status()) };
+    assert!(since > before);
+    writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "gone again")));
+    assert_eq!(cache.status().state, State::Stale { since }, "since the first time");
+    // Reads go on.
+    assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
+    writer.set_state(SourceState::Failed(Error::new(Code::Unauthenticated, "who?")));
+    assert_eq!(cache.status().state, State::Failed);
+    assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
+    writer.set_state(SourceState::Fresh);
+    assert_eq!(cache.status().state, State::Ready);
+    cache.close();
+    assert_eq!(cache.status().state, State::Closed);
+}
+
+#[test]
+fn a_key_outside_the_prefix_is_an_invalid_argument() {
+    let cache = Cache::builder("/a/").build().unwrap();
+    for key in ["", "/b", "/a", "x"] {
+        refused(cache.get(key, Read::Any), Code::InvalidArgument);
+    }
+    assert!(cache.get("/a/x", Read::Any).unwrap().kv.is_none());
+}
+
+#[test]
+fn a_closed_cache_still_answers_what_it_knows() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [3]);
+    let (mut idle, mut behind) =
+        (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::After(0)).open().unwrap());
+    cache.close();
+    cache.close();
+    refused(idle.poll(1), Code::Closed);
+    // What was published before is handed out, then CLOSED, and again.
+    assert_eq!(drain(&mut behind), ["3 ADDED /k=3", "CLOSED"]);
+    refused(behind.poll(1), Code::Closed);
+    refused(behind.wait(Duration::MAX), Code::Closed);
+    assert!(behind.next().unwrap().is_none());
+    assert_eq!(behind.position().revision, 3);
+    assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
+    assert_eq!(cache.snapshot().unwrap().len(), 1);
+    refused(in_time(|| cache.get_within("/k", Read::AtLeast(4), Duration::MAX)), Code::Closed);
+    refused(in_time(|| cache.wait_until(4, Duration::MAX)), Code::Closed);
+    refused(writer.apply(4, [Change::put("/k", "4")]), Code::Closed);
+    refused(writer.progress(4), Code::Closed);
+    refused(writer.compact(3), Code::Closed);
+    refused(writer.resync(9, [], ResyncReason::Compacted), Code::Closed);
+    drop(writer);
+    refused(cache.writer().map(|_| ()), Code::Closed);
+}
+
+#[test]
+fn the_last_handle_closes_the_cache() {
+    let (cache, mut writer) = embedded();
+    let other = cache.clone();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    drop(cache);
+    write(&mut writer, [1]);
+    drop(other);
+    assert!(writer.is_closed());
+    assert_eq!(drain(&mut live), ["1 ADDED /k=1", "CLOSED"]);
+}

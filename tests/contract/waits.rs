@@ -1,0 +1,240 @@
+//! Sections 5, 6 and 10: waits, waiters, wake sets, bookmarks of sleepers, closers.
+
+use crate::tools::*;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+use watchcore::*;
+
+#[test]
+fn a_wait_ends_at_its_deadline_and_has_lost_nothing() {
+    let (cache, mut writer) = embedded();
+    let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
+    writer.apply(1, [Change::put("/other", "x")]).unwrap();
+    let begin = Instant::now();
+    assert!(!one.wait(Duration::from_millis(20)).unwrap());
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_millis(20) && took < BOUND, "{took:?}");
+    assert!(!one.wait(Duration::ZERO).unwrap());
+    write(&mut writer, [2]);
+    assert!(one.wait(Duration::ZERO).unwrap());
+    assert!(one.wait(Duration::MAX).unwrap(), "a wait takes nothing");
+    assert_eq!(drain(&mut one), ["2 ADDED /k=2"]);
+}
+
+#[test]
+fn a_match_wakes_a_wait_and_others_do_not() {
+    let (cache, mut writer) = embedded();
+    let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
+    let waits = std::thread::spawn(move || {
+        assert!(one.wait(BOUND).unwrap());
+        (drain(&mut one), one.position().revision)
+    });
+    for revision in 1..=100 {
+        writer.apply(revision, [Change::put("/other", "x")]).unwrap();
+    }
+    write(&mut writer, [101]);
+    assert_eq!(waits.join().unwrap(), (vec!["101 ADDED /k=101".to_string()], 101));
+}
+
+#[test]
+fn next_blocks_for_a_batch_and_ends_with_none() {
+    let (cache, mut writer) = embedded();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    let waits = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        while let Some(batch) = live.next().unwrap() {
+            all.extend(lines(&batch));
+        }
+        all
+    });
+    write(&mut writer, 1..=5);
+    cache.close();
+    assert_eq!(waits.join().unwrap().len(), 5);
+}
+
+#[test]
+fn a_closer_ends_a_wait_at_once_and_what_was_published_is_handed_out() {
+    let (cache, mut writer) = embedded();
+    let mut one = cache.subscribe(Start::Now).key("/never").open().unwrap();
+    let closer = one.closer();
+    let waits = std::thread::spawn(move || in_time(|| one.wait(Duration::MAX)).map_err(|error| error.code()));
+    until_asleep(&cache);
+    closer.close();
+    closer.close();
+    assert_eq!(waits.join().unwrap(), Err(Code::Closed));
+    let mut behind = cache.subscribe(Start::Now).open().unwrap();
+    write(&mut writer, [1, 2]);
+    behind.close();
+    write(&mut writer, [3]);
+    assert_eq!(drain(&mut behind), ["1 ADDED /k=1", "2 MODIFIED /k=2", "CLOSED"]);
+    assert_eq!(behind.position().revision, 2);
+    assert_eq!(behind.closer().position().revision, 2);
+    refused(behind.poll(1), Code::Closed);
+    // The cache and others live.
+    assert_eq!(cache.status().state, State::Ready);
+}
+
+#[test]
+fn poll_with_a_maximum_of_zero_is_an_invalid_argument() {
+    let (cache, mut writer) = embedded();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    write(&mut writer, [1]);
+    refused(live.poll(0), Code::InvalidArgument);
+    assert_eq!(revisions(&mut live), [1], "and ends nothing");
+}
+
+#[test]
+fn wait_until_reads_your_own_writes() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [5]);
+    assert_eq!(cache.wait_until(4, Duration::ZERO).unwrap(), cache.position());
+    assert_eq!(cache.wait_until(5, Duration::ZERO).unwrap().revision, 5);
+    let error = refused(in_time(|| cache.wait_until(6, Duration::from_millis(5))), Code::FutureRevision);
+    assert_eq!((error.asked(), error.current()), (6, 5));
+    let other = cache.clone();
+    let waits = std::thread::spawn(move || other.wait_until(9, BOUND).unwrap().revision);
+    write(&mut writer, [7]);
+    writer.progress(9).unwrap();
+    assert!(waits.join().unwrap() >= 9);
+}
+
+#[test]
+fn waiters_are_woken_by_revision() {
+    let (cache, mut writer) = embedded();
+    let set = WakeSet::new().unwrap();
+    let mut waiters: Vec<Waiter> = [10, 20, 30].map(|r| cache.waiter(Want::Revision(r)).unwrap()).into();
+    for (tag, waiter) in (0..).zip(&mut waiters) {
+        refused(waiter.arm(), Code::InvalidArgument);
+        set.add_waiter(waiter, tag).unwrap();
+        assert!(!waiter.arm().unwrap());
+    }
+    write(&mut writer, [5]);
+    write(&mut writer, [25]);
+    let mut tags = Vec::new();
+    while tags.len() < 2 {
+        assert!(set.wait(BOUND), "{tags:?}");
+        let mut some = [0; 4];
+        let taken = set.take(&mut some);
+        tags.extend_from_slice(&some[..taken]);
+    }
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1], "each once, and not the third");
+    assert_eq!(waiters[0].poll().unwrap(), Some(cache.position()));
+    assert_eq!(waiters[2].poll().unwrap(), None);
+    refused(waiters[2].wait(Duration::from_millis(2)), Code::Timeout);
+    assert!(set.remove_waiter(&mut waiters[2]) && !set.remove_waiter(&mut waiters[2]));
+}
+
+#[test]
+fn a_wake_set_lists_a_tag_once_an_arming_and_keeps_what_has_no_room() {
+    let (cache, mut writer) = embedded();
+    let set = WakeSet::new().unwrap();
+    let mut members: Vec<Subscription> =
+        (0..5).map(|_| cache.subscribe(Start::Now).key("/k").open().unwrap()).collect();
+    for (tag, member) in (0..).zip(&mut members) {
+        refused(member.arm(), Code::InvalidArgument);
+        set.add(member, tag).unwrap();
+        assert!(!member.arm().unwrap());
+    }
+    assert!(!set.arm(), "nothing is ready");
+    write(&mut writer, [1, 2, 3]);
+    let mut tags = Vec::new();
+    while tags.len() < 5 {
+        assert!(set.wait(BOUND), "{tags:?}");
+        let mut two = [0; 2];
+        let taken = set.take(&mut two);
+        tags.extend_from_slice(&two[..taken]);
+    }
+    tags.sort_unstable();
+    assert_eq!(tags, [0, 1, 2, 3, 4]);
+    assert!(!set.arm());
+    // Ready at once: it says so, and is listed.
+    assert!(members[3].arm().unwrap());
+    assert!(set.arm());
+    let mut tags = [9; 4];
+    assert_eq!((set.take(&mut tags), tags[0]), (1, 3));
+    assert_eq!(set.take(&mut tags), 0);
+    assert!(set.remove(&mut members[3]) && !set.remove(&mut members[3]));
+}
+
+#[test]
+fn a_sleeping_consumer_is_woken_for_its_bookmark() {
+    let (cache, mut writer) = embedded();
+    let interval = Duration::from_millis(30);
+    let mut marks = cache.subscribe(Start::Now).key("/k").bookmarks(true).bookmark_interval(interval).open().unwrap();
+    let begin = Instant::now();
+    writer.apply(4, [Change::put("/other", "x")]).unwrap();
+    assert!(marks.wait(BOUND).unwrap());
+    assert_eq!(lines(&marks.poll(10).unwrap()), ["4 BOOKMARK"]);
+    assert!(begin.elapsed() < BOUND);
+    // Asleep before there is anything.
+    let waits = std::thread::spawn(move || {
+        let begin = Instant::now();
+        assert!(marks.wait(BOUND).unwrap());
+        (lines(&marks.poll(10).unwrap()), begin.elapsed())
+    });
+    until_asleep(&cache);
+    writer.progress(8).unwrap();
+    let (shown, _) = waits.join().unwrap();
+    assert_eq!(shown, ["8 BOOKMARK"]);
+}
+
+#[test]
+fn at_most_one_bookmark_an_interval_and_none_unless_asked() {
+    let (cache, mut writer) = embedded();
+    let builder = || cache.subscribe(Start::State).key("/k");
+    let mut plain = builder().open().unwrap();
+    let mut hourly = builder().bookmarks(true).bookmark_interval(Duration::from_secs(3600)).open().unwrap();
+    assert_eq!(drain(&mut plain), ["0 BOOKMARK"], "the end mark always comes");
+    writer.apply(3, [Change::put("/other", "x")]).unwrap();
+    writer.progress(4).unwrap();
+    assert_eq!(drain(&mut plain), [""; 0]);
+    assert_eq!(plain.position().revision, 4);
+    assert_eq!(drain(&mut hourly), ["0 BOOKMARK"], "its end mark, and none within the hour");
+    assert_eq!(hourly.position().revision, 4);
+}
+
+#[test]
+fn embedded_a_consistent_revision_is_the_current_one() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [6]);
+    assert_eq!(cache.consistent_revision(Duration::ZERO).unwrap(), 6);
+}
+
+#[test]
+fn one_consistent_read_serves_all_that_came_before_it_began() {
+    let (cache, mut writer) = unloaded();
+    let source = Arc::new(Counting::default());
+    writer.attach(source.clone()).unwrap();
+    writer.load(5, []).unwrap();
+    let wakes = source.0.load(SeqCst);
+    let (mut first, mut second) = (cache.waiter(Want::Consistent).unwrap(), cache.waiter(Want::Consistent).unwrap());
+    assert!(source.0.load(SeqCst) > wakes, "the source is asked at once");
+    let ticket = writer.demand().consistent;
+    let mut late = cache.waiter(Want::Consistent).unwrap();
+    writer.serve_consistent(ticket, 9);
+    for early in [&mut first, &mut second] {
+        assert_eq!(early.poll().unwrap().map(|position| position.revision), Some(9));
+    }
+    assert_eq!(late.poll().unwrap(), None, "it came after the read began");
+    assert!(writer.demand().consistent > ticket);
+    writer.serve_consistent(writer.demand().consistent, 12);
+    assert_eq!(late.poll().unwrap().map(|position| position.revision), Some(12));
+    assert_eq!(writer.demand(), Demand::default());
+}
+
+#[test]
+fn a_wait_with_a_source_asks_it_at_once() {
+    let (cache, mut writer) = unloaded();
+    let source = Arc::new(Counting::default());
+    writer.attach(source.clone()).unwrap();
+    writer.load(5, []).unwrap();
+    let waits = cache.clone();
+    let waits = std::thread::spawn(move || waits.wait_until(8, BOUND).map(|position| position.revision));
+    until("it is asked for", || writer.demand().progress_until > 0);
+    assert!(source.0.load(SeqCst) > 0);
+    assert_eq!(writer.demand().progress_until, 8);
+    writer.progress(8).unwrap();
+    assert_eq!(waits.join().unwrap().unwrap(), 8);
+}

@@ -1,0 +1,329 @@
+//! Section 10: the writer's verbs and refusals, the builder's bounds, the threads.
+
+use crate::tools::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use watchcore::*;
+
+/// Everything that a refused call must leave as it was.
+fn all_of(cache: &Cache) -> impl PartialEq + std::fmt::Debug + use<> {
+    let stats = cache.stats();
+    let numbers = (stats.events, stats.revisions, stats.objects, stats.segments, stats.tombstones);
+    (state(cache), cache.position(), cache.oldest(), numbers, stats.version_bytes)
+}
+
+#[test]
+fn what_the_writer_refuses_changes_nothing() {
+    let cache = Cache::builder("/a/").max_key_bytes(16).max_value_bytes(4).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    writer.apply(10, [Change::put("/a/x", "1"), Change::put("/a/y", "1")]).unwrap();
+    assert_eq!(drain(&mut live).len(), 2);
+    let before = format!("{:?}", all_of(&cache));
+    let good = Change::put("/a/good", "1");
+    let key_of_17 = "/a/45678901234567";
+    let rows: Vec<(&str, u64, Vec<Change<'_>>, Code)> = vec![
+        ("the current revision", 10, vec![good], Code::OutOfOrder),
+        ("an earlier revision", 9, vec![good], Code::OutOfOrder),
+        ("revision 0", 0, vec![good], Code::InvalidArgument),
+        ("a revision beyond 52 bits", 1 << 52, vec![good], Code::InvalidArgument),
+        ("delete of an absent key", 11, vec![good, Change::delete("/a/z")], Code::InvalidArgument),
+        ("a key twice", 11, vec![good, Change::put("/a/x", "2"), Change::put("/a/x", "3")], Code::InvalidArgument),
+        (
+            "put and delete of one key",
+            11,
+            vec![Change::put("/a/x", "2"), Change::delete("/a/x")],
+            Code::InvalidArgument,
+        ),
+        ("an empty key", 11, vec![good, Change::put("", "1")], Code::InvalidArgument),
+        ("a key outside the prefix", 11, vec![good, Change::put("/b", "1")], Code::InvalidArgument),
+        ("delete outside the prefix", 11, vec![good, Change::delete("/b")], Code::InvalidArgument),
+        ("a key too long", 11, vec![good, Change::put(key_of_17, "1")], Code::InvalidArgument),
+        ("a value too long", 11, vec![good, Change::put("/a/v", "12345")], Code::InvalidArgument),
+        (
+            "a mod_revision of another revision",
+            11,
+            vec![Change::put_exact(record("/a/x", "1", 10, 12, 2))],
+            Code::InvalidArgument,
+        ),
+        (
+            "created after it was changed",
+            11,
+            vec![Change::put_exact(record("/a/x", "1", 12, 11, 2))],
+            Code::InvalidArgument,
+        ),
+        ("version 0", 11, vec![Change::put_exact(record("/a/x", "1", 10, 11, 0))], Code::InvalidArgument),
+        ("created at 0", 11, vec![Change::put_exact(record("/a/x", "1", 0, 11, 2))], Code::InvalidArgument),
+    ];
+    for (what, revision, changes, code) in rows {
+        let error = writer.apply(revision, changes).expect_err(what);
+        // Revision 0 is below the current one, too.
+        let code = if revision == 0 && error.code() == Code::OutOfOrder { Code::OutOfOrder } else { code };
+        assert_eq!(error.code(), code, "{what}: {error}");
+        assert_eq!(format!("{:?}", all_of(&cache)), before, "{what}");
+        assert!(live.poll(10).unwrap().is_empty(), "{what}");
+    }
+    let error = refused(writer.apply(9, [good]), Code::OutOfOrder);
+    assert_eq!((error.asked(), error.current()), (9, 10));
+    // The longest that is allowed, and what comes next is as if nothing had been.
+    writer.apply(11, [Change::put(&key_of_17[..16], "1234"), Change::delete("/a/y")]).unwrap();
+    assert_eq!(drain(&mut live), ["11 ADDED /a/4567890123456=1234", "11 DELETED /a/y was 1"]);
+    assert_eq!(writer.get(b"/a/x").unwrap().version(), 1);
+}
+
+#[test]
+fn the_default_limits_are_64_kib_and_16_mib() {
+    let (cache, mut writer) = embedded();
+    let key = |len: usize| "/".repeat(len);
+    writer.apply(1, [Change::put(&key(64 << 10), "x")]).unwrap();
+    refused(writer.apply(2, [Change::put(&key((64 << 10) + 1), "x")]), Code::InvalidArgument);
+    let mut value = vec![1u8; 16 << 20];
+    writer.apply(2, [Change::put("/v", &value)]).unwrap();
+    value.push(1);
+    refused(writer.apply(3, [Change::put("/v", &value)]), Code::InvalidArgument);
+    assert_eq!(cache.get("/v", Read::Any).unwrap().kv.unwrap().value().unwrap().len(), 16 << 20);
+}
+
+#[test]
+fn a_panicking_iterator_changes_nothing() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [1]);
+    let before = format!("{:?}", all_of(&cache));
+    for at in 0..3 {
+        let changes = (0..4)
+            .map(|n| if n == at { panic!("foreign code") } else { Change::put(["/a", "/b", "/c", "/d"][n], "x") });
+        assert!(catch_unwind(AssertUnwindSafe(|| writer.apply(2, changes))).is_err());
+        let records = (0..4).map(|n| if n == at { panic!("foreign code") } else { record("/a", "x", 1, 1, 1) });
+        assert!(catch_unwind(AssertUnwindSafe(|| writer.resync(2, records, ResyncReason::Requested))).is_err());
+        assert_eq!(format!("{:?}", all_of(&cache)), before);
+    }
+    // And the writer works on.
+    write(&mut writer, [2]);
+    let (_cache, mut writer) = unloaded();
+    let records = (0..2).map(|n| if n == 1 { panic!("foreign code") } else { record("/a", "x", 1, 1, 1) });
+    assert!(catch_unwind(AssertUnwindSafe(|| writer.load(2, records))).is_err());
+    assert!(!writer.is_loaded());
+    writer.load(2, [record("/a", "x", 1, 1, 1)]).unwrap();
+}
+
+#[test]
+fn put_derives_its_numbers_and_put_exact_brings_them() {
+    let (cache, mut writer) = embedded();
+    writer.apply(3, [Change::put("/a", "1")]).unwrap();
+    writer.apply(5, [Change::put("/a", "2")]).unwrap();
+    let numbers = || {
+        let kv = cache.get("/a", Read::Any).unwrap().kv.unwrap();
+        (kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease())
+    };
+    assert_eq!(numbers(), (3, 5, 2, 0));
+    writer.apply(7, [Change::put_exact(Record { lease: -9, ..record("/a", "3", 2, 7, 40) })]).unwrap();
+    assert_eq!(numbers(), (2, 7, 40, -9));
+    writer.apply(8, [Change::put("/a", "4")]).unwrap();
+    assert_eq!(numbers(), (2, 8, 41, 0), "lease 0");
+    writer.apply(9, [Change::delete("/a")]).unwrap();
+    writer.apply(10, [Change::put("/a", "5")]).unwrap();
+    assert_eq!(numbers(), (10, 10, 1, 0));
+}
+
+#[test]
+fn load_is_once_and_only_while_not_ready() {
+    let (_cache, mut writer) = embedded();
+    refused(writer.load(5, []), Code::OutOfOrder);
+    write(&mut writer, [1]);
+    refused(writer.load(5, []), Code::OutOfOrder);
+
+    let (cache, mut writer) = unloaded();
+    for outcome in
+        [writer.apply(1, [Change::put("/a", "1")]), writer.progress(1), writer.compact(0), writer.apply(1, [])]
+    {
+        refused(outcome, Code::NotReady);
+    }
+    for bad in [
+        vec![record("/a", "1", 1, 1, 1), record("/a", "2", 1, 1, 1)],
+        vec![record("/a", "1", 1, 9, 1)],
+        vec![record("/a", "1", 3, 2, 1)],
+        vec![record("/a", "1", 1, 1, 0)],
+        vec![record("", "1", 1, 1, 1)],
+        vec![record("a", "1", 1, 1, 1)],
+    ] {
+        refused(writer.load(8, bad), Code::InvalidArgument);
+        assert_eq!((cache.status().state, cache.status().objects), (State::NotReady, 0));
+    }
+    writer.load(8, [record("/b", "1", 1, 8, 5), record("/a", "", 2, 2, 1)]).unwrap();
+    let row = |key: &str, value: &str, numbers: (u64, u64, u64)| {
+        (key.to_string(), value.to_string(), numbers.0, numbers.1, numbers.2)
+    };
+    assert_eq!(state(&cache), [row("/a", "", (2, 2, 1)), row("/b", "1", (1, 8, 5))]);
+    let error = refused(writer.load(9, []), Code::OutOfOrder);
+    assert_eq!((error.asked(), error.current()), (9, 8));
+    // The chain goes on from the listing.
+    writer.apply(9, [Change::put("/b", "2")]).unwrap();
+    assert_eq!(state(&cache)[1], row("/b", "2", (1, 9, 6)));
+}
+
+#[test]
+fn an_empty_listing_is_a_listing() {
+    let (cache, mut writer) = unloaded();
+    writer.load(8, []).unwrap();
+    assert_eq!((cache.status().state, cache.position().revision, cache.oldest()), (State::Ready, 8, 9));
+    assert_eq!(cache.list(&Range::all(), Read::Exact(8), 0).unwrap().len(), 0);
+}
+
+#[test]
+fn one_writer_lives_and_a_dropped_one_can_be_taken_again() {
+    let (cache, mut writer) = embedded();
+    assert!(refused(cache.writer().map(|_| ()), Code::Busy).is_retryable());
+    write(&mut writer, [4]);
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    drop(writer);
+    let other = cache.clone();
+    let next = std::thread::spawn(move || {
+        let mut writer = other.writer().unwrap();
+        assert_eq!(writer.position(), other.position());
+        assert_eq!(writer.get(b"/k").unwrap().value(), Some(&b"4"[..]));
+        refused(writer.apply(4, [Change::put("/k", "x")]), Code::OutOfOrder);
+        write(&mut writer, [5]);
+        writer
+    });
+    let mut writer = next.join().unwrap();
+    refused(cache.clone().writer().map(|_| ()), Code::Busy);
+    write(&mut writer, [6]);
+    assert_eq!(drain(&mut live), ["5 MODIFIED /k=5", "6 MODIFIED /k=6"]);
+    assert_eq!(cache.position().epoch_number(), 1, "the same history");
+}
+
+#[test]
+fn progress_says_that_nothing_happened() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [4]);
+    writer.progress(7).unwrap();
+    writer.progress(7).unwrap();
+    // No changes at all is the same.
+    writer.apply(9, []).unwrap();
+    assert_eq!((cache.position().revision, writer.position().revision), (9, 9));
+    let error = refused(writer.progress(8), Code::OutOfOrder);
+    assert_eq!((error.asked(), error.current()), (8, 9));
+    refused(writer.apply(9, [Change::put("/k", "x")]), Code::OutOfOrder);
+    refused(writer.progress(1 << 52), Code::InvalidArgument);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(8)).unwrap().unwrap(), "4");
+    assert_eq!(cache.oldest(), 1);
+    assert_eq!((cache.stats().events, cache.stats().revisions), (1, 1));
+}
+
+#[test]
+fn the_highest_revision_is_below_52_bits() {
+    let (cache, mut writer) = embedded();
+    let highest = (1 << 52) - 1;
+    write(&mut writer, [highest]);
+    assert_eq!(cache.position().revision, highest);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(highest)).unwrap(), Some(highest.to_string()));
+    assert_eq!(cache.position().epoch_number(), 1);
+}
+
+#[test]
+fn the_builder_refuses_what_is_out_of_range() {
+    let build = |change: fn(Builder) -> Builder| change(Cache::builder("/prefix/")).build();
+    let refusals: [fn(Builder) -> Builder; 8] = [
+        |b| b.capacity(0),
+        |b| b.capacity(127),
+        |b| b.capacity((1 << 32) + 1),
+        |b| b.capacity_bytes((1 << 16) - 1),
+        |b| b.max_key_bytes(0),
+        |b| b.max_key_bytes(1 << 31),
+        |b| b.max_value_bytes(1 << 31),
+        |b| b.max_key_bytes(7),
+    ];
+    for refusal in refusals {
+        refused(build(refusal), Code::InvalidArgument);
+    }
+    let fine: [fn(Builder) -> Builder; 4] =
+        [|b| b.capacity(128), |b| b.capacity_bytes(1 << 16), |b| b.max_key_bytes(8), |b| b.max_value_bytes(0)];
+    for fine in fine {
+        build(fine).unwrap();
+    }
+    let cache = build(|b| b.name("pods")).unwrap();
+    assert_eq!((cache.name(), cache.prefix()), ("pods", &b"/prefix/"[..]));
+}
+
+#[test]
+fn capacity_is_the_upper_figure_of_the_window() {
+    for capacity in [128, 1000, 4096] {
+        let cache = Cache::builder("/").capacity(capacity).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        for revision in 1..=3 * capacity as u64 {
+            write(&mut writer, [revision]);
+            let held = revision + 1 - cache.oldest();
+            assert!(held <= capacity as u64, "{held} of {capacity}");
+            // 7/8 of the other segments are guaranteed; of M >= 8 segments.
+            let least = (capacity as u64 * 7 / 8 * 7 / 8).saturating_sub(16).min(revision);
+            assert!(held >= least, "{held} of {capacity} at {revision}");
+        }
+        assert!(cache.stats().window_segments >= 8);
+    }
+}
+
+#[test]
+fn capacity_in_bytes_closes_segments_too() {
+    let cache = Cache::builder("/").capacity_bytes(1 << 16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let value = vec![1u8; 1000];
+    for revision in 1..=1000 {
+        writer.apply(revision, [Change::put("/k", &value)]).unwrap();
+    }
+    let held = 1001 - cache.oldest();
+    assert!((32..=80).contains(&held), "{held} events of 1000 bytes in 64 KiB");
+    assert!(cache.stats().window_segments <= 64);
+}
+
+#[test]
+fn what_users_keep_is_send_and_sync() {
+    fn shared<T: Send + Sync + 'static>() {}
+    fn sent<T: Send + 'static>() {}
+    shared::<Batch>();
+    shared::<Event>();
+    shared::<KeyValue>();
+    shared::<Snapshot>();
+    shared::<Page>();
+    shared::<Answer>();
+    shared::<Cache>();
+    shared::<Closer>();
+    shared::<WakeSet>();
+    shared::<Error>();
+    shared::<Status>();
+    sent::<Subscription>();
+    sent::<SubscribeBuilder>();
+    sent::<Writer>();
+    sent::<Waiter>();
+    assert_eq!((size_of::<Event>(), align_of::<Event>()), (64, 64), "one cache line");
+    assert_eq!(size_of::<KeyValue>(), size_of::<usize>());
+    assert_eq!(size_of::<Error>(), size_of::<usize>());
+}
+
+/// One notifier and one reclaimer a process, named, all signals blocked.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_threads_of_the_core_are_named_and_take_no_signals() {
+    let (cache, mut writer) = tiny();
+    let mut one = cache.subscribe(Start::Now).open().unwrap();
+    let waits = std::thread::spawn(move || one.wait(BOUND));
+    until_asleep(&cache);
+    write(&mut writer, 1..=300);
+    assert!(waits.join().unwrap().unwrap());
+    let mut found = Vec::new();
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let status = task.unwrap().path().join("status");
+        // Threads of other tests come and go.
+        let Ok(status) = std::fs::read_to_string(status) else { continue };
+        let field =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim().to_string();
+        let name = field("Name:");
+        if name.starts_with("watchcore") {
+            let blocked = u64::from_str_radix(&field("SigBlk:"), 16).unwrap();
+            // 9, 19 cannot be blocked; 32 and 33 are the C library's.
+            let free = !blocked & !(1 << 8 | 1 << 18 | 1 << 31 | 1 << 32);
+            assert_eq!(free, 0, "{name} takes signals {free:x}");
+            found.push(name);
+        }
+    }
+    found.sort();
+    assert_eq!(found, ["watchcore-free", "watchcore-wake"]);
+}
