@@ -57,7 +57,7 @@ fn at_least_waits_for_its_revision() {
     assert_eq!(cache.get_within("/k", Read::AtLeast(5), Duration::ZERO).unwrap().revision, 5);
     assert_eq!(cache.get_within("/k", Read::AtLeast(0), Duration::ZERO).unwrap().revision, 5);
     let other = cache.clone();
-    let waits = std::thread::spawn(move || {
+    let waits = spawn(move || {
         let got = other.get_within("/k", Read::AtLeast(8), BOUND).unwrap();
         let listed = other.list_within(&Range::all(), Read::AtLeast(9), 0, BOUND).unwrap();
         let exact = value_at(&other, "/k", Read::Exact(10)).unwrap();
@@ -68,7 +68,7 @@ fn at_least_waits_for_its_revision() {
         std::thread::yield_now();
     }
     write(&mut writer, [11]);
-    let (got, listed, exact) = waits.join().unwrap();
+    let (got, listed, exact) = waits.end();
     assert!(got >= 8 && listed >= 9, "{got} {listed}");
     assert_eq!(exact.unwrap(), "10");
 }
@@ -125,7 +125,7 @@ fn deleted_keys_are_in_no_page() {
     let (cache, mut writer) = embedded();
     let keys: Vec<String> = (0..20).map(|key| format!("/{key:02}")).collect();
     writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
-    writer.apply(2, keys.iter().skip(5).map(|key| Change::delete(key))).unwrap();
+    writer.apply(2, keys.iter().skip(5).map(Change::delete)).unwrap();
     let page = cache.list(&Range::all(), Read::Any, 3).unwrap();
     assert_eq!((page.len(), page.more(), page.remaining()), (3, true, 2));
     let page = cache.list(&Range::all(), Read::Exact(1), 3).unwrap();
@@ -156,7 +156,7 @@ fn a_snapshot_never_changes() {
         assert!(snapshot.get("/1").is_none());
     }
     drop((cache, writer));
-    assert_eq!(std::thread::spawn(move || copy.len()).join().unwrap(), 3, "it outlives the cache");
+    assert_eq!(spawn(move || copy.len()).end(), 3, "it outlives the cache");
 }
 
 #[test]
@@ -240,8 +240,8 @@ fn a_closed_cache_still_answers_what_it_knows() {
     // What was published before is handed out, then CLOSED, and again.
     assert_eq!(drain(&mut behind), ["3 ADDED /k=3", "CLOSED"]);
     refused(behind.poll(1), Code::Closed);
-    refused(behind.wait(Duration::MAX), Code::Closed);
-    assert!(behind.next().unwrap().is_none());
+    refused(behind.wait(BOUND), Code::Closed);
+    assert!(in_time(|| behind.next()).unwrap().is_none());
     assert_eq!(behind.position().revision, 3);
     assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
     assert_eq!(cache.snapshot().unwrap().len(), 1);

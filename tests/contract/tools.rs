@@ -1,5 +1,6 @@
 //! Short words for the tests.
 
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use watchcore::*;
 
@@ -112,13 +113,42 @@ pub fn state(cache: &Cache) -> Vec<(String, String, u64, u64, u64)> {
     page.iter().map(one).collect()
 }
 
-/// How long something took that must end at once, or at its deadline.
+/// Something that must end at once, or at its deadline: a hang ends the tests with a message.
 #[track_caller]
 pub fn in_time<T>(run: impl FnOnce() -> T) -> T {
-    let begin = Instant::now();
+    let place = std::panic::Location::caller();
+    let (ended, watched) = mpsc::channel::<()>();
+    std::thread::spawn(move || {
+        if watched.recv_timeout(BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{place} hangs");
+            std::process::abort();
+        }
+    });
     let outcome = run();
-    assert!(begin.elapsed() < BOUND, "it took {:?}", begin.elapsed());
+    drop(ended);
     outcome
+}
+
+/// A thread whose end is waited for with a bound.
+pub struct Task<T>(std::thread::JoinHandle<T>, mpsc::Receiver<()>);
+
+pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Task<T> {
+    let (end, ended) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        // Dropped at the end, also by a panic.
+        let _end = end;
+        run()
+    });
+    Task(thread, ended)
+}
+
+impl<T> Task<T> {
+    #[track_caller]
+    pub fn end(self) -> T {
+        let Task(thread, ended) = self;
+        assert!(ended.recv_timeout(2 * BOUND) != Err(mpsc::RecvTimeoutError::Timeout), "it hangs");
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }
 
 /// A source that counts how often it was woken.

@@ -18,7 +18,7 @@ fn a_wait_ends_at_its_deadline_and_has_lost_nothing() {
     assert!(!one.wait(Duration::ZERO).unwrap());
     write(&mut writer, [2]);
     assert!(one.wait(Duration::ZERO).unwrap());
-    assert!(one.wait(Duration::MAX).unwrap(), "a wait takes nothing");
+    assert!(one.wait(BOUND).unwrap(), "a wait takes nothing");
     assert_eq!(drain(&mut one), ["2 ADDED /k=2"]);
 }
 
@@ -26,7 +26,7 @@ fn a_wait_ends_at_its_deadline_and_has_lost_nothing() {
 fn a_match_wakes_a_wait_and_others_do_not() {
     let (cache, mut writer) = embedded();
     let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
-    let waits = std::thread::spawn(move || {
+    let waits = spawn(move || {
         assert!(one.wait(BOUND).unwrap());
         (drain(&mut one), one.position().revision)
     });
@@ -34,14 +34,14 @@ fn a_match_wakes_a_wait_and_others_do_not() {
         writer.apply(revision, [Change::put("/other", "x")]).unwrap();
     }
     write(&mut writer, [101]);
-    assert_eq!(waits.join().unwrap(), (vec!["101 ADDED /k=101".to_string()], 101));
+    assert_eq!(waits.end(), (vec!["101 ADDED /k=101".to_string()], 101));
 }
 
 #[test]
 fn next_blocks_for_a_batch_and_ends_with_none() {
     let (cache, mut writer) = embedded();
     let mut live = cache.subscribe(Start::Now).open().unwrap();
-    let waits = std::thread::spawn(move || {
+    let waits = spawn(move || {
         let mut all = Vec::new();
         while let Some(batch) = live.next().unwrap() {
             all.extend(lines(&batch));
@@ -50,7 +50,7 @@ fn next_blocks_for_a_batch_and_ends_with_none() {
     });
     write(&mut writer, 1..=5);
     cache.close();
-    assert_eq!(waits.join().unwrap().len(), 5);
+    assert_eq!(waits.end().len(), 5);
 }
 
 #[test]
@@ -58,11 +58,11 @@ fn a_closer_ends_a_wait_at_once_and_what_was_published_is_handed_out() {
     let (cache, mut writer) = embedded();
     let mut one = cache.subscribe(Start::Now).key("/never").open().unwrap();
     let closer = one.closer();
-    let waits = std::thread::spawn(move || in_time(|| one.wait(Duration::MAX)).map_err(|error| error.code()));
+    let waits = spawn(move || in_time(|| one.wait(Duration::MAX)).map_err(|error| error.code()));
     until_asleep(&cache);
     closer.close();
     closer.close();
-    assert_eq!(waits.join().unwrap(), Err(Code::Closed));
+    assert_eq!(waits.end(), Err(Code::Closed));
     let mut behind = cache.subscribe(Start::Now).open().unwrap();
     write(&mut writer, [1, 2]);
     behind.close();
@@ -93,10 +93,10 @@ fn wait_until_reads_your_own_writes() {
     let error = refused(in_time(|| cache.wait_until(6, Duration::from_millis(5))), Code::FutureRevision);
     assert_eq!((error.asked(), error.current()), (6, 5));
     let other = cache.clone();
-    let waits = std::thread::spawn(move || other.wait_until(9, BOUND).unwrap().revision);
+    let waits = spawn(move || other.wait_until(9, BOUND).unwrap().revision);
     write(&mut writer, [7]);
     writer.progress(9).unwrap();
-    assert!(waits.join().unwrap() >= 9);
+    assert!(waits.end() >= 9);
 }
 
 #[test]
@@ -169,14 +169,14 @@ fn a_sleeping_consumer_is_woken_for_its_bookmark() {
     assert_eq!(lines(&marks.poll(10).unwrap()), ["4 BOOKMARK"]);
     assert!(begin.elapsed() < BOUND);
     // Asleep before there is anything.
-    let waits = std::thread::spawn(move || {
+    let waits = spawn(move || {
         let begin = Instant::now();
         assert!(marks.wait(BOUND).unwrap());
         (lines(&marks.poll(10).unwrap()), begin.elapsed())
     });
     until_asleep(&cache);
     writer.progress(8).unwrap();
-    let (shown, _) = waits.join().unwrap();
+    let (shown, _) = waits.end();
     assert_eq!(shown, ["8 BOOKMARK"]);
 }
 
@@ -231,10 +231,10 @@ fn a_wait_with_a_source_asks_it_at_once() {
     writer.attach(source.clone()).unwrap();
     writer.load(5, []).unwrap();
     let waits = cache.clone();
-    let waits = std::thread::spawn(move || waits.wait_until(8, BOUND).map(|position| position.revision));
+    let waits = spawn(move || waits.wait_until(8, BOUND).map(|position| position.revision));
     until("it is asked for", || writer.demand().progress_until > 0);
     assert!(source.0.load(SeqCst) > 0);
     assert_eq!(writer.demand().progress_until, 8);
     writer.progress(8).unwrap();
-    assert_eq!(waits.join().unwrap().unwrap(), 8);
+    assert_eq!(waits.end().unwrap(), 8);
 }

@@ -176,7 +176,7 @@ fn one_writer_lives_and_a_dropped_one_can_be_taken_again() {
     let mut live = cache.subscribe(Start::Now).open().unwrap();
     drop(writer);
     let other = cache.clone();
-    let next = std::thread::spawn(move || {
+    let next = spawn(move || {
         let mut writer = other.writer().unwrap();
         assert_eq!(writer.position(), other.position());
         assert_eq!(writer.get(b"/k").unwrap().value(), Some(&b"4"[..]));
@@ -184,7 +184,7 @@ fn one_writer_lives_and_a_dropped_one_can_be_taken_again() {
         write(&mut writer, [5]);
         writer
     });
-    let mut writer = next.join().unwrap();
+    let mut writer = next.end();
     refused(cache.clone().writer().map(|_| ()), Code::Busy);
     write(&mut writer, [6]);
     assert_eq!(drain(&mut live), ["5 MODIFIED /k=5", "6 MODIFIED /k=6"]);
@@ -304,10 +304,10 @@ fn what_users_keep_is_send_and_sync() {
 fn the_threads_of_the_core_are_named_and_take_no_signals() {
     let (cache, mut writer) = tiny();
     let mut one = cache.subscribe(Start::Now).open().unwrap();
-    let waits = std::thread::spawn(move || one.wait(BOUND));
+    let waits = spawn(move || one.wait(BOUND));
     until_asleep(&cache);
     write(&mut writer, 1..=300);
-    assert!(waits.join().unwrap().unwrap());
+    assert!(waits.end().unwrap());
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let status = task.unwrap().path().join("status");
