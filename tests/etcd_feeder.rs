@@ -329,7 +329,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
         ctl.txn((0..1000).map(|i| TxnOp::put(format!("/p/{i}"), [round; 1000], None)).collect());
     }
     let newest = ctl.revision();
-    let cache = Cache::builder("/p/").capacity(4096).build().unwrap();
+    let cache = Cache::builder("/p/").capacity(4096).expect_load(true).build().unwrap();
     let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
     // 20 MB that come in fragments; a connection cut on the way does not make it a listing.
     let proxy = Proxy::to(etcd.address());

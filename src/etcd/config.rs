@@ -138,7 +138,8 @@ impl FeederBuilder {
     }
 
     /// During the replay of [`FeederBuilder::start_revision`]: stay at most half a window ahead of
-    /// this subscription, so that it sees all of a history longer than the window.
+    /// this subscription, so that it sees all of a history longer than the window. It is opened
+    /// before the feeder starts, on a cache built with `expect_load`.
     pub fn pace(mut self, subscription: &Subscription) -> Self {
         self.pace = Some(subscription.pace());
         self
