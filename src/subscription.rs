@@ -675,6 +675,7 @@ impl Subscription {
                         if border.1 > 0 {
                             own.events.truncate(border.1);
                             (self.cursor, self.position) = (border.0, border.2);
+                            self.segment = border_segment;
                         } else if self.whole_revisions {
                             return Err(error);
                         } else {

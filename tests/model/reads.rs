@@ -57,7 +57,7 @@ pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, keys: &Keys, limit: u
 
 fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], keys: &Keys, limit: u32) {
     let get = cache.get_within(key, read, Duration::ZERO);
-    let limit = if limit % 3 == 0 { 0 } else { limit as usize % 5 + 1 };
+    let limit = if limit.is_multiple_of(3) { 0 } else { limit as usize % 5 + 1 };
     let list = cache.list_within(&keys.range(), read, limit, Duration::ZERO);
     let (found, asked) = match read {
         Read::Any => (Found::At(twin.events.len()), 0),

@@ -271,7 +271,7 @@ impl Sub {
     fn position_rule(&mut self, twin: &Twin) {
         let position = self.real.position();
         assert!(position >= self.seen, "the position went back: {:?} to {position:?}", self.seen);
-        assert_eq!(self.closer.position() <= position, true, "what others see is ahead");
+        assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
         let whole = twin.position_at(self.whole_seen);
         if matches!(self.phase, Phase::Live) && self.floor.is_none() {
@@ -384,6 +384,15 @@ impl Sub {
 
     fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
         let (found, at, stop) = self.pending(twin);
+        // The revision whose rest is lost: gathered whole it is not handed out at all.
+        let cut = found
+            .last()
+            .map(|last| twin.events[*last].rev)
+            .filter(|rev| matches!(stop, Some(Stop::Lapped)) && twin.events[at].rev == *rev);
+        let mut found = found;
+        if self.options.whole && cut.is_some() {
+            found.retain(|at| Some(twin.events[*at].rev) != cut);
+        }
         let (stop, found) = if self.stopped.is_some() { (Some(Stop::Lapped), Vec::new()) } else { (stop, found) };
         if found.is_empty() {
             let lagged = answer.as_ref().is_err_and(|error| error.code() == Code::Lagged);
@@ -421,7 +430,7 @@ impl Sub {
             assert_eq!(event.sequence(), expected.seq);
         }
         self.floor = None;
-        self.check_border(twin, max, &batch, &found);
+        self.check_border(twin, max, &batch, &found, cut);
         assert_eq!(batch.position(), self.real.position());
         let last = found[batch.len() - 1];
         let looked = found.get(batch.len()).copied();
@@ -450,11 +459,12 @@ impl Sub {
     }
 
     /// Where a batch may end.
-    fn check_border(&self, twin: &Twin, max: usize, batch: &Batch, found: &[usize]) {
+    fn check_border(&self, twin: &Twin, max: usize, batch: &Batch, found: &[usize], cut: Option<usize>) {
         let last = &twin.events[found[batch.len() - 1]];
         let rev = &twin.revs[last.rev];
         let inside = found.get(batch.len()).is_some_and(|next| twin.events[*next].rev == last.rev)
-            || (self.views() && !last.last);
+            || (self.views() && !last.last)
+            || cut == Some(last.rev);
         assert_eq!(batch.continues(), inside, "CONTINUES where the batch ends with {last:?}");
         let of_this = found.iter().filter(|at| twin.events[**at].rev == last.rev).count();
         if inside {
