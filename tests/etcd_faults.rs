@@ -475,6 +475,39 @@ fn a_frozen_server_makes_the_cache_stale_and_comes_back() {
 }
 
 #[test]
+fn a_member_without_a_leader_makes_the_cache_stale_and_loses_nothing() {
+    let members = Etcd::cluster();
+    let ctl = members[0].ctl();
+    ctl.put("/x/n", "0");
+    let (cache, feeder) = follow(feeder(&members[0].url()), "/x/");
+    let recorder = Recorder::start(&cache, Start::Now);
+    let mut revisions = vec![ctl.put("/x/n", "1")];
+    // The member goes on, and answers, but it cannot know what is new.
+    members[1].freeze();
+    members[2].freeze();
+    wait_for("stale", || matches!(cache.status().state, State::Stale { .. }));
+    assert_eq!(value(&cache, "/x/n").as_deref(), Some(&b"1"[..]));
+    members[1].thaw();
+    members[2].thaw();
+    wait_for("ready", || cache.status().state == State::Ready);
+    // Writes are refused until there is a leader again.
+    wait_for("a write", || match ctl.attempt(async |mut client| client.put("/x/n", "2", None).await) {
+        Ok(done) => {
+            revisions.push(done.header().unwrap().revision() as u64);
+            true
+        }
+        Err(_) => false,
+    });
+    let last = *revisions.last().unwrap();
+    let seen = recorder.until("the last event", |seen| seen.revision == last);
+    // One that was refused may have been done all the same.
+    let all: Vec<u64> = (revisions[0]..=last).collect();
+    assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), all);
+    assert_same(&cache, &ctl);
+    assert_eq!(resyncs(&feeder), 0, "{:?}", feeder.counters());
+}
+
+#[test]
 fn a_dead_endpoint_among_good_ones_is_no_matter() {
     let etcd = Etcd::start();
     let dead = Etcd::absent();

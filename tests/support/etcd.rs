@@ -101,7 +101,32 @@ impl Etcd {
         panic!("etcd did not start again: {}", self.last_words());
     }
 
+    /// Three members of one cluster.
+    pub(crate) fn cluster() -> Vec<Etcd> {
+        for _ in 0..10 {
+            let mut members: Vec<Etcd> = (0..3).map(|_| Etcd::absent()).collect();
+            let peer = |(i, member): (usize, &Etcd)| format!("s{i}=http://127.0.0.1:{}", member.ports[1].number);
+            let peers = members.iter().enumerate().map(peer).collect::<Vec<_>>().join(",");
+            for (i, member) in members.iter_mut().enumerate() {
+                // The last of an option counts. Elections need more time than a member alone.
+                let more = ["--name", &format!("s{i}"), "--initial-cluster", &peers];
+                let slower = ["--heartbeat-interval", "50", "--election-timeout", "500"];
+                member.extra = [&more[..], &slower].concat().into_iter().map(str::to_owned).collect();
+                member.spawn();
+            }
+            if members.iter_mut().all(Etcd::comes_up) {
+                return members;
+            }
+        }
+        panic!("no cluster came up");
+    }
+
     fn try_launch(&mut self) -> bool {
+        self.spawn();
+        self.comes_up()
+    }
+
+    fn spawn(&mut self) {
         let [client_port, peer, metrics] = self.ports.each_ref().map(|port| port.number);
         let peer = format!("http://127.0.0.1:{peer}");
         let client = format!("{}://127.0.0.1:{client_port}", if self.tls.is_some() { "https" } else { "http" });
@@ -133,6 +158,11 @@ impl Etcd {
             }
         }
         self.child = Some(command.spawn().expect("etcd runs"));
+    }
+
+    /// Waits until it serves; false if it ended instead.
+    fn comes_up(&mut self) -> bool {
+        let [client_port, _, metrics] = self.ports.each_ref().map(|port| port.number);
         let mut exited = false;
         wait_for("etcd is healthy", || {
             let child = self.child.as_mut().expect("spawned");
