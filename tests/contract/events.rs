@@ -20,6 +20,7 @@ fn put_of_an_absent_key_is_added_of_a_present_modified_and_delete_deleted() {
     assert_eq!(lines(&batch), ["2 ADDED /a=one", "4 MODIFIED /a=two", "6 DELETED /a was two", "8 ADDED /a=three"]);
     let before: Vec<Option<String>> = batch.into_iter().map(|event| event.prev_value().map(text)).collect();
     assert_eq!(before, [None, Some("one".into()), Some("two".into()), None], "a key that comes back has none");
+    assert!(batch.events()[0].prev().is_none() && batch.events()[3].prev().is_none());
     let numbers: Vec<_> = batch.into_iter().map(|e| (e.create_revision(), e.mod_revision(), e.version())).collect();
     assert_eq!(numbers, [(2, 2, 1), (2, 4, 2), (2, 4, 2), (8, 8, 1)], "a deletion shows the last value's");
 }

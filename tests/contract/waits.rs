@@ -76,6 +76,25 @@ fn a_closer_ends_a_wait_at_once_and_what_was_published_is_handed_out() {
 }
 
 #[test]
+fn a_close_of_the_cache_ends_every_wait_at_once() {
+    let (cache, _writer) = embedded();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    let mut never = cache.subscribe(Start::StateAtLeast(9)).start_timeout(Duration::MAX).open().unwrap();
+    let (waits, reads) = (cache.clone(), cache.clone());
+    let sleepers = [
+        spawn(move || live.wait(Duration::MAX).map(|_| ())),
+        spawn(move || never.wait(Duration::MAX).and_then(|_| never.poll(1)).map(|_| ())),
+        spawn(move || waits.wait_until(9, Duration::MAX).map(|_| ())),
+        spawn(move || reads.get_within("/k", Read::Exact(9), Duration::MAX).map(|_| ())),
+    ];
+    until("all sleep", || cache.stats().waiting == 4);
+    cache.close();
+    for sleeper in sleepers {
+        refused(sleeper.end(), Code::Closed);
+    }
+}
+
+#[test]
 fn poll_with_a_maximum_of_zero_is_an_invalid_argument() {
     let (cache, mut writer) = embedded();
     let mut live = cache.subscribe(Start::Now).open().unwrap();

@@ -32,6 +32,10 @@ impl Task {
         Task { name: name.into(), thread: thread.unwrap(), ended }
     }
 
+    pub fn is_over(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     pub fn join(self) {
         if self.ended.recv_timeout(2 * BOUND) == Err(mpsc::RecvTimeoutError::Timeout) {
             panic!("{} hangs", self.name);

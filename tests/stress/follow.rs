@@ -289,6 +289,7 @@ impl Follower {
                 assert_eq!(event.value(), (!gone).then(|| value.bytes()), "{}", place());
                 let before = (!visit.is_multiple_of(4)).then(|| Value::of(key, visit - 1));
                 assert_eq!(event.prev_value(), before.as_ref().map(Value::bytes), "{}", place());
+                assert_eq!(event.prev().is_some(), before.is_some(), "{}", place());
                 let numbers = (event.create_revision(), event.mod_revision(), event.version());
                 assert_eq!(numbers, self.plan.numbers(key, visit - usize::from(gone)), "{}", place());
             }

@@ -210,8 +210,6 @@ impl World {
         let wishes = [Keys::All, Keys::Prefix("/s/b/"), Keys::Path("/s/b"), Keys::One(0), Keys::One(3), Keys::One(100)];
         let mut followers: Vec<Follower> =
             (0..16).map(|tag| self.open(Wish::of(wishes[tag % wishes.len()].clone()), Start::State)).collect();
-        // Armed, and not taken since.
-        let mut armed = vec![true; followers.len()];
         for (tag, follower) in (0..).zip(&mut followers) {
             set.add(&mut follower.subscription, tag).unwrap();
             follower.subscription.arm().unwrap();
@@ -220,25 +218,27 @@ impl World {
             if followers.iter_mut().all(Follower::is_done) {
                 break;
             }
-            let mut tags = [0; 3];
-            let mut taken = set.take(&mut tags);
-            if taken == 0 {
-                if mix(self.plan.seed ^ seat, turn).is_multiple_of(2) {
-                    assert!(set.wait(BOUND), "nothing within {BOUND:?} {:?}", self.plan);
-                } else if !set.arm() {
-                    wait_for_descriptor(&set, "wake set");
-                }
-                taken = set.take(&mut tags);
+            if mix(self.plan.seed ^ seat, turn).is_multiple_of(2) {
+                assert!(set.wait(BOUND), "nothing within {BOUND:?} {:?}", self.plan);
+            } else if !set.arm() {
+                wait_for_descriptor(&set, "wake set");
             }
-            for tag in &tags[..taken] {
-                let at = *tag as usize;
-                assert!(std::mem::take(&mut armed[at]), "tag {tag} twice for one arming {:?}", self.plan);
-                while self.turn(&mut followers[at], 64).0 {}
-                let follower = &mut followers[at];
+            // Nobody is armed meanwhile: none is listed twice.
+            let mut listed = Vec::new();
+            let mut tags = [0; 3];
+            while let taken @ 1.. = set.take(&mut tags) {
+                listed.extend_from_slice(&tags[..taken]);
+            }
+            for (at, tag) in listed.iter().enumerate() {
+                assert!(!listed[..at].contains(tag), "tag {tag} twice for one arming: {listed:?} {:?}", self.plan);
+                let follower = &mut followers[*tag as usize];
+                while self.turn(follower, 64).0 {}
+            }
+            for tag in listed {
+                let follower = &mut followers[tag as usize];
                 // One that began again is another subscription.
-                set.add(&mut follower.subscription, *tag).unwrap();
+                set.add(&mut follower.subscription, tag).unwrap();
                 follower.subscription.arm().unwrap();
-                armed[at] = true;
             }
         }
         followers.into_iter().for_each(|follower| self.park(follower));
