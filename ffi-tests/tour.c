@@ -340,6 +340,32 @@ static void test_load_resync_compact(void)
     watchcore_cache_free(cache);
 }
 
+/* The same revision of two histories: the epoch tells them apart. */
+static void test_epochs(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_change one = put("/a", "1");
+    uint64_t position = 0, old_epoch = 0, epoch = 0;
+    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
+    CHECK_OK(watchcore_cache_wait_until(cache, 9, 0, NULL, &old_epoch, &error));
+    CHECK_OK(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_HISTORY_RESET, &position, &epoch, &error));
+    CHECK(position == 5 && epoch == old_epoch + 1);
+    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
+    options.start = WATCHCORE_START_AFTER;
+    options.revision = 9;
+    options.epoch = old_epoch;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK(error.asked == 9 && error.current == 9);
+    options.epoch = epoch;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 static void test_every_byte_may_be_in_a_key(void)
 {
     watchcore_writer *writer = NULL;
@@ -355,6 +381,38 @@ static void test_every_byte_may_be_in_a_key(void)
     watchcore_key_value_release(answer.kv);
     CHECK_OK(watchcore_cache_get(cache, "/", 1, NULL, &answer, &error));
     CHECK(answer.found == 0);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* A revision is cut where the asked maximum is smaller, and the batch says so; or never, if asked. */
+static void test_whole_revisions(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *parts = NULL, *whole = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change changes[3];
+    changes[0] = put("/a", "1");
+    changes[1] = put("/b", "1");
+    changes[2] = put("/c", "1");
+    options.start = WATCHCORE_START_NOW;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &parts, &error));
+    options.whole_revisions = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &whole, &error));
+    CHECK_OK(watchcore_writer_apply(writer, 7, changes, 3, &error));
+    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
+    CHECK(batch.count == 2 && batch.flags == WATCHCORE_CONTINUES && batch.position == 0);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
+    CHECK(batch.count == 1 && batch.flags == 0 && batch.position == 7);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_poll(whole, 2, &batch, &error));
+    CHECK(batch.count == 3 && batch.flags == 0 && batch.position == 7);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(parts);
+    watchcore_subscription_free(whole);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
 }
@@ -419,7 +477,9 @@ int main(void)
     RUN(test_starts_and_filters);
     RUN(test_reads);
     RUN(test_load_resync_compact);
+    RUN(test_epochs);
     RUN(test_every_byte_may_be_in_a_key);
+    RUN(test_whole_revisions);
     RUN(test_many_events_in_order);
     RUN(test_log_function_can_be_set_and_taken_away);
     return check_finish("tour");
