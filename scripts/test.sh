@@ -68,6 +68,12 @@ step_loom() {
     "${loom_command[@]}"
 }
 
+# Wake sets with a pipe, as where there is no eventfd. A cfg is another build: own directory.
+step_pipe() {
+    RUSTFLAGS="${RUSTFLAGS:-} --cfg watchcore_pipe" cargo test --no-default-features --features async \
+        --target-dir target/pipe --lib --test contract --test stress --test stream
+}
+
 step_lib() { make lib; }
 step_lib-test() { make lib-test; }
 step_c() { make -C ffi-tests NO_BUILD=1; }
@@ -189,6 +195,7 @@ if wants rust; then
     step no-features
     step rust
     step doc
+    step pipe
 fi
 if wants loom; then
     step loom
