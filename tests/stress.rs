@@ -354,11 +354,11 @@ enum Kept {
     Page(Page),
 }
 
-/// 10,000 objects from the initial state into the live stream while the writer goes on.
+/// 100,000 objects from the initial state into the live stream while the writer goes on.
 #[test]
 fn the_initial_state_joins_the_live_stream_without_a_gap() {
-    const OBJECTS: u64 = 10_000;
-    const CHANGES: u64 = 20_000;
+    const OBJECTS: u64 = 100_000;
+    const CHANGES: u64 = 40_000;
     let cache = Cache::builder("/").expect_load(true).build().unwrap();
     let names: Arc<Vec<String>> = Arc::new((0..OBJECTS).map(|key| format!("/o/{key:06}")).collect());
     let mut writer = cache.writer().unwrap();
