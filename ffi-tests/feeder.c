@@ -47,6 +47,7 @@ static void test_bad_options(void)
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = embedded(NULL);
     watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
     watchcore_feeder *feeder = NULL;
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, NULL, &feeder, &error));
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
@@ -71,6 +72,12 @@ static void test_bad_options(void)
     CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
     CHECK(feeder == NULL);
     watchcore_writer_free(writer);
+    /* A subscription of the cache that was ready, and empty, would miss the listing. */
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(feeder == NULL && strstr(error.message, "expect_load") != NULL);
+    watchcore_subscription_free(subscription);
+    CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error)); /* it is as it was */
     watchcore_cache_free(cache);
 }
 

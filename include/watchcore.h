@@ -837,7 +837,8 @@ void watchcore_writer_free(struct watchcore_writer *writer);
 // the cache is ready when its first listing is published. A server that is out of reach is no error here: the
 // feeder tries again, watchcore_cache_status says how it goes.
 // `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer), CLOSED, UNSUPPORTED (built without etcd).
+// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+// subscriptions, which would miss the listing), CLOSED, UNSUPPORTED (built without etcd).
 int32_t watchcore_feeder_start(const struct watchcore_cache *cache,
                                const struct watchcore_etcd_options *options,
                                struct watchcore_feeder **feeder,

@@ -164,7 +164,8 @@ unsafe impl Sized32 for watchcore_counters {
 /// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
 /// feeder tries again, watchcore_cache_status says how it goes.
 /// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer), CLOSED, UNSUPPORTED (built without etcd).
+/// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+/// subscriptions, which would miss the listing), CLOSED, UNSUPPORTED (built without etcd).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_start(
     cache: *const watchcore_cache,
