@@ -371,12 +371,27 @@ impl Watched for Inner {
     }
 }
 
+/// Caches whose memory was not given back yet.
+static LIVING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+/// How many caches of this process still have memory: one that was dropped may be with the notifier
+/// or the reclaimer for a moment.
+pub(crate) fn living() -> usize {
+    LIVING.load(Relaxed)
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
-        if let Some(core) = core {
-            if reclaim::on_reclaimer() { core.destroy() } else { reclaim::free(Box::new(move || core.destroy())) }
-        }
+        let root = std::mem::replace(&mut self.root, Published::new(Index::default()));
+        let last = move || {
+            drop(root);
+            if let Some(core) = core {
+                core.destroy();
+            }
+            LIVING.fetch_sub(1, Relaxed);
+        };
+        if reclaim::on_reclaimer() { last() } else { reclaim::free(Box::new(last)) }
     }
 }
 
@@ -587,6 +602,7 @@ impl Builder {
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
         });
+        LIVING.fetch_add(1, Relaxed);
         Ok(Cache { _handle: Arc::new(Handle(inner.clone())), inner })
     }
 }

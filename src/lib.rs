@@ -80,3 +80,9 @@ pub use writer::{Change, Demand, Record, Writer};
 pub fn quiesce(bound: std::time::Duration) -> bool {
     reclaim::quiesce(bound)
 }
+
+/// Caches that have not given all their memory back. For tests.
+#[doc(hidden)]
+pub fn living_caches() -> usize {
+    cache::living()
+}

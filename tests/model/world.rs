@@ -10,6 +10,9 @@ use watchcore::{
     Batch, Cache, Change, Code, Event, Kind, Position, Record, ResyncReason, Snapshot, Start, Subscription, Writer,
 };
 
+/// A put of a value (with numbers of its own, or without), or a delete.
+type Changes = Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>;
+
 pub const KEYS: [&[u8]; 12] = [
     b"/a",
     b"/a/foo",
@@ -131,7 +134,7 @@ impl World {
     }
 
     /// Applies changes of distinct keys: `None` deletes.
-    fn apply(&mut self, revision: u64, changes: Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>) {
+    fn apply(&mut self, revision: u64, changes: Changes) {
         if !self.twin.loaded {
             let error = self.writer().apply(revision, [Change::put("/a", "x")]).unwrap_err();
             assert_eq!(error.code(), Code::NotReady);
@@ -209,9 +212,9 @@ impl World {
     }
 
     /// Distinct keys out of dice, and what becomes of them.
-    fn draw(&mut self, dice: &[(u32, u32, u32)], revision: u64) -> Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)> {
+    fn draw(&mut self, dice: &[(u32, u32, u32)], revision: u64) -> Changes {
         let state = self.twin.state();
-        let mut changes: Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)> = Vec::new();
+        let mut changes: Changes = Vec::new();
         for (key, verb, value) in dice {
             let key = key_of(*key);
             if changes.iter().any(|(other, _)| *other == key) {
@@ -262,7 +265,7 @@ impl World {
 
     fn resync(&mut self, reason: ResyncReason, to: u64, state: BTreeMap<Vec<u8>, Kv>) {
         let mut records = records(&state);
-        if to % 2 == 0 {
+        if to.is_multiple_of(2) {
             records.reverse();
         }
         let position = self.writer.as_mut().unwrap().resync(to, records, reason).unwrap();
@@ -447,9 +450,9 @@ impl World {
             start,
             filter: filter_of(filter),
             epoch,
-            bookmarks: options % 4 == 0,
-            whole: options / 4 % 4 == 0,
-            stop_on_resync: options / 16 % 8 == 0,
+            bookmarks: options.is_multiple_of(4),
+            whole: (options / 4).is_multiple_of(4),
+            stop_on_resync: (options / 16).is_multiple_of(8),
         }
     }
 
