@@ -48,10 +48,10 @@ fn apply(c: &mut Criterion) {
     group.finish();
 }
 
-/// Delivery: 2048 published events are read by one consumer; events and versions (0.4 MB) fit the
+/// Delivery: 1024 published events are read by one consumer; events and versions (0.2 MB) fit the
 /// second-level cache.
 fn poll(c: &mut Criterion) {
-    const EVENTS: u64 = 2048;
+    const EVENTS: u64 = 1024;
     let (cache, mut writer, mut revision, keys) = filled(1000);
     for round in 0..EVENTS {
         revision += 1;
