@@ -165,5 +165,21 @@ fn wake(c: &mut Criterion) {
     consumer.join().expect("ends");
 }
 
-criterion_group!(benches, append, apply, poll, reads, wake);
+/// What two threads pay to wake each other by channels, there and back: the yardstick of `wake`,
+/// which has one thread more on the way.
+fn channels(c: &mut Criterion) {
+    let (ask, asked) = std::sync::mpsc::channel::<u64>();
+    let (answer, answered) = std::sync::mpsc::channel();
+    let other = std::thread::spawn(move || asked.iter().for_each(|one| drop(answer.send(one))));
+    c.bench_function("wake/two channels, there and back", |b| {
+        b.iter(|| {
+            ask.send(1).expect("is there");
+            answered.recv().expect("answers")
+        });
+    });
+    drop(ask);
+    other.join().expect("ends");
+}
+
+criterion_group!(benches, append, apply, poll, reads, wake, channels);
 criterion_main!(benches);
