@@ -170,7 +170,7 @@ fn wake(c: &mut Criterion) {
 fn channels(c: &mut Criterion) {
     let (ask, asked) = std::sync::mpsc::channel::<u64>();
     let (answer, answered) = std::sync::mpsc::channel();
-    let other = std::thread::spawn(move || asked.iter().for_each(|one| drop(answer.send(one))));
+    let other = std::thread::spawn(move || asked.iter().for_each(|one| answer.send(one).expect("waits for it")));
     c.bench_function("wake/two channels, there and back", |b| {
         b.iter(|| {
             ask.send(1).expect("is there");
