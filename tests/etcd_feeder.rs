@@ -344,7 +344,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
         assert!(subscription.wait(BOUND).unwrap(), "events come");
         let batch = subscription.poll(100).expect("nothing is lost");
         revisions.extend(batch.events().iter().map(|event| event.revision()));
-        // A slow reader: the feeder has to wait for it.
+        // A slow reader, so that the feeder has to wait for it; nothing is expected of the time.
         std::thread::sleep(Duration::from_micros(500));
     }
     let expected: Vec<u64> = (first + 1..=newest).flat_map(|revision| [revision; 1000]).collect();
