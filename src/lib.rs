@@ -65,6 +65,7 @@ pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats,
 pub use error::{Code, Error, Result};
 pub use event::{Event, Kind, Phase, Position, Resync, ResyncReason, flags};
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, Waiter, Want};
+pub use route::attribute::{Attribute, Labels};
 pub use route::filter::Range;
 pub use store::snapshot::Snapshot;
 pub use store::version::{KeyValue, KeyValueRef};
