@@ -1,11 +1,11 @@
-//! Routing: which events a subscription is given.
+//! Routing: which events a subscription is given, and how it finds them.
 
-#[allow(dead_code)]
 pub(crate) mod attribute;
+pub(crate) mod bucket;
 pub(crate) mod filter;
-#[allow(dead_code)]
+pub(crate) mod index;
 mod json;
-#[allow(dead_code)]
+pub(crate) mod matcher;
 mod protobuf;
-#[allow(dead_code)]
 pub(crate) mod selector;
+pub(crate) mod summary;
