@@ -222,6 +222,9 @@ impl<'a> Feed<'a> {
             Err(failure) => return Err(self.of_listing(failure, at, url).await),
         };
         let revision = listing.revision;
+        let cluster = listing.header.cluster;
+        self.report.cluster_id = cluster;
+        self.report.member_id = listing.header.member;
         match need {
             Need::Resync(wanted) => {
                 let reset = self
@@ -238,16 +241,17 @@ impl<'a> Feed<'a> {
                 // Another one before any progress has to wait.
                 self.listings_in_a_row.next();
             }
-            _ => self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?,
+            _ => {
+                // Before it shows: continue tokens of the listing carry the cluster.
+                self.report();
+                self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?;
+            }
         }
         tracing::info!(endpoint = url, revision, keys = listing.count, elapsed = ?started.elapsed(), "listed");
         self.owed = None;
         self.newest_seen = listing.header.revision.max(revision);
         let replay_until = if at.is_some() { listing.header.revision } else { 0 };
         let newest = listing.newest().cloned();
-        let cluster = listing.header.cluster;
-        self.report.cluster_id = cluster;
-        self.report.member_id = listing.header.member;
         self.resume = Some(Resume::listed(revision, cluster, listing.count, newest, replay_until));
         self.report();
         Ok(())
