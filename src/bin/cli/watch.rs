@@ -56,6 +56,8 @@ struct Plan {
     count: Option<u64>,
     bookmarks: bool,
     lag: OnLag,
+    /// The state comes first.
+    state: bool,
 }
 
 pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
@@ -127,7 +129,8 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
 
 /// The subscriptions, all alike.
 fn open(watch: &Watch, cache: &Cache, start: Start, timeout: Duration) -> Result<Vec<Follower>, Stop> {
-    let plan = Plan { until: watch.until, count: watch.count, bookmarks: watch.bookmarks, lag: watch.lag };
+    let state = matches!(start, Start::State | Start::StateAtLeast(_));
+    let plan = Plan { until: watch.until, count: watch.count, bookmarks: watch.bookmarks, lag: watch.lag, state };
     let one = |number| {
         let mut builder = cache.subscribe(start).filter(watch.filter.clone()).on_lag(watch.lag).start_timeout(timeout);
         builder = builder.bookmarks(watch.bookmarks || watch.until.is_some()).bookmark_interval(BOOKMARKS);
@@ -194,10 +197,13 @@ impl Follower {
                 totals.lagged.fetch_add(1, Ordering::Relaxed);
                 out.lagged(&error)?;
                 out.flush()?;
+                if self.view.plan.lag == OnLag::Stop {
+                    return Err(error.into());
+                }
                 self.lagged = Some(error.into());
                 return Ok(Outcome::Something);
             }
-            // What follows a loss under `stop`, and under `skip` a loss in the initial state.
+            // Nothing can follow a loss in the initial state under `skip`.
             Err(error) if error.code() == Code::Closed => {
                 return Err(self.lagged.take().unwrap_or_else(|| error.into()).into());
             }
@@ -350,12 +356,14 @@ struct View {
     plan: Plan,
     /// Event lines so far.
     lines: u64,
+    /// The end of the initial state is still to come.
+    initial: bool,
     last_bookmark: (u64, Instant),
 }
 
 impl View {
     fn new(plan: Plan) -> View {
-        View { plan, lines: 0, last_bookmark: (0, Instant::now()) }
+        View { plan, lines: 0, initial: plan.state, last_bookmark: (0, Instant::now()) }
     }
 
     fn bookmark(&mut self, revision: u64, out: &mut Output) -> Result<(), Stop> {
@@ -395,6 +403,7 @@ impl View {
     fn event(&mut self, event: &Event, totals: &Totals, out: &mut Output) -> Result<bool, Stop> {
         if event.ends_initial_state() {
             let revision = event.revision();
+            self.initial = false;
             self.last_bookmark = (revision, Instant::now());
             out.bookmark(revision, true)?;
             return Ok(false);
@@ -403,7 +412,7 @@ impl View {
             self.other_bookmark(event.revision(), out)?;
             return Ok(false);
         }
-        if !event.is_initial_state()
+        if !self.initial
             && let Some(until) = self.plan.until.filter(|until| event.revision() > *until)
         {
             return self.beyond(event, until);
@@ -462,7 +471,7 @@ mod tests {
         };
         let shared = Shared::default();
         let mut out = Output::to(Format::Json, shared.clone());
-        let plan = Plan { until: None, count: None, bookmarks: true, lag: OnLag::Stop };
+        let plan = Plan { until: None, count: None, bookmarks: true, lag: OnLag::Stop, state: false };
         let mut view = View::new(plan);
         let mut marks = Vec::new();
         for (most, is_due) in [(20, true), (10, false), (20, true), (10, true), (30, true)] {
