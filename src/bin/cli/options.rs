@@ -24,7 +24,7 @@ pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
     max_term_width = 110
 )]
 pub(crate) struct CommandLine {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Options of every command")]
     common: Common,
     #[command(subcommand)]
     command: Command,
