@@ -417,6 +417,24 @@ mod tests {
     }
 
     #[test]
+    fn one_key_alone_lies_in_the_prefix() {
+        for (key, holds) in [("/a/x", true), ("/a/", true), ("/a", false), ("/b/x", false), ("", false)] {
+            for prefix in ["/a/", ""] {
+                let cache = crate::Cache::builder(prefix).expect_load(true).build().unwrap();
+                let builder = FeederBuilder::new(vec!["http://127.0.0.1:1".into()]).only_key(key);
+                match builder.start(cache.writer().unwrap()) {
+                    Ok(_) => assert!(holds || (prefix.is_empty() && !key.is_empty()), "{key:?} in {prefix:?}"),
+                    Err(error) => {
+                        assert!(key.is_empty() || (!holds && !prefix.is_empty()), "{key:?} in {prefix:?}: {error}");
+                        assert_eq!(error.code(), Code::InvalidArgument);
+                        assert!(error.message().contains("in full"), "{error}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
     fn zeros_are_refused() {
         let new = || FeederBuilder::new(vec!["a".into()]);
         assert!(new().page_size(0).options.checked().is_err());
