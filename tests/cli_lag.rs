@@ -5,7 +5,7 @@ mod cli_support;
 mod support;
 
 use cli_support::{Ended, PATIENCE, Running, command, members, run};
-use etcd_client::TxnOp;
+use etcd_client::{DeleteOptions, TxnOp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
@@ -218,7 +218,8 @@ fn an_initial_state_that_is_lost_begins_again_or_ends() {
     }
     let endpoint = etcd.url();
     let last = 31 + 600;
-    let until = last.to_string();
+    // Below the revision of the state that is shown in the end.
+    let until = (31 + 300).to_string();
     let start = |policy| Stalled::start(&watch(&endpoint, &["--lag", policy, "--until-revision", &until]), |_| true);
     let watches = ["stop", "skip", "resnapshot", "conflate"].map(|policy| (policy, start(policy)));
     for number in 0..600 {
@@ -311,10 +312,24 @@ fn each_subscriber_prints_all_of_it_and_says_who_it_is() {
     }
     assert_eq!(ended.summed("events"), 4);
 
+    // A revision longer than any batch: its lines stand together.
+    let keys: Vec<String> = (0..3000).map(|number| format!("/a/many/{number:04}")).collect();
+    for some in keys.chunks(100) {
+        client.txn(some.iter().map(|key| TxnOp::put(key.as_str(), "1", None)).collect()); // 7 to 36
+    }
+    client.txn(vec![TxnOp::delete("/a/many/", Some(DeleteOptions::new().with_prefix()))]); // 37
+    let task = ["--subscribers", "2", "--start", "after:36", "--until-revision", "37"];
+    let deletion = run(&watch(&endpoint, &task)).is(0);
+    let whose: Vec<u64> =
+        deletion.lines().into_iter().map(|line| json(line)["subscriber"].as_u64().expect("a number")).collect();
+    assert_eq!(whose.len(), 6000);
+    assert_eq!(whose.windows(2).filter(|pair| pair[0] != pair[1]).count(), 1, "one after the other");
+
     // One is as without the option; people see whose a line is, too.
-    let one = run(&watch(&endpoint, &["--subscribers", "1", "--until-revision", "3"])).is(0);
+    let one = run(&watch(&endpoint, &["--subscribers", "1", "--until-revision", "3", "--key", "/a/x"])).is(0);
     assert!(!one.out.contains("subscriber"), "{one:?}");
-    let words = ["watch", "--prefix", "/a/", "--subscribers", "2", "--count", "1", "--etcd", &endpoint];
+    let words =
+        ["watch", "--prefix", "/a/", "--key", "/a/x", "--subscribers", "2", "--count", "1", "--etcd", &endpoint];
     let mut text: Vec<String> = run(&words).is(0).out.lines().map(str::to_owned).collect();
     text.sort_unstable();
     assert_eq!(text, ["[0] 6 ADDED /a/x 4", "[1] 6 ADDED /a/x 4"]);

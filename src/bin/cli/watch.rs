@@ -137,6 +137,8 @@ fn open(watch: &Watch, cache: &Cache, start: Start, timeout: Duration) -> Result
         if let Some(key) = &watch.key {
             builder = builder.key(key);
         }
+        // The lines of one revision stand together, whoever prints beside.
+        builder = builder.whole_revisions(watch.subscribers > 1);
         let number = (watch.subscribers > 1).then_some(number);
         Ok(Follower { subscription: builder.open()?, number, view: View::new(plan), lagged: None })
     };
