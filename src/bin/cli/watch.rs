@@ -493,6 +493,36 @@ mod tests {
     }
 
     #[test]
+    fn the_pacemaker_waits_for_whoever_is_behind() {
+        let cache = Cache::builder("/").build().expect("a cache");
+        let mut writer = cache.writer().expect("is free");
+        let now = || cache.subscribe(Start::Now).open().expect("opens");
+        let plan = Plan { until: None, count: None, bookmarks: false, lag: OnLag::Stop, state: false };
+        let mut followers = [0, 1].map(|number| Follower {
+            subscription: now(),
+            number: Some(number),
+            view: View::new(plan),
+            lagged: None,
+        });
+        let pacemaker = Pacemaker { subscription: now(), stride: 1 };
+        for revision in 1..=3 {
+            writer.apply(revision, [Change::put("/k", "v")]).expect("applies");
+        }
+        let step = |pacemaker: Option<Pacemaker>, followers: &[Follower]| pacemaker.expect("is kept").step(followers);
+        let (pacemaker, stepped) = step(Some(pacemaker), &followers);
+        assert!(stepped, "nobody is behind");
+        let (pacemaker, stepped) = step(pacemaker, &followers);
+        assert!(!stepped, "both are behind");
+        assert_eq!(followers[0].subscription.poll(9).expect("polls").len(), 3);
+        let (pacemaker, stepped) = step(pacemaker, &followers);
+        assert!(!stepped, "one is behind");
+        assert_eq!(followers[1].subscription.poll(1).expect("polls").len(), 1);
+        let (pacemaker, stepped) = step(pacemaker, &followers);
+        assert!(stepped);
+        assert_eq!(pacemaker.expect("is kept").subscription.position().revision, 2, "one step at a time");
+    }
+
+    #[test]
     fn the_summary_is_one_line_to_the_letter() {
         assert_eq!(
             summary(1000, Duration::from_millis(2500), 1, 2, 3),
