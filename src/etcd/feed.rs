@@ -225,6 +225,8 @@ impl<'a> Feed<'a> {
         let cluster = listing.header.cluster;
         self.report.cluster_id = cluster;
         self.report.member_id = listing.header.member;
+        // Before the listing shows: its continue tokens carry the cluster.
+        self.report();
         match need {
             Need::Resync(wanted) => {
                 let reset = self
@@ -241,11 +243,7 @@ impl<'a> Feed<'a> {
                 // Another one before any progress has to wait.
                 self.listings_in_a_row.next();
             }
-            _ => {
-                // Before it shows: continue tokens of the listing carry the cluster.
-                self.report();
-                self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?;
-            }
+            _ => self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?,
         }
         tracing::info!(endpoint = url, revision, keys = listing.count, elapsed = ?started.elapsed(), "listed");
         self.owed = None;
