@@ -12,7 +12,7 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | slot and links, then `newest` | `newest` after head, then slot and links | Release / Acquire: complete also where reached above the head |
-//! | `boundary`, then the answer | answer, then `boundary` | Release / Acquire |
+//! | the bucket with its boundary, in the answer | answer | `OnceLock` |
 //! | head; fence; `waiting` | `waiting.fetch_add`; fence; `newest` | SeqCst fences: one of the two sees the other |
 //!
 //! The list of requests is a lock that the writer only ever tries: it never waits for a subscriber
@@ -25,6 +25,8 @@ use crate::route::index::Indexes;
 use crate::store::index::KeyHash;
 use crate::store::version::KeyValue;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};
+#[cfg(loom)]
+use crate::sync::weak;
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -34,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Bucket {
     /// From 1; a link of 0 is none.
     id: u64,
-    boundary: AtomicU64,
+    boundary: u64,
     newest: AtomicU64,
     /// Parked subscriptions: each raises and lowers it itself.
     waiting: AtomicUsize,
@@ -51,9 +53,9 @@ impl Bucket {
         &self.name
     }
 
-    /// From here on every event is linked. Acquire: partner of the store in `answer`.
+    /// From here on every event is linked.
     pub(crate) fn boundary(&self) -> u64 {
-        self.boundary.load(ord!(BoundaryLoad, Acquire))
+        self.boundary
     }
 
     /// Sequence number of the newest event, 0 for none; to be loaded after head. Acquire: partner of
@@ -161,7 +163,7 @@ pub(crate) struct Router {
 }
 
 /// Fewer buckets than this are not swept.
-const FEW: usize = 64;
+const FEW: usize = if cfg!(loom) { 1 } else { 64 };
 
 impl Router {
     pub(crate) fn new(indexes: Arc<Indexes>, limit: usize) -> Router {
@@ -197,6 +199,8 @@ impl Router {
             }
             Err(_) => return,
         };
+        #[cfg(loom)]
+        let boundary = if weak::is(weak::Site::EarlyBoundary) { 0 } else { boundary };
         for request in asked {
             // Whoever asked is gone.
             if Arc::strong_count(&request) == 1 {
@@ -219,13 +223,11 @@ impl Router {
         }
         let bucket = Arc::new(Bucket {
             id: self.next_id,
-            boundary: AtomicU64::new(u64::MAX),
+            boundary,
             newest: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             name: name.into(),
         });
-        // Release: partner of `Bucket::boundary`: whoever sees it sees a bucket that is in the table.
-        bucket.boundary.store(boundary, ord!(Boundary, Release));
         self.next_id += 1;
         self.table.insert(Named(bucket.clone()));
         Some(bucket)
@@ -234,6 +236,10 @@ impl Router {
     /// Evicts the buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
     fn sweep(&mut self) {
         self.table.retain(|Named(bucket)| Arc::strong_count(bucket) > 1);
+        #[cfg(loom)]
+        if weak::is(weak::Site::EvictUsed) {
+            self.table.clear();
+        }
         if self.table.capacity() > 4 * self.table.len().max(FEW) {
             self.table.shrink_to(2 * self.table.len());
         }
