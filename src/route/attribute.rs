@@ -755,3 +755,18 @@ mod tests {
         }
     }
 }
+
+#[cfg(all(test, not(feature = "json")))]
+mod tests_without_json {
+    use super::*;
+
+    #[test]
+    fn pointers_name_the_feature_that_is_missing() {
+        let field = Attribute::json("node", "/spec/nodeName").expect_err("is unsupported");
+        let labels = Labels::json("/metadata/labels").expect_err("is unsupported");
+        for error in [field, labels] {
+            assert_eq!(error.code(), Code::Unsupported);
+            assert!(error.message().contains("feature json"), "{error}");
+        }
+    }
+}
