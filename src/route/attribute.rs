@@ -131,6 +131,7 @@ impl Attribute {
 
     /// What extraction does for each key and value. For benches.
     #[doc(hidden)]
+    #[allow(clippy::type_complexity)]
     pub fn extraction(
         fields: Vec<Attribute>,
         labels: Option<Labels>,
