@@ -29,7 +29,7 @@
 //! | pending, with close | `notifier_against_close` | the notifier's swap |
 //! | armed | `arm_against_publish` | step: drained after the look; the waiter's fence |
 //! | bucket.newest, links | `bucket_against_poll` | newest store; newest load |
-//! | boundary | `bucket_asked_for` | step: a boundary too low |
+//! | boundary | `bucket_asked_for` | answer store; answer load; step: a boundary too low |
 //! | fence; waiting, of a bucket | `bucket_wait_against_publish` | the writer's fence; the waiter's fence |
 //! | the same, where the notifier hands a waiter to its bucket | `bucket_handed_over` | the notifier's fence |
 //! | mark.newest | `mark_against_chain` | head store |
@@ -754,10 +754,14 @@ fn bucket_evicted(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = indexed(1);
         let mut subscription = chained(&cache, &mut writer, "/b");
-        let (writer, mut other) = race(writer, |writer| put(writer, 2, &["/c"]), move || {
-            let start = cache.subscribe(Start::After(1)).key("/c").open();
-            (Local::new(start.unwrap()), cache)
-        });
+        let (writer, mut other) = race(
+            writer,
+            |writer| put(writer, 2, &["/c"]),
+            move || {
+                let start = cache.subscribe(Start::After(1)).key("/c").open();
+                (Local::new(start.unwrap()), cache)
+            },
+        );
         let mut writer = writer;
         put(&mut writer, 3, &["/b", "/c"]);
         assert_eq!(read(&subscription.poll(8).unwrap()), [3], "its bucket is gone");
@@ -898,6 +902,8 @@ proof!(
 );
 proof!(
     bucket_asked_for, loom_bucket_asked_for,
+    loom_bucket_asked_for_weak_answer: Answer => "Causality violation",
+    loom_bucket_asked_for_weak_load: AnswerLoad => "Causality violation",
     loom_bucket_asked_for_early_boundary: EarlyBoundary => "an event below the boundary",
 );
 proof!(

@@ -652,6 +652,9 @@ impl Waiter {
         let closed = inner.is_closed();
         let ready = inner.is_ready();
         let position = inner.position();
+        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
+            self.follow_epoch(position)?;
+        }
         let holds = match self.want {
             Wanted::Ready => ready.then_some(position),
             Wanted::Revision(revision) => (ready && position.revision >= revision).then_some(position),
@@ -664,9 +667,6 @@ impl Waiter {
         }
         if closed {
             return Err(say::closed("wait on a cache"));
-        }
-        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
-            self.follow_epoch(position)?;
         }
         if !ready && lock(&inner.info).failed {
             return Err(inner.not_ready("wait on a cache"));

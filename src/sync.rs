@@ -90,6 +90,8 @@ pub(crate) mod weak {
         NotifierPending,
         BucketNewest,
         BucketNewestLoad,
+        Answer,
+        AnswerLoad,
         HandOver,
         /// Step: a bucket claims to be linked from the beginning.
         EarlyBoundary,

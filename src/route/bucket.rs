@@ -12,7 +12,7 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | slot and links, then `newest` | `newest` after head, then slot and links | Release / Acquire: complete also where reached above the head |
-//! | the bucket with its boundary, in the answer | answer | `OnceLock` |
+//! | the bucket with its boundary, then `answered` | `answered`, then the bucket | Release / Acquire |
 //! | head; fence; `waiting` | `waiting.fetch_add`; fence; `newest` | SeqCst fences: one of the two sees the other |
 //!
 //! The list of requests is a lock that the writer only ever tries: it never waits for a subscriber
@@ -24,9 +24,9 @@ use crate::log::segment::Segment;
 use crate::route::index::Indexes;
 use crate::store::index::KeyHash;
 use crate::store::version::KeyValue;
-use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};
 #[cfg(loom)]
 use crate::sync::weak;
+use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{Hash, Hasher};
@@ -85,13 +85,15 @@ impl std::fmt::Debug for Bucket {
 #[derive(Debug)]
 pub(crate) struct Request {
     name: Box<[u8]>,
+    answered: AtomicBool,
     answer: OnceLock<Option<Arc<Bucket>>>,
 }
 
 impl Request {
     /// What the writer answered: `None` not yet; `Some(None)`: the table is full, scan.
     pub(crate) fn answer(&self) -> Option<&Option<Arc<Bucket>>> {
-        self.answer.get()
+        // Acquire: partner of the store in `take_requests`.
+        if self.answered.load(ord!(AnswerLoad, Acquire)) { self.answer.get() } else { None }
     }
 }
 
@@ -113,7 +115,7 @@ impl Default for Flag {
 
 impl Requests {
     pub(crate) fn ask(&self, name: Box<[u8]>) -> Arc<Request> {
-        let request = Arc::new(Request { name, answer: OnceLock::new() });
+        let request = Arc::new(Request { name, answered: AtomicBool::new(false), answer: OnceLock::new() });
         lock(&self.list).push(request.clone());
         // Release: partner of the load in `take_requests`; late is only later.
         self.some.0.store(true, Release);
@@ -208,6 +210,8 @@ impl Router {
             }
             let bucket = self.bucket(&request.name, boundary);
             let _ = request.answer.set(bucket);
+            // Release: partner of the load in `answer`.
+            request.answered.store(true, ord!(Answer, Release));
         }
     }
 

@@ -59,6 +59,11 @@ impl Matcher {
         self.range.is_none() && self.kinds & CHANGES == CHANGES && !self.raw && self.looks_at_keys_only()
     }
 
+    /// The same without its mask of kinds, where it has one.
+    pub(crate) fn unmasked(&self) -> Option<Matcher> {
+        (self.kinds & CHANGES != CHANGES).then(|| Matcher { kinds: CHANGES, ..self.clone() })
+    }
+
     /// Whether a key-value matches by its key alone.
     #[inline]
     pub(crate) fn looks_at_keys_only(&self) -> bool {

@@ -410,7 +410,11 @@ impl Subscription {
         if replaced {
             return Err(say::future("subscribe after", floor.revision, present.listing).into());
         }
-        self.position.epoch = history.at(oldest).epoch;
+        let epoch = history.at(oldest).epoch;
+        if self.stop_on_resync && epoch != self.position.epoch {
+            return Err(resynced(present.listing, "before its start", self.position).into());
+        }
+        self.position.epoch = epoch;
         self.cursor = oldest;
         drop(pin);
         if !self.remember(oldest) {

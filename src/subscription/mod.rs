@@ -123,6 +123,8 @@ type Step<T> = std::result::Result<T, Halt>;
 pub struct Subscription {
     inner: Arc<Inner>,
     matcher: Arc<Matcher>,
+    /// What wakes it: more than what is shown, where kinds are masked and yet remembered.
+    wakes: Arc<Matcher>,
     shared: Arc<Shared>,
     options: Box<Options>,
     phase: Phase,
@@ -445,6 +447,11 @@ impl Subscription {
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
                 self.floor = None;
+                if self.stop_on_resync && loss.before.epoch != self.position.epoch {
+                    // The bracket was lost, too.
+                    let resynced = live::resynced(loss.current, "while events were lost", self.position);
+                    self.failure = Some(Box::new(Halt::Over(resynced)));
+                }
                 self.cursor = loss.seq;
                 self.position = loss.before;
             }

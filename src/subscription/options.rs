@@ -220,10 +220,12 @@ impl SubscribeBuilder {
             return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
         }
         let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
+        let wakes = if self.on_lag.remembers() { matcher.unmasked() } else { None };
         let limited = self.options.max_lag_events != u64::MAX || self.options.max_lag_age != Duration::MAX;
         let shared = Arc::new(Shared::new(inner.clone(), &self.options));
         let mut subscription = Subscription {
             plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
+            wakes: wakes.map_or_else(|| matcher.clone(), Arc::new),
             matcher,
             shared,
             phase: Phase::Unready,

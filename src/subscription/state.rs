@@ -157,12 +157,10 @@ impl Subscription {
     pub(super) fn note(&mut self, kind: Kind, event: &Event) {
         let Some(shown) = &mut self.shown else { return };
         match kind {
-            Kind::Added | Kind::Modified => {
-                if !shown.has(event.key()) {
-                    let pin = reclaim::pin();
-                    let slot = self.inner.root.load(&pin).get(event.key());
-                    shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
-                }
+            Kind::Added | Kind::Modified if !shown.has(event.key()) => {
+                let pin = reclaim::pin();
+                let slot = self.inner.root.load(&pin).get(event.key());
+                shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
             }
             Kind::Deleted => shown.remove(event.key()),
             _ => {}
@@ -288,13 +286,13 @@ impl Subscription {
                         own.events.push(self.bracket(&catch, End::End));
                     }
                     if !catch.initial {
-                        return Ok(self.caught(catch, own));
+                        return Ok(self.caught(&catch, own));
                     }
                     catch.stage = Stage::Mark;
                 }
                 Stage::Mark => {
                     own.events.push(Event::mark(Kind::Bookmark, catch.at.revision, flags::INITIAL_STATE_END));
-                    return Ok(self.caught(catch, own));
+                    return Ok(self.caught(&catch, own));
                 }
             }
             if lost {
@@ -309,7 +307,7 @@ impl Subscription {
         Ok(Batch::own(own, true, self.position))
     }
 
-    fn caught(&mut self, catch: Box<CatchUp>, own: Own) -> Batch {
+    fn caught(&mut self, catch: &CatchUp, own: Own) -> Batch {
         self.live(catch.head, catch.at);
         self.told = 0;
         Batch::own(own, false, self.position)

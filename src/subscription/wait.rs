@@ -117,7 +117,7 @@ impl Subscription {
                 if let Some(interval) = self.bookmarks {
                     bookmark = self.bookmarked.1.checked_add(interval).map(|at| (at, self.bookmarked.0));
                 }
-                let (matcher, cursor) = (self.matcher.clone(), self.cursor);
+                let (matcher, cursor) = (self.wakes.clone(), self.cursor);
                 match self.chain() {
                     Some(bucket) => Want::Chain { matcher, cursor, bucket },
                     None => Want::Event { matcher, cursor, request: self.reader.request() },
