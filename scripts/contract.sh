@@ -74,6 +74,15 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         if (command ~ / --bin /) return file_of("bin::" words[n])
         return ""
     }
+    # The test that a command runs, where it runs one.
+    function test_of_command(command, words, n, i, name) {
+        n = split(command, words, " ")
+        if (command ~ /ffi-tests run-/) { sub(/.*run-/, "", command); return "c: " command }
+        if (command ~ /go\.sh /) { for (i = 1; i < n; i++) if (words[i] == "-run") { name = words[i + 1]; gsub(/[\^$"\047]/, "", name); return "go: " name } }
+        if (command ~ /cfg loom/) { name = words[n]; sub(/.*::/, "", name); return "loom: " name }
+        for (i = 1; i < n; i++) if (words[i] == "--test") return words[i + 1] "::" words[n]
+        return (command ~ / --bin / ? "bin::" : "lib::") words[n]
+    }
     function group_of(name) {
         return name ~ /^loom: / ? "loom" : name ~ /^c: / ? "c" : name ~ /^go: / ? "go" : "rust"
     }
@@ -87,6 +96,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
             row = head; sub(/^# row /, "", row); sub(/;.*/, "", row)
             patch_row[name] = row
             sub(/^# row [0-9.]+; (may hang; )?/, "", head)
+            patch_test[name] = test_of_command(head)
             file = file_of_command(head)
             if (file == "") complain("tests/mutants/" name, "its command names no test file: " head)
             mutated[file] = 1
@@ -103,11 +113,12 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         section = row; sub(/\..*/, "", section)
         rows++; have[section]++
         # tests
-        tests = cell[4]; count = 0
+        tests = cell[4]; count = 0; all_tests = " "
         while (match(tests, /`[^`]+`/)) {
             name = substr(tests, RSTART + 1, RLENGTH - 2)
             tests = substr(tests, 1, RSTART - 1) substr(tests, RSTART + RLENGTH)
             count++
+            all_tests = all_tests name " "
             file = file_of(name)
             if (file == "") complain("row " row, "there is no test " name)
             else if (!(file in named)) named[file] = row
@@ -142,8 +153,11 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
             name = substr(mutations, RSTART + 1, RLENGTH - 2)
             mutations = substr(mutations, 1, RSTART - 1) substr(mutations, RSTART + RLENGTH)
             count++
-            if (name in patch_row) told[name] = told[name] " " row " "
-            else complain("row " row, "there is no tests/mutants/" name ".patch")
+            if (name in patch_row) {
+                told[name] = told[name] " " row " "
+                test = patch_test[name] (patch_test[name] ~ /^c: / ? "::" : " ")
+                if (index(all_tests, " " test) == 0) complain("row " row, name ".patch must make one of its tests fail, not " patch_test[name])
+            } else complain("row " row, "there is no tests/mutants/" name ".patch")
         }
         gsub(/[ ,]|–/, "", mutations)
         if (mutations ~ /TODO/) complain("row " row, "its mutation is still to be written")
