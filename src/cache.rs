@@ -2,20 +2,25 @@
 
 #![forbid(unsafe_code)]
 
+use crate::decode::Decoder;
 use crate::error::{Error, Result, say};
 use crate::event::{Event, Position};
 use crate::log::history::History;
 use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
 use crate::reclaim::{self, Guard, Published};
-use crate::route::filter::Filter;
-use crate::store::index::Index;
+use crate::route::attribute::{Attribute, Labels, Schema};
+use crate::route::bucket::{Requests, Router};
+use crate::route::index::{Index, Indexes};
+use crate::route::matcher::Matcher;
+use crate::store::index::Index as Root;
+use crate::subscription::Shared;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Glance, Hub, Watched};
 use crate::writer::{Core, Writer};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How fresh a cache is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +126,14 @@ pub struct Stats {
     pub oldest_snapshot: Duration,
     /// Tombstones that wait to be forgotten.
     pub tombstones: u64,
+    /// Buckets of the declared indexes.
+    pub buckets: u64,
+    /// Values whose attributes could not be extracted; they are absent there.
+    pub extract_failures: u64,
+    /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
+    pub lagged: u64,
+    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values).
+    pub caught_panics: u64,
 }
 
 impl Stats {
@@ -169,6 +182,9 @@ pub(crate) struct Gauges {
     pub(crate) window_segments: AtomicU64,
     pub(crate) subscriptions: AtomicU64,
     pub(crate) max_lag: AtomicU64,
+    pub(crate) buckets: AtomicU64,
+    pub(crate) extract_failures: AtomicU64,
+    pub(crate) lagged: AtomicU64,
 }
 
 pub(crate) const NOT_READY: u32 = 0;
@@ -179,8 +195,15 @@ pub(crate) struct Inner {
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
     pub(crate) limits: Limits,
+    /// The declared attributes, indexes and decoder.
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) indexes: Arc<Indexes>,
+    pub(crate) decoder: Option<Decoder>,
+    pub(crate) requests: Requests,
+    /// Subscriptions with a maximum lag.
+    limited: Mutex<Vec<Weak<Shared>>>,
     pub(crate) ring: Ring,
-    pub(crate) root: Published<Index>,
+    pub(crate) root: Published<Root>,
     pub(crate) hub: Hub,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     ready: AtomicU32,
@@ -239,6 +262,12 @@ impl Inner {
             (Some(error), true) => error.clone(),
             (error, _) => say::not_ready(what, error.as_ref().map(Error::message)),
         }
+    }
+
+    /// Watches over a subscription with a maximum lag, four times a second.
+    pub(crate) fn limit(self: &Arc<Inner>, shared: &Arc<Shared>) {
+        lock(&self.limited).push(Arc::downgrade(shared));
+        self.hub.notify(self);
     }
 
     /// Asks the source, if there is one, to look at what is wanted.
@@ -322,6 +351,10 @@ impl Inner {
             revisions: gauges.revisions.load(Relaxed),
             oldest_snapshot: self.ring.oldest_snapshot(),
             tombstones: gauges.tombstones.load(Relaxed),
+            buckets: gauges.buckets.load(Relaxed),
+            extract_failures: gauges.extract_failures.load(Relaxed),
+            lagged: gauges.lagged.load(Relaxed),
+            caught_panics: crate::decode::caught(),
         }
     }
 }
@@ -347,14 +380,14 @@ impl Watched for Inner {
         Glance { position, head, ready: ready || failed_early, closed, consistent }
     }
 
-    fn first_match(&self, filter: &Filter, from: u64, head: u64) -> std::result::Result<Option<u64>, ()> {
+    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, ()> {
         let mut at = from;
         while at < head {
             let pin = reclaim::pin();
             match self.ring.place(at, &pin) {
                 Place::At(segment) => {
                     let events: &[Event] = segment.view(run_of(&segment, at, head));
-                    if let Some(found) = events.iter().position(|event| filter.matches(event)) {
+                    if let Some(found) = events.iter().position(|event| matches_for_notifier(matcher, event)) {
                         return Ok(Some(at + found as u64));
                     }
                     at = if head < segment.limit() { head } else { segment.limit() };
@@ -366,9 +399,54 @@ impl Watched for Inner {
         Ok(None)
     }
 
+    fn visit_buckets(
+        &self,
+        from: u64,
+        head: u64,
+        each: &mut dyn FnMut(&Event, &mut dyn Iterator<Item = u64>),
+    ) -> std::result::Result<(), ()> {
+        let mut at = from;
+        while at < head {
+            let pin = reclaim::pin();
+            match self.ring.place(at, &pin) {
+                Place::At(segment) => {
+                    for event in segment.view(run_of(&segment, at, head)) {
+                        each(event, &mut segment.buckets(event.sequence));
+                    }
+                    at = if head < segment.limit() { head } else { segment.limit() };
+                }
+                Place::Skip(to) => at = to,
+                Place::Lapped => return Err(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn newest_mark(&self) -> u64 {
+        self.ring.newest_mark()
+    }
+
+    fn keep_limits(&self) -> Option<Instant> {
+        let limited: Vec<Arc<Shared>> = {
+            let mut all = lock(&self.limited);
+            all.retain(|one| one.strong_count() > 0);
+            all.iter().filter_map(Weak::upgrade).collect()
+        };
+        let open = limited.iter().filter(|shared| shared.keep_limit()).count();
+        (open > 0).then(|| Instant::now() + Duration::from_millis(250))
+    }
+
     fn hub(&self) -> &Hub {
         &self.hub
     }
+}
+
+/// As [`Matcher::matches`]; a predicate that panics wakes its owner, on whose thread it panics again.
+pub(crate) fn matches_for_notifier(matcher: &Matcher, event: &Event) -> bool {
+    if !matcher.has_predicates() {
+        return matcher.matches(event);
+    }
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| matcher.matches(event))).unwrap_or(true)
 }
 
 /// Caches whose memory was not given back yet.
@@ -383,7 +461,7 @@ pub(crate) fn living() -> usize {
 impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
-        let root = std::mem::replace(&mut self.root, Published::new(Index::default()));
+        let root = std::mem::replace(&mut self.root, Published::new(Root::default()));
         let last = move || {
             drop(root);
             if let Some(core) = core {
@@ -424,6 +502,11 @@ impl Cache {
             expect_load: false,
             name: String::new(),
             segment_slots: None,
+            fields: Vec::new(),
+            labels: None,
+            indexes: Vec::new(),
+            max_buckets: 65_536,
+            decoder: None,
         }
     }
 
@@ -509,6 +592,11 @@ pub struct Builder {
     expect_load: bool,
     name: String,
     segment_slots: Option<u64>,
+    fields: Vec<Attribute>,
+    labels: Option<Labels>,
+    indexes: Vec<Index>,
+    max_buckets: usize,
+    decoder: Option<Decoder>,
 }
 
 impl std::fmt::Debug for Limits {
@@ -555,6 +643,44 @@ impl Builder {
         self
     }
 
+    /// Declares an attribute for field selectors and indexes: extracted once from each value that is
+    /// written. An extractor that fails leaves it absent and is counted ([`Stats::extract_failures`]).
+    pub fn field(mut self, attribute: Attribute) -> Builder {
+        self.fields.push(attribute);
+        self
+    }
+
+    /// Says where the labels of a value are, for label selectors and indexes.
+    pub fn labels(mut self, labels: Labels) -> Builder {
+        self.labels = Some(labels);
+        self
+    }
+
+    /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their
+    /// own bucket. See [`Index`] for what it costs.
+    pub fn index(mut self, index: Index) -> Builder {
+        self.indexes.push(index);
+        self
+    }
+
+    /// Most buckets of all indexes together (default 65,536); subscriptions beyond them scan. Those
+    /// that nobody uses are evicted.
+    pub fn max_buckets(mut self, buckets: usize) -> Builder {
+        self.max_buckets = buckets;
+        self
+    }
+
+    /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
+    /// thread of whoever asks first. Its result is shared, and dropped on the thread that frees.
+    pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
+    where
+        T: Send + Sync + 'static,
+        E: std::fmt::Display,
+    {
+        self.decoder = Some(Decoder::new(decode));
+        self
+    }
+
     /// Slots a segment: tests make laps common with it.
     #[doc(hidden)]
     pub fn segment_slots(mut self, slots: u64) -> Builder {
@@ -586,18 +712,27 @@ impl Builder {
         let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
         let birth = u64::from(crate::read::birth_mark());
         let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
-        let (ring, ring_writer) = Ring::new(slots, segments, self.capacity_bytes / segments, history.clone());
+        let schema = Arc::new(Schema::new(self.fields, self.labels)?);
+        let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
+        let bytes = self.capacity_bytes / segments;
+        let (ring, ring_writer) = Ring::new(slots, segments, bytes, history.clone(), indexes.width(), schema.clone());
+        let router = Router::new(indexes.clone(), self.max_buckets);
         let inner = Arc::new(Inner {
             prefix: self.prefix.into(),
             name: self.name,
             limits: self.limits,
+            schema,
+            indexes,
+            decoder: self.decoder,
+            requests: Requests::default(),
+            limited: Mutex::default(),
             ring,
-            root: Published::new(Index::default()),
+            root: Published::new(Root::default()),
             hub: Hub::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             closed: AtomicBool::new(false),
             info: Mutex::default(),
-            core: Mutex::new(Some(Box::new(Core::new(ring_writer, history)))),
+            core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),

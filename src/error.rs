@@ -90,6 +90,7 @@ struct Body {
     lost_from: u64,
     lost_to: u64,
     position: Position,
+    token: Option<Box<str>>,
 }
 
 /// An error: a [`Code`], a message for people, and the numbers of the message as fields.
@@ -110,6 +111,7 @@ impl Error {
             lost_from: 0,
             lost_to: 0,
             position: Position::default(),
+            token: None,
         }))
     }
 
@@ -153,6 +155,15 @@ impl Error {
     /// The epoch of the consumer's position.
     pub fn epoch(&self) -> u64 {
         self.0.position.epoch
+    }
+    /// With COMPACTED in the middle of a list: the token that goes on at the same key in the newest
+    /// state.
+    pub fn continue_token(&self) -> Option<&str> {
+        self.0.token.as_deref()
+    }
+    /// Sets [`Error::continue_token`].
+    pub fn with_continue_token(self, token: String) -> Error {
+        self.with(|b| b.token = Some(token.into()))
     }
     /// Sets [`Error::asked`].
     pub fn with_asked(self, revision: u64) -> Error {

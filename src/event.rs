@@ -16,6 +16,13 @@ pub struct Position {
     pub revision: u64,
 }
 
+impl From<u64> for Position {
+    /// A revision whose epoch is unchecked.
+    fn from(revision: u64) -> Position {
+        Position { epoch: 0, revision }
+    }
+}
+
 impl Position {
     /// The epoch counted from 1, as people see it (the cache's birth mark is cut off).
     pub fn epoch_number(&self) -> u64 {
@@ -233,6 +240,17 @@ impl Event {
     #[inline]
     pub fn prev(&self) -> Option<&KeyValue> {
         self.prev.get()
+    }
+
+    /// The new value as the cache's decoder understands it: see [`KeyValue::decoded`]. `None` in
+    /// deletions and marks.
+    pub fn decoded<T: 'static>(&self) -> crate::Result<Option<&T>> {
+        self.kv().map_or(Ok(None), KeyValue::decoded)
+    }
+
+    /// The value before, decoded; `None` where there is none.
+    pub fn prev_decoded<T: 'static>(&self) -> crate::Result<Option<&T>> {
+        self.prev().map_or(Ok(None), KeyValue::decoded)
     }
 
     /// Revision at which the key shown was created; in a deletion the last value's.

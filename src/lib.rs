@@ -41,6 +41,7 @@ compile_error!("watchcore needs 64-bit atomics");
 
 mod batch;
 mod cache;
+mod decode;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
@@ -57,6 +58,7 @@ mod store;
 mod subscription;
 mod sync;
 mod sys;
+mod token;
 mod wake;
 mod writer;
 
@@ -64,13 +66,15 @@ pub use batch::{Batch, RawBatch};
 pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
 pub use error::{Code, Error, Result};
 pub use event::{Event, Kind, Phase, Position, Resync, ResyncReason, flags};
-pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, Waiter, Want};
-pub use route::filter::Range;
+pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
+pub use route::attribute::{Attribute, Labels};
+pub use route::filter::{Filter, Range};
+pub use route::index::Index;
 pub use store::snapshot::Snapshot;
 pub use store::version::{KeyValue, KeyValueRef};
 #[cfg(feature = "async")]
 pub use subscription::Stream;
-pub use subscription::{Closer, Lag, Pace, Start, SubscribeBuilder, Subscription};
+pub use subscription::{Closer, Lag, OnLag, Pace, Route, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Record, Writer};
 

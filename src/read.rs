@@ -2,15 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+use crate::batch::{Batch, Own};
 use crate::cache::{Cache, Inner};
-use crate::error::{Error, Result, say};
-use crate::event::Position;
+use crate::error::{Code, Error, Result, say};
+use crate::event::{Kind, Position};
+use crate::log::ring::Place;
 use crate::reclaim;
-use crate::route::filter::Range;
+use crate::route::filter::{Filter, Range};
+use crate::route::matcher::Matcher;
 use crate::store::index::Span;
 use crate::store::snapshot::Snapshot;
-use crate::store::version::{KeyValue, KeyValueRef, SlotPtr};
+use crate::store::version::{KeyValue, KeyValueRef, SlotPtr, VersionPtr};
 use crate::sync::{Acquire, lock};
+use crate::token::{Token, stable_hash};
 use crate::wake::{Parker, SetShared, Ticket, Told, WakeSet, Waker, Want as Wanted};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -25,6 +29,72 @@ pub enum Read {
     AtLeast(u64),
     /// Exactly that after this revision; waits for a future one.
     Exact(u64),
+    /// As `AtLeast`, of an epoch: COMPACTED where the history was reset since, RESYNCED where it is
+    /// reset while this waits.
+    AtLeastIn(Position),
+    /// As `Exact`, of an epoch.
+    ExactIn(Position),
+}
+
+impl Read {
+    /// The position asked for (epoch 0: unchecked), and whether it is to be exact.
+    fn asked(self) -> Option<(Position, bool)> {
+        let unchecked = |revision| Position { epoch: 0, revision };
+        match self {
+            Read::Any => None,
+            Read::AtLeast(revision) => Some((unchecked(revision), false)),
+            Read::Exact(revision) => Some((unchecked(revision), true)),
+            Read::AtLeastIn(position) => Some((position, false)),
+            Read::ExactIn(position) => Some((position, true)),
+        }
+    }
+}
+
+/// Options of a read beyond its key or range: see [`Cache::list_with`].
+#[derive(Clone, Debug)]
+pub struct ReadOptions {
+    read: Read,
+    filter: Filter,
+    limit: usize,
+    token: Option<String>,
+    timeout: Duration,
+}
+
+impl Default for ReadOptions {
+    fn default() -> ReadOptions {
+        ReadOptions::new(Read::Any)
+    }
+}
+
+impl ReadOptions {
+    /// A read of this mode: no filter, no limit, at most 3 s.
+    pub fn new(read: Read) -> ReadOptions {
+        ReadOptions { read, filter: Filter::any(), limit: 0, token: None, timeout: DEFAULT_WAIT }
+    }
+
+    /// Only what this filter lets pass (its types are not looked at), and what was asked before.
+    pub fn filter(mut self, filter: Filter) -> ReadOptions {
+        self.filter = self.filter.and(filter);
+        self
+    }
+
+    /// At most so many key-values; 0 (the default) is all.
+    pub fn limit(mut self, limit: usize) -> ReadOptions {
+        self.limit = limit;
+        self
+    }
+
+    /// Goes on behind the page that gave this token: same range, same filter, mode `Any`.
+    pub fn continue_from(mut self, token: impl Into<String>) -> ReadOptions {
+        self.token = Some(token.into());
+        self
+    }
+
+    /// Waits at most this long (default 3 s).
+    pub fn timeout(mut self, timeout: Duration) -> ReadOptions {
+        self.timeout = timeout;
+        self
+    }
 }
 
 /// How long a read waits unless it is told.
@@ -58,6 +128,7 @@ pub struct Page {
     items: Vec<KeyValue>,
     position: Position,
     remaining: u64,
+    token: Option<String>,
 }
 
 impl Page {
@@ -94,13 +165,19 @@ impl Page {
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
-    /// Whether keys of the range remain behind the last one.
+    /// Whether keys of the range remain behind the last one looked at, whether they match or not.
     pub fn more(&self) -> bool {
-        self.remaining > 0
+        self.token.is_some()
     }
-    /// How many keys of the range remain behind the last one.
+    /// How many keys of the range remain behind the last one. Exact where the filter is only a range,
+    /// else 0: they were not counted.
     pub fn remaining(&self) -> u64 {
         self.remaining
+    }
+    /// The token of the next page, where there is more: for [`ReadOptions::continue_from`]. It is good
+    /// in another process too, while the revision of this page is in the window there.
+    pub fn continue_token(&self) -> Option<&str> {
+        self.token.as_deref()
     }
 }
 
@@ -109,8 +186,10 @@ impl Page {
 pub enum Want {
     /// The first listing.
     Ready,
-    /// The cache to reach this revision.
+    /// The cache to reach this revision. RESYNCED where its history is reset meanwhile.
     Revision(u64),
+    /// The same, of an epoch (0: that of now).
+    RevisionIn(Position),
     /// A consistent revision: every change that was done before the waiter was made.
     Consistent,
 }
@@ -120,6 +199,8 @@ pub enum Want {
 pub struct Waiter {
     inner: Arc<Inner>,
     want: Wanted,
+    /// The epoch in which a revision is waited for.
+    epoch: u64,
     embedded: bool,
     ticket: Option<Ticket>,
     set: Option<(Arc<SetShared>, u64)>,
@@ -143,7 +224,7 @@ pub(crate) fn birth_mark() -> u32 {
 }
 
 /// Keys looked at under one pin.
-const PIN_KEYS: usize = 1024;
+pub(crate) const PIN_KEYS: usize = 1024;
 
 /// Walks a range at a head in pages of one pin each. `each` returns false to stop.
 /// `Err(())`: the head has left the window.
@@ -193,11 +274,11 @@ impl Cache {
     pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
         match self.waiter(Want::Ready)?.wait(timeout) {
             Ok(_) => Ok(()),
-            Err(error) if error.code() == crate::Code::Timeout => {
+            Err(error) if error.code() == Code::Timeout => {
                 let last = lock(&self.inner.info).last_error.clone();
                 let why = last.map_or_else(String::new, |error| format!(" Last error: {error}"));
                 Err(Error::new(
-                    crate::Code::Timeout,
+                    Code::Timeout,
                     format!(
                         "wait for the first listing: none within {} ms.{why} Ask again, or look at status.",
                         timeout.as_millis()
@@ -211,9 +292,13 @@ impl Cache {
     /// Waits until the cache reached a revision: read your own writes. FUTURE_REVISION after the
     /// timeout. With a feeder, etcd is asked for progress at once.
     pub fn wait_until(&self, revision: u64, timeout: Duration) -> Result<Position> {
-        match self.waiter(Want::Revision(revision))?.wait(timeout) {
-            Err(error) if error.code() == crate::Code::Timeout => {
-                Err(say::future("wait until", revision, self.position().revision))
+        self.reach("wait until", Position { epoch: 0, revision }, timeout)
+    }
+
+    fn reach(&self, what: &str, asked: Position, timeout: Duration) -> Result<Position> {
+        match self.waiter(Want::RevisionIn(asked))?.wait(timeout) {
+            Err(error) if error.code() == Code::Timeout => {
+                Err(say::future(what, asked.revision, self.position().revision))
             }
             other => other,
         }
@@ -231,11 +316,15 @@ impl Cache {
         let embedded = !inner.has_source();
         let wanted = match want {
             Want::Ready => Wanted::Ready,
-            Want::Revision(revision) => Wanted::Revision(revision),
+            Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) => Wanted::Revision(revision),
             Want::Consistent if embedded => Wanted::Ready,
             Want::Consistent => Wanted::Consistent(inner.asked.fetch_add(1, crate::sync::SeqCst) + 1),
         };
-        let waiter = Waiter { inner: inner.clone(), want: wanted, embedded, ticket: None, set: None };
+        let epoch = match want {
+            Want::RevisionIn(Position { epoch, .. }) if epoch != 0 => epoch,
+            _ => inner.position().epoch,
+        };
+        let waiter = Waiter { inner: inner.clone(), want: wanted, epoch, embedded, ticket: None, set: None };
         if !matches!(want, Want::Ready) && !embedded {
             inner.wake_source();
         }
@@ -257,6 +346,11 @@ impl Cache {
     /// wait at most `timeout` for their revision, then FUTURE_REVISION. COMPACTED where `Exact` lies
     /// below the window. O(log n).
     pub fn get_within(&self, key: impl AsRef<[u8]>, read: Read, timeout: Duration) -> Result<Answer> {
+        self.get_with(key, &ReadOptions::new(read).timeout(timeout))
+    }
+
+    /// As [`Cache::get_within`]; a key-value that the options' filter does not let pass is absent.
+    pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
         let key = key.as_ref();
         if key.is_empty() || !key.starts_with(self.prefix()) {
             return Err(say::invalid(format!(
@@ -265,7 +359,8 @@ impl Cache {
                 String::from_utf8_lossy(self.prefix())
             )));
         }
-        let exact = self.settle("get at", read, timeout)?;
+        let matcher = self.matcher(&options.filter)?;
+        let exact = self.settle("get at", options.read, options.timeout)?;
         loop {
             let pin = reclaim::pin();
             let (now, newest) = self.inner.now(&pin);
@@ -276,14 +371,15 @@ impl Cache {
             };
             let slot = root.get(key);
             if self.inner.ring.oldest_seq() > head {
-                if let Read::Exact(revision) = read {
-                    return Err(self.inner.compacted("get at", revision));
+                if exact.is_some() {
+                    return Err(self.inner.compacted("get at", position.revision));
                 }
                 continue;
             }
             let version = slot.map(|slot| slot.at(head));
             let live = version.as_ref().and_then(|version| version.get()).filter(|kv| !kv.is_tombstone());
-            return Ok(Answer { revision: position.revision, epoch: position.epoch, kv: live.cloned() });
+            let kv = live.filter(|kv| matcher.holds(kv)).cloned();
+            return Ok(Answer { revision: position.revision, epoch: position.epoch, kv });
         }
     }
 
@@ -295,17 +391,104 @@ impl Cache {
     /// The key-values of a range in key order, at most `limit` (0: all), all of one revision.
     /// Errors as [`Cache::get_within`]. O(keys of the range).
     pub fn list_within(&self, range: &Range, read: Read, limit: usize, timeout: Duration) -> Result<Page> {
-        let mut items = Vec::new();
-        let mut remaining = 0;
-        let position = self.visit("list at", range, read, timeout, &mut |kv| match kv {
-            None => {
-                items.clear();
-                remaining = 0;
+        self.list_with(range, &ReadOptions::new(read).limit(limit).timeout(timeout))
+    }
+
+    /// As [`Cache::list_within`], with a filter and page by page: later pages are of exactly the
+    /// revision of the first.
+    ///
+    /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that goes on
+    /// at the same key in the newest state. A token that is damaged, or of another cache, range or
+    /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys behind).
+    pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
+        let range = range.and(&options.filter.range);
+        let matcher = self.matcher(&options.filter)?;
+        let filter = {
+            let mut described = Vec::new();
+            range.describe(&mut described);
+            options.filter.describe(&mut described);
+            stable_hash(&described)
+        };
+        let mut token = Token { scope: self.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
+        let (read, start) = match &options.token {
+            None => (options.read, None),
+            Some(text) => {
+                let (read, start) = self.resume(text, &token, options.read)?;
+                (read, Some(start))
             }
-            Some(kv) if limit == 0 || items.len() < limit => items.push(kv.clone()),
-            Some(_) => remaining += 1,
-        })?;
-        Ok(Page { items, position, remaining })
+        };
+        let exact = match self.settle("list at", read, options.timeout) {
+            Err(error) if error.code() == Code::Compacted => return Err(going_on(error, token, start)),
+            other => other?,
+        };
+        let counts = options.filter.is_only_a_range();
+        loop {
+            let (now, newest) = self.inner.now(&reclaim::pin());
+            let (head, position) = match exact {
+                None => (newest, now),
+                Some((position, seq)) => (seq, position),
+            };
+            let mut items: Vec<KeyValue> = Vec::new();
+            let (mut remaining, mut more) = (0, false);
+            let walked = walk(&self.inner, head, &range, &mut start.clone(), |_, live| {
+                let Some(kv) = live else { return true };
+                if options.limit == 0 || items.len() < options.limit {
+                    if matcher.holds(kv) {
+                        items.push(kv.clone());
+                    }
+                    return true;
+                }
+                more = true;
+                remaining += 1;
+                counts
+            });
+            if walked.is_err() {
+                if exact.is_some() {
+                    let error = self.inner.compacted("list at", position.revision);
+                    return Err(going_on(error, token, start));
+                }
+                continue;
+            }
+            let token = more.then(|| {
+                (token.epoch, token.revision) = (position.epoch, position.revision);
+                token.next = items.last().map_or_else(Vec::new, |kv| kv.key().to_vec());
+                token.next.push(0);
+                token.encode()
+            });
+            return Ok(Page { items, position, remaining: if counts { remaining } else { 0 }, token });
+        }
+    }
+
+    /// What tokens of this cache have in common.
+    fn scope(&self) -> u64 {
+        let cluster = lock(&self.inner.info).report.cluster_id;
+        let of = if cluster == 0 { self.inner.name.as_bytes().to_vec() } else { cluster.to_le_bytes().to_vec() };
+        stable_hash(&[&(self.prefix().len() as u64).to_le_bytes()[..], self.prefix(), &of].concat())
+    }
+
+    /// The read and the first key of a token.
+    fn resume(&self, text: &str, own: &Token, read: Read) -> Result<(Read, Vec<u8>)> {
+        let token = Token::decode(text.as_bytes())?;
+        let foreign = |what: &str| {
+            say::invalid(format!(
+                "continue token: it is of another {what}. Use it where it was given, or list from the start."
+            ))
+        };
+        if token.scope != own.scope {
+            return Err(foreign("cache"));
+        }
+        if token.filter != own.filter {
+            return Err(foreign("range or filter"));
+        }
+        if read != Read::Any {
+            return Err(say::invalid("continue token: it brings its own revision. Leave the mode of the read at Any."));
+        }
+        let at = Position { epoch: token.epoch, revision: token.revision };
+        Ok((if at.revision == 0 { Read::Any } else { Read::ExactIn(at) }, token.next))
+    }
+
+    fn matcher(&self, filter: &Filter) -> Result<Matcher> {
+        Matcher::new(filter, false, &self.inner.prefix, &self.inner.schema)
     }
 
     /// The number of live keys of a range. Errors as [`Cache::get_within`]. O(keys of the range).
@@ -315,66 +498,137 @@ impl Cache {
 
     /// As [`Cache::count`], with a timeout of its own.
     pub fn count_within(&self, range: &Range, read: Read, timeout: Duration) -> Result<Counted> {
-        let mut count = 0;
-        let position = self.visit("count at", range, read, timeout, &mut |kv| match kv {
-            None => count = 0,
-            Some(_) => count += 1,
-        })?;
-        Ok(Counted { revision: position.revision, epoch: position.epoch, count })
+        self.count_with(range, &ReadOptions::new(read).timeout(timeout))
     }
 
-    /// Visits every live key of a range at one head; `None` says "again from the start".
-    fn visit(
-        &self,
-        what: &str,
-        range: &Range,
-        read: Read,
-        timeout: Duration,
-        each: &mut dyn FnMut(Option<&KeyValue>),
-    ) -> Result<Position> {
-        let exact = self.settle(what, read, timeout)?;
+    /// As [`Cache::count`], of those that the options' filter lets pass; their limit is not looked at.
+    pub fn count_with(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
+        let range = range.and(&options.filter.range);
+        let matcher = self.matcher(&options.filter)?;
+        let exact = self.settle("count at", options.read, options.timeout)?;
         loop {
             let (now, newest) = self.inner.now(&reclaim::pin());
             let (head, position) = match exact {
                 None => (newest, now),
                 Some((position, seq)) => (seq, position),
             };
-            let walked = walk(&self.inner, head, range, &mut None, |_, kv| {
-                if kv.is_some() {
-                    each(kv);
-                }
+            let mut count = 0;
+            let walked = walk(&self.inner, head, &range, &mut None, |_, live| {
+                count += u64::from(live.is_some_and(|kv| matcher.holds(kv)));
                 true
             });
-            match (walked, read) {
-                (Ok(_), _) => return Ok(position),
-                (Err(()), Read::Exact(revision)) => {
-                    return Err(self.inner.compacted(what, revision));
-                }
-                (Err(()), _) => each(None),
+            match walked {
+                Ok(_) => return Ok(Counted { revision: position.revision, epoch: position.epoch, count }),
+                Err(()) if exact.is_some() => return Err(self.inner.compacted("count at", position.revision)),
+                Err(()) => {}
             }
         }
+    }
+
+    /// The net changes from the state at `from` to that at `to`, both in the window, the latest of
+    /// each key, in key order: Added, Modified or Deleted by what the key was at `from`. Each has the
+    /// revision of its own newest change, and `prev` is the value at `from`.
+    ///
+    /// A revision is unchecked, a [`Position`] is of its epoch. COMPACTED below the window,
+    /// FUTURE_REVISION above the current revision, INVALID_ARGUMENT where `to` is before `from`.
+    /// Never waits. O(keys of the filter's range).
+    pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
+        self.ready("diff")?;
+        let (from, to) = (from.into(), to.into());
+        let matcher = self.matcher(filter)?;
+        let inner = &self.inner;
+        let mut heads = [0; 2];
+        let mut epoch = 0;
+        for (head, asked) in heads.iter_mut().zip([from, to]) {
+            let found = inner.find("diff at", asked, true)?;
+            if found.future {
+                let current = self.position().revision;
+                return Err(Error::new(
+                    Code::FutureRevision,
+                    format!(
+                        "diff at revision {}: the cache is at {current}. Wait for it with wait_until.",
+                        asked.revision
+                    ),
+                )
+                .with_asked(asked.revision)
+                .with_current(current));
+            }
+            (*head, epoch) = (found.seq, found.epoch);
+        }
+        let [first, last] = heads;
+        if first > last || from.revision > to.revision {
+            return Err(say::invalid(format!(
+                "diff from revision {} to {}: the second must not be before the first. Swap them.",
+                from.revision, to.revision
+            )));
+        }
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let mut own = Own::default();
+        let mut failed = false;
+        let walked = walk(inner, first, &range, &mut None, |slot, before| {
+            let version = slot.at(last);
+            let Some(now) = version.get().filter(|kv| kv.seq() >= first) else { return true };
+            let cur = !now.is_tombstone() && matcher.holds(now);
+            let old = before.is_some_and(|kv| matcher.holds(kv));
+            let kind = match (cur, old) {
+                (true, false) => Kind::Added,
+                (true, true) => Kind::Modified,
+                (false, true) => Kind::Deleted,
+                (false, false) => return true,
+            };
+            if !matcher.shows(kind) {
+                return true;
+            }
+            let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
+                failed = true;
+                return false;
+            };
+            let mut event = segment.event(now.seq()).clone();
+            let kv = if kind == Kind::Deleted && !now.is_tombstone() {
+                let numbers = before.map(KeyValue::numbers).unwrap_or_default();
+                KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
+            } else {
+                now.clone()
+            };
+            (event.kind, event.kv, event.prev) = (kind, kv.pointer(), VersionPtr::NULL);
+            own.versions.push(kv);
+            if let Some(before) = before {
+                event.prev = before.pointer();
+                own.versions.push(before.clone());
+            }
+            own.events.push(event);
+            true
+        });
+        if walked.is_err() || failed {
+            return Err(inner.compacted("diff at", from.revision));
+        }
+        Ok(Batch::own(own, false, Position { epoch, revision: to.revision }))
     }
 
     fn ready(&self, what: &str) -> Result<()> {
         if self.inner.is_ready() { Ok(()) } else { Err(self.inner.not_ready(what)) }
     }
 
-    /// Waits until the read can be answered. For `Exact`: (position, head to read at).
+    /// Waits until the read can be answered. For exact ones: (position, head to read at).
     fn settle(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
         self.ready(what)?;
-        let (Read::AtLeast(revision) | Read::Exact(revision)) = read else { return Ok(None) };
-        if self.position().revision < revision {
-            match self.waiter(Want::Revision(revision))?.wait(timeout) {
-                Err(error) if error.code() == crate::Code::Timeout => {
-                    return Err(say::future(what, revision, self.position().revision));
-                }
-                other => other?,
-            };
+        let Some((asked, exact)) = read.asked() else { return Ok(None) };
+        let revision = asked.revision;
+        let former = || {
+            let pin = reclaim::pin();
+            let (_, head) = self.inner.now(&pin);
+            self.inner.ring.history(&pin).is_of_a_former_history(asked, head)
+        };
+        if asked.epoch != 0 && former() {
+            return Err(self.inner.compacted(what, revision));
         }
-        if matches!(read, Read::AtLeast(_)) {
+        if self.position().revision < revision {
+            self.reach(what, asked, timeout)?;
+        }
+        if !exact {
             return Ok(None);
         }
-        let found = self.inner.find(what, Position { epoch: 0, revision }, false)?;
+        let found = self.inner.find(what, asked, false)?;
         if found.future {
             return Err(self.inner.compacted(what, revision));
         }
@@ -382,12 +636,19 @@ impl Cache {
     }
 }
 
+/// COMPACTED in the middle of a list: with the token that goes on in the newest state.
+fn going_on(error: Error, mut token: Token, start: Option<Vec<u8>>) -> Error {
+    let Some(next) = start else { return error };
+    (token.epoch, token.revision, token.next) = (0, 0, next);
+    error.with_continue_token(token.encode())
+}
+
 impl Waiter {
     /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, or
     /// the source's failure before the first listing. Never blocks.
     pub fn poll(&mut self) -> Result<Option<Position>> {
         self.disarm();
-        let inner = &self.inner;
+        let inner = self.inner.clone();
         let closed = inner.is_closed();
         let ready = inner.is_ready();
         let position = inner.position();
@@ -396,7 +657,7 @@ impl Waiter {
             Wanted::Revision(revision) => (ready && position.revision >= revision).then_some(position),
             Wanted::Consistent(ticket) => (inner.served.load(Acquire) >= ticket)
                 .then(|| Position { epoch: position.epoch, revision: lock(&inner.info).consistent_revision }),
-            Wanted::Event { .. } => None,
+            Wanted::Event { .. } | Wanted::Chain { .. } => None,
         };
         if holds.is_some() {
             return Ok(holds);
@@ -404,10 +665,33 @@ impl Waiter {
         if closed {
             return Err(say::closed("wait on a cache"));
         }
+        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
+            self.follow_epoch(position)?;
+        }
         if !ready && lock(&inner.info).failed {
             return Err(inner.not_ready("wait on a cache"));
         }
         Ok(None)
+    }
+
+    /// The history was replaced while it waited: RESYNCED where revisions cannot be compared any more.
+    fn follow_epoch(&mut self, now: Position) -> Result<()> {
+        let pin = reclaim::pin();
+        let history = self.inner.ring.history(&pin);
+        let from = Position { epoch: self.epoch, revision: 0 };
+        if history.is_of_a_former_history(from, self.inner.ring.head()) {
+            return Err(Error::new(
+                Code::Resynced,
+                format!(
+                    "wait for a revision of epoch {}: the history was replaced at revision {} meanwhile. Read the state again.",
+                    self.epoch as u32, now.revision
+                ),
+            )
+            .with_current(now.revision)
+            .with_position(now));
+        }
+        self.epoch = now.epoch;
+        Ok(())
     }
 
     /// Blocks until it holds. TIMEOUT after `timeout`; `Duration::MAX` is for ever.

@@ -19,9 +19,11 @@
 
 #![forbid(unsafe_code)]
 
+use crate::cache::matches_for_notifier;
 use crate::error::{Error, Result};
-use crate::event::Position;
-use crate::route::filter::Filter;
+use crate::event::{Event, Kind, Position};
+use crate::route::bucket::{Bucket, Request, Router};
+use crate::route::matcher::Matcher;
 use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Condvar, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::sys::Signal;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -92,8 +94,11 @@ impl Waker {
 /// What a waiter waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum Want {
-    /// An event behind the cursor that passes the filter.
-    Event { filter: Arc<Filter>, cursor: u64 },
+    /// An event behind the cursor that passes. With a request, it becomes a `Chain` when the writer
+    /// has answered.
+    Event { matcher: Arc<Matcher>, cursor: u64, request: Option<Arc<Request>> },
+    /// The same, of one bucket whose events are all linked from the cursor on.
+    Chain { matcher: Arc<Matcher>, cursor: u64, bucket: Arc<Bucket> },
     /// The cache to reach a revision.
     Revision(u64),
     /// The first listing.
@@ -110,6 +115,8 @@ struct Entry {
     /// Woken when the position moved beyond this one, not before the time.
     bookmark: Option<(Instant, Position)>,
     resume: Option<u64>,
+    /// Counted in `Hub::waiting`: the writer asks for a look after every revision.
+    counted: bool,
 }
 
 struct Group {
@@ -121,7 +128,12 @@ struct Group {
 struct Table {
     next: u64,
     entries: HashMap<u64, Entry>,
-    groups: HashMap<Arc<Filter>, Group>,
+    groups: HashMap<Arc<Matcher>, Group>,
+    /// Waiters by bucket, and how far its events were looked at.
+    chains: HashMap<u64, Vec<u64>>,
+    chained_to: u64,
+    /// Members of groups whose request for a bucket was not answered yet.
+    asking: HashSet<u64>,
     /// Entries that are looked at one by one: no events wanted, a bookmark, or a deadline.
     others: BTreeSet<u64>,
 }
@@ -131,7 +143,18 @@ pub(crate) trait Watched: Send + Sync {
     /// (position, head, closed) now; progress is loaded before head.
     fn glance(&self) -> Glance;
     /// The first event in [from, head) that passes; `Err` where `from` has left the window.
-    fn first_match(&self, filter: &Filter, from: u64, head: u64) -> std::result::Result<Option<u64>, ()>;
+    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, ()>;
+    /// Every event in [from, head) with its buckets; `Err` as above.
+    fn visit_buckets(
+        &self,
+        from: u64,
+        head: u64,
+        each: &mut dyn FnMut(&Event, &mut dyn Iterator<Item = u64>),
+    ) -> std::result::Result<(), ()>;
+    /// The newest resync mark; to be asked after `glance`.
+    fn newest_mark(&self) -> u64;
+    /// Closes the subscriptions that are too far behind; when to look again.
+    fn keep_limits(&self) -> Option<Instant>;
     fn hub(&self) -> &Hub;
 }
 
@@ -146,9 +169,15 @@ pub(crate) struct Glance {
 }
 
 impl Want {
-    fn holds(&self, now: &Glance) -> bool {
+    fn is_event(&self) -> bool {
+        matches!(self, Want::Event { .. } | Want::Chain { .. })
+    }
+
+    fn holds(&self, now: &Glance, cache: &dyn Watched) -> bool {
         match self {
             Want::Event { cursor, .. } => now.head != *cursor,
+            // After head: what lies below it in this bucket is not above its newest.
+            Want::Chain { cursor, bucket, .. } => bucket.newest() >= *cursor || cache.newest_mark() >= *cursor,
             Want::Revision(revision) => now.ready && now.position.revision >= *revision,
             Want::Ready => now.ready,
             Want::Consistent(ticket) => now.consistent >= *ticket,
@@ -199,27 +228,42 @@ impl Hub {
         deadline: Option<Instant>,
         bookmark: Option<(Instant, Position)>,
     ) -> std::result::Result<Ticket, Told> {
+        // What lies below is seen by the look at the end.
+        let head = if matches!(want, Want::Chain { .. }) { cache.glance().head } else { 0 };
         let id = {
             let mut table = lock(&self.table);
             let id = table.next;
             table.next += 1;
-            if let Want::Event { filter, cursor } = &want {
-                let group = table.groups.entry(filter.clone());
-                group.or_insert_with(|| Group { scanned_to: *cursor, members: HashSet::new() }).members.insert(id);
+            // Raised by the waiter itself, before the fence. Partner: the load in `published`.
+            match &want {
+                Want::Event { matcher, cursor, request } => {
+                    let group = table.groups.entry(matcher.clone());
+                    group.or_insert_with(|| Group { scanned_to: *cursor, members: HashSet::new() }).members.insert(id);
+                    if request.is_some() {
+                        table.asking.insert(id);
+                    }
+                }
+                Want::Chain { bucket, .. } => {
+                    table.join_chain(bucket, head, id);
+                    bucket.raise();
+                }
+                _ => {}
             }
-            if deadline.is_some() || bookmark.is_some() || !matches!(want, Want::Event { .. }) {
+            // A bookmark is due when the position moved, whatever moved it.
+            let counted = !matches!(want, Want::Chain { .. }) || bookmark.is_some();
+            if counted {
+                self.waiting.0.fetch_add(1, Relaxed);
+            }
+            if deadline.is_some() || bookmark.is_some() || !want.is_event() {
                 table.others.insert(id);
             }
-            // Raised by the waiter itself, before the fence. Partner: the load in `published`.
-            self.waiting.0.fetch_add(1, Relaxed);
-            table
-                .entries
-                .insert(id, Entry { want: want.clone(), waker: Some(waker), deadline, bookmark, resume: None });
+            let entry = Entry { want: want.clone(), waker: Some(waker), deadline, bookmark, resume: None, counted };
+            table.entries.insert(id, entry);
             id
         };
         fence(ord!(RegisterFence, SeqCst));
         let now = cache.glance();
-        if want.holds(&now) || now.closed {
+        if want.holds(&now, cache) || now.closed {
             let told = self.silence(&Ticket(id));
             self.unregister(&Ticket(id));
             return Err(told);
@@ -237,19 +281,36 @@ impl Hub {
     pub(crate) fn unregister(&self, ticket: &Ticket) -> Option<u64> {
         let mut table = lock(&self.table);
         let entry = table.entries.remove(&ticket.0)?;
-        self.waiting.0.fetch_sub(1, Relaxed);
         table.others.remove(&ticket.0);
-        let Want::Event { filter, cursor } = &entry.want else { return None };
-        let mut scanned = None;
-        if let Some(group) = table.groups.get_mut(filter) {
-            if group.members.remove(&ticket.0) {
-                scanned = Some(group.scanned_to);
-            }
-            if group.members.is_empty() {
-                table.groups.remove(filter);
-            }
+        if entry.counted {
+            self.waiting.0.fetch_sub(1, Relaxed);
         }
-        entry.resume.or(scanned).map(|to| to.max(*cursor))
+        match &entry.want {
+            Want::Event { matcher, cursor, .. } => {
+                table.asking.remove(&ticket.0);
+                let mut scanned = None;
+                if let Some(group) = table.groups.get_mut(matcher) {
+                    if group.members.remove(&ticket.0) {
+                        scanned = Some(group.scanned_to);
+                    }
+                    if group.members.is_empty() {
+                        table.groups.remove(matcher);
+                    }
+                }
+                entry.resume.or(scanned).map(|to| to.max(*cursor))
+            }
+            Want::Chain { cursor, bucket, .. } => {
+                bucket.lower();
+                let looked = table.leave_chain(bucket, ticket.0).then_some(table.chained_to);
+                entry.resume.or(looked).map(|to| to.max(*cursor))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a waiter is registered and was not woken.
+    pub(crate) fn is_parked(&self, ticket: u64) -> bool {
+        lock(&self.table).entries.get(&ticket).is_some_and(|entry| entry.waker.is_some())
     }
 
     /// Wakes one waiter now (its subscription or waiter was closed).
@@ -267,6 +328,16 @@ impl Hub {
         fence(ord!(PublishFence, SeqCst));
         // Partner: `waiting.fetch_add`, fence, look in `register`.
         if self.waiting.0.load(Relaxed) != 0 {
+            self.notify(cache);
+        }
+    }
+
+    /// As [`Hub::published`], after events: who waits for one bucket is asked there.
+    #[inline]
+    pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
+        fence(ord!(PublishFence, SeqCst));
+        // Partner: `waiting.fetch_add` or `Bucket::raise`, fence, look in `register`.
+        if self.waiting.0.load(Relaxed) != 0 || router.is_awaited() {
             self.notify(cache);
         }
     }
@@ -292,7 +363,7 @@ impl Hub {
 
     /// Waiters that have been registered and not given back.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.0.load(Relaxed)
+        lock(&self.table).entries.len()
     }
 
     /// How often a parked subscription lagged because the notifier itself was lapped.
@@ -302,28 +373,117 @@ impl Hub {
 
     /// One look of the notifier; returns when it wants to look again.
     pub(crate) fn pass(&self, cache: &dyn Watched) -> Option<Instant> {
-        // The swap comes before the look. Partner: the swap in `notify`.
-        self.pending.0.swap(false, ord!(NotifierPending, AcqRel));
         let mut woken = Vec::new();
-        let again = {
+        let again = loop {
+            // The swap comes before the look. Partner: the swap in `notify`.
+            self.pending.0.swap(false, ord!(NotifierPending, AcqRel));
             let mut table = lock(&self.table);
             let now = cache.glance();
+            let mut moved = false;
             if now.closed {
                 table.entries.values_mut().for_each(|entry| call(&mut woken, entry));
             } else {
                 self.scan(&mut table, cache, now.head, &mut woken);
+                self.follow_chains(&mut table, cache, now.head, &mut woken);
+                moved = self.hand_to_buckets(&mut table, now.head);
             }
-            look_at_others(&mut table, &now, &mut woken)
+            let again = look_at_others(&mut table, &now, cache, &mut woken);
+            drop(table);
+            if !moved {
+                break again;
+            }
+            // They wait at their buckets now. Partner: the fence in `published_events`: what was
+            // published before is seen by the next look, what comes after sees them.
+            fence(SeqCst);
         };
         woken.into_iter().for_each(Waker::wake);
-        again
+        let limits = cache.keep_limits();
+        again.into_iter().chain(limits).min()
+    }
+
+    /// Looks at the buckets of each new event, not at each waiter.
+    fn follow_chains(&self, table: &mut Table, cache: &dyn Watched, head: u64, woken: &mut Vec<Waker>) {
+        if table.chains.is_empty() || table.chained_to >= head {
+            return;
+        }
+        let Table { chains, entries, chained_to, .. } = table;
+        let visited = cache.visit_buckets(*chained_to, head, &mut |event, buckets| {
+            let mut wake = |members: &mut Vec<u64>| {
+                members.retain(|id| {
+                    let Some(entry) = entries.get_mut(id) else { return false };
+                    let Want::Chain { matcher, cursor, .. } = &entry.want else { return false };
+                    if *cursor > event.sequence || !matches_for_notifier(matcher, event) {
+                        return true;
+                    }
+                    entry.resume = Some(event.sequence);
+                    call(woken, entry);
+                    false
+                });
+            };
+            if event.kind == Kind::Resync {
+                chains.values_mut().for_each(wake);
+            } else {
+                buckets.for_each(|id| {
+                    if let Some(members) = chains.get_mut(&id) {
+                        wake(members);
+                    }
+                });
+            }
+        });
+        if visited.is_err() {
+            // Lapped: everybody looks for himself, from his own cursor.
+            self.lapped.fetch_add(1, Relaxed);
+            for id in chains.drain().flat_map(|(_, members)| members) {
+                if let Some(entry) = entries.get_mut(&id) {
+                    call(woken, entry);
+                }
+            }
+        }
+        *chained_to = head;
+        chains.retain(|_, members| !members.is_empty());
+    }
+
+    /// Members of groups that have looked at everything below head, and whose bucket is there by now,
+    /// wait at that. True: there were some.
+    fn hand_to_buckets(&self, table: &mut Table, head: u64) -> bool {
+        let mut moved = false;
+        let asking: Vec<u64> = table.asking.iter().copied().collect();
+        for id in asking {
+            let Some(entry) = table.entries.get_mut(&id) else { continue };
+            let Want::Event { matcher, request: Some(request), cursor } = &entry.want else { continue };
+            let Some(answer) = request.answer() else { continue };
+            let (matcher, cursor) = (matcher.clone(), *cursor);
+            let bucket = answer.clone().filter(|bucket| bucket.boundary() <= head && entry.waker.is_some());
+            table.asking.remove(&id);
+            let Some(bucket) = bucket else { continue };
+            let Some(group) = table.groups.get_mut(&matcher) else { continue };
+            if !group.members.remove(&id) {
+                continue;
+            }
+            if group.members.is_empty() {
+                table.groups.remove(&matcher);
+            }
+            // Raised there before it is lowered here.
+            bucket.raise();
+            let cursor = cursor.max(head);
+            table.join_chain(&bucket, head, id);
+            if let Some(entry) = table.entries.get_mut(&id) {
+                if entry.counted && entry.bookmark.is_none() {
+                    entry.counted = false;
+                    self.waiting.0.fetch_sub(1, Relaxed);
+                }
+                entry.want = Want::Chain { matcher, cursor, bucket };
+            }
+            moved = true;
+        }
+        moved
     }
 
     fn scan(&self, table: &mut Table, cache: &dyn Watched, head: u64, woken: &mut Vec<Waker>) {
         let Table { groups, entries, .. } = table;
-        for (filter, group) in groups.iter_mut() {
+        for (matcher, group) in groups.iter_mut() {
             while group.scanned_to < head && !group.members.is_empty() {
-                match cache.first_match(filter, group.scanned_to, head) {
+                match cache.first_match(matcher, group.scanned_to, head) {
                     Ok(None) => group.scanned_to = head,
                     Ok(Some(at)) => {
                         group.scanned_to = at + 1;
@@ -354,6 +514,26 @@ impl Hub {
     }
 }
 
+impl Table {
+    fn join_chain(&mut self, bucket: &Bucket, head: u64, id: u64) {
+        if self.chains.is_empty() {
+            self.chained_to = head;
+        }
+        self.chains.entry(bucket.id()).or_default().push(id);
+    }
+
+    /// True: it was still there, so it was not woken for an event.
+    fn leave_chain(&mut self, bucket: &Bucket, id: u64) -> bool {
+        let Some(members) = self.chains.get_mut(&bucket.id()) else { return false };
+        let Some(at) = members.iter().position(|member| *member == id) else { return false };
+        members.swap_remove(at);
+        if members.is_empty() {
+            self.chains.remove(&bucket.id());
+        }
+        true
+    }
+}
+
 /// Takes the waker of an entry. Members are listed here, under the table's lock, so that whoever
 /// finds his waker taken finds his tag listed; foreign code is called outside.
 fn call(woken: &mut Vec<Waker>, entry: &mut Entry) {
@@ -364,7 +544,7 @@ fn call(woken: &mut Vec<Waker>, entry: &mut Entry) {
 }
 
 /// Waiters that do not wait for events, deadlines and due bookmarks.
-fn look_at_others(table: &mut Table, now: &Glance, woken: &mut Vec<Waker>) -> Option<Instant> {
+fn look_at_others(table: &mut Table, now: &Glance, cache: &dyn Watched, woken: &mut Vec<Waker>) -> Option<Instant> {
     let clock = Instant::now();
     let mut again: Option<Instant> = None;
     let mut later = |at: Instant| again = Some(again.map_or(at, |before: Instant| before.min(at)));
@@ -373,7 +553,7 @@ fn look_at_others(table: &mut Table, now: &Glance, woken: &mut Vec<Waker>) -> Op
         if entry.waker.is_none() {
             continue;
         }
-        let mut wake = !matches!(entry.want, Want::Event { .. }) && entry.want.holds(now);
+        let mut wake = !entry.want.is_event() && entry.want.holds(now, cache);
         if let Some(at) = entry.deadline {
             if at <= clock { wake = true } else { later(at) }
         }

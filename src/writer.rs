@@ -12,8 +12,9 @@ use crate::event::{Event, Kind, Phase, Position, ResyncReason, flags};
 use crate::log::history::{History, Turn};
 use crate::log::ring::{MAX_REVISION, Plan, RingWriter};
 use crate::reclaim::{self, Guard};
+use crate::route::bucket::Router;
 use crate::store::index::{Index, Slots};
-use crate::store::version::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
+use crate::store::version::{Extras, KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
 use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -119,10 +120,13 @@ pub(crate) struct Core {
     written: bool,
     poisoned: bool,
     scratch: Vec<Prepared>,
+    router: Router,
+    /// Encoded attributes of the version that is being made.
+    attributes: Vec<u8>,
 }
 
 impl Core {
-    pub(crate) fn new(ring: RingWriter, history: History) -> Core {
+    pub(crate) fn new(ring: RingWriter, history: History, router: Router) -> Core {
         Core {
             ring,
             slots: Slots::default(),
@@ -136,6 +140,8 @@ impl Core {
             written: false,
             poisoned: false,
             scratch: Vec::new(),
+            router,
+            attributes: Vec::new(),
         }
     }
 
@@ -149,7 +155,8 @@ impl Core {
 
     /// Bytes of the writer's own tables.
     fn table_bytes(&self) -> u64 {
-        (self.slots.bytes() + self.tombstones.capacity() * size_of::<(u64, SlotPtr)>()) as u64
+        let tombstones = self.tombstones.capacity() * size_of::<(u64, SlotPtr)>();
+        (self.slots.bytes() + tombstones + self.router.bytes()) as u64
     }
 
     fn live(&self, key: &[u8]) -> Option<SlotPtr> {
@@ -250,7 +257,9 @@ impl Writer {
         let mut bytes = 0;
         let mut slot_bytes = 0;
         for record in &records {
-            let kv = KeyValue::new(record.key, Some(record.value), record.numbers(), 0, VersionPtr::NULL);
+            let extras = core.extras(inner, record.key, Some(record.value));
+            let kv =
+                KeyValue::with_extras(record.key, Some(record.value), record.numbers(), 0, VersionPtr::NULL, extras);
             bytes += kv.bytes();
             let slot = SlotPtr::new(kv);
             slot_bytes += slot.bytes();
@@ -300,6 +309,7 @@ impl Writer {
         rises("apply", revision, inner, core)?;
         check_keys(inner, changes)?;
         core.forget(inner, 2 * changes.len());
+        core.begin_revision(inner);
         let mut prepared = std::mem::take(&mut core.scratch);
         prepared.clear();
         let mut outcome = Ok(());
@@ -314,7 +324,7 @@ impl Writer {
         }
         if outcome.is_ok() {
             let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::kept));
-            core.make_versions(&plan, 0, &mut prepared, |input| {
+            core.make_versions(inner, &plan, 0, &mut prepared, |input| {
                 let change = &changes[input];
                 (
                     change.key,
@@ -353,6 +363,7 @@ impl Writer {
         let from = core.position.revision;
         let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
         core.forget(inner, 2 * records.len().max(64));
+        core.begin_revision(inner);
         let mut prepared = core.difference(&records);
         if prepared.is_empty() && revision == from && reason != ResyncReason::HistoryReset {
             return Ok(core.position);
@@ -360,7 +371,7 @@ impl Writer {
         let epoch = core.position.epoch + 1;
         let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::kept)).chain([0]).collect();
         let plan = core.ring.plan(&inner.ring, sizes.into_iter());
-        core.make_versions(&plan, 1, &mut prepared, |input| {
+        core.make_versions(inner, &plan, 1, &mut prepared, |input| {
             let record = &records[input];
             (record.key, Some(record.value))
         });
@@ -644,6 +655,14 @@ impl Core {
         }
     }
 
+    /// Answers who asked for a bucket meanwhile; what an earlier refusal left is forgotten.
+    fn begin_revision(&mut self, inner: &Inner) {
+        self.router.done();
+        if !inner.indexes.is_empty() {
+            self.router.take_requests(&inner.requests, self.ring.next_seq());
+        }
+    }
+
     fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
         let slot = self.live(change.key);
         let before = slot.map_or(VersionPtr::NULL, |slot| slot.newest());
@@ -737,10 +756,25 @@ impl Core {
         deletes
     }
 
+    /// What the cache adds to a version: all foreign code of a change runs here.
+    fn extras<'a>(&'a mut self, inner: &'a Inner, key: &[u8], value: Option<&[u8]>) -> Extras<'a> {
+        self.attributes.clear();
+        let Some(value) = value else { return Extras::default() };
+        if !inner.schema.is_empty() {
+            let failed = inner.schema.extract(key, value, &mut self.attributes);
+            if failed > 0 {
+                let failures = &inner.gauges.extract_failures;
+                failures.store(failures.load(Relaxed) + failed, Relaxed);
+            }
+        }
+        Extras { attributes: &self.attributes, decoder: inner.decoder.as_ref() }
+    }
+
     /// Makes the versions once their sequence numbers are known. `marks` is 1 where a mark comes
     /// before the first.
     fn make_versions<'a>(
         &mut self,
+        inner: &Inner,
         plan: &Plan,
         marks: usize,
         prepared: &mut [Prepared],
@@ -764,13 +798,22 @@ impl Core {
             let one = &mut prepared[at];
             fresh += usize::from(one.slot.is_none());
             let cur = match (one.kind, one.slot) {
-                (Kind::Deleted, Some(slot)) => KeyValue::new_twice(slot.key(), None, one.numbers, seq, one.before),
+                (Kind::Deleted, Some(slot)) => {
+                    KeyValue::new_twice(slot.key(), None, one.numbers, seq, one.before, Extras::default())
+                }
                 _ => {
                     let (key, value) = input(one.input);
-                    KeyValue::new_twice(key, value, one.numbers, seq, one.before)
+                    let (numbers, before) = (one.numbers, one.before);
+                    KeyValue::new_twice(key, value, numbers, seq, before, self.extras(inner, key, value))
                 }
             };
+            let one = &mut prepared[at];
             one.cur = cur;
+            if let Some(kv) = cur.get() {
+                let live = |kv: &&KeyValue| !kv.is_tombstone();
+                let (now, before) = (cur, one.before);
+                self.router.prepare(at + marks, kv.key(), now.get().filter(live), before.get().filter(live));
+            }
         }
         if fresh > 0 {
             self.slots.reserve(fresh);
@@ -807,12 +850,14 @@ impl Core {
         gauges.open_bytes.store(self.ring.untold_bytes(), Relaxed);
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
         gauges.table_bytes.store(self.table_bytes(), Relaxed);
+        gauges.buckets.store(self.router.len() as u64, Relaxed);
         drop(pin);
         if revision.turn.is_some() {
             inner.hub.notify(inner);
         } else {
-            inner.hub.published(inner);
+            inner.hub.published_events(inner, &self.router);
         }
+        self.router.done();
     }
 
     fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared], pin: &Guard) {
@@ -843,7 +888,7 @@ impl Core {
             };
             (event, one.kept())
         });
-        self.ring.write(&inner.ring, plan, events, pin);
+        self.ring.write(&inner.ring, plan, events, &mut self.router, pin);
     }
 
     fn write_store(&mut self, inner: &Inner, prepared: &mut Vec<Prepared>, pin: &Guard) {

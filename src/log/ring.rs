@@ -22,6 +22,9 @@ use crate::event::{Event, Position, flags};
 use crate::log::history::{History, Present};
 use crate::log::segment::{Held, Segment, SegmentRef};
 use crate::reclaim::{self, Guard, Published};
+use crate::route::attribute::Schema;
+use crate::route::bucket::Router;
+use crate::route::summary::Summary;
 use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, into_inner, ord};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
@@ -172,6 +175,8 @@ pub(crate) struct Ring {
     slots: u64,
     /// Segments of the ring (M).
     segments: u64,
+    /// Links a slot.
+    width: usize,
     head: CachePadded<AtomicU64>,
     progress: CachePadded<AtomicU64>,
     directory: Published<Directory>,
@@ -189,9 +194,16 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// A log with `segments` segments of `slots` slots, and its writer.
-    pub(crate) fn new(slots: u64, segments: u64, segment_bytes: u64, history: History) -> (Ring, RingWriter) {
+    pub(crate) fn new(
+        slots: u64,
+        segments: u64,
+        segment_bytes: u64,
+        history: History,
+        width: usize,
+        schema: Shared<Schema>,
+    ) -> (Ring, RingWriter) {
         let held = Arc::new(Held::default());
-        let first = SegmentRef::new(slots, slots as usize, slots, held.clone());
+        let first = SegmentRef::new(slots, slots as usize, slots, width, held.clone());
         let directory = Directory::new(segments);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let token = TokenRef::first(first);
@@ -205,10 +217,13 @@ impl Ring {
             token_base: slots,
             segment_bytes,
             current_bytes: 0,
+            summary: Box::new(Summary::new(&schema)),
+            schema,
         };
         let ring = Ring {
             slots,
             segments,
+            width,
             head: CachePadded::new(AtomicU64::new(slots)),
             progress: CachePadded::new(AtomicU64::new(progress_word(Position {
                 epoch: history.first_epoch,
@@ -401,6 +416,9 @@ pub(crate) struct RingWriter {
     /// A segment also closes at this many bytes.
     segment_bytes: u64,
     current_bytes: u64,
+    /// Of the newest segment.
+    summary: Box<Summary>,
+    schema: Shared<Schema>,
 }
 
 /// The sequence numbers of one revision: runs of consecutive ones.
@@ -434,7 +452,7 @@ impl Seqs {
 /// Where the events of one revision go, and what had to be allocated for that.
 pub(crate) struct Plan {
     pub(crate) seqs: Seqs,
-    opened: Vec<TokenRef>,
+    opened: Vec<(TokenRef, Box<Summary>)>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     closed: Vec<u64>,
     directory: Option<Box<Directory>>,
@@ -448,6 +466,11 @@ pub(crate) struct Plan {
 impl RingWriter {
     fn newest(&self) -> &SegmentRef {
         self.live.back().expect("never empty").token.segment()
+    }
+
+    /// The next sequence number, unless its segment is closed first.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.base + self.fill
     }
 
     /// Prepare: lays out the events of one revision (their bytes are given) and allocates for it.
@@ -479,8 +502,9 @@ impl RingWriter {
                 let end = base + plan.fill;
                 plan.closed.push(plan.fill);
                 base += slots;
-                let segment = SegmentRef::new(base, slots as usize, end, ring.held.clone());
-                plan.opened.push(TokenRef::new(segment, ring.ages.clone()));
+                let segment = SegmentRef::new(base, slots as usize, end, ring.width, ring.held.clone());
+                let summary = Box::new(Summary::new(&self.schema));
+                plan.opened.push((TokenRef::new(segment, ring.ages.clone()), summary));
                 (plan.fill, plan.bytes) = (0, 0);
                 plan.seqs.add(std::mem::replace(&mut run, base..base));
             }
@@ -541,6 +565,7 @@ impl RingWriter {
         ring: &Ring,
         plan: &mut Plan,
         events: impl Iterator<Item = (Event, u64)>,
+        router: &mut Router,
         pin: &Guard,
     ) {
         if !plan.opened.is_empty() {
@@ -549,12 +574,19 @@ impl RingWriter {
         let mut opened = std::mem::take(&mut plan.opened).into_iter();
         let mut closed = std::mem::take(&mut plan.closed).into_iter();
         let giant = if plan.giant { self.base } else { 0 };
-        for (event, bytes) in events {
+        for (at, (event, bytes)) in events.enumerate() {
             while event.sequence >= self.newest().limit() {
-                let (Some(token), Some(len)) = (opened.next(), closed.next()) else { break };
-                self.open(ring, token, len, giant, pin);
+                let (Some((token, summary)), Some(len)) = (opened.next(), closed.next()) else { break };
+                self.open(ring, token, summary, len, giant, pin);
             }
-            self.newest().write(event, bytes);
+            let seq = event.sequence;
+            let RingWriter { live, summary, .. } = self;
+            let segment = live.back().expect("never empty").token.segment();
+            segment.write(event, bytes);
+            summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
+                segment.event(segment.base() + u64::from(slot))
+            });
+            router.link(segment, seq, at);
         }
         self.fill = plan.fill;
         self.current_bytes = plan.bytes;
@@ -596,9 +628,10 @@ impl RingWriter {
         reclaim::retire(pin, Box::new(move || drop(token)));
     }
 
-    fn open(&mut self, ring: &Ring, token: TokenRef, closed: u64, giant: u64, pin: &Guard) {
+    fn open(&mut self, ring: &Ring, token: TokenRef, fresh: Box<Summary>, closed: u64, giant: u64, pin: &Guard) {
+        let summary = std::mem::replace(&mut self.summary, fresh);
         let before = self.live.back().expect("never empty");
-        before.token.segment().close(closed as u32);
+        before.token.segment().close(closed as u32, summary);
         // Linked before the first write into it: whoever holds token k holds k+1.
         before.token.link(token.clone());
         let segment = token.segment();

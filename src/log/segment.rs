@@ -14,11 +14,14 @@
 
 use crate::event::Event;
 use crate::reclaim;
+use crate::route::matcher::Matcher;
+use crate::route::summary::Summary;
 use crate::store::version::SlotPtr;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Relaxed, into_inner, lock};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64 as Count;
 
 /// What a cache holds beyond its live keys, in bytes; shared by its segments (statistics only).
@@ -44,6 +47,12 @@ pub(crate) struct Segment {
     /// Slots written, published or not: what the reclaimer gives back.
     written: AtomicU32,
     cells: Box<[Cell]>,
+    /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
+    /// covered by head, or by the bucket's newest.
+    links: Box<[AtomicU64]>,
+    width: usize,
+    /// Given when it is closed; read only under a head beyond it.
+    summary: OnceLock<Box<Summary>>,
     /// Slots of the store that were forgotten while this segment was the newest.
     forgotten: Mutex<Vec<SlotPtr>>,
     /// Bytes that go with this segment; what of them is in `held`.
@@ -55,8 +64,8 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    fn new(base: u64, slots: usize, prev_end: u64, held: Arc<Held>) -> Segment {
-        let own = slots * size_of::<Event>() + size_of::<Segment>();
+    fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Segment {
+        let own = slots * (size_of::<Event>() + 16 * width) + size_of::<Segment>();
         held.segments.fetch_add(1, Relaxed);
         held.segment_bytes.fetch_add(own as u64, Relaxed);
         Segment {
@@ -65,6 +74,9 @@ impl Segment {
             len: AtomicU32::new(slots as u32),
             written: AtomicU32::new(0),
             cells: (0..slots).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
+            links: (0..2 * width * slots).map(|_| AtomicU64::new(0)).collect(),
+            width,
+            summary: OnceLock::new(),
             forgotten: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(own as u64),
             told: AtomicU64::new(own as u64),
@@ -96,9 +108,40 @@ impl Segment {
     }
 
     /// Leaves the segment with `len` slots in use. Only the writer, before a head beyond it.
-    pub(crate) fn close(&self, len: u32) {
+    pub(crate) fn close(&self, len: u32, mut summary: Box<Summary>) {
         self.len.store(len, Relaxed);
+        if let Some(last) = len.checked_sub(1) {
+            summary.close(self.event(self.base + u64::from(last)));
+            let _ = self.summary.set(summary);
+        }
         self.tell();
+    }
+
+    /// Whether all of it can be passed over by this filter. Only under a head beyond it.
+    pub(crate) fn is_of_no_use_to(&self, matcher: &Matcher) -> bool {
+        self.summary
+            .get()
+            .is_some_and(|summary| summary.excludes(matcher, |slot| self.event(self.base + u64::from(slot))))
+    }
+
+    /// Links the event of `seq` to the one before in a bucket. Only the writer, above the head.
+    pub(crate) fn link(&self, seq: u64, place: usize, bucket: u64, before: u64) {
+        let at = 2 * ((seq - self.base) as usize * self.width + place);
+        self.links[at + 1].store(before, Relaxed);
+        self.links[at].store(bucket, Relaxed);
+    }
+
+    /// The event before `seq` in a bucket: 0 for none; `None` where `seq` is not of that bucket.
+    pub(crate) fn before(&self, seq: u64, bucket: u64) -> Option<u64> {
+        let at = 2 * (seq - self.base) as usize * self.width;
+        let links = &self.links[at..at + 2 * self.width];
+        links.chunks_exact(2).find(|link| link[0].load(Relaxed) == bucket).map(|link| link[1].load(Relaxed))
+    }
+
+    /// The buckets of an event.
+    pub(crate) fn buckets(&self, seq: u64) -> impl Iterator<Item = u64> + '_ {
+        let at = 2 * (seq - self.base) as usize * self.width;
+        self.links[at..at + 2 * self.width].iter().step_by(2).map(|link| link.load(Relaxed)).filter(|id| *id != 0)
     }
 
     /// Writes the slot of `event.sequence`. Only the writer, once, above the head.
@@ -180,8 +223,8 @@ impl Drop for Segment {
 pub(crate) struct SegmentRef(Option<Arc<Segment>>);
 
 impl SegmentRef {
-    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, held: Arc<Held>) -> SegmentRef {
-        let segment = Arc::new(Segment::new(base, slots, prev_end, held));
+    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> SegmentRef {
+        let segment = Arc::new(Segment::new(base, slots, prev_end, width, held));
         #[cfg(loom)]
         reclaim::boxed(Arc::as_ptr(&segment) as usize);
         SegmentRef(Some(segment))

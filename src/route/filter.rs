@@ -1,21 +1,27 @@
-//! Ranges of keys, and the compiled filter of a subscription.
+//! Ranges of keys, and filters as users write them.
 
 #![forbid(unsafe_code)]
 
-use crate::event::{Event, Kind};
+use crate::error::Result;
+use crate::event::Kind;
+use crate::route::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
 use crate::store::index::{Span, prefix_end};
+use crate::store::version::KeyValue;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// A range of keys: all, one key, a prefix, a path, or [from, to).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Range {
     pub(crate) span: Span,
-    /// Path-aware: only this key itself and what lies behind a `/` after it.
-    path: Option<Vec<u8>>,
+    /// Path-aware: only these keys themselves and what lies behind a `/` after them.
+    paths: Box<[Box<[u8]>]>,
 }
 
 impl Range {
     fn span(from: impl Into<Vec<u8>>, to: Option<Vec<u8>>) -> Range {
-        Range { span: Span { from: from.into(), to }, path: None }
+        Range { span: Span { from: from.into(), to }, paths: Box::default() }
     }
 
     /// Every key.
@@ -40,7 +46,7 @@ impl Range {
         let path = path.as_ref();
         let mut range = Range::prefix(path);
         if !path.is_empty() && path.last() != Some(&b'/') {
-            range.path = Some(path.to_vec());
+            range.paths = Box::new([path.into()]);
         }
         range
     }
@@ -57,77 +63,191 @@ impl Range {
     }
 
     fn path_holds(&self, key: &[u8]) -> bool {
-        self.path.as_ref().is_none_or(|path| key.len() == path.len() || key.get(path.len()) == Some(&b'/'))
+        self.paths.iter().all(|path| key.starts_with(path) && matches!(key.get(path.len()), None | Some(b'/')))
+    }
+
+    /// The keys that lie in both.
+    pub fn and(&self, other: &Range) -> Range {
+        let from = (&self.span.from).max(&other.span.from).clone();
+        let to = match (&self.span.to, &other.span.to) {
+            (Some(a), Some(b)) => Some(a.min(b).clone()),
+            (a, b) => a.as_ref().or(b.as_ref()).cloned(),
+        };
+        let mut paths: Vec<Box<[u8]>> = self.paths.iter().chain(&other.paths).cloned().collect();
+        paths.sort();
+        paths.dedup();
+        Range { span: Span { from, to }, paths: paths.into() }
+    }
+
+    /// Appends a form that is the same in every process, for hashes in tokens.
+    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
+        let mut part = |tag: u8, bytes: &[u8]| {
+            out.push(tag);
+            out.extend((bytes.len() as u64).to_le_bytes());
+            out.extend(bytes);
+        };
+        part(1, &self.span.from);
+        if let Some(to) = &self.span.to {
+            part(2, to);
+        }
+        self.paths.iter().for_each(|path| part(3, path));
     }
 
     pub(crate) fn is_all_of(&self, prefix: &[u8]) -> bool {
-        self.path.is_none() && (self.span == Range::all().span || self.span == Range::prefix(prefix).span)
+        self.paths.is_empty() && (self.span == Range::all().span || self.span == Range::prefix(prefix).span)
     }
 }
 
-/// The compiled filter of a subscription. Equal ones are evaluated once an event.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Filter {
-    /// `None`: every key of the cache.
-    range: Option<Range>,
-    /// Bits of [`Kind::bit`]; marks pass always.
-    kinds: u32,
-    raw: bool,
+/// A user's own test of a key-value.
+#[derive(Clone)]
+pub(crate) struct Predicate(pub(crate) Arc<dyn Fn(&KeyValue) -> bool + Send + Sync>);
+
+impl PartialEq for Predicate {
+    fn eq(&self, other: &Predicate) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Predicate {}
+impl Hash for Predicate {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).cast::<()>().hash(state);
+    }
+}
+impl fmt::Debug for Predicate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("predicate")
+    }
 }
 
-const CHANGES: u32 = Kind::Added.bit() | Kind::Modified.bit() | Kind::Deleted.bit();
+/// Which key-values a subscription or a read is about: a conjunction of conditions.
+///
+/// The same for [`crate::Cache::subscribe`], `list`, `get` and `count`. Selectors look at the
+/// attributes that the cache declares ([`crate::Builder::labels`], [`crate::Builder::field`]); what is
+/// not declared is INVALID_ARGUMENT where the filter is used. Clone, Send and Sync.
+///
+/// ```
+/// use watchcore::Filter;
+/// let web = Filter::any().prefix("/pods/").labels("app=web, tier in (front, back)")?.fields("spec.nodeName!=")?;
+/// assert!(Filter::any().labels("app in (web").is_err());
+/// # let _ = web;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Filter {
+    pub(crate) range: Range,
+    pub(crate) nothing: bool,
+    /// Bits of [`Kind::bit`] that are shown.
+    pub(crate) kinds: u32,
+    pub(crate) labels: Vec<LabelRequirement>,
+    pub(crate) fields: Vec<FieldRequirement>,
+    pub(crate) predicates: Vec<Predicate>,
+}
+
+/// The bits of all kinds of changes.
+pub(crate) const CHANGES: u32 = Kind::Added.bit() | Kind::Modified.bit() | Kind::Deleted.bit();
+
+impl Default for Filter {
+    fn default() -> Filter {
+        Filter::any()
+    }
+}
 
 impl Filter {
-    /// `kinds` empty: all. With `raw`, PUT and DELETE are shown, and `kinds` may name them.
-    pub(crate) fn new(range: Option<Range>, kinds: &[Kind], raw: bool) -> Filter {
-        let mut mask = 0;
-        for kind in kinds {
-            mask |= match kind {
+    /// Everything.
+    pub fn any() -> Filter {
+        Filter {
+            range: Range::all(),
+            nothing: false,
+            kinds: CHANGES,
+            labels: Vec::new(),
+            fields: Vec::new(),
+            predicates: Vec::new(),
+        }
+    }
+
+    /// Nothing: a subscription gets marks only.
+    pub fn none() -> Filter {
+        Filter { nothing: true, ..Filter::any() }
+    }
+
+    /// Only this key.
+    pub fn key(self, key: impl AsRef<[u8]>) -> Filter {
+        self.range(&Range::key(key))
+    }
+
+    /// Only keys that start with these bytes.
+    pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Filter {
+        self.range(&Range::prefix(prefix))
+    }
+
+    /// Only this path and what lies below it: `/a/foo` does not match `/a/foobar`.
+    pub fn path(self, path: impl AsRef<[u8]>) -> Filter {
+        self.range(&Range::path(path))
+    }
+
+    /// Only keys of this range.
+    pub fn range(mut self, range: &Range) -> Filter {
+        self.range = self.range.and(range);
+        self
+    }
+
+    /// Only these kinds of changes; marks come always. The mask never changes what an event is.
+    /// Reads of state do not look at it.
+    pub fn types(mut self, kinds: &[Kind]) -> Filter {
+        self.kinds &= kinds.iter().fold(0, |mask, kind| {
+            mask | match kind {
                 Kind::Put => Kind::Added.bit() | Kind::Modified.bit(),
                 Kind::Delete => Kind::Deleted.bit(),
                 other => other.bit(),
-            };
-        }
-        Filter { range, kinds: if kinds.is_empty() { CHANGES } else { mask }, raw }
+            }
+        });
+        self
     }
 
-    /// Whether every event passes unchanged: then a batch is a view into the log.
-    pub(crate) fn passes_all(&self) -> bool {
-        self.range.is_none() && self.kinds & CHANGES == CHANGES && !self.raw
+    /// Only what this label selector selects, in Kubernetes' grammar: `a=b`, `a==b`, `a!=b`,
+    /// `a in (x,y)`, `a notin (x,y)`, `a`, `!a`, `a>1`, `a<1`, joined by commas. An empty one selects
+    /// everything. INVALID_ARGUMENT names the position of what does not parse.
+    pub fn labels(mut self, selector: impl AsRef<[u8]>) -> Result<Filter> {
+        self.labels.append(&mut parse_labels(selector.as_ref())?);
+        Ok(self)
     }
 
-    pub(crate) fn range(&self) -> Range {
-        self.range.clone().unwrap_or_else(Range::all)
+    /// Only what this field selector selects: `name=value`, `name==value`, `name!=value`, joined by
+    /// commas. An absent field is the empty string. Errors as [`Filter::labels`].
+    pub fn fields(mut self, selector: impl AsRef<[u8]>) -> Result<Filter> {
+        self.fields.append(&mut parse_fields(selector.as_ref())?);
+        Ok(self)
     }
 
-    pub(crate) fn raw(&self) -> bool {
-        self.raw
+    /// Only what a function of the key-value says. It is called on the consumer's thread and, for a
+    /// parked subscription, on the notifier: it must be quick and must give the same answer each time.
+    pub fn predicate(mut self, test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static) -> Filter {
+        self.predicates.push(Predicate(Arc::new(test)));
+        self
     }
 
-    pub(crate) fn shows(&self, kind: Kind) -> bool {
-        self.kinds & kind.bit() != 0
+    /// What both let pass.
+    pub fn and(mut self, other: Filter) -> Filter {
+        self.range = self.range.and(&other.range);
+        self.nothing |= other.nothing;
+        self.kinds &= other.kinds;
+        self.labels.extend(other.labels);
+        self.fields.extend(other.fields);
+        self.predicates.extend(other.predicates);
+        self
     }
 
-    /// Whether the event, or a changed form of it, is handed out.
-    #[inline]
-    pub(crate) fn matches(&self, event: &Event) -> bool {
-        if event.kind == Kind::Resync {
-            return true;
-        }
-        self.kinds & event.kind.bit() != 0 && self.range.as_ref().is_none_or(|range| range.contains(event.key()))
+    /// Whether it is a range of keys and nothing else (types aside).
+    pub(crate) fn is_only_a_range(&self) -> bool {
+        !self.nothing && self.labels.is_empty() && self.fields.is_empty() && self.predicates.is_empty()
     }
 
-    /// The form in which a matching event is handed out.
-    pub(crate) fn shown(&self, event: &Event) -> Event {
-        let mut shown = event.clone();
-        if self.raw {
-            shown.kind = match event.kind {
-                Kind::Added | Kind::Modified => Kind::Put,
-                Kind::Deleted => Kind::Delete,
-                other => other,
-            };
-        }
-        shown
+    /// A form that is the same in every process, for the hash in continue tokens.
+    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
+        self.range.describe(out);
+        let mut text = format!("{}{:?}{:?}{}", self.nothing, self.labels, self.fields, self.predicates.len());
+        text.push('\0');
+        out.extend(text.as_bytes());
     }
 }
 
@@ -149,11 +269,14 @@ mod tests {
     }
 
     #[test]
-    fn only_a_plain_filter_is_a_view() {
-        assert!(Filter::new(None, &[], false).passes_all());
-        assert!(Filter::new(None, &[Kind::Deleted, Kind::Put], false).passes_all());
-        assert!(!Filter::new(None, &[Kind::Deleted], false).passes_all());
-        assert!(!Filter::new(None, &[], true).passes_all());
-        assert!(!Filter::new(Some(Range::key("a")), &[], false).passes_all());
+    fn a_conjunction_of_ranges_holds_what_both_hold() {
+        let holds = |range: &Range, key: &str| range.contains(key.as_bytes());
+        let both = Range::prefix("/a/").and(&Range::between("/a/b", "/a/d"));
+        assert!(holds(&both, "/a/b") && holds(&both, "/a/cx") && !holds(&both, "/a/d") && !holds(&both, "/a/a"));
+        let paths = Range::path("/a").and(&Range::path("/a/b"));
+        assert!(holds(&paths, "/a/b") && holds(&paths, "/a/b/c") && !holds(&paths, "/a/bc") && !holds(&paths, "/a"));
+        let nothing = Range::key("/a").and(&Range::key("/b"));
+        assert!(!holds(&nothing, "/a") && !holds(&nothing, "/b"));
+        assert_eq!(Range::all().and(&Range::key("x")), Range::key("x"));
     }
 }

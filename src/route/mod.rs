@@ -1,3 +1,11 @@
-//! Routing: which events a subscription is given.
+//! Routing: which events a subscription is given, and how it finds them.
 
+pub(crate) mod attribute;
+pub(crate) mod bucket;
 pub(crate) mod filter;
+pub(crate) mod index;
+mod json;
+pub(crate) mod matcher;
+mod protobuf;
+pub(crate) mod selector;
+pub(crate) mod summary;

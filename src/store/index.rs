@@ -63,13 +63,13 @@ impl Index {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = SlotPtr> + '_ {
-        self.tree.from(b"")
+        self.tree.from(b"").copied()
     }
 
     /// The slots of a span of keys, in key order.
     pub(crate) fn range<'a>(&'a self, span: &Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
         let to = span.to.clone();
-        self.tree.from(&span.from).take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
+        self.tree.from(&span.from).copied().take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
     }
 
     /// Drops it on the reclaimer where that frees anything (I6).

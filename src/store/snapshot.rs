@@ -3,10 +3,12 @@
 #![forbid(unsafe_code)]
 
 use crate::cache::Inner;
+use crate::error::Result;
 use crate::event::Position;
 use crate::log::ring::TokenRef;
 use crate::reclaim;
-use crate::route::filter::Range;
+use crate::route::filter::{Filter, Range};
+use crate::route::matcher::Matcher;
 use crate::store::index::Index;
 use crate::store::version::{KeyValueRef, SlotPtr};
 use std::sync::Arc;
@@ -77,6 +79,13 @@ impl Snapshot {
     pub fn range(&self, range: &Range) -> impl Iterator<Item = KeyValueRef<'_>> + use<'_> {
         let range = range.clone();
         self.index.range(&range.span).filter(move |slot| range.contains(slot.key())).filter_map(|slot| self.show(slot))
+    }
+
+    /// The key-values that a filter lets pass, in key order (its types are not looked at).
+    /// INVALID_ARGUMENT where it names what the cache does not declare.
+    pub fn filtered(&self, filter: &Filter) -> Result<impl Iterator<Item = KeyValueRef<'_>> + use<'_>> {
+        let matcher = Matcher::new(filter, false, &self.inner.prefix, &self.inner.schema)?;
+        Ok(self.range(&filter.range).filter(move |kv| matcher.holds(kv)))
     }
 
     /// Number of key-values of a range. O(keys of the range).

@@ -10,23 +10,40 @@
 
 #![forbid(unsafe_code)]
 
-use crate::store::version::SlotPtr;
+use crate::store::version::{Key, SlotPtr};
 use std::sync::Arc;
+
+/// What a tree holds: ordered by its key.
+pub(crate) trait Entry: Clone {
+    fn key(&self) -> &[u8];
+}
+
+impl Entry for SlotPtr {
+    fn key(&self) -> &[u8] {
+        SlotPtr::key(self)
+    }
+}
+
+impl Entry for Key {
+    fn key(&self) -> &[u8] {
+        self
+    }
+}
 
 /// Most entries of a leaf, most children of a branch.
 const LEAF: usize = 64;
 const BRANCH: usize = 32;
 
-enum Node {
-    Leaf(Vec<SlotPtr>),
-    Branch(Vec<Child>),
+enum Node<E> {
+    Leaf(Vec<E>),
+    Branch(Vec<Child<E>>),
 }
 
 #[derive(Clone)]
-struct Child {
+struct Child<E> {
     /// The first entry below it: this very pointer.
-    first: SlotPtr,
-    node: Arc<Node>,
+    first: E,
+    node: Arc<Node<E>>,
 }
 
 /// Room for `len` and a little more.
@@ -56,11 +73,11 @@ fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
     right
 }
 
-impl Node {
-    fn first(&self) -> Option<SlotPtr> {
+impl<E: Entry> Node<E> {
+    fn first(&self) -> Option<E> {
         match self {
-            Node::Leaf(slots) => slots.first().copied(),
-            Node::Branch(children) => children.first().map(|child| child.first),
+            Node::Leaf(slots) => slots.first().cloned(),
+            Node::Branch(children) => children.first().map(|child| child.first.clone()),
         }
     }
 
@@ -75,15 +92,15 @@ impl Node {
     /// Bytes of this node alone, with the counts of its `Arc`.
     fn bytes(&self) -> usize {
         let content = match self {
-            Node::Leaf(slots) => slots.capacity() * size_of::<SlotPtr>(),
-            Node::Branch(children) => children.capacity() * size_of::<Child>(),
+            Node::Leaf(slots) => slots.capacity() * size_of::<E>(),
+            Node::Branch(children) => children.capacity() * size_of::<Child<E>>(),
         };
-        size_of::<Node>() + 2 * size_of::<usize>() + content
+        size_of::<Node<E>>() + 2 * size_of::<usize>() + content
     }
 }
 
 /// The node for changing: a copy, unless nobody else has it.
-fn own(node: &mut Arc<Node>) -> &mut Node {
+fn own<E: Entry>(node: &mut Arc<Node<E>>) -> &mut Node<E> {
     if Arc::get_mut(node).is_none() {
         *node = Arc::new(match &**node {
             Node::Leaf(slots) => Node::Leaf(copied(slots)),
@@ -94,12 +111,12 @@ fn own(node: &mut Arc<Node>) -> &mut Node {
 }
 
 /// The child that holds `key`, if any does.
-fn child_of(children: &[Child], key: &[u8]) -> usize {
+fn child_of<E: Entry>(children: &[Child<E>], key: &[u8]) -> usize {
     children.partition_point(|child| child.first.key() <= key).saturating_sub(1)
 }
 
 /// Inserts; returns the right half where the node was split.
-fn insert(node: &mut Arc<Node>, slot: SlotPtr, bytes: &mut usize) -> Option<Child> {
+fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, bytes: &mut usize) -> Option<Child<E>> {
     *bytes -= node.bytes();
     let right = match own(node) {
         Node::Leaf(slots) => {
@@ -135,7 +152,7 @@ fn insert(node: &mut Arc<Node>, slot: SlotPtr, bytes: &mut usize) -> Option<Chil
 }
 
 /// Removes a key. True: it was there.
-fn remove(node: &mut Arc<Node>, key: &[u8], bytes: &mut usize) -> bool {
+fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> bool {
     *bytes -= node.bytes();
     let removed = match own(node) {
         Node::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
@@ -168,7 +185,7 @@ fn remove(node: &mut Arc<Node>, key: &[u8], bytes: &mut usize) -> bool {
 }
 
 /// Joins a child that has become small with a neighbour, where both fit into one.
-fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
+fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, bytes: &mut usize) {
     let fits =
         |left: usize| children.get(left + 1).is_some_and(|right| children[left].node.fill() + right.node.fill() <= 56);
     let left = if fits(at) {
@@ -196,15 +213,21 @@ fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
 }
 
 /// The set.
-#[derive(Clone, Default)]
-pub(crate) struct Tree {
-    root: Option<Arc<Node>>,
+#[derive(Clone)]
+pub(crate) struct Tree<E = SlotPtr> {
+    root: Option<Arc<Node<E>>>,
     bytes: usize,
 }
 
-impl Tree {
+impl<E> Default for Tree<E> {
+    fn default() -> Tree<E> {
+        Tree { root: None, bytes: 0 }
+    }
+}
+
+impl<E: Entry> Tree<E> {
     /// The set of slots that come in key order, each key once. O(n).
-    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Tree {
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = E>) -> Tree<E> {
         let mut tree = Tree::default();
         let mut level = Vec::new();
         let mut leaf = Vec::with_capacity(LEAF);
@@ -219,7 +242,7 @@ impl Tree {
             level.push(Node::Leaf(leaf));
         }
         loop {
-            tree.bytes += level.iter().map(Node::bytes).sum::<usize>();
+            tree.bytes += level.iter().map(Node::<E>::bytes).sum::<usize>();
             if level.len() <= 1 {
                 tree.root = level.pop().map(Arc::new);
                 return tree;
@@ -245,20 +268,20 @@ impl Tree {
         self.bytes
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<SlotPtr> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<E> {
         let mut node = self.root.as_deref()?;
         loop {
             match node {
                 Node::Branch(children) => node = &children[child_of(children, key)].node,
                 Node::Leaf(slots) => {
-                    return slots.binary_search_by(|slot| slot.key().cmp(key)).ok().map(|at| slots[at]);
+                    return slots.binary_search_by(|slot| slot.key().cmp(key)).ok().map(|at| slots[at].clone());
                 }
             }
         }
     }
 
     /// Adds a slot whose key is not there yet. O(log n).
-    pub(crate) fn insert(&mut self, slot: SlotPtr) {
+    pub(crate) fn insert(&mut self, slot: E) {
         let Some(root) = &mut self.root else {
             let leaf = Node::Leaf(copied(&[slot]));
             self.bytes = leaf.bytes();
@@ -274,10 +297,11 @@ impl Tree {
     }
 
     /// Takes a key out. O(log n).
-    pub(crate) fn remove(&mut self, key: &[u8]) {
-        let Some(root) = &mut self.root else { return };
+    /// True: it was there.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        let Some(root) = &mut self.root else { return false };
         if !remove(root, key, &mut self.bytes) {
-            return;
+            return false;
         }
         while let Node::Branch(children) = &**root
             && let [only] = &children[..]
@@ -288,10 +312,11 @@ impl Tree {
         if root.first().is_none() {
             *self = Tree::default();
         }
+        true
     }
 
     /// The slots from `from` on, inclusive, in key order.
-    pub(crate) fn from(&self, from: &[u8]) -> Iter<'_> {
+    pub(crate) fn from(&self, from: &[u8]) -> Iter<'_, E> {
         let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter() };
         let mut node = self.root.as_deref();
         while let Some(at) = node {
@@ -313,25 +338,28 @@ impl Tree {
 
     /// Gives the tree away; `Some` if nobody else has any of it from the root on: then dropping
     /// what is returned frees nodes.
-    pub(crate) fn into_last(self) -> Option<impl Send> {
+    pub(crate) fn into_last(self) -> Option<impl Send + use<E>>
+    where
+        E: Send + Sync,
+    {
         self.root.and_then(Arc::into_inner)
     }
 }
 
-/// Slots in key order.
-pub(crate) struct Iter<'a> {
-    path: Vec<std::slice::Iter<'a, Child>>,
-    leaf: std::slice::Iter<'a, SlotPtr>,
+/// Entries in key order.
+pub(crate) struct Iter<'a, E> {
+    path: Vec<std::slice::Iter<'a, Child<E>>>,
+    leaf: std::slice::Iter<'a, E>,
 }
 
-impl Iterator for Iter<'_> {
-    type Item = SlotPtr;
+impl<'a, E> Iterator for Iter<'a, E> {
+    type Item = &'a E;
 
     #[inline]
-    fn next(&mut self) -> Option<SlotPtr> {
+    fn next(&mut self) -> Option<&'a E> {
         loop {
             if let Some(slot) = self.leaf.next() {
-                return Some(*slot);
+                return Some(slot);
             }
             let mut child = loop {
                 match self.path.last_mut()?.next() {
@@ -372,7 +400,7 @@ mod tests {
     }
 
     /// Height and bytes; every branch names the first entry of each child by its own pointer.
-    fn check(node: &Node, is_root: bool) -> (usize, usize) {
+    fn check(node: &Node<SlotPtr>, is_root: bool) -> (usize, usize) {
         let first = node.first().expect("no node is empty");
         match node {
             Node::Leaf(slots) => {
@@ -400,7 +428,7 @@ mod tests {
     fn same(tree: &Tree, twin: &BTreeMap<Vec<u8>, SlotPtr>) {
         let bytes = tree.root.as_deref().map_or(0, |root| check(root, true).1);
         assert_eq!(tree.bytes(), bytes);
-        let all: Vec<_> = tree.from(b"").collect();
+        let all: Vec<_> = tree.from(b"").copied().collect();
         assert_eq!(all.len(), twin.len());
         assert!(all.iter().zip(twin.values()).all(|(slot, twin)| slot.is(*twin)));
     }

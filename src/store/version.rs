@@ -18,6 +18,8 @@
 //! | `Slot::set_newest` | `Slot::newest` after head | Release / Acquire |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
+use crate::decode::{Cell, Decoder, drop_foreign};
+use crate::error::Result;
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, ord};
 use std::alloc::Layout;
@@ -47,6 +49,10 @@ pub(crate) struct Version {
     seq: u64,
     older: *const Version,
     count: AtomicUsize,
+    /// Bytes of the attributes behind the value.
+    attributes_length: u32,
+    /// 1: a [`Cell`] lies between this and the key.
+    cells: u32,
     /// Lets loom see reads that are not ordered behind the making, or before the freeing.
     #[cfg(loom)]
     track: reclaim::Track,
@@ -61,14 +67,31 @@ pub(crate) struct Numbers {
     pub(crate) lease: i64,
 }
 
-/// Bytes of a version: its lengths are limited, so this never overflows.
-const fn size(key_length: usize, value_length: usize) -> usize {
-    let align = align_of::<Version>();
-    (size_of::<Version>() + key_length + value_length + align - 1) & !(align - 1)
+/// What a cache adds to the versions of its live keys.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extras<'a> {
+    /// Encoded attributes: see `route::attribute`.
+    pub(crate) attributes: &'a [u8],
+    pub(crate) decoder: Option<&'a Decoder>,
 }
 
-fn layout(key_length: usize, value_length: usize) -> Layout {
-    Layout::from_size_align(size(key_length, value_length), align_of::<Version>()).expect("lengths are limited")
+const _: () = assert!(align_of::<Cell>() <= align_of::<Version>());
+
+/// Bytes of a version: its lengths are limited, so this never overflows.
+const fn size(cells: usize, bytes: usize) -> usize {
+    let align = align_of::<Version>();
+    (size_of::<Version>() + cells * size_of::<Cell>() + bytes + align - 1) & !(align - 1)
+}
+
+fn layout(cells: usize, bytes: usize) -> Layout {
+    Layout::from_size_align(size(cells, bytes), align_of::<Version>()).expect("lengths are limited")
+}
+
+impl Version {
+    /// Bytes behind the cells.
+    fn bytes(&self) -> usize {
+        self.head.key_length as usize + self.head.value_length as usize + self.attributes_length as usize
+    }
 }
 
 /// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
@@ -86,20 +109,40 @@ unsafe impl Sync for KeyValue {}
 impl KeyValue {
     /// A version with a count of one. `value` None makes a tombstone.
     pub(crate) fn new(key: &[u8], value: Option<&[u8]>, numbers: Numbers, seq: u64, older: VersionPtr) -> KeyValue {
+        KeyValue::with_extras(key, value, numbers, seq, older, Extras::default())
+    }
+
+    /// As [`KeyValue::new`], with attributes and room for the decoded value.
+    pub(crate) fn with_extras(
+        key: &[u8],
+        value: Option<&[u8]>,
+        numbers: Numbers,
+        seq: u64,
+        older: VersionPtr,
+        extras: Extras<'_>,
+    ) -> KeyValue {
         let value_length = value.map_or(0, <[u8]>::len);
-        let layout = layout(key.len(), value_length);
-        // SAFETY: the layout is not empty; all fields and bytes are written before anybody sees it.
+        let cells = usize::from(extras.decoder.is_some());
+        let layout = layout(cells, key.len() + value_length + extras.attributes.len());
+        // SAFETY: the layout is not empty and has room for all that is written here; all fields and
+        // bytes are written before anybody sees it.
         unsafe {
             let place = std::alloc::alloc(layout).cast::<Version>();
             if place.is_null() {
                 std::alloc::handle_alloc_error(layout);
             }
-            let bytes = place.add(1).cast::<u8>();
+            let cell = place.add(1).cast::<Cell>();
+            if let Some(decoder) = extras.decoder {
+                cell.write(Cell::new(decoder));
+            }
+            let bytes = cell.add(cells).cast::<u8>();
             ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
             let value_at = bytes.add(key.len());
             if let Some(value) = value {
                 ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
             }
+            let attributes = value_at.add(value_length);
+            ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
             place.write(Version {
                 head: Head {
                     key: bytes,
@@ -114,6 +157,8 @@ impl KeyValue {
                 seq,
                 older: older.0,
                 count: AtomicUsize::new(1),
+                attributes_length: extras.attributes.len() as u32,
+                cells: cells as u32,
                 #[cfg(loom)]
                 track: reclaim::Track::new(),
             });
@@ -129,8 +174,9 @@ impl KeyValue {
         numbers: Numbers,
         seq: u64,
         older: VersionPtr,
+        extras: Extras<'_>,
     ) -> VersionPtr {
-        let version = KeyValue::new(key, value, numbers, seq, older);
+        let version = KeyValue::with_extras(key, value, numbers, seq, older, extras);
         // Relaxed: nobody else has it yet; whoever gets it, gets it by a Release store.
         version.body().count.store(2, Relaxed);
         version.into_pointer()
@@ -162,6 +208,40 @@ impl KeyValue {
         }
         // SAFETY: as `key`.
         Some(unsafe { std::slice::from_raw_parts(head.value, head.value_length as usize) })
+    }
+
+    /// The attributes that were extracted when it was written: see `route::attribute`.
+    #[inline]
+    pub(crate) fn attributes(&self) -> &[u8] {
+        let body = self.body();
+        let from = body.head.key.wrapping_add(body.head.key_length as usize + body.head.value_length as usize);
+        // SAFETY: written by `with_extras` behind key and value, lives as long as the version.
+        unsafe { std::slice::from_raw_parts(from, body.attributes_length as usize) }
+    }
+
+    fn cell(&self) -> Option<&Cell> {
+        if self.body().cells == 0 {
+            return None;
+        }
+        // SAFETY: `with_extras` wrote a cell there and says so; it lives as long as the version.
+        Some(unsafe { &*self.0.as_ptr().add(1).cast::<Cell>() })
+    }
+
+    /// The value as the cache's decoder ([`crate::Builder::decoder`]) understands it: decoded by the
+    /// first who asks, shared by all, freed with the key-value. `None` in a tombstone.
+    ///
+    /// The decoder's error belongs to the value and is the same for all. INVALID_ARGUMENT where the
+    /// decoder makes another type than `T`, UNSUPPORTED where the cache has none. Blocks only while
+    /// another thread decodes the same value.
+    pub fn decoded<T: 'static>(&self) -> Result<Option<&T>> {
+        let Some(value) = self.value() else { return Ok(None) };
+        match self.cell() {
+            Some(cell) => cell.get(self.key(), value).map(Some),
+            None => Err(crate::Error::new(
+                crate::Code::Unsupported,
+                "decoded: the cache has no decoder. Declare one with the builder's decoder.",
+            )),
+        }
     }
 
     /// Revision at which the key was created.
@@ -203,8 +283,8 @@ impl KeyValue {
 
     /// Bytes of the allocation.
     pub(crate) fn bytes(&self) -> usize {
-        let head = &self.body().head;
-        size(head.key_length as usize, head.value_length as usize)
+        let body = self.body();
+        size(body.cells as usize, body.bytes())
     }
 
     /// The version before; see the module's head for who may follow it.
@@ -314,14 +394,17 @@ impl VersionPtr {
     fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
         let Some(kv) = self.get() else { return };
-        let head = &kv.body().head;
-        let layout = layout(head.key_length as usize, head.value_length as usize);
+        let cells = kv.body().cells as usize;
+        let layout = layout(cells, kv.body().bytes());
         #[cfg(loom)]
         kv.body().track.end();
         let free = move || {
             let VersionPtr(place) = self;
             // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
             unsafe {
+                if cells > 0 {
+                    drop_foreign(place.add(1).cast::<Cell>().read());
+                }
                 ptr::drop_in_place(place.cast_mut());
                 std::alloc::dealloc(place.cast_mut().cast(), layout);
             }
@@ -362,10 +445,14 @@ impl fmt::Debug for KeyValueRef<'_> {
     }
 }
 
+/// The bytes of a key, shared by its slot and by who remembers the key.
+pub(crate) type Key = std::sync::Arc<[u8]>;
+
 /// The place of one key.
 struct Slot {
     newest: AtomicPtr<Version>,
-    key: Box<[u8]>,
+    /// Counted: the shown-sets of subscriptions share it.
+    key: Key,
     #[cfg(loom)]
     track: reclaim::Track,
 }
@@ -406,6 +493,11 @@ impl SlotPtr {
         &self.slot().key
     }
 
+    /// A count on the key, for who remembers it.
+    pub(crate) fn shared_key(&self) -> Key {
+        self.slot().key.clone()
+    }
+
     /// Whether both are the same slot.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn is(self, other: SlotPtr) -> bool {
@@ -443,7 +535,8 @@ impl SlotPtr {
 
     /// Bytes of the slot itself.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Slot>() + self.key().len()
+        // With the two counts of the key.
+        size_of::<Slot>() + 16 + self.key().len()
     }
 
     /// Frees the slot and gives its count back. Only on the reclaimer, once nobody can find it.

@@ -64,6 +64,7 @@ fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], keys: &Keys, limit: u
         Read::AtLeast(asked) if asked > twin.now.revision => (Found::Future, asked),
         Read::AtLeast(asked) => (Found::At(twin.events.len()), asked),
         Read::Exact(asked) => (twin.find(asked, 0, false), asked),
+        other => unreachable!("not asked here: {other:?}"),
     };
     let code = match found {
         Found::Compacted => Code::Compacted,

@@ -399,6 +399,7 @@ impl World {
                         Read::Any => assert!(revision >= current, "{revision} below {current} {plan:?}"),
                         Read::AtLeast(least) => assert!(revision >= least, "{revision} below {least} {plan:?}"),
                         Read::Exact(asked) => assert_eq!(revision, asked, "{plan:?}"),
+                        other => unreachable!("not asked here: {other:?}"),
                     }
                 }
                 (Err(error), Read::Exact(asked)) => {

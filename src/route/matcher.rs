@@ -1,0 +1,167 @@
+//! The compiled filter: what a subscription asks of every event that it meets.
+//!
+//! An event passes by what its key-value was before and is now (contract, section 3): `cur` and not
+//! `old` is ADDED, both MODIFIED, `old` alone DELETED. A filter of keys alone changes no kind.
+
+#![forbid(unsafe_code)]
+
+use crate::error::{Result, say};
+use crate::event::{Event, Kind};
+use crate::route::attribute::{Attributes, Schema};
+use crate::route::filter::{CHANGES, Filter, Predicate, Range};
+use crate::route::selector::{FieldRequirement, LabelRequirement};
+use crate::store::version::{KeyValue, Numbers, VersionPtr};
+
+/// A filter bound to the attributes of a cache. Equal ones are evaluated once an event.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Matcher {
+    /// `None`: every key of the cache.
+    range: Option<Range>,
+    /// Bits of [`Kind::bit`] that are shown; marks pass always.
+    kinds: u32,
+    raw: bool,
+    nothing: bool,
+    labels: Box<[LabelRequirement]>,
+    fields: Box<[(usize, FieldRequirement)]>,
+    predicates: Box<[Predicate]>,
+}
+
+impl Matcher {
+    /// Binds a filter to the declared attributes: what is not declared is INVALID_ARGUMENT.
+    pub(crate) fn new(filter: &Filter, raw: bool, prefix: &[u8], schema: &Schema) -> Result<Matcher> {
+        if !filter.labels.is_empty() && !schema.has_labels() {
+            return Err(say::invalid(
+                "filter by labels: the cache declares none. Say where they are with the builder's labels.",
+            ));
+        }
+        let bind = |requirement: &FieldRequirement| match schema.field(&requirement.name) {
+            Some(number) => Ok((number, requirement.clone())),
+            None => Err(say::invalid(format!(
+                "filter by field {:?}: the cache declares {}. Declare it with the builder's field.",
+                requirement.name,
+                declared(schema)
+            ))),
+        };
+        let fields: Vec<_> = filter.fields.iter().map(bind).collect::<Result<_>>()?;
+        Ok(Matcher {
+            range: (!filter.range.is_all_of(prefix)).then(|| filter.range.clone()),
+            kinds: filter.kinds,
+            raw,
+            nothing: filter.nothing,
+            labels: filter.labels.clone().into(),
+            fields: fields.into(),
+            predicates: filter.predicates.clone().into(),
+        })
+    }
+
+    /// Whether every event passes unchanged: then a batch is a view into the log.
+    pub(crate) fn passes_all(&self) -> bool {
+        self.range.is_none() && self.kinds & CHANGES == CHANGES && !self.raw && self.looks_at_keys_only()
+    }
+
+    /// Whether a key-value matches by its key alone.
+    #[inline]
+    pub(crate) fn looks_at_keys_only(&self) -> bool {
+        !self.nothing && self.labels.is_empty() && self.fields.is_empty() && self.predicates.is_empty()
+    }
+
+    pub(crate) fn has_predicates(&self) -> bool {
+        !self.predicates.is_empty()
+    }
+
+    pub(crate) fn range(&self) -> Option<&Range> {
+        self.range.as_ref()
+    }
+
+    pub(crate) fn labels(&self) -> &[LabelRequirement] {
+        &self.labels
+    }
+
+    pub(crate) fn fields(&self) -> &[(usize, FieldRequirement)] {
+        &self.fields
+    }
+
+    /// The kind in which a change is shown: raw ones are etcd's.
+    pub(crate) fn shown_kind(&self, kind: Kind) -> Kind {
+        match (self.raw, kind) {
+            (true, Kind::Added | Kind::Modified) => Kind::Put,
+            (true, Kind::Deleted) => Kind::Delete,
+            _ => kind,
+        }
+    }
+
+    /// Whether changes of this kind are shown at all.
+    #[inline]
+    pub(crate) fn shows(&self, kind: Kind) -> bool {
+        self.kinds & kind.bit() != 0
+    }
+
+    #[inline]
+    fn holds_key(&self, key: &[u8]) -> bool {
+        self.range.as_ref().is_none_or(|range| range.contains(key))
+    }
+
+    /// Whether a live key-value matches.
+    pub(crate) fn holds(&self, kv: &KeyValue) -> bool {
+        self.holds_key(kv.key()) && self.holds_value(kv)
+    }
+
+    fn holds_value(&self, kv: &KeyValue) -> bool {
+        if self.looks_at_keys_only() {
+            return true;
+        }
+        let attributes = Attributes(kv.attributes());
+        !self.nothing
+            && self.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
+            && self.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
+            && self.predicates.iter().all(|predicate| (predicate.0)(kv))
+    }
+
+    /// What an event is to this filter, whether its kind is shown or not; `None`: nothing.
+    #[inline]
+    pub(crate) fn transition(&self, event: &Event) -> Option<Kind> {
+        if event.kind == Kind::Resync {
+            return Some(Kind::Resync);
+        }
+        if !self.holds_key(event.key()) {
+            return None;
+        }
+        if self.looks_at_keys_only() { Some(event.kind) } else { self.crossing(event) }
+    }
+
+    fn crossing(&self, event: &Event) -> Option<Kind> {
+        let cur = event.kind != Kind::Deleted && event.kv().is_some_and(|kv| self.holds_value(kv));
+        let old = event.prev().is_some_and(|kv| self.holds_value(kv));
+        match (cur, old) {
+            (true, false) => Some(Kind::Added),
+            (true, true) => Some(Kind::Modified),
+            (false, true) => Some(Kind::Deleted),
+            (false, false) => None,
+        }
+    }
+
+    /// Whether the event, or a changed form of it, is handed out.
+    #[inline]
+    pub(crate) fn matches(&self, event: &Event) -> bool {
+        self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.shows(kind))
+    }
+
+    /// The form in which an event is handed out that is `kind` to this filter. A deletion that the
+    /// filter made has a tombstone of its own: the second value, to be kept with the batch.
+    pub(crate) fn shown(&self, event: &Event, kind: Kind) -> (Event, Option<KeyValue>) {
+        let mut shown = event.clone();
+        shown.kind = self.shown_kind(kind);
+        if kind != Kind::Deleted || event.kind == Kind::Deleted {
+            return (shown, None);
+        }
+        let numbers = event.prev().map_or_else(Numbers::default, KeyValue::numbers);
+        let gone = KeyValue::new(event.key(), None, numbers, event.sequence, VersionPtr::NULL);
+        shown.kv = gone.pointer();
+        (shown, Some(gone))
+    }
+}
+
+fn declared(schema: &Schema) -> String {
+    let names: Vec<String> = schema.names().map(|name| format!("{name:?}")).collect();
+    if names.is_empty() { "no field".into() } else { names.join(", ") }
+}

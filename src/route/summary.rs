@@ -1,0 +1,111 @@
+//! A summary of a closed segment, by which a scanning filter skips it whole.
+//!
+//! Kept by the writer while it fills a segment, given to it when it is closed, and read only under a
+//! head that lies beyond the segment.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Event, Kind, flags};
+use crate::route::attribute::{Attributes, Schema};
+use crate::route::matcher::Matcher;
+use crate::route::selector::Test;
+use crate::store::index::KeyHash;
+use crate::store::version::KeyValue;
+use std::hash::{BuildHasher, Hasher};
+
+/// Bits of the filter of attribute values.
+const BITS: u64 = 4096;
+
+/// What the events of a segment have in common.
+pub(crate) struct Summary {
+    /// Slots of the events with the lowest and the highest key.
+    low: u32,
+    high: u32,
+    /// There is a mark, or a revision that goes on in another segment.
+    keep: bool,
+    /// A bit for each attribute value of an event, old or new.
+    values: Option<Box<[u64; BITS as usize / 64]>>,
+    /// Declared fields.
+    fields: usize,
+}
+
+fn bit(tag: u64, name: &[u8], value: &[u8]) -> u64 {
+    // One seed for the process: writer and readers must agree.
+    static SEED: std::sync::OnceLock<KeyHash> = std::sync::OnceLock::new();
+    let mut hasher = SEED.get_or_init(KeyHash::default).build_hasher();
+    hasher.write_usize(tag as usize);
+    hasher.write(name);
+    hasher.write(value);
+    hasher.finish() % BITS
+}
+
+const LABEL: u64 = 1 << 32;
+
+impl Summary {
+    pub(crate) fn new(schema: &Schema) -> Summary {
+        let values = (!schema.is_empty()).then(|| Box::new([0; BITS as usize / 64]));
+        Summary { low: 0, high: 0, keep: false, values, fields: schema.names().count() }
+    }
+
+    /// Counts an event in, in the order of the slots. `event_at`: the event of a slot up to this one.
+    #[inline]
+    pub(crate) fn add<'a>(&mut self, slot: u32, event: &Event, event_at: impl Fn(u32) -> &'a Event) {
+        self.keep |= event.kind == Kind::Resync || (slot == 0 && event.flags & flags::FIRST == 0);
+        if event.key() < event_at(self.low).key() {
+            self.low = slot;
+        }
+        if event.key() > event_at(self.high).key() {
+            self.high = slot;
+        }
+        if let Some(values) = &mut self.values {
+            for kv in [event.kv(), event.prev()].into_iter().flatten() {
+                add_values(&mut values[..], self.fields, kv);
+            }
+        }
+    }
+
+    /// The segment is closed with this event.
+    pub(crate) fn close(&mut self, last: &Event) {
+        self.keep |= last.flags & flags::LAST == 0;
+    }
+
+    /// Whether no event of the segment can pass.
+    pub(crate) fn excludes<'a>(&self, matcher: &Matcher, event_at: impl Fn(u32) -> &'a Event) -> bool {
+        if self.keep {
+            return false;
+        }
+        let outside = matcher.range().is_some_and(|range| {
+            let span = &range.span;
+            event_at(self.high).key() < &span.from[..]
+                || span.to.as_ref().is_some_and(|to| event_at(self.low).key() >= &to[..])
+        });
+        outside || self.values.as_ref().is_some_and(|values| lacks(&values[..], matcher))
+    }
+}
+
+fn set(values: &mut [u64], bit: u64) {
+    values[bit as usize / 64] |= 1 << (bit % 64);
+}
+
+fn add_values(values: &mut [u64], fields: usize, kv: &KeyValue) {
+    let attributes = Attributes(kv.attributes());
+    attributes.labels().for_each(|(name, value)| set(values, bit(LABEL, name, value)));
+    for number in 0..fields {
+        if let Some(value) = attributes.field(number) {
+            set(values, bit(number as u64, b"", value));
+        }
+    }
+}
+
+/// Whether some condition needs a value that no event has.
+fn lacks(values: &[u64], matcher: &Matcher) -> bool {
+    let has = |bit: u64| values[bit as usize / 64] >> (bit % 64) & 1 == 1;
+    let label = matcher.labels().iter().any(|requirement| match &requirement.test {
+        Test::In(all) => !all.iter().any(|value| has(bit(LABEL, requirement.key.as_bytes(), value.as_bytes()))),
+        _ => false,
+    });
+    label
+        || matcher.fields().iter().any(|(number, field)| {
+            field.equal && !field.value.is_empty() && !has(bit(*number as u64, b"", field.value.as_bytes()))
+        })
+}

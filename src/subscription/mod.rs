@@ -1,0 +1,524 @@
+//! Subscriptions: a cursor with a filter, owned by one consumer.
+//!
+//! Step list of a poll: closed, progress, head (all Acquire, in this order), then the segment of the
+//! cursor or its bucket, then plain reads below the head. The cursor moves to what was read under the
+//! head loaded *first*. Nothing is pinned between polls; the subscription keeps a count on the segment
+//! that it stands in while it reads, and gives it back when it waits.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `options` | how one is opened |
+//! | `shared` | what other threads may see and do: close, lag |
+//! | `live` | events of the log, by view, by scan or by chain |
+//! | `state` | the initial state, and the way back after a loss |
+//! | `wait` | parking, wake sets, streams |
+
+#![forbid(unsafe_code)]
+
+mod live;
+mod options;
+mod shared;
+mod state;
+mod wait;
+
+pub use live::{Route, SubscriptionStats};
+pub use options::{OnLag, SubscribeBuilder};
+pub(crate) use shared::Shared;
+pub use shared::{Closer, Lag, Pace};
+#[cfg(feature = "async")]
+pub use wait::Stream;
+
+use crate::batch::{Batch, Own};
+use crate::cache::Inner;
+use crate::error::{Code, Error, Result, say};
+use crate::event::{Event, Kind, Position};
+use crate::log::ring::{progress_of, progress_word};
+use crate::log::segment::SegmentRef;
+use crate::reclaim;
+use crate::route::matcher::Matcher;
+use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
+use crate::wake::{Parker, SetShared, Ticket};
+use live::Reader;
+use options::Options;
+use shared::OPEN;
+use state::{CatchUp, Initial, Shown};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Where a subscription begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// Nothing of the past: events above the current revision.
+    Now,
+    /// History above this revision, then live. COMPACTED where it is below the window less one.
+    After(u64),
+    /// The whole matching state as Added in key order, a mark, then live.
+    State,
+    /// Waits until the cache reached this revision, then as `State`.
+    StateAtLeast(u64),
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// No listing yet.
+    Unready,
+    /// `StateAtLeast`: not reached yet.
+    Revision {
+        until: Option<Instant>,
+    },
+    /// The initial state at head `cursor`.
+    Initial(Box<Initial>),
+    /// LAGGED was told: the difference begins with the next poll.
+    Behind(Box<CatchUp>),
+    /// The difference after a loss.
+    CatchUp(Box<CatchUp>),
+    Live,
+    /// Polls answer CLOSED.
+    Ended,
+}
+
+/// `After(R)` of the future: events up to R are dropped.
+#[derive(Debug)]
+struct Floor {
+    revision: u64,
+    /// Ticket of the consistent read that says whether R exists.
+    ticket: Option<u64>,
+}
+
+/// Why a poll cannot go on.
+#[derive(Debug)]
+enum Halt {
+    /// Events were lost; what comes of it is the policy's.
+    Lost(Loss),
+    Over(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Halt {
+        Halt::Over(error)
+    }
+}
+
+/// A loss: revisions, inclusive, and where the log goes on.
+#[derive(Debug, Clone, Copy)]
+struct Loss {
+    from: u64,
+    to: u64,
+    oldest: u64,
+    current: u64,
+    /// The first event that is not lost, and the position before it.
+    seq: u64,
+    before: Position,
+    /// It happened in the initial state.
+    initial: bool,
+}
+
+type Step<T> = std::result::Result<T, Halt>;
+
+/// A cursor over a cache, owned by one consumer. Send.
+///
+/// [`Subscription::poll`] never blocks. A position that was lost is told as LAGGED, once, with the
+/// range; what follows is the policy's ([`OnLag`]). It outlives the cache: what was published before
+/// the close is handed out, then CLOSED.
+pub struct Subscription {
+    inner: Arc<Inner>,
+    matcher: Arc<Matcher>,
+    shared: Arc<Shared>,
+    options: Box<Options>,
+    phase: Phase,
+    /// The next sequence number to look at; the head of the initial state while that is handed out.
+    cursor: u64,
+    segment: Option<SegmentRef>,
+    floor: Option<Box<Floor>>,
+    position: Position,
+    /// Revisions up to this one were told as lost.
+    told: u64,
+    bookmarks: Option<Duration>,
+    bookmarked: (Position, Instant),
+    /// Every event passes unchanged: batches are views.
+    plain: bool,
+    whole_revisions: bool,
+    stop_on_resync: bool,
+    on_lag: OnLag,
+    /// The keys that the consumer has been shown, for policies that need them.
+    shown: Option<Box<Shown>>,
+    reader: Reader,
+    /// Told by the next poll, once.
+    failure: Option<Box<Halt>>,
+    parker: Option<Arc<Parker>>,
+    ticket: Option<Ticket>,
+    set: Option<(Arc<SetShared>, u64)>,
+}
+
+/// What one look at the cache showed: loaded in this order.
+#[derive(Clone, Copy)]
+struct Look {
+    closed: bool,
+    progress: u64,
+    head: u64,
+}
+
+impl Subscription {
+    fn look(&self) -> Look {
+        let closed = self.inner.is_closed();
+        let end = self.shared.end.load(ord!(EndLoad, Acquire));
+        let progress = self.inner.ring.progress();
+        let head = self.inner.ring.head();
+        if end < head {
+            // Closed by its owner: nothing above, and no progress beyond.
+            return Look { closed: true, progress: 0, head: end };
+        }
+        Look { closed: closed || end != OPEN, progress, head }
+    }
+
+    /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
+    fn begin(&mut self, late: bool) -> Result<()> {
+        let inner = self.inner.clone();
+        match self.options.start {
+            Start::Now if late => self.live_from(inner.ring.first_seq(), self.listing()),
+            Start::Now => loop {
+                let (position, head) = inner.now(&reclaim::pin());
+                self.live(head, position);
+                if self.remember(head) {
+                    break;
+                }
+            },
+            Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
+            Start::State => {
+                let (position, head) = inner.now(&reclaim::pin());
+                self.initial(head, position);
+            }
+            Start::StateAtLeast(_) => {
+                self.phase = Phase::Revision { until: Instant::now().checked_add(self.options.start_timeout) };
+            }
+            Start::After(revision) => {
+                let asked = Position { epoch: self.options.epoch, revision };
+                let found = inner.find("subscribe after", asked, true)?;
+                let position = Position { epoch: found.epoch, revision };
+                self.live(found.seq, position);
+                if !self.remember(found.seq) {
+                    return Err(inner.compacted("subscribe after", revision));
+                }
+                if found.future {
+                    let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
+                    inner.wake_source();
+                    self.floor = Some(Box::new(Floor { revision, ticket }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `Now` before the first listing: the state of that counts as shown.
+    fn live_from(&mut self, cursor: u64, position: Position) {
+        self.live(cursor, position);
+        if !self.remember(cursor) {
+            // Lapped before the first poll: the next one says so.
+            self.shown = self.on_lag.remembers().then(Box::default);
+        }
+    }
+
+    /// The position of the first listing.
+    fn listing(&self) -> Position {
+        let pin = reclaim::pin();
+        let history = self.inner.ring.history(&pin);
+        Position { epoch: history.first_epoch, revision: history.listing }
+    }
+
+    fn live(&mut self, cursor: u64, position: Position) {
+        self.cursor = cursor;
+        self.position = position;
+        self.bookmarked = (position, Instant::now());
+        self.segment = None;
+        self.phase = Phase::Live;
+    }
+
+    /// Moves through the phases before the first event. True: there may be something to hand out.
+    fn started(&mut self, look: &Look) -> Step<bool> {
+        if matches!(self.phase, Phase::Unready) {
+            if look.head == 0 {
+                return Err(say::closed("subscription").into());
+            } else if self.inner.is_ready() {
+                self.begin(true)?;
+            } else if look.closed {
+                return Err(say::closed("subscription").into());
+            } else if lock(&self.inner.info).failed {
+                return Err(self.inner.not_ready("subscription").into());
+            } else {
+                return Ok(false);
+            }
+        }
+        if let (Phase::Revision { until }, Start::StateAtLeast(revision)) = (&self.phase, self.options.start) {
+            // Closed by its owner while it waited: it ends.
+            let ended = self.shared.end.load(Acquire) != OPEN;
+            let (position, head) = self.inner.now(&reclaim::pin());
+            if position.revision >= revision && !ended {
+                self.initial(head, position);
+            } else if look.closed {
+                return Err(say::closed("subscription").into());
+            } else if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(say::future("subscribe to the state at least at", revision, position.revision).into());
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What is new, without blocking: at most `max` events; none is no error.
+    ///
+    /// LAGGED is told once a loss; what follows is the policy's ([`OnLag`]). RESYNCED, COMPACTED and
+    /// FUTURE_REVISION are told once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events
+    /// looked at): its own, where it reads a chain; see [`Subscription::stats`].
+    pub fn poll(&mut self, max: usize) -> Result<Batch> {
+        if max == 0 {
+            return Err(say::invalid("poll with a maximum of 0 events: ask for at least 1"));
+        }
+        self.unpark();
+        let outcome = loop {
+            match self.poll_once(max) {
+                Ok(batch) => break Ok(batch),
+                Err(Halt::Over(error)) => {
+                    if error.code() != Code::NotReady {
+                        self.end();
+                    }
+                    break Err(error);
+                }
+                Err(Halt::Lost(loss)) => {
+                    if let Some(error) = self.lose(loss) {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        if let Ok(batch) = &outcome {
+            self.reader.handed += batch.len() as u64;
+        }
+        self.share();
+        outcome
+    }
+
+    fn end(&mut self) {
+        self.phase = Phase::Ended;
+        self.segment = None;
+        self.shown = None;
+        self.reader.leave(&self.inner);
+    }
+
+    fn poll_once(&mut self, max: usize) -> Step<Batch> {
+        if let Some(halt) = self.failure.take() {
+            return Err(*halt);
+        }
+        if matches!(self.phase, Phase::Ended) {
+            return Err(say::closed("subscription").into());
+        }
+        let look = self.look();
+        if look.closed {
+            self.check_limit(&look)?;
+        }
+        let behind = look.head.saturating_sub(self.cursor);
+        if behind > self.inner.gauges.max_lag.load(Relaxed) {
+            self.inner.gauges.max_lag.fetch_max(behind, Relaxed);
+        }
+        if behind > self.options.max_lag_events {
+            self.shared.cursor.store(self.cursor, Relaxed);
+            self.shared.keep_limit();
+            self.check_limit(&look)?;
+        }
+        if matches!(self.phase, Phase::Unready | Phase::Revision { .. }) && !self.started(&look)? {
+            return Ok(Batch::empty(self.position));
+        }
+        match &self.phase {
+            Phase::Initial(_) => return self.initial_page(max),
+            Phase::Behind(_) | Phase::CatchUp(_) => return self.catch_up_page(max),
+            _ => {}
+        }
+        if let Some(floor) = &self.floor {
+            self.check_floor(floor)?;
+        }
+        let batch = self.events(&look, max)?;
+        if !batch.is_empty() {
+            return Ok(batch);
+        }
+        self.nothing(&look)
+    }
+
+    /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
+    fn nothing(&mut self, look: &Look) -> Step<Batch> {
+        self.shared.caught_up();
+        if self.cursor >= look.head {
+            let revision = progress_of(look.progress, self.position.epoch);
+            self.pass_floor(revision);
+            self.position.revision = self.position.revision.max(revision);
+        }
+        if let Some(interval) = self.bookmarks
+            && self.position != self.bookmarked.0
+            && self.floor.is_none()
+            && self.bookmarked.1.elapsed() >= interval
+        {
+            self.bookmarked = (self.position, Instant::now());
+            let event = Event::mark(Kind::Bookmark, self.position.revision, 0);
+            return Ok(Batch::own(Own { events: vec![event], ..Own::default() }, false, self.position));
+        }
+        if look.closed && self.cursor >= look.head {
+            return Err(say::closed("subscription").into());
+        }
+        Ok(Batch::empty(self.position))
+    }
+
+    /// Whether it was ended because it was too far behind.
+    #[cold]
+    fn check_limit(&mut self, look: &Look) -> Step<()> {
+        let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
+        let (oldest, current) = self.inner.window();
+        let from = self.position.revision + 1;
+        let _ = look;
+        Err(Error::new(
+            Code::Lagged,
+            format!(
+                "subscription: closed, it was {} events and {} ms behind and may be at most {} events and {} behind. Read faster, raise the limit, or subscribe again.",
+                lag.events,
+                lag.age.as_millis(),
+                self.options.max_lag_events,
+                if self.options.max_lag_age == Duration::MAX {
+                    "any time".to_string()
+                } else {
+                    format!("{} ms", self.options.max_lag_age.as_millis())
+                }
+            ),
+        )
+        .with_lost(from, current.revision.max(from))
+        .with_oldest(oldest)
+        .with_current(current.revision)
+        .with_position(self.position)
+        .into())
+    }
+
+    fn check_floor(&self, floor: &Floor) -> Result<()> {
+        let served = |ticket: u64| self.inner.served.load(Acquire) >= ticket;
+        if floor.ticket.is_some_and(served) {
+            let newest = lock(&self.inner.info).consistent_revision;
+            if floor.revision > newest && floor.revision > self.inner.position().revision {
+                return Err(say::future("subscribe after", floor.revision, newest));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cursor's place has left: what was lost, and where the log goes on.
+    fn loss(&self) -> Loss {
+        let inner = &self.inner;
+        loop {
+            let pin = reclaim::pin();
+            let (current, head) = inner.now(&pin);
+            let history = inner.ring.history(&pin);
+            let present = history.at(head);
+            let oldest = inner.ring.oldest_revision();
+            let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
+            let before = Position { epoch: history.at(seq).epoch, revision: oldest - 1 };
+            if inner.ring.oldest_seq() > seq || inner.ring.oldest_revision() != oldest {
+                continue;
+            }
+            let from = self.position.revision.max(self.told) + 1;
+            let from = if before.epoch == self.position.epoch { from } else { self.position.revision + 1 };
+            return Loss {
+                from,
+                to: before.revision.max(from),
+                oldest,
+                current: current.revision,
+                seq,
+                before,
+                initial: false,
+            };
+        }
+    }
+
+    /// What comes of a loss: an error to tell, or nothing (then the poll goes on).
+    fn lose(&mut self, loss: Loss) -> Option<Error> {
+        self.inner.gauges.lagged.fetch_add(1, Relaxed);
+        self.reader.lagged += 1;
+        self.segment = None;
+        self.reader.forget_links();
+        let error = loss.error(self.position);
+        match self.on_lag {
+            OnLag::Stop => self.end(),
+            OnLag::SkipToOldest if loss.initial => self.end(),
+            OnLag::SkipToOldest => {
+                self.floor = None;
+                self.cursor = loss.seq;
+                self.position = loss.before;
+            }
+            OnLag::Resnapshot | OnLag::Conflate => {
+                self.floor = None;
+                self.told = if loss.initial { self.told } else { loss.to };
+                self.fall_behind();
+                if self.on_lag == OnLag::Conflate {
+                    return None;
+                }
+            }
+        }
+        Some(error)
+    }
+
+    /// Publishes what other threads may see of this cursor: statistics only.
+    #[inline]
+    fn share(&self) {
+        self.shared.cursor.store(self.cursor, Relaxed);
+        self.shared.position.store(progress_word(self.position), Relaxed);
+    }
+
+    /// The position: every match up to and with it was handed out. 0 during the initial state.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// How far it is behind now.
+    pub fn lag(&self) -> Lag {
+        self.shared.lag()
+    }
+
+    /// A handle that ends it from any thread.
+    pub fn closer(&self) -> Closer {
+        Closer(self.shared.clone())
+    }
+
+    /// Ends it: see [`Closer::close`].
+    pub fn close(&self) {
+        self.shared.close();
+    }
+
+    /// For feeders: see [`Pace`].
+    #[doc(hidden)]
+    pub fn pace(&self) -> Pace {
+        Pace(self.closer())
+    }
+}
+
+impl Loss {
+    fn error(&self, position: Position) -> Error {
+        let Loss { from, to, oldest, current, .. } = *self;
+        Error::new(
+            Code::Lagged,
+            format!("subscription: revisions {from} to {to} were lost; the log holds {oldest} to {current}. Subscribe again from State, or make the capacity larger."),
+        )
+        .with_lost(from, to)
+        .with_oldest(oldest)
+        .with_current(current)
+        .with_position(position)
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.unpark();
+        self.shared.end.store(0, Release);
+        self.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
+        self.reader.leave(&self.inner);
+    }
+}
+
+impl std::fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Subscription").field("start", &self.options.start).field("position", &self.position).finish()
+    }
+}

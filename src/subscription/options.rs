@@ -1,0 +1,263 @@
+//! Options of a new subscription.
+
+#![forbid(unsafe_code)]
+
+use super::shared::Shared;
+use super::{Phase, Start, Subscription};
+use crate::cache::{Cache, Inner};
+use crate::error::{Result, say};
+use crate::event::{Kind, Position};
+use crate::read::DEFAULT_WAIT;
+use crate::route::filter::{Filter, Range};
+use crate::route::matcher::Matcher;
+use crate::sync::{Relaxed, SeqCst, fence};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[repr(u32)]
+pub enum OnLag {
+    /// LAGGED is told, then polls answer CLOSED.
+    #[default]
+    Stop = 0,
+    /// LAGGED is told, then it goes on at the oldest revision of the window. In the initial state: Stop.
+    SkipToOldest = 1,
+    /// LAGGED is told, then the exact difference between what was shown and the state now, in one
+    /// RESYNC bracket with the reason Lagged, then live. It remembers the keys that it has shown: at
+    /// most 32 bytes a matching key, and the key's bytes where the cache has forgotten it.
+    Resnapshot = 2,
+    /// Never told: behind the window it gets the latest change of each key, its kind relative to
+    /// what was shown, as one synthetic revision. Remembers as `Resnapshot` does.
+    Conflate = 3,
+}
+
+impl OnLag {
+    /// The policy with this number, if there is one.
+    pub fn from_u32(number: u32) -> Option<OnLag> {
+        use OnLag::*;
+        [Stop, SkipToOldest, Resnapshot, Conflate].into_iter().find(|policy| *policy as u32 == number)
+    }
+
+    /// Whether it has to know which keys were shown.
+    pub(crate) fn remembers(self) -> bool {
+        matches!(self, OnLag::Resnapshot | OnLag::Conflate)
+    }
+}
+
+/// What is rarely looked at after the opening; shared by nobody, kept apart so that the rest is small.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) start: Start,
+    pub(crate) epoch: u64,
+    pub(crate) start_timeout: Duration,
+    pub(crate) max_lag_events: u64,
+    pub(crate) max_lag_age: Duration,
+}
+
+/// Options of a subscription; see [`Cache::subscribe`].
+#[derive(Clone, Debug)]
+pub struct SubscribeBuilder {
+    cache: Arc<Inner>,
+    options: Options,
+    filter: Filter,
+    kinds: Vec<Kind>,
+    raw: bool,
+    bookmarks: bool,
+    bookmark_interval: Duration,
+    whole_revisions: bool,
+    stop_on_resync: bool,
+    on_lag: OnLag,
+}
+
+impl Cache {
+    /// Options of a new subscription that begins at `start`.
+    pub fn subscribe(&self, start: Start) -> SubscribeBuilder {
+        SubscribeBuilder {
+            cache: self.inner.clone(),
+            options: Options {
+                start,
+                epoch: 0,
+                start_timeout: DEFAULT_WAIT,
+                max_lag_events: u64::MAX,
+                max_lag_age: Duration::MAX,
+            },
+            filter: Filter::any(),
+            kinds: Vec::new(),
+            raw: false,
+            bookmarks: false,
+            bookmark_interval: Duration::from_secs(1),
+            whole_revisions: false,
+            stop_on_resync: false,
+            on_lag: OnLag::Stop,
+        }
+    }
+}
+
+impl SubscribeBuilder {
+    /// Only what this filter lets pass, and what was asked before.
+    pub fn filter(mut self, filter: Filter) -> SubscribeBuilder {
+        self.filter = self.filter.and(filter);
+        self
+    }
+
+    /// Only this key.
+    pub fn key(self, key: impl AsRef<[u8]>) -> SubscribeBuilder {
+        self.range(Range::key(key))
+    }
+
+    /// Only keys that start with these bytes.
+    pub fn prefix(self, prefix: impl AsRef<[u8]>) -> SubscribeBuilder {
+        self.range(Range::prefix(prefix))
+    }
+
+    /// Only this path and what lies below it: `/a/foo` does not match `/a/foobar`.
+    pub fn path_prefix(self, path: impl AsRef<[u8]>) -> SubscribeBuilder {
+        self.range(Range::path(path))
+    }
+
+    /// Only keys of this range.
+    pub fn range(mut self, range: Range) -> SubscribeBuilder {
+        self.filter.range = self.filter.range.and(&range);
+        self
+    }
+
+    /// Only what a label selector selects: see [`Filter::labels`].
+    pub fn labels(mut self, selector: impl AsRef<[u8]>) -> Result<SubscribeBuilder> {
+        self.filter = self.filter.labels(selector)?;
+        Ok(self)
+    }
+
+    /// Only what a field selector selects: see [`Filter::fields`].
+    pub fn fields(mut self, selector: impl AsRef<[u8]>) -> Result<SubscribeBuilder> {
+        self.filter = self.filter.fields(selector)?;
+        Ok(self)
+    }
+
+    /// Only these kinds of changes (none named: all; marks come always). The mask never changes what
+    /// an event is.
+    pub fn types(mut self, kinds: &[Kind]) -> SubscribeBuilder {
+        self.kinds = kinds.to_vec();
+        self
+    }
+
+    /// Shows etcd's PUT and DELETE instead of Added, Modified and Deleted.
+    pub fn raw_types(mut self, raw: bool) -> SubscribeBuilder {
+        self.raw = raw;
+        self
+    }
+
+    /// The epoch of the revision in `After`; 0 (the default) is unchecked.
+    pub fn epoch(mut self, epoch: u64) -> SubscribeBuilder {
+        self.options.epoch = epoch;
+        self
+    }
+
+    /// Asks for bookmarks when there is nothing else and the position moved.
+    pub fn bookmarks(mut self, bookmarks: bool) -> SubscribeBuilder {
+        self.bookmarks = bookmarks;
+        self
+    }
+
+    /// At most one bookmark per interval (default 1 s).
+    pub fn bookmark_interval(mut self, interval: Duration) -> SubscribeBuilder {
+        self.bookmark_interval = interval;
+        self
+    }
+
+    /// Batches never end inside a revision, also where that is longer than the asked maximum.
+    pub fn whole_revisions(mut self, whole: bool) -> SubscribeBuilder {
+        self.whole_revisions = whole;
+        self
+    }
+
+    /// How long `StateAtLeast` waits (default 3 s).
+    pub fn start_timeout(mut self, timeout: Duration) -> SubscribeBuilder {
+        self.options.start_timeout = timeout;
+        self
+    }
+
+    /// Ends with RESYNCED at a resync, instead of handing out its bracket.
+    pub fn stop_on_resync(mut self, stop: bool) -> SubscribeBuilder {
+        self.stop_on_resync = stop;
+        self
+    }
+
+    /// What it does when it has lost events (default: [`OnLag::Stop`]).
+    pub fn on_lag(mut self, policy: OnLag) -> SubscribeBuilder {
+        self.on_lag = policy;
+        self
+    }
+
+    /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events
+    /// behind; 0 (the default) is no limit. Looked at by each poll and four times a second.
+    pub fn max_lag_events(mut self, events: u64) -> SubscribeBuilder {
+        self.options.max_lag_events = if events == 0 { u64::MAX } else { events };
+        self
+    }
+
+    /// Ends the subscription with LAGGED, whatever its policy, once it has been behind for this
+    /// long; zero (the default) is no limit. Looked at by each poll and four times a second.
+    pub fn max_lag_age(mut self, age: Duration) -> SubscribeBuilder {
+        self.options.max_lag_age = if age.is_zero() { Duration::MAX } else { age };
+        self
+    }
+
+    /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where
+    /// the policy remembers what was shown and the start is not a state.
+    ///
+    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare; COMPACTED.
+    pub fn open(self) -> Result<Subscription> {
+        let inner = self.cache;
+        if inner.is_closed() {
+            return Err(say::closed("subscribe"));
+        }
+        let mut filter = self.filter;
+        if !self.kinds.is_empty() {
+            filter = filter.types(&self.kinds);
+        }
+        if self.kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync)) {
+            return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
+        }
+        let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
+        let limited = self.options.max_lag_events != u64::MAX || self.options.max_lag_age != Duration::MAX;
+        let shared = Arc::new(Shared::new(inner.clone(), &self.options));
+        let mut subscription = Subscription {
+            plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
+            matcher,
+            shared,
+            phase: Phase::Unready,
+            options: Box::new(self.options),
+            cursor: inner.ring.first_seq(),
+            segment: None,
+            floor: None,
+            position: Position::default(),
+            told: 0,
+            bookmarks: self.bookmarks.then_some(self.bookmark_interval),
+            bookmarked: (Position::default(), Instant::now()),
+            whole_revisions: self.whole_revisions,
+            stop_on_resync: self.stop_on_resync,
+            on_lag: self.on_lag,
+            shown: None,
+            reader: Default::default(),
+            failure: None,
+            parker: None,
+            ticket: None,
+            set: None,
+            inner: inner.clone(),
+        };
+        // Before anything can fail: the drop takes it back.
+        inner.gauges.subscriptions.fetch_add(1, Relaxed);
+        // Partner: `Writer::attach`.
+        fence(SeqCst);
+        subscription.choose_route();
+        if inner.is_ready() {
+            subscription.begin(false)?;
+        }
+        subscription.share();
+        if limited {
+            inner.limit(&subscription.shared);
+        }
+        Ok(subscription)
+    }
+}

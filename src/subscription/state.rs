@@ -1,0 +1,411 @@
+//! The state as events: the initial one, and the difference that brings a consumer back after a loss.
+//!
+//! Both are read page by page at a fixed head h, not from a held snapshot: each page checks that h is
+//! still in the window, so a stalled consumer keeps nothing alive (I9) and is told (I8). The live
+//! stream goes on at h: no gap, no overlap.
+//!
+//! The difference needs no version of what was shown, only the keys: everything below the cursor was
+//! shown, so a key changed since if its version is not below it. Where a difference is itself overtaken
+//! it begins again with the keys behind the place that it had reached; those before it were shown at
+//! its own head ([`CatchUp::heads`]).
+
+#![forbid(unsafe_code)]
+
+use super::live::resynced;
+use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
+use crate::batch::{Batch, Own};
+use crate::event::{Event, Kind, Phase as End, Position, Resync, ResyncReason, flags};
+use crate::read::{PIN_KEYS, walk};
+use crate::reclaim;
+use crate::route::filter::Range;
+use crate::store::tree::Tree;
+use crate::store::version::{Key, KeyValue, Numbers, SlotPtr, VersionPtr};
+
+/// The keys that a consumer has been shown and that were not deleted for it.
+#[derive(Default)]
+pub(super) struct Shown {
+    keys: Tree<Key>,
+    len: u64,
+}
+
+impl Shown {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.keys.bytes() as u64
+    }
+
+    fn has(&self, key: &[u8]) -> bool {
+        self.keys.get(key).is_some()
+    }
+
+    fn add(&mut self, key: Key) {
+        if !self.has(&key) {
+            self.keys.insert(key);
+            self.len += 1;
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) {
+        self.len -= u64::from(self.keys.remove(key));
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Initial {
+    /// The first key that was not handed out.
+    next: Option<Vec<u8>>,
+    /// All but the mark.
+    done: bool,
+    at: Position,
+}
+
+/// A difference on its way out.
+#[derive(Debug, Default)]
+pub(super) struct CatchUp {
+    /// The state that it leads to: fixed with its first page.
+    head: u64,
+    at: Position,
+    stage: Stage,
+    next: Option<Vec<u8>>,
+    /// Heads at which keys were shown: those below the key of an entry at its head, the first that
+    /// fits; the rest at `base`.
+    heads: Vec<(Vec<u8>, u64)>,
+    base: u64,
+    /// It takes the place of the initial state.
+    initial: bool,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    #[default]
+    Begin,
+    Deletes,
+    Puts,
+    End,
+    /// The mark at the end of the initial state.
+    Mark,
+}
+
+impl CatchUp {
+    /// The head at which a key was shown.
+    fn head_of(&self, key: &[u8]) -> u64 {
+        self.heads.iter().find(|(border, _)| key < &border[..]).map_or(self.base, |(_, head)| *head)
+    }
+
+    /// Overtaken: what was shown of it is shown.
+    fn begin_again(&mut self) {
+        if self.stage == Stage::Puts
+            && let Some(next) = self.next.take()
+        {
+            self.heads.retain(|(border, _)| *border > next);
+            self.heads.insert(0, (next, self.head));
+        } else if matches!(self.stage, Stage::End | Stage::Mark) {
+            (self.heads, self.base) = (Vec::new(), self.head);
+        }
+        self.next = None;
+        self.stage = Stage::Begin;
+    }
+}
+
+/// The version of a key that was newest below `head`, where it can still be reached. Under a pin.
+fn shown_before(slot: SlotPtr, head: u64, oldest_seq: u64) -> Option<KeyValue> {
+    let mut version = slot.newest();
+    while let Some(kv) = version.get() {
+        if kv.seq() < head {
+            return (!kv.is_tombstone()).then(|| kv.clone());
+        }
+        // Its event holds the one before, and has left.
+        if kv.seq() < oldest_seq {
+            return None;
+        }
+        version = kv.older();
+    }
+    None
+}
+
+impl Subscription {
+    pub(super) fn initial(&mut self, head: u64, at: Position) {
+        self.cursor = head;
+        self.position = Position { epoch: at.epoch, revision: 0 };
+        self.shown = self.on_lag.remembers().then(Box::default);
+        self.phase = Phase::Initial(Box::new(Initial { at, ..Initial::default() }));
+    }
+
+    /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
+    pub(super) fn remember(&mut self, head: u64) -> bool {
+        if !self.on_lag.remembers() {
+            return true;
+        }
+        let mut shown = Shown::default();
+        let matcher = self.matcher.clone();
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let walked = walk(&self.inner, head, &range, &mut None, |slot, live| {
+            if live.is_some_and(|kv| matcher.holds(kv)) {
+                shown.add(slot.shared_key());
+            }
+            true
+        });
+        self.shown = Some(Box::new(shown));
+        walked.is_ok()
+    }
+
+    /// An event was handed out, or would have been but for the mask of kinds.
+    #[inline]
+    pub(super) fn note(&mut self, kind: Kind, event: &Event) {
+        let Some(shown) = &mut self.shown else { return };
+        match kind {
+            Kind::Added | Kind::Modified => {
+                if !shown.has(event.key()) {
+                    let pin = reclaim::pin();
+                    let slot = self.inner.root.load(&pin).get(event.key());
+                    shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
+                }
+            }
+            Kind::Deleted => shown.remove(event.key()),
+            _ => {}
+        }
+    }
+
+    /// The next page of the initial state, or its end mark.
+    pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
+        let Phase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position)) };
+        let at = initial.at;
+        let mut own = Own::default();
+        if !initial.done {
+            let matcher = self.matcher.clone();
+            let shows = matcher.shows(Kind::Added);
+            let mut from = initial.next.take();
+            let shown = &mut self.shown;
+            let walked = if !shows && shown.is_none() {
+                // Masked: the state is not shown, its end is.
+                Ok(true)
+            } else {
+                let range = matcher.range().cloned().unwrap_or_else(Range::all);
+                walk(&self.inner, self.cursor, &range, &mut from, |slot, live| {
+                    if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
+                        if let Some(shown) = shown {
+                            shown.add(slot.shared_key());
+                        }
+                        if shows {
+                            let kind = matcher.shown_kind(Kind::Added);
+                            let bits = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
+                            let mut event = Event::mark(kind, kv.mod_revision(), bits);
+                            event.kv = kv.pointer();
+                            own.events.push(event);
+                            own.versions.push(kv.clone());
+                        }
+                    }
+                    own.events.len() < max
+                })
+            };
+            match walked {
+                Ok(true) => initial.done = true,
+                Ok(false) => initial.next = from,
+                Err(()) => {
+                    // What was walked of this page is not handed out, and not shown.
+                    if let Some(shown) = shown {
+                        own.versions.iter().for_each(|kv| shown.remove(kv.key()));
+                    }
+                    let (oldest, current) = self.inner.window();
+                    return Err(Halt::Lost(Loss {
+                        from: 1,
+                        to: current.revision,
+                        oldest,
+                        current: current.revision,
+                        seq: 0,
+                        before: self.position,
+                        initial: true,
+                    }));
+                }
+            }
+        }
+        let done = matches!(&self.phase, Phase::Initial(initial) if initial.done);
+        if done && own.events.len() < max {
+            own.events.push(Event::mark(Kind::Bookmark, at.revision, flags::INITIAL_STATE_END));
+            self.live(self.cursor, at);
+        }
+        Ok(Batch::own(own, false, self.position))
+    }
+
+    /// Events were lost: the difference comes next.
+    pub(super) fn fall_behind(&mut self) {
+        let catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::CatchUp(mut catch) | Phase::Behind(mut catch) => {
+                catch.begin_again();
+                catch
+            }
+            // The keys that were handed out were shown at its head; of the others none was.
+            Phase::Initial(_) => Box::new(CatchUp { base: self.cursor, initial: true, ..CatchUp::default() }),
+            _ => Box::new(CatchUp { base: self.cursor, ..CatchUp::default() }),
+        };
+        self.phase = Phase::Behind(catch);
+    }
+
+    /// The next page of the difference.
+    pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
+        let mut own = Own::default();
+        let bracket = self.on_lag == OnLag::Resnapshot;
+        let most = if self.whole_revisions { usize::MAX } else { max };
+        let mut catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Behind(mut catch) => {
+                let (at, head) = self.inner.now(&reclaim::pin());
+                (catch.at, catch.head) = (at, head);
+                if self.stop_on_resync && at.epoch != self.position.epoch && self.position.epoch != 0 {
+                    return Err(resynced(at.revision, "while events were lost", self.position).into());
+                }
+                catch
+            }
+            Phase::CatchUp(catch) => catch,
+            other => {
+                self.phase = other;
+                return Ok(Batch::empty(self.position));
+            }
+        };
+        let mut lost = false;
+        while own.events.len() < most {
+            match catch.stage {
+                Stage::Begin => {
+                    if bracket {
+                        own.events.push(self.bracket(&catch, End::Begin));
+                    }
+                    catch.stage = Stage::Deletes;
+                }
+                Stage::Deletes => match self.deletes(&mut catch, &mut own, most) {
+                    Ok(true) => (catch.stage, catch.next) = (Stage::Puts, None),
+                    Ok(false) => {}
+                    Err(()) => lost = true,
+                },
+                Stage::Puts => match self.puts(&mut catch, &mut own, most) {
+                    Ok(true) => (catch.stage, catch.next) = (Stage::End, None),
+                    Ok(false) => {}
+                    Err(()) => lost = true,
+                },
+                Stage::End => {
+                    if bracket {
+                        own.events.push(self.bracket(&catch, End::End));
+                    }
+                    if !catch.initial {
+                        return Ok(self.caught(catch, own));
+                    }
+                    catch.stage = Stage::Mark;
+                }
+                Stage::Mark => {
+                    own.events.push(Event::mark(Kind::Bookmark, catch.at.revision, flags::INITIAL_STATE_END));
+                    return Ok(self.caught(catch, own));
+                }
+            }
+            if lost {
+                break;
+            }
+        }
+        self.phase = Phase::CatchUp(catch);
+        // What was gathered is handed out first; the next poll tells the loss.
+        if lost && own.events.is_empty() {
+            return Err(Halt::Lost(self.loss()));
+        }
+        Ok(Batch::own(own, true, self.position))
+    }
+
+    fn caught(&mut self, catch: Box<CatchUp>, own: Own) -> Batch {
+        self.live(catch.head, catch.at);
+        self.told = 0;
+        Batch::own(own, false, self.position)
+    }
+
+    fn bracket(&self, catch: &CatchUp, phase: End) -> Event {
+        let CatchUp { at, .. } = catch;
+        let (from, to) = (self.position.revision, at.revision);
+        Event::resync_mark(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
+    }
+
+    /// Keys that were shown and are not there, or do not match, any more. True: these were all.
+    fn deletes(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, ()> {
+        let matcher = self.matcher.clone();
+        let Some(shown) = &mut self.shown else { return Ok(true) };
+        let pin = reclaim::pin();
+        let root = self.inner.root.load(&pin);
+        let oldest = self.inner.ring.oldest_seq();
+        if oldest > catch.head {
+            return Err(());
+        }
+        let from = catch.next.take().unwrap_or_default();
+        let mut gone = Vec::new();
+        for (looked, key) in shown.keys.from(&from).enumerate() {
+            if looked == PIN_KEYS || own.events.len() >= most {
+                catch.next = Some(key.to_vec());
+                break;
+            }
+            let slot = root.get(key);
+            let version = slot.map_or(VersionPtr::NULL, |slot| slot.at(catch.head));
+            if version.get().is_some_and(|kv| !kv.is_tombstone() && matcher.holds(kv)) {
+                continue;
+            }
+            gone.push(key.clone());
+            if matcher.shows(Kind::Deleted) {
+                let prev = slot.and_then(|slot| shown_before(slot, catch.head_of(key), oldest));
+                let numbers = prev.as_ref().map_or_else(Numbers::default, KeyValue::numbers);
+                let kv = KeyValue::new(key, None, numbers, 0, VersionPtr::NULL);
+                push(own, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
+            }
+        }
+        gone.iter().for_each(|key| shown.remove(key));
+        Ok(catch.next.is_none())
+    }
+
+    /// Keys that match now and were not shown, or have changed since. True: these were all.
+    fn puts(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, ()> {
+        let matcher = self.matcher.clone();
+        let Some(shown) = &mut self.shown else { return Ok(true) };
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let ring = &self.inner.ring;
+        let mut from = catch.next.take();
+        let (head, to) = (catch.head, catch.at.revision);
+        let state = &*catch;
+        // Where the walk has come to, for the case that it is overtaken.
+        let mut done: Option<Vec<u8>> = from.clone();
+        let walked = walk(&self.inner, head, &range, &mut from, |slot, live| {
+            if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
+                let was = shown.has(slot.key());
+                let since = state.head_of(slot.key());
+                let kind = if was { Kind::Modified } else { Kind::Added };
+                if !was {
+                    shown.add(slot.shared_key());
+                }
+                if (!was || kv.seq() >= since) && matcher.shows(kind) {
+                    let prev = if was { shown_before(slot, since, ring.oldest_seq()) } else { None };
+                    push(own, matcher.shown_kind(kind), to, kv.clone(), prev);
+                }
+            }
+            let last = done.get_or_insert_default();
+            last.clear();
+            last.extend_from_slice(slot.key());
+            last.push(0);
+            own.events.len() < most
+        });
+        match walked {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                catch.next = from;
+                Ok(false)
+            }
+            Err(()) => {
+                catch.next = done;
+                Err(())
+            }
+        }
+    }
+}
+
+fn push(own: &mut Own, kind: Kind, revision: u64, kv: KeyValue, prev: Option<KeyValue>) {
+    let mut event = Event::mark(kind, revision, flags::SYNTHETIC);
+    event.kv = kv.pointer();
+    own.versions.push(kv);
+    if let Some(prev) = prev {
+        event.prev = prev.pointer();
+        own.versions.push(prev);
+    }
+    own.events.push(event);
+}

@@ -1,0 +1,102 @@
+//! Continue tokens: where the next page of a list begins, as text that survives a restart.
+//!
+//! Opaque to users: version, scope (prefix, and the cluster's id or the cache's name), epoch, revision,
+//! filter and next key, with a checksum, in base64 for URLs. Revision 0: from whatever is newest then.
+
+#![forbid(unsafe_code)]
+
+use crate::error::{Result, say};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+const VERSION: u8 = 1;
+/// Version, scope, epoch, revision, filter; then the key, then the checksum.
+const HEAD: usize = 1 + 4 * 8;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) scope: u64,
+    pub(crate) epoch: u64,
+    pub(crate) revision: u64,
+    pub(crate) filter: u64,
+    pub(crate) next: Vec<u8>,
+}
+
+/// A hash that is the same in every process: FNV-1a of 64 bits.
+pub(crate) fn stable_hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+impl Token {
+    pub(crate) fn encode(&self) -> String {
+        let mut bytes = vec![VERSION];
+        for number in [self.scope, self.epoch, self.revision, self.filter] {
+            bytes.extend(number.to_le_bytes());
+        }
+        bytes.extend(&self.next);
+        bytes.extend(stable_hash(&bytes).to_le_bytes());
+        URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    pub(crate) fn decode(text: &[u8]) -> Result<Token> {
+        let damaged = |why: &str| {
+            say::invalid(format!("continue token: {why}. Use one as it was given, or list from the start without one."))
+        };
+        let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| damaged(&format!("it is not whole ({error})")))?;
+        if bytes.len() < HEAD + 8 {
+            return Err(damaged("it is too short"));
+        }
+        let (body, sum) = bytes.split_at(bytes.len() - 8);
+        if stable_hash(body).to_le_bytes() != sum {
+            return Err(damaged("its checksum does not fit"));
+        }
+        if body[0] != VERSION {
+            return Err(damaged(&format!("it is of version {}, this library knows version {VERSION}", body[0])));
+        }
+        let number = |at: usize| {
+            let from = 1 + 8 * at;
+            u64::from_le_bytes(body[from..from + 8].try_into().expect("8 bytes"))
+        };
+        Ok(Token {
+            scope: number(0),
+            epoch: number(1),
+            revision: number(2),
+            filter: number(3),
+            next: body[HEAD..].to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #[test]
+        fn a_token_comes_back_whole_and_a_damaged_one_never(
+            numbers in any::<[u64; 4]>(),
+            next in prop::collection::vec(any::<u8>(), 0..200),
+            at in any::<prop::sample::Index>(),
+            other in any::<u8>(),
+        ) {
+            let [scope, epoch, revision, filter] = numbers;
+            let token = Token { scope, epoch, revision, filter, next };
+            let text = token.encode();
+            prop_assert_eq!(&Token::decode(text.as_bytes()).unwrap(), &token);
+            let mut bytes = text.clone().into_bytes();
+            let at = at.index(bytes.len());
+            if bytes[at] != other {
+                bytes[at] = other;
+                prop_assert!(Token::decode(&bytes).is_err());
+            }
+            prop_assert!(Token::decode(&text.as_bytes()[..text.len() - 1]).is_err());
+        }
+
+        #[test]
+        fn hostile_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(Token::decode(&bytes).is_err());
+        }
+    }
+}
