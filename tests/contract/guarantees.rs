@@ -371,6 +371,26 @@ fn above_a_reset_after_is_compacted_and_reads_wait() {
 }
 
 #[test]
+fn waiters_of_an_older_epoch_end_with_resynced() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [50]);
+    let waiter = || cache.waiter(Want::Revision(100)).unwrap();
+    let (mut waits, other) = (waiter(), cache.clone());
+    let sleeps = spawn(move || other.wait_until(100, BOUND));
+    until_asleep(&cache);
+    // Another history: what it waits for will never be that revision.
+    writer.resync(30, [], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(refused(waits.poll(), Code::Resynced).current(), 30);
+    refused(sleeps.end(), Code::Resynced);
+    // One that goes on takes its waiters along.
+    let mut waits = waiter();
+    writer.resync(60, [], ResyncReason::TooFarBehind).unwrap();
+    assert_eq!(waits.poll().unwrap(), None);
+    writer.progress(100).unwrap();
+    assert_eq!(waits.poll().unwrap(), Some(cache.position()));
+}
+
+#[test]
 fn inside_the_order_is_the_sequence_number() {
     let (cache, mut writer) = embedded();
     let mut live = cache.subscribe(Start::Now).open().unwrap();
