@@ -1,4 +1,4 @@
-//! A TCP proxy that can cut, refuse, stall, forge and swallow what passes.
+//! A TCP proxy that can cut, refuse, stall, forge, hold and swallow what passes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,6 +9,8 @@ use std::thread;
 #[derive(Default)]
 struct State {
     stalled: bool,
+    /// Answers wait.
+    holds: bool,
     connections: Vec<TcpStream>,
 }
 
@@ -24,6 +26,7 @@ struct Shared {
     swallow: Option<Vec<u8>>,
     swallows: AtomicBool,
     swallowed: AtomicU64,
+    held: AtomicU64,
     /// How many bytes the server may still say before the connections stall.
     stalls_after: AtomicU64,
     state: Mutex<State>,
@@ -72,6 +75,7 @@ impl Proxy {
             swallow,
             swallows: AtomicBool::new(false),
             swallowed: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             stalls_after: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -118,6 +122,18 @@ impl Proxy {
         self.shared.swallows.store(swallows, Ordering::SeqCst);
     }
 
+    /// Messages of the server come as far as to here: what they answer has happened, and nobody knows
+    /// it. Only for a proxy that swallows.
+    pub(crate) fn hold(&self, holds: bool) {
+        self.shared.state.lock().unwrap().holds = holds;
+        self.shared.changed.notify_all();
+    }
+
+    /// How many messages were held so far.
+    pub(crate) fn held(&self) -> u64 {
+        self.shared.held.load(Ordering::SeqCst)
+    }
+
     /// How many messages were swallowed so far.
     pub(crate) fn swallowed(&self) -> u64 {
         self.shared.swallowed.load(Ordering::SeqCst)
@@ -138,6 +154,7 @@ impl Drop for Proxy {
         self.shared.over.store(true, Ordering::SeqCst);
         self.refuse();
         self.stall(false);
+        self.hold(false);
         // The listener looks up.
         let _ = TcpStream::connect(self.address);
     }
@@ -171,6 +188,14 @@ impl Shared {
                 && header[4] == 0
                 && message.len() >= 5
                 && u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize == message.len() - 5;
+            let mut state = self.state.lock().unwrap();
+            if alone && state.holds {
+                self.held.fetch_add(1, Ordering::SeqCst);
+                while state.holds {
+                    state = self.changed.wait(state).unwrap();
+                }
+            }
+            drop(state);
             let meant = || message.windows(part.len()).any(|window| window == part);
             if alone && self.swallows.load(Ordering::SeqCst) && meant() {
                 self.swallowed.fetch_add(1, Ordering::SeqCst);
