@@ -461,7 +461,8 @@ typedef struct watchcore_counters {
     uint64_t progress_notifications;
     // Progress notifications that were asked for.
     uint64_t progress_requests;
-    // Linearizable reads that served waiting requests.
+    // Linearizable reads for consistent revisions, those that failed included: one serves all
+    // requests that came before it began.
     uint64_t consistent_reads;
     // The most events in one message.
     uint64_t max_events_queued;
