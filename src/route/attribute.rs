@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The most fields that a cache can declare.
-const MAX_FIELDS: usize = 64;
+pub(crate) const MAX_FIELDS: usize = 64;
 /// The most labels of one key-value; all strings together stay below [`ABSENT`].
 const MAX_LABELS: usize = (1 << 24) - 1;
 const ABSENT: u32 = 1 << 31;

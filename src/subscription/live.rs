@@ -141,12 +141,17 @@ impl Subscription {
         complete.then(|| bucket.clone())
     }
 
+    /// The index of the bucket that it reads, if it reads one.
+    pub(crate) fn index_name(&self) -> Option<&str> {
+        match &self.reader.way {
+            Way::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
+            _ => None,
+        }
+    }
+
     /// What it did so far, and which way it reads.
     pub fn stats(&self) -> SubscriptionStats {
-        let route = match &self.reader.way {
-            Way::Chain(bucket) => Route::Chain { index: self.shared.inner.indexes.name(bucket.name()).to_string() },
-            _ => Route::Scan,
-        };
+        let route = self.index_name().map_or(Route::Scan, |index| Route::Chain { index: index.to_string() });
         SubscriptionStats {
             route,
             looked_at: self.reader.looked,
