@@ -314,6 +314,10 @@ impl Cache {
     pub fn waiter(&self, want: Want) -> Result<Waiter> {
         let inner = &self.inner;
         let embedded = !inner.has_source();
+        // What nobody writes any more is not consistent with anything.
+        if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
+            return Err(say::closed("wait on a cache"));
+        }
         let wanted = match want {
             Want::Ready => Wanted::Ready,
             Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) => Wanted::Revision(revision),

@@ -506,10 +506,12 @@ impl Drop for Writer {
             ));
         }
         *lock(&self.inner.core) = core;
-        let source = lock(&self.inner.info).source.take();
-        if source.is_some() {
+        // Closed first: nobody who finds no source takes the cache for an embedded one.
+        if self.inner.has_source() {
             self.inner.close();
         }
+        let source = lock(&self.inner.info).source.take();
+        drop(source);
     }
 }
 

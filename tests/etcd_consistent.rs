@@ -237,4 +237,5 @@ fn who_waits_ends_at_once_when_the_feeder_stops() {
     }
     // Who comes later does not wait either.
     assert_eq!(cache.wait_until(1 << 40, BOUND).unwrap_err().code(), Code::Closed);
+    assert_eq!(cache.consistent_revision(BOUND).unwrap_err().code(), Code::Closed);
 }
