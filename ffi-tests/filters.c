@@ -14,7 +14,7 @@ static watchcore_error error;
 #define DB "{\"labels\":{\"app\":\"db\"},\"phase\":\"Running\"}"
 #define BARE "{\"phase\":7}"
 
-enum { CAPACITY = 1024, MANY = 5000 };
+enum { CAPACITY = 1024, MANY = 2000 };
 
 /* A cache that declares the fields ns and phase and where labels are; with every kind of index, if asked. */
 static watchcore_cache *declared(int indexed, watchcore_writer **writer)
@@ -530,6 +530,9 @@ static void test_epochs(void)
     CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 12, now, &waiter, &error));
     CHECK_OK(watchcore_waiter_try(waiter, &done, &revision, &epoch, &error));
     CHECK(done == 1 && revision == 12 && epoch == now);
+    watchcore_waiter_free(waiter);
+    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 30, before, &waiter, &error));
+    CHECK_CODE(WATCHCORE_RESYNCED, watchcore_waiter_try(waiter, &done, NULL, NULL, &error)); /* it will never come */
     watchcore_waiter_free(waiter);
     waiter = NULL;
     BAD(watchcore_waiter_new_in(cache, WATCHCORE_WANT_READY, 0, now, &waiter, &error));

@@ -153,7 +153,7 @@ proptest! {
     fn a_damaged_token_is_never_taken(at in any::<prop::sample::Index>(), other in any::<u8>()) {
         let core = Cache::builder("").name("").build().unwrap();
         let mut writer = core.writer().unwrap();
-        writer.apply(1, &[crate::Change::put(b"a", b""), crate::Change::put(b"b", b"")]).unwrap();
+        writer.apply(1, [crate::Change::put(b"a", b""), crate::Change::put(b"b", b"")]).unwrap();
         let whole = core.list_with(&crate::Range::all(), &ReadOptions::new(Read::Any).limit(1)).unwrap();
         let mut text = whole.continue_token().unwrap().as_bytes().to_vec();
         let at = at.index(text.len());
