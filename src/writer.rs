@@ -375,7 +375,8 @@ impl Writer {
             let record = &records[input];
             (record.key, Some(record.value))
         });
-        let turn = Turn { seq: plan.seqs.first(), epoch, from, to: revision, reason, highest_before: core.highest };
+        let (seq, end) = (plan.seqs.first(), plan.seqs.last());
+        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest };
         core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
         Ok(core.position)
     }
