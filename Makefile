@@ -13,6 +13,7 @@ INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 FAULT ?=
 BENCH ?=
+MUTANT ?=
 
 ABI := 0
 HEADER := include/watchcore.h
@@ -49,7 +50,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), MUTANT (mutants), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -85,6 +86,10 @@ test-c: ## the C and C++ tests
 .PHONY: test-go
 test-go: ## the Go tests, with the race detector
 	@scripts/test.sh go
+
+.PHONY: mutants
+mutants: ## breaks the code as tests/mutants says and expects the tests to notice; MUTANT=name for one
+	@scripts/mutants.sh $(MUTANT)
 
 .PHONY: header
 header: ## write include/watchcore.h anew from the Rust source

@@ -84,9 +84,15 @@ step_gofmt() {
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
 step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./...; }
-step_go() { scripts/go.sh test -race -count=1 ./...; }
+# -v names the tests that passed, for scripts/contract.sh; their beginnings are left out.
+step_go() { scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
 step_installed() { scripts/test-installed.sh; }
+# The table of the contract against the logs of this run.
+step_contract() {
+    # shellcheck disable=SC2086
+    scripts/contract.sh $WATCHCORE_TEST_GROUPS
+}
 
 # ---- running them ----------------------------------------------------------
 
@@ -220,6 +226,7 @@ fi
 if [ $c = yes ] || [ $go = yes ]; then
     step installed
 fi
+step contract
 
 printf '\n==== summary ====\n%-14s %-24s %8s\n' step result seconds
 for i in "${!names[@]}"; do

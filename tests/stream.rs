@@ -132,3 +132,65 @@ fn an_error_is_an_item_and_then_it_ends() {
     rings.recv_timeout(BOUND).expect("it is woken");
     assert!(next(&mut other, &bell, &rings).is_none());
 }
+
+/// Holds the notifier until it is let go.
+struct Brake(Sender<()>, std::sync::Mutex<Receiver<()>>);
+
+impl Wake for Brake {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+        self.1.lock().unwrap().recv_timeout(BOUND).ok();
+    }
+}
+
+#[test]
+fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
+    let cache = Cache::builder("/").capacity(128).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut parked = cache.subscribe(Start::Now).key("/never").open().unwrap();
+    let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
+    let (bell, rings) = bell();
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    assert!(once(&mut parked, &bell).is_pending());
+    assert_eq!(cache.stats().notifier_lapped, 0);
+    writer.apply(1, [Change::put("/a", "")]).unwrap();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    // It has looked at revision 1; what follows goes round under it.
+    for revision in 2..=1000 {
+        writer.apply(revision, [Change::put("/b", "")]).unwrap();
+    }
+    go.send(()).unwrap();
+    let error = next(&mut parked, &bell, &rings).unwrap().unwrap_err();
+    assert_eq!((error.code(), error.lost_to()), (watchcore::Code::Lagged, cache.oldest() - 1));
+    assert_eq!(cache.stats().notifier_lapped, 1);
+}
+
+/// Panics where it is woken.
+struct Mine;
+
+impl Wake for Mine {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the user's");
+    }
+}
+
+#[test]
+fn a_panicking_waker_is_caught_and_others_are_woken() {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let (mut bad, mut good) =
+        (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::Now).open().unwrap());
+    let mine = Waker::from(Arc::new(Mine));
+    let (bell, rings) = bell();
+    for revision in 1..=2 {
+        assert!(Pin::new(&mut bad.stream()).poll_next(&mut Context::from_waker(&mine)).is_pending());
+        assert!(once(&mut good, &bell).is_pending());
+        writer.apply(revision, [Change::put("/a", "")]).unwrap();
+        for subscription in [&mut good, &mut bad] {
+            let batch = next(subscription, &bell, &rings).unwrap().unwrap();
+            assert_eq!((batch.len(), batch.events()[0].revision()), (1, revision));
+        }
+    }
+}

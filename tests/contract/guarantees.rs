@@ -325,12 +325,69 @@ fn a_position_of_a_history_before_a_reset_is_compacted() {
     compacted(open(100, 0), 100, 51, 51);
     open(101, 0).unwrap();
     open(60, cache.position().epoch).unwrap();
-    // Of another birth: unchecked too.
-    let foreign = before.epoch ^ (1 << 40);
-    assert_eq!(revisions(&mut open(50, foreign).unwrap()), [51]);
     assert_eq!(revisions(&mut open(50, cache.position().epoch).unwrap()), [51]);
     compacted(cache.get("/k", Read::Exact(49)), 49, 51, 51);
     assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "old");
+}
+
+#[test]
+fn a_position_of_another_birth_is_unchecked() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [100]);
+    let before = cache.position().epoch;
+    writer.resync(50, [], ResyncReason::HistoryReset).unwrap();
+    write(&mut writer, [51]);
+    // Births below and above this one's; 0 is nobody's, so 1 is of another.
+    for foreign in [1, before ^ (1 << 40), before ^ (1 << 63), u64::MAX] {
+        let mut saved = cache.subscribe(Start::After(50)).epoch(foreign).open().unwrap();
+        assert_eq!(revisions(&mut saved), [51], "epoch {foreign:x}");
+    }
+    compacted(cache.subscribe(Start::After(50)).epoch(before).open(), 50, 51, 51);
+}
+
+#[test]
+fn above_a_reset_after_is_compacted_and_reads_wait() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [100]);
+    writer.resync(50, [], ResyncReason::HistoryReset).unwrap();
+    for above in [51, 99, 100] {
+        compacted(cache.subscribe(Start::After(above)).open(), above, 51, 50);
+    }
+    let mut later = cache.subscribe(Start::After(101)).open().unwrap();
+    // Who waits asks for no history: what it waits for comes.
+    let mut state = cache.subscribe(Start::StateAtLeast(60)).start_timeout(BOUND).open().unwrap();
+    assert!(state.poll(10).unwrap().is_empty());
+    let short = std::time::Duration::from_millis(2);
+    for read in [Read::AtLeast(60), Read::Exact(60)] {
+        let error = refused(cache.get_within("/k", read, short), Code::FutureRevision);
+        assert_eq!((error.asked(), error.current()), (60, 50));
+    }
+    assert_eq!(refused(cache.wait_until(60, short), Code::FutureRevision).asked(), 60);
+    write(&mut writer, [60, 102]);
+    assert_eq!(value_at(&cache, "/k", Read::Exact(60)).unwrap().unwrap(), "60");
+    assert_eq!(cache.wait_until(60, BOUND).unwrap(), cache.position());
+    assert_eq!(drain(&mut state), ["102 ADDED /k=102", "102 BOOKMARK"]);
+    assert_eq!(revisions(&mut later), [102]);
+}
+
+#[test]
+fn waiters_of_an_older_epoch_end_with_resynced() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [50]);
+    let waiter = || cache.waiter(Want::Revision(100)).unwrap();
+    let (mut waits, other) = (waiter(), cache.clone());
+    let sleeps = spawn(move || other.wait_until(100, BOUND));
+    until_asleep(&cache);
+    // Another history: what it waits for will never be that revision.
+    writer.resync(30, [], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(refused(waits.poll(), Code::Resynced).current(), 30);
+    refused(sleeps.end(), Code::Resynced);
+    // One that goes on takes its waiters along.
+    let mut waits = waiter();
+    writer.resync(60, [], ResyncReason::TooFarBehind).unwrap();
+    assert_eq!(waits.poll().unwrap(), None);
+    writer.progress(100).unwrap();
+    assert_eq!(waits.poll().unwrap(), Some(cache.position()));
 }
 
 #[test]

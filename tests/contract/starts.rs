@@ -218,3 +218,79 @@ fn errors_of_a_start_come_from_open() {
     cache.close();
     refused(cache.subscribe(Start::State).open(), Code::Closed);
 }
+
+/// The state is read at a fixed head, live events wait in the log: 10 events a page of 1000 objects.
+#[test]
+fn a_hundred_thousand_objects_arrive_while_events_come() {
+    const OBJECTS: u64 = 100_000;
+    let (cache, mut writer) = unloaded();
+    let keys: Vec<String> = (0..OBJECTS).map(|key| format!("/{key:06}")).collect();
+    writer.load(7, keys.iter().map(|key| record(key, "old", 5, 6, 2))).unwrap();
+    let mut state = cache.subscribe(Start::State).open().unwrap();
+    let (mut objects, mut revision) = (0, 7);
+    let mark = loop {
+        for _ in 0..10 {
+            revision += 1;
+            // Keys that were shown, keys that were not, and new ones.
+            let key = format!("/{:06}", revision * 7919 % (OBJECTS + 1000));
+            writer.apply(revision, [Change::put(&key, "new")]).unwrap();
+        }
+        let batch = state.poll(1000).unwrap();
+        let of_the_state = batch.events().iter().filter(|event| event.is_initial_state());
+        assert!(of_the_state.clone().all(|event| event.value() == Some(b"old") && event.revision() == 6));
+        objects += of_the_state.count() as u64;
+        if let Some(mark) = batch.events().iter().find(|event| event.ends_initial_state()) {
+            break mark.revision();
+        }
+    };
+    assert_eq!((objects, mark), (OBJECTS, 7));
+    assert!(revision >= 1000);
+    assert_eq!(revisions(&mut state), (8..=revision).collect::<Vec<_>>());
+}
+
+/// The parameters of a Kubernetes watch as the contract translates them.
+fn of_kubernetes(cache: &Cache, send_initial_events: Option<bool>, resource_version: &str) -> Start {
+    let consistent = || cache.consistent_revision(BOUND).unwrap();
+    let number = || resource_version.parse().unwrap();
+    match (send_initial_events, resource_version) {
+        (None, "" | "0") => Start::State,
+        (None, _) => Start::After(number()),
+        (Some(true), "") => Start::StateAtLeast(consistent()),
+        (Some(true), "0") => Start::State,
+        (Some(true), _) => Start::StateAtLeast(number()),
+        (Some(false), "") => Start::After(consistent()),
+        (Some(false), "0") => Start::Now,
+        (Some(false), _) => Start::After(number()),
+    }
+}
+
+#[test]
+fn each_row_of_kubernetes_has_its_start() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [3, 5]);
+    let whole = ["5 ADDED /k=5", "5 BOOKMARK", "8 MODIFIED /k=8"].as_slice();
+    let rows: [(Option<bool>, &str, &[&str]); 8] = [
+        (None, "", whole),
+        (None, "0", whole),
+        (None, "3", &["5 MODIFIED /k=5", "8 MODIFIED /k=8"]),
+        (Some(true), "", whole),
+        (Some(true), "0", whole),
+        (Some(true), "4", whole),
+        (Some(false), "", &["8 MODIFIED /k=8"]),
+        (Some(false), "0", &["8 MODIFIED /k=8"]),
+    ];
+    let open = |initial, version| cache.subscribe(of_kubernetes(&cache, initial, version)).open().unwrap();
+    // Those that begin at once hand out their state before the next event comes.
+    let mut opened: Vec<_> = rows.iter().map(|(initial, version, must)| (open(*initial, version), *must)).collect();
+    let mut later = open(Some(true), "8");
+    let mut number = open(Some(false), "3");
+    let mut seen: Vec<Vec<String>> = opened.iter_mut().map(|(subscription, _)| drain(subscription)).collect();
+    assert_eq!(drain(&mut later), [""; 0], "it waits");
+    write(&mut writer, [8]);
+    for (((subscription, must), before), row) in opened.iter_mut().zip(&mut seen).zip(&rows) {
+        before.extend(drain(subscription));
+        assert_eq!(before, must, "{:?}", (row.0, row.1));
+    }
+    assert_eq!(drain(&mut later), ["8 ADDED /k=8", "8 BOOKMARK"]);
+    assert_eq!(drain(&mut number), ["5 MODIFIED /k=5", "8 MODIFIED /k=8"]);
+}

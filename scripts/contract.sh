@@ -1,0 +1,180 @@
+#!/usr/bin/env bash
+# Holds docs/CONTRACT.md against the test run: every row has a test that ran and
+# passed, every surface or the reason why it lacks one, and the mutations that it
+# must have. Names the rows that do not, and fails.
+#
+#   scripts/contract.sh [GROUP...]     rust loom c go: whose logs are there (all)
+#
+# The logs are those that scripts/test.sh wrote to target/test-logs. Tests of
+# other groups than the named ones are not looked for.
+set -uo pipefail
+export LC_ALL=C.UTF-8
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+table=docs/CONTRACT.md
+logs=target/test-logs
+groups=" ${*:-rust loom c go} "
+[ -f $table ] || { echo "$table is missing"; exit 1; }
+tmp=$(mktemp -d)
+trap 'rm -rf -- "$tmp"' EXIT
+
+# What passed, one name a line: as the table writes it.
+: >"$tmp/passed"
+log_of() { [ -f "$logs/$1.log" ] || return 1; cat "$logs/$1.log"; }
+for step in rust doc; do
+    log_of $step | awk '
+        /^ *Running unittests src\/lib\.rs / { binary = "lib"; next }
+        /^ *Running unittests src\/bin\/watchcore\.rs / { binary = "bin"; next }
+        /^ *Running unittests / { binary = $3; sub(/.*\//, "", binary); sub(/\.rs$/, "", binary); next }
+        /^ *Running tests\// { binary = $2; sub(/^tests\//, "", binary); sub(/\.rs$/, "", binary); next }
+        /^ *Doc-tests / { binary = "doc"; next }
+        /^test .* \.\.\. ok$/ { name = $2; print binary "::" name }
+    ' >>"$tmp/passed"
+done
+log_of loom | sed -n 's/^test loom_tests::\([a-z0-9_]*\)\( - should panic\)\{0,1\} \.\.\. ok$/loom: \1/p' >>"$tmp/passed"
+# The tests of a program stand below its line in the first way that it is run.
+log_of c | awk '
+    /^ok +counted\/[a-z]+: / { program = $2; sub(/^counted\//, "", program); sub(/:$/, "", program); print "c: " program; next }
+    /^         [a-z0-9_]+$/ { if (program != "") print "c: " program "::" $1; next }
+    { program = "" }
+    /^ok +[a-z0-9.-]+$/ { print "c: " $2 }
+' >>"$tmp/passed"
+for step in go installed; do
+    log_of $step | sed -n 's/^ *--- PASS: \([^ ]*\) .*/go: \1/p' >>"$tmp/passed"
+done
+
+# Which Go test stands in which file.
+grep -HoE '^func (Test|Example|Fuzz)[A-Za-z0-9_]*' go/*_test.go 2>/dev/null | sed 's/:func / /' >"$tmp/gofiles"
+# First lines of the patches.
+for patch in tests/mutants/*.patch; do
+    [ -e "$patch" ] || continue
+    printf '%s %s\n' "$(basename "$patch" .patch)" "$(head -n 1 "$patch")"
+done >"$tmp/patches"
+
+awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v patches="$tmp/patches" '
+    function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
+    function complain(row, what) { printf "%s: %s\n", row, what; wrong++ }
+    # The test file of a name, as far as it can be told from the name.
+    function file_of(name, parts, n) {
+        if (name ~ /^go: /) { sub(/^go: /, "", name); sub(/\/.*/, "", name); return name in gofile ? gofile[name] : "" }
+        if (name ~ /^loom: /) return "loom"
+        if (name ~ /^c: /) { sub(/::.*/, "", name); return name }
+        n = split(name, parts, "::")
+        if (parts[1] == "contract" && n > 2) return "contract::" parts[2]
+        if (parts[1] == "lib" || parts[1] == "bin") { sub(/::(tests::)?[a-z0-9_]+$/, "", name); return name }
+        return parts[1]
+    }
+    # The same for the command of a patch.
+    function file_of_command(command, words, n, i, name) {
+        n = split(command, words, " ")
+        if (command ~ /ffi-tests run-/) { sub(/.*run-/, "", command); return "c: " command }
+        if (command ~ /go\.sh /) { for (i = 1; i < n; i++) if (words[i] == "-run") { name = words[i + 1]; gsub(/[\^$"\047]/, "", name); return file_of("go: " name) } }
+        if (command ~ /cfg loom/) return "loom"
+        for (i = 1; i < n; i++) if (words[i] == "--test") return file_of(words[i + 1] "::" words[n])
+        if (command ~ / --lib /) return file_of("lib::" words[n])
+        if (command ~ / --bin /) return file_of("bin::" words[n])
+        return ""
+    }
+    # The test that a command runs, where it runs one.
+    function test_of_command(command, words, n, i, name) {
+        n = split(command, words, " ")
+        if (command ~ /ffi-tests run-/) { sub(/.*run-/, "", command); return "c: " command }
+        if (command ~ /go\.sh /) { for (i = 1; i < n; i++) if (words[i] == "-run") { name = words[i + 1]; gsub(/[\^$"\047]/, "", name); return "go: " name } }
+        if (command ~ /cfg loom/) { name = words[n]; sub(/.*::/, "", name); return "loom: " name }
+        for (i = 1; i < n; i++) if (words[i] == "--test") return words[i + 1] "::" words[n]
+        return (command ~ / --bin / ? "bin::" : "lib::") words[n]
+    }
+    function group_of(name) {
+        return name ~ /^loom: / ? "loom" : name ~ /^c: / ? "c" : name ~ /^go: / ? "go" : "rust"
+    }
+    BEGIN {
+        while ((getline line <passed) > 0) ran[line] = 1
+        while ((getline line <gofiles) > 0) { split(line, f, " "); gofile[f[2]] = f[1] }
+        while ((getline line <patches) > 0) {
+            name = line; sub(/ .*/, "", name)
+            head = substr(line, length(name) + 2)
+            if (head !~ /^# row [0-9]+\.[0-9]+; /) { complain("tests/mutants/" name, "its first line is not \"# row N.N; COMMAND\""); continue }
+            row = head; sub(/^# row /, "", row); sub(/;.*/, "", row)
+            patch_row[name] = row
+            sub(/^# row [0-9.]+; (may hang; )?/, "", head)
+            patch_test[name] = test_of_command(head)
+            file = file_of_command(head)
+            if (file == "") complain("tests/mutants/" name, "its command names no test file: " head)
+            mutated[file] = 1
+        }
+        split("1 2 3 4 5 6 7 9 10", sections, " ")
+        must["1"] = must["3"] = must["6"] = 1
+    }
+    /^\| *[0-9]+\.[0-9]+ *\|/ {
+        n = split($0, cell, "|")
+        row = trim(cell[2])
+        if (n != 7) { complain("row " row, "has " n - 2 " cells, not 5"); next }
+        if (row in seen) complain("row " row, "stands twice")
+        seen[row] = 1
+        section = row; sub(/\..*/, "", section)
+        rows++; have[section]++
+        # tests
+        tests = cell[4]; count = 0; all_tests = " "
+        while (match(tests, /`[^`]+`/)) {
+            name = substr(tests, RSTART + 1, RLENGTH - 2)
+            tests = substr(tests, 1, RSTART - 1) substr(tests, RSTART + RLENGTH)
+            count++
+            all_tests = all_tests name " "
+            file = file_of(name)
+            if (file == "") complain("row " row, "there is no test " name)
+            else if (!(file in named)) named[file] = row
+            group = group_of(name)
+            if (index(groups, " " group " ") == 0) { passed_over[name] = 1; continue }
+            if (!(name in ran)) complain("row " row, "did not run and pass: " name)
+            else proven[name] = 1
+        }
+        gsub(/[ ,;]|<br>/, "", tests)
+        if (tests ~ /TODO/) { complain("row " row, "its test is still to be written"); gsub(/TODO/, "", tests) }
+        else if (count == 0) complain("row " row, "has no test")
+        if (count > 0 && tests != "") complain("row " row, "text between its tests: " tests)
+        # surfaces: the letters that have it; then "letters: reason", separated by semicolons
+        parts = split(cell[5], part, ";")
+        present = trim(part[1])
+        reasons = ""
+        for (i = 2; i <= parts; i++) {
+            if (!match(part[i], /^ *[RCGL]( [RCGL])*: *[^ ]/)) complain("row " row, "not \"LETTERS: reason\": " trim(part[i]))
+            else { letters = part[i]; sub(/:.*/, "", letters); reasons = reasons " " letters }
+        }
+        if (present !~ /^([RCGL]( [RCGL])*|–)$/) complain("row " row, "surfaces are letters of R C G L, not \"" present "\"")
+        split("R C G L", all, " ")
+        for (i = 1; i <= 4; i++) {
+            here = index(" " present " ", " " all[i] " ") > 0
+            reason = index(reasons, all[i]) > 0
+            if (!here && !reason) complain("row " row, "lacks the surface " all[i] " and does not say why")
+            if (here && reason) complain("row " row, "has the surface " all[i] " and says why it does not")
+        }
+        # mutations
+        mutations = cell[6]; count = 0
+        while (match(mutations, /`[^`]+`/)) {
+            name = substr(mutations, RSTART + 1, RLENGTH - 2)
+            mutations = substr(mutations, 1, RSTART - 1) substr(mutations, RSTART + RLENGTH)
+            count++
+            if (name in patch_row) {
+                told[name] = told[name] " " row " "
+                test = patch_test[name] (patch_test[name] ~ /^c: / ? "::" : " ")
+                if (index(all_tests, " " test) == 0) complain("row " row, name ".patch must make one of its tests fail, not " patch_test[name])
+            } else complain("row " row, "there is no tests/mutants/" name ".patch")
+        }
+        gsub(/[ ,]|–/, "", mutations)
+        if (mutations ~ /TODO/) complain("row " row, "its mutation is still to be written")
+        else if (mutations != "") complain("row " row, "its mutation is a name in backticks or –, not " mutations)
+        else if (count == 0 && section in must) complain("row " row, "has no mutation: each row of this section needs one")
+        next
+    }
+    /^\| *[0-9]/ { complain("line " NR, "not a row: " $0) }
+    END {
+        for (i in sections) if (!(sections[i] in have)) complain("section " sections[i], "has no rows")
+        for (name in patch_row) if (index(told[name], " " patch_row[name] " ") == 0)
+            complain("tests/mutants/" name, "row " patch_row[name] " does not name it")
+        for (file in named) if (!(file in mutated)) complain(file, "no mutation for a test of this file (row " named[file] ")")
+        for (name in proven) p++
+        for (name in passed_over) o++
+        printf "%d rows, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
+        if (wrong) printf "%d complaints about docs/CONTRACT.md\n", wrong
+        exit wrong > 0
+    }
+' $table

@@ -1,0 +1,191 @@
+//! Section 4: selectors, conjunctions and predicates; section 3: the boundary of a filter.
+
+use crate::tools::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use watchcore::*;
+
+/// Values are `web Running`: the label app, absent where the value is empty, and the field phase.
+fn attributed() -> (Cache, Writer) {
+    let words = |value: &[u8]| text(value).split(' ').map(str::to_string).collect::<Vec<_>>();
+    let labels = Labels::extractor(move |_, value| {
+        let app = words(value).swap_remove(0);
+        Ok::<_, String>(if value.is_empty() { Vec::new() } else { vec![(b"app".to_vec(), app.into())] })
+    });
+    let phase = Attribute::extractor("phase", move |_, value| {
+        Ok::<_, String>(words(value).get(1).map(|phase| phase.clone().into()))
+    });
+    let cache = Cache::builder("/").labels(labels).field(phase).build().unwrap();
+    let writer = cache.writer().unwrap();
+    (cache, writer)
+}
+
+fn pod(app: &str, phase: &str) -> String {
+    format!("{app} {phase}")
+}
+
+/// Revision, kind and key.
+fn kinds(batch: &Batch) -> Vec<String> {
+    batch.into_iter().map(|e| format!("{} {} {}", e.revision(), e.kind().name(), text(e.key()))).collect()
+}
+
+fn crossing(cache: &Cache, writer: &mut Writer, start: Start) -> Subscription {
+    let open = || cache.subscribe(start).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
+    let early = open();
+    for (revision, app) in [(1, "db"), (2, "web"), (3, "web"), (4, "db"), (5, "db"), (6, "web")] {
+        writer.apply(revision, [Change::put("/a", &pod(app, "Running"))]).unwrap();
+    }
+    writer.apply(7, [Change::delete("/a")]).unwrap();
+    writer.apply(8, [Change::put("/a", &pod("db", "Running"))]).unwrap();
+    writer.apply(9, [Change::delete("/a")]).unwrap();
+    early
+}
+
+#[test]
+fn the_boundary_of_a_filter_makes_the_types() {
+    let (cache, mut writer) = attributed();
+    let mut live = crossing(&cache, &mut writer, Start::Now);
+    let must = ["2 ADDED /a", "3 MODIFIED /a", "4 DELETED /a", "6 ADDED /a", "7 DELETED /a"];
+    let batch = live.poll(100).unwrap();
+    assert_eq!(kinds(&batch), must);
+    // It left the filter at 4: no value, the last value's numbers, the event's own revision.
+    let left = &batch.events()[2];
+    assert!(left.value().is_none() && left.kv().unwrap().value().is_none());
+    assert_eq!(left.prev_value().map(text), Some(pod("web", "Running")));
+    assert_eq!((left.revision(), left.mod_revision(), left.version()), (4, 3, 3));
+    assert_eq!(batch.position().revision, 9);
+    // History is filtered alike.
+    let mut history = cache.subscribe(Start::After(0)).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
+    assert_eq!(kinds(&history.poll(100).unwrap()), must);
+    let mut masked = cache.subscribe(Start::After(0)).filter(Filter::any().labels("app=web").unwrap());
+    masked = masked.types(&[Kind::Added, Kind::Deleted]);
+    assert_eq!(
+        kinds(&masked.open().unwrap().poll(100).unwrap()),
+        ["2 ADDED /a", "4 DELETED /a", "6 ADDED /a", "7 DELETED /a"]
+    );
+}
+
+#[test]
+fn the_boundary_holds_over_a_resync() {
+    let (cache, mut writer) = attributed();
+    for (key, app) in [("/a", "web"), ("/b", "db"), ("/c", "web")] {
+        let revision = cache.position().revision + 1;
+        writer.apply(revision, [Change::put(key, &pod(app, "Running"))]).unwrap();
+    }
+    let mut live = cache.subscribe(Start::Now).filter(Filter::any().labels("app=web").unwrap()).open().unwrap();
+    let (web, db) = (pod("web", "Running"), pod("db", "Running"));
+    let listing = [record("/a", &db, 1, 15, 2), record("/b", &web, 2, 16, 2), record("/d", &web, 17, 17, 1)];
+    writer.resync(20, listing, ResyncReason::Requested).unwrap();
+    let shown = kinds(&live.poll(100).unwrap());
+    assert_eq!(
+        shown,
+        ["20 RESYNC ", "20 DELETED /c", "20 DELETED /a", "20 ADDED /b", "20 ADDED /d", "20 RESYNC "],
+        "deletes, then puts, each by key; one that leaves the filter stands among the puts"
+    );
+}
+
+#[test]
+fn selectors_choose_for_subscriptions_and_for_reads() {
+    let (cache, mut writer) = attributed();
+    let objects = [("/1", "web", "Running"), ("/2", "web", "Pending"), ("/3", "db", "Running"), ("/4", "", "")];
+    let values: Vec<String> = objects.iter().map(|(_, app, phase)| pod(app, phase)).collect();
+    let mut changes: Vec<Change> =
+        objects.iter().zip(&values).map(|((key, ..), value)| Change::put(key, value)).collect();
+    changes.push(Change::put("/5", ""));
+    writer.apply(1, changes).unwrap();
+    let labels = |text: &str| Filter::any().labels(text).unwrap();
+    let fields = |text: &str| Filter::any().fields(text).unwrap();
+    let rows: Vec<(Filter, &[&str])> = vec![
+        (labels("app=web"), &["/1", "/2"]),
+        (labels("app in (web, db)"), &["/1", "/2", "/3"]),
+        (labels("app notin (web)"), &["/3", "/4", "/5"]),
+        (labels("!app"), &["/5"]),
+        (labels("app"), &["/1", "/2", "/3", "/4"]),
+        (fields("phase=Running"), &["/1", "/3"]),
+        (fields("phase!=Running"), &["/2", "/4", "/5"]),
+        (fields("phase="), &["/4", "/5"]),
+        // Each condition holds.
+        (labels("app=web").fields("phase=Running").unwrap(), &["/1"]),
+        (labels("app=web").and(fields("phase!=Running")), &["/2"]),
+        (labels("app").and(Filter::any().range(&Range::between("/2", "/4"))), &["/2", "/3"]),
+        (labels("app=web,app!=web"), &[]),
+        (Filter::any(), &["/1", "/2", "/3", "/4", "/5"]),
+        (Filter::none(), &[]),
+        (Filter::none().and(labels("app=web")), &[]),
+        (Filter::any().predicate(|kv| kv.key() > &b"/3"[..]), &["/4", "/5"]),
+        (labels("app").predicate(|kv| kv.key() > &b"/1"[..]), &["/2", "/3", "/4"]),
+    ];
+    for (filter, must) in rows {
+        let mut state = cache.subscribe(Start::State).filter(filter.clone()).open().unwrap();
+        let shown = state.poll(100).unwrap();
+        let keys: Vec<String> = shown.into_iter().map(|event| text(event.key())).collect();
+        assert_eq!(keys[..keys.len() - 1], *must, "{filter:?}");
+        let mut history = cache.subscribe(Start::After(0)).filter(filter.clone()).open().unwrap();
+        let keys: Vec<String> = history.poll(100).unwrap().into_iter().map(|event| text(event.key())).collect();
+        assert_eq!(keys, must, "{filter:?}");
+        let options = ReadOptions::new(Read::Any).filter(filter.clone());
+        let page = cache.list_with(&Range::all(), &options).unwrap();
+        assert_eq!(page.iter().map(|kv| text(kv.key())).collect::<Vec<_>>(), must, "{filter:?}");
+        assert_eq!(cache.count_with(&Range::all(), &options).unwrap().count, must.len() as u64);
+        let found = ["/1", "/2", "/3", "/4", "/5"]
+            .into_iter()
+            .filter(|key| cache.get_with(key, &options).unwrap().kv.is_some());
+        assert_eq!(found.collect::<Vec<_>>(), must, "{filter:?}");
+    }
+}
+
+#[test]
+fn what_is_not_declared_or_does_not_parse_is_refused() {
+    let (cache, _writer) = attributed();
+    for (refusal, position) in [
+        (Filter::any().labels("app in (web"), "11"),
+        (Filter::any().labels("=x"), "0"),
+        (Filter::any().fields("phase"), "5"),
+    ] {
+        let error = refused(refusal, Code::InvalidArgument);
+        assert!(error.message().contains(position) && error.message().contains("expected"), "{error}");
+    }
+    let undeclared = Filter::any().fields("node=x").unwrap();
+    let error = refused(cache.subscribe(Start::Now).filter(undeclared).open(), Code::InvalidArgument);
+    assert!(error.message().contains("node"), "{error}");
+    let (plain, _writer) = embedded();
+    refused(plain.subscribe(Start::Now).labels("a=b").unwrap().open(), Code::InvalidArgument);
+}
+
+#[test]
+fn each_distinct_filter_is_evaluated_once_an_event() {
+    let (cache, mut writer) = embedded();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    let filter = Filter::any().predicate(move |kv| {
+        counted.fetch_add(1, SeqCst);
+        kv.key() == b"/wanted"
+    });
+    let set = WakeSet::new().unwrap();
+    let open = |filter: &Filter| cache.subscribe(Start::Now).filter(filter.clone()).open().unwrap();
+    let mut parked: Vec<Subscription> = (0..50).map(|_| open(&filter)).collect();
+    for (tag, one) in (0..).zip(&mut parked) {
+        set.add(one, tag).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    let before = calls.load(SeqCst);
+    // The clock's own filter shows when the notifier has looked at everything.
+    let mut clock = cache.subscribe(Start::Now).key("/clock").open().unwrap();
+    let ticks = WakeSet::new().unwrap();
+    ticks.add(&mut clock, 99).unwrap();
+    assert!(!clock.arm().unwrap());
+    for revision in 1..=100 {
+        writer.apply(revision, [Change::put(&format!("/{revision}"), "x")]).unwrap();
+    }
+    writer.apply(101, [Change::put("/clock", "x")]).unwrap();
+    assert!(ticks.wait(BOUND));
+    writer.apply(102, [Change::put("/wanted", "x")]).unwrap();
+    let mut tags = [0; 64];
+    let mut woken = 0;
+    while woken < 50 {
+        assert!(set.wait(BOUND));
+        woken += set.take(&mut tags);
+    }
+    // An event asks for the value before too, where there is one: here there is none.
+    assert_eq!(calls.load(SeqCst) - before, 102, "for 50 parked subscriptions");
+}
