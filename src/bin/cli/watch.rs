@@ -122,7 +122,8 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
         let closer = follower.subscription.closer();
         interrupt.on_signal(move || closer.close());
     }
-    let ended = follow(followers, pace, &source, awaited, deadline, interrupt, &totals, out);
+    let work = Work { source: &source, awaited, deadline, interrupt, totals: &totals };
+    let ended = follow(&work, followers, pace, out);
     source.feeder.stop();
     ended
 }
@@ -243,17 +244,23 @@ impl Pacemaker {
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-fn follow(
-    mut followers: Vec<Follower>,
-    mut pace: Option<Pacemaker>,
-    source: &Source,
+/// What a watch follows, and for how long.
+struct Work<'a> {
+    source: &'a Source,
+    /// The revision that etcd may not have yet.
     awaited: Option<u64>,
     deadline: Deadline,
-    interrupt: &Interrupt,
-    totals: &Totals,
+    interrupt: &'a Interrupt,
+    totals: &'a Totals,
+}
+
+fn follow(
+    work: &Work<'_>,
+    mut followers: Vec<Follower>,
+    mut pace: Option<Pacemaker>,
     out: &mut Output,
 ) -> Result<(), Stop> {
+    let Work { source, awaited, deadline, interrupt, totals } = *work;
     let until = followers.first().and_then(|follower| follower.view.plan.until);
     let mut bell = Bell::new(&source.cache, &mut followers, pace.as_mut(), until)?;
     let mut ready = false;
