@@ -13,7 +13,7 @@
 // Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
 //            writable, for handles not freed.
 // Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
-//            written only on success.
+//            written only on success (but for the token of watchcore_cache_list_next).
 // Bytes      A pointer and a length, never NUL-terminated; NULL is "absent", a pointer with length 0 is
 //            "empty". Every byte string given to a function is copied (or used) before it returns.
 // Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro. They grow at the end:
@@ -120,6 +120,24 @@
 // The number of bytes of `watchcore_error.message`, its NUL included.
 #define WATCHCORE_MESSAGE_BYTES 512
 
+// An attribute is a segment of the key.
+#define WATCHCORE_ATTRIBUTE_KEY_SEGMENT 1
+
+// An attribute is a scalar of the value, a JSON document or of Kubernetes' protobuf storage form.
+#define WATCHCORE_ATTRIBUTE_JSON 2
+
+// An index by the exact key: for subscriptions of one key each.
+#define WATCHCORE_INDEX_KEY 1
+
+// An index by the first `depth` segments of the key.
+#define WATCHCORE_INDEX_PREFIX 2
+
+// An index by the value of the declared attribute `name`: for field selectors `name=value`.
+#define WATCHCORE_INDEX_FIELD 3
+
+// An index by the value of the label `name`: for label selectors `name=value`.
+#define WATCHCORE_INDEX_LABEL 4
+
 // A put: create_revision and version are derived, the lease is 0.
 #define WATCHCORE_CHANGE_PUT 1
 
@@ -182,6 +200,27 @@
 
 // As STATE, once the cache has `revision`.
 #define WATCHCORE_START_STATE_AT_LEAST 3
+
+// Behind the window: LAGGED, then CLOSED.
+#define WATCHCORE_ON_LAG_STOP 0
+
+// Behind the window: LAGGED, then on at the oldest revision of the window. In the initial state as STOP.
+#define WATCHCORE_ON_LAG_SKIP_TO_OLDEST 1
+
+// Behind the window: LAGGED, then the exact difference between what was handed out and the state now, between
+// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
+// bytes a matching key (and the key where the cache has forgotten it).
+#define WATCHCORE_ON_LAG_RESNAPSHOT 2
+
+// Behind the window: the latest change of each key, without an error; types are relative to what was handed
+// out. It remembers as RESNAPSHOT does.
+#define WATCHCORE_ON_LAG_CONFLATE 3
+
+// It reads every event of the log, or of the segments that could hold one of its own.
+#define WATCHCORE_ROUTE_SCAN 0
+
+// It reads only the events of one bucket of an index.
+#define WATCHCORE_ROUTE_CHAIN 1
 
 // A key appeared, or came into the filter.
 #define WATCHCORE_ADDED 1
@@ -297,6 +336,9 @@ typedef struct watchcore_snapshot watchcore_snapshot;
 // A cursor with a filter over a cache. Made by watchcore_subscription_new.
 typedef struct watchcore_subscription watchcore_subscription;
 
+// A text that the library gives away. Made by watchcore_cache_list_next.
+typedef struct watchcore_text watchcore_text;
+
 // Something to wait for, once. Made by watchcore_waiter_new.
 typedef struct watchcore_waiter watchcore_waiter;
 
@@ -313,6 +355,46 @@ typedef struct watchcore_bytes {
     // The number of bytes.
     size_t length;
 } watchcore_bytes;
+
+// A declared attribute of key-values: what field selectors name and indexes gather by. It is extracted once,
+// when a change is written. On a value that does not have it, it is the empty string.
+typedef struct watchcore_attribute {
+    // sizeof(watchcore_attribute).
+    uint32_t size;
+    // WATCHCORE_ATTRIBUTE_...
+    uint32_t kind;
+    // The name that selectors use (UTF-8): not empty, each once.
+    struct watchcore_bytes name;
+    // JSON: an RFC 6901 pointer (UTF-8), such as "/spec/nodeName". A string is taken as it is, a number or a
+    // boolean by its JSON text; arrays, objects and null are absent. KEY_SEGMENT: absent.
+    struct watchcore_bytes pointer;
+    // KEY_SEGMENT: which one, split at '/', where a leading '/' does not count: of "/registry/pods/ns/x",
+    // segment 2 is "ns". JSON: 0.
+    uint32_t depth;
+    // 0.
+    uint32_t reserved;
+    // JSON: where it is in a value of Kubernetes' protobuf storage form, as field numbers: a pod's
+    // spec.nodeName is 2, 10. NULL: known for "/metadata/name" and "/metadata/namespace" only.
+    const uint32_t *protobuf_path;
+    // The number of field numbers: 1 to 100; 0 where `protobuf_path` is NULL.
+    size_t protobuf_path_length;
+} watchcore_attribute;
+
+// A declared index: subscriptions whose filter fits it read only the events of their own bucket. It costs the
+// writer one lookup an event, and 16 bytes (FIELD and LABEL 32) in each slot of the log.
+typedef struct watchcore_index {
+    // sizeof(watchcore_index).
+    uint32_t size;
+    // WATCHCORE_INDEX_...
+    uint32_t kind;
+    // FIELD, LABEL: the name of the attribute or of the label (UTF-8). Else absent.
+    struct watchcore_bytes name;
+    // PREFIX: how many segments, at least 1, split as WATCHCORE_ATTRIBUTE_KEY_SEGMENT says: at depth 3
+    // "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/". Else 0.
+    uint32_t depth;
+    // 0.
+    uint32_t reserved;
+} watchcore_index;
 
 // What a cache is to be.
 typedef struct watchcore_cache_options {
@@ -332,6 +414,21 @@ typedef struct watchcore_cache_options {
     uint64_t max_key_bytes;
     // The longest value that is accepted. 0: 16 MiB.
     uint64_t max_value_bytes;
+    // The attributes that field selectors and indexes name, at most 64. NULL: none. All elements have the same
+    // `size`; the array steps by it.
+    const struct watchcore_attribute *fields;
+    // The number of elements of `fields`.
+    size_t field_count;
+    // Where the labels of a value are, for label selectors and indexes: the members of the JSON object at this
+    // RFC 6901 pointer (UTF-8), for Kubernetes' objects "/metadata/labels" (in their protobuf storage form
+    // always metadata.labels). Absent: values have no labels, and a label selector is INVALID_ARGUMENT.
+    struct watchcore_bytes labels_from;
+    // The indexes, at most 8. NULL: none. All elements have the same `size`; the array steps by it.
+    const struct watchcore_index *indexes;
+    // The number of elements of `indexes`.
+    size_t index_count;
+    // The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
+    uint64_t max_buckets;
 } watchcore_cache_options;
 
 // Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
@@ -461,7 +558,8 @@ typedef struct watchcore_counters {
     uint64_t progress_notifications;
     // Progress notifications that were asked for.
     uint64_t progress_requests;
-    // Linearizable reads that served waiting requests.
+    // Linearizable reads for consistent revisions, those that failed included: one serves all
+    // requests that came before it began.
     uint64_t consistent_reads;
     // The most events in one message.
     uint64_t max_events_queued;
@@ -469,7 +567,8 @@ typedef struct watchcore_counters {
     uint64_t max_revision_events;
 } watchcore_counters;
 
-// Which state, and how long to wait for it. NULL instead of one means ANY without a limit.
+// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
+// filter or a limit.
 typedef struct watchcore_read_options {
     // sizeof(watchcore_read_options).
     uint32_t size;
@@ -481,6 +580,19 @@ typedef struct watchcore_read_options {
     int64_t timeout_ms;
     // watchcore_cache_list: the most items of the page, 0 for all. Else 0.
     uint64_t limit;
+    // AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
+    uint64_t epoch;
+    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes labels;
+    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes fields;
+    // watchcore_cache_list: go on behind the page that gave this token (UTF-8), in the same revision: with the
+    // same range and filter, and mode ANY. Absent: from the start. Else absent.
+    struct watchcore_bytes continue_token;
+    // 1: nothing passes.
+    uint32_t nothing;
+    // 0.
+    uint32_t reserved;
 } watchcore_read_options;
 
 // A stored key-value: immutable. The same struct in events, pages and snapshots.
@@ -529,6 +641,50 @@ typedef struct watchcore_range {
     struct watchcore_bytes to;
 } watchcore_range;
 
+// Which key-values: all conditions must hold. Zeroed (but for `size`) it lets everything pass. Selectors look at
+// what the cache declares (watchcore_cache_options): what it does not declare is INVALID_ARGUMENT.
+typedef struct watchcore_filter {
+    // sizeof(watchcore_filter).
+    uint32_t size;
+    // Which keys: WATCHCORE_RANGE_...
+    uint32_t range;
+    // The key, the prefix, the path, or the first key.
+    struct watchcore_bytes from;
+    // BETWEEN: the key behind the last one.
+    struct watchcore_bytes to;
+    // A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1,
+    // joined by commas. Absent or empty: everything. A malformed one: the message has the 0-based position.
+    struct watchcore_bytes labels;
+    // A field selector: name=value, name==value, name!=value, joined by commas. Absent or empty: everything.
+    struct watchcore_bytes fields;
+    // Which types of changes: as in watchcore_subscription_options. Only watchcore_cache_diff looks at it.
+    uint32_t types;
+    // 1: nothing passes.
+    uint32_t nothing;
+} watchcore_filter;
+
+// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
+// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
+// release one copy.
+typedef struct watchcore_batch {
+    // The first event.
+    const void *events;
+    // The number of events.
+    size_t count;
+    // The distance of two events in bytes. Step by it, not by sizeof(watchcore_event).
+    uint32_t stride;
+    // The sum of batch flags.
+    uint32_t flags;
+    // The subscription's position behind this batch: its revision.
+    uint64_t position;
+    // The subscription's position behind this batch: its epoch.
+    uint64_t epoch;
+    // The library's.
+    void *owner;
+    // The library's.
+    uint64_t reserved[2];
+} watchcore_batch;
+
 // Where a subscription begins and what it is to hand out.
 typedef struct watchcore_subscription_options {
     // sizeof(watchcore_subscription_options).
@@ -559,29 +715,20 @@ typedef struct watchcore_subscription_options {
     int64_t bookmark_interval_ms;
     // STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
     int64_t start_timeout_ms;
+    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes labels;
+    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes fields;
+    // What to do where events were lost: WATCHCORE_ON_LAG_...
+    uint32_t on_lag;
+    // 1: no change passes; marks come all the same.
+    uint32_t nothing;
+    // End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. 0: no limit.
+    uint64_t max_lag_events;
+    // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. 0: no limit. Both limits are
+    // looked at by each poll and four times a second.
+    int64_t max_lag_age_ms;
 } watchcore_subscription_options;
-
-// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
-// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-// release one copy.
-typedef struct watchcore_batch {
-    // The first event.
-    const void *events;
-    // The number of events.
-    size_t count;
-    // The distance of two events in bytes. Step by it, not by sizeof(watchcore_event).
-    uint32_t stride;
-    // The sum of batch flags.
-    uint32_t flags;
-    // The subscription's position behind this batch: its revision.
-    uint64_t position;
-    // The subscription's position behind this batch: its epoch.
-    uint64_t epoch;
-    // The library's.
-    void *owner;
-    // The library's.
-    uint64_t reserved[2];
-} watchcore_batch;
 
 // How far a subscription is behind.
 typedef struct watchcore_lag {
@@ -596,6 +743,29 @@ typedef struct watchcore_lag {
     // The age of the oldest of them.
     uint64_t age_ms;
 } watchcore_lag;
+
+// What a subscription did so far, and which way it reads.
+typedef struct watchcore_subscription_figures {
+    // sizeof(watchcore_subscription_figures).
+    uint32_t size;
+    // WATCHCORE_ROUTE_...: how it reads now.
+    uint32_t route;
+    // CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
+    // subscription's, valid until it is freed. SCAN: absent.
+    struct watchcore_bytes index;
+    // Events that it looked at.
+    uint64_t looked_at;
+    // Events of the log that it passed over unseen.
+    uint64_t skipped;
+    // Events and marks that it handed out.
+    uint64_t handed_out;
+    // How often it lost events, told or not.
+    uint64_t lagged;
+    // Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
+    uint64_t shown_keys;
+    // Bytes of that memory.
+    uint64_t shown_bytes;
+} watchcore_subscription_figures;
 
 // How a cache stands.
 typedef struct watchcore_status {
@@ -669,6 +839,14 @@ typedef struct watchcore_stats {
     uint64_t notifier_laps;
     // The age of the oldest snapshot; 0 without one.
     uint64_t oldest_snapshot_ms;
+    // Buckets of the declared indexes.
+    uint64_t buckets;
+    // Values whose attributes could not be extracted; they are absent there.
+    uint64_t extract_failures;
+    // How often a subscription lost events, told or not.
+    uint64_t lagged;
+    // Panics of foreign code that were caught in this process.
+    uint64_t caught_panics;
 } watchcore_stats;
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
@@ -730,7 +908,7 @@ uint32_t watchcore_error_http_status(int32_t code);
 // Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
 // its first listing).
 // `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-// Never blocks. Any thread. Codes: INVALID_ARGUMENT.
+// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON).
 int32_t watchcore_cache_new(const struct watchcore_cache_options *options,
                             struct watchcore_cache **cache,
                             struct watchcore_error *error);
@@ -863,7 +1041,8 @@ int32_t watchcore_feeder_counters(const struct watchcore_feeder *feeder,
                                   struct watchcore_counters *counters,
                                   struct watchcore_error *error);
 
-// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so.
+// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
+// the options' filter does not let pass is absent.
 // `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 // `kv` with watchcore_key_value_release.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -879,18 +1058,42 @@ int32_t watchcore_cache_get(const struct watchcore_cache *cache,
 // page or a snapshot. Never blocks. Any thread, also after the cache was freed.
 void watchcore_key_value_release(const struct watchcore_key_value *kv);
 
-// Reads the key-values of a range in key order.
+// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
+// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
+// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can go on then.
 // `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 // watchcore_page_free.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
+// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 int32_t watchcore_cache_list(const struct watchcore_cache *cache,
                              const struct watchcore_range *range,
                              const struct watchcore_read_options *read,
                              struct watchcore_page **page,
                              struct watchcore_error *error);
 
-// Counts the keys of a range, in time proportional to them.
+// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
+// (written then, with COMPACTED, and never else) is another token, that goes on at the same key in the newest
+// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
+// watchcore_text_free. Set it to NULL before.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: as watchcore_cache_list: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED,
+// CLOSED.
+int32_t watchcore_cache_list_next(const struct watchcore_cache *cache,
+                                  const struct watchcore_range *range,
+                                  const struct watchcore_read_options *read,
+                                  struct watchcore_page **page,
+                                  struct watchcore_text **token,
+                                  struct watchcore_error *error);
+
+// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
+// many at once.
+struct watchcore_bytes watchcore_text_get(const struct watchcore_text *text);
+
+// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+void watchcore_text_free(struct watchcore_text *text);
+
+// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
 // `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 // was counted; each may be NULL.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -902,6 +1105,24 @@ int32_t watchcore_cache_count(const struct watchcore_cache *cache,
                               uint64_t *revision,
                               uint64_t *epoch,
                               struct watchcore_error *error);
+
+// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
+// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
+// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
+// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
+// `batch`: the caller's struct, overwritten on success: give back what it held first, with
+// watchcore_batch_release. It has all events, and its position is `to`.
+// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
+// FUTURE_REVISION (above the cache's revision).
+int32_t watchcore_cache_diff(const struct watchcore_cache *cache,
+                             uint64_t from,
+                             uint64_t from_epoch,
+                             uint64_t to,
+                             uint64_t to_epoch,
+                             const struct watchcore_filter *filter,
+                             struct watchcore_batch *batch,
+                             struct watchcore_error *error);
 
 // The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
 size_t watchcore_page_count(const struct watchcore_page *page);
@@ -915,11 +1136,12 @@ const struct watchcore_key_value *watchcore_page_item(const struct watchcore_pag
 // until it is freed. Never blocks. Any thread, many at once.
 const struct watchcore_key_value *const *watchcore_page_items(const struct watchcore_page *page);
 
-// 1 where keys of the range remain behind the page's last item, else 0. Never blocks. Any thread, many at once.
+// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
+// 0. Never blocks. Any thread, many at once.
 uint32_t watchcore_page_more(const struct watchcore_page *page);
 
-// How many keys of the range remain behind the page's last item. Never blocks; takes time proportional to the
-// answer. Any thread, many at once.
+// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
+// counted then. Never blocks. Any thread, many at once.
 uint64_t watchcore_page_remaining(const struct watchcore_page *page);
 
 // The revision of the state that the page was read from. Never blocks. Any thread, many at once.
@@ -927,6 +1149,11 @@ uint64_t watchcore_page_revision(const struct watchcore_page *page);
 
 // The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
 uint64_t watchcore_page_epoch(const struct watchcore_page *page);
+
+// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
+// It can be kept: it is good in another process too, while the page's revision is in the window there. The
+// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
+struct watchcore_bytes watchcore_page_continue_token(const struct watchcore_page *page);
 
 // Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
 // was freed.
@@ -963,6 +1190,13 @@ int32_t watchcore_snapshot_count(const struct watchcore_snapshot *snapshot,
                                  uint64_t *count,
                                  struct watchcore_error *error);
 
+// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
+// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_snapshot_count_filtered(const struct watchcore_snapshot *snapshot,
+                                          const struct watchcore_filter *filter,
+                                          uint64_t *count,
+                                          struct watchcore_error *error);
+
 // Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
 // the cache was freed.
 void watchcore_snapshot_free(struct watchcore_snapshot *snapshot);
@@ -974,6 +1208,13 @@ int32_t watchcore_iterator_new(const struct watchcore_snapshot *snapshot,
                                const struct watchcore_range *range,
                                struct watchcore_iterator **iterator,
                                struct watchcore_error *error);
+
+// As watchcore_iterator_new, over the key-values that a filter lets pass. `filter`: NULL for all.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_iterator_new_filtered(const struct watchcore_snapshot *snapshot,
+                                        const struct watchcore_filter *filter,
+                                        struct watchcore_iterator **iterator,
+                                        struct watchcore_error *error);
 
 // The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
 // `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
@@ -991,7 +1232,8 @@ void watchcore_iterator_free(struct watchcore_iterator *iterator);
 // too, and begins there.
 // `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 // watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, COMPACTED, CLOSED.
+// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare),
+// COMPACTED, CLOSED.
 int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
                                    const struct watchcore_subscription_options *options,
                                    struct watchcore_subscription **subscription,
@@ -1002,8 +1244,9 @@ int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
 // `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
 // watchcore_batch_release, on any thread.
 // Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once, with the lost range; then CLOSED), COMPACTED and
-// FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last event).
+// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
+// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
+// event).
 int32_t watchcore_subscription_poll(struct watchcore_subscription *subscription,
                                     size_t max,
                                     struct watchcore_batch *batch,
@@ -1037,6 +1280,12 @@ int32_t watchcore_subscription_lag(const struct watchcore_subscription *subscrip
                                    struct watchcore_lag *lag,
                                    struct watchcore_error *error);
 
+// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
+// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
+int32_t watchcore_subscription_stats(struct watchcore_subscription *subscription,
+                                     struct watchcore_subscription_figures *figures,
+                                     struct watchcore_error *error);
+
 // Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
 // now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 // Codes: INVALID_ARGUMENT (it is in no set), BUSY.
@@ -1062,6 +1311,16 @@ int32_t watchcore_waiter_new(const struct watchcore_cache *cache,
                              uint64_t revision,
                              struct watchcore_waiter **waiter,
                              struct watchcore_error *error);
+
+// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
+// the present one; else 0. Where the history was replaced since then, the wait ends with RESYNCED.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+int32_t watchcore_waiter_new_in(const struct watchcore_cache *cache,
+                                uint32_t want,
+                                uint64_t revision,
+                                uint64_t epoch,
+                                struct watchcore_waiter **waiter,
+                                struct watchcore_error *error);
 
 // Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
 // position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
@@ -1193,7 +1452,11 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_BYTES_INIT { NULL, 0 }
 #define WATCHCORE_ERROR_INIT { (uint32_t)sizeof(watchcore_error), 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
 #define WATCHCORE_CACHE_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_cache_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_cache_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, \
+      NULL, 0, WATCHCORE_BYTES_INIT, NULL, 0, 0 }
+#define WATCHCORE_ATTRIBUTE_INIT \
+    { (uint32_t)sizeof(watchcore_attribute), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, NULL, 0 }
+#define WATCHCORE_INDEX_INIT { (uint32_t)sizeof(watchcore_index), 0, WATCHCORE_BYTES_INIT, 0, 0 }
 #define WATCHCORE_CHANGE_INIT \
     { (uint32_t)sizeof(watchcore_change), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0 }
 #define WATCHCORE_ETCD_OPTIONS_INIT \
@@ -1205,17 +1468,24 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_RANGE_INIT \
     { (uint32_t)sizeof(watchcore_range), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_READ_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_read_options), WATCHCORE_READ_ANY, 0, 3000, 0 }
+    { (uint32_t)sizeof(watchcore_read_options), WATCHCORE_READ_ANY, 0, 3000, 0, 0, WATCHCORE_BYTES_INIT, \
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0 }
+#define WATCHCORE_FILTER_INIT \
+    { (uint32_t)sizeof(watchcore_filter), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0 }
 #define WATCHCORE_ANSWER_INIT { (uint32_t)sizeof(watchcore_answer), 0, 0, 0, NULL }
 #define WATCHCORE_SUBSCRIPTION_OPTIONS_INIT \
     { (uint32_t)sizeof(watchcore_subscription_options), WATCHCORE_START_STATE, 0, 0, WATCHCORE_RANGE_ALL, 0, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
+      WATCHCORE_ON_LAG_STOP, 0, 0, 0 }
+#define WATCHCORE_SUBSCRIPTION_FIGURES_INIT \
+    { (uint32_t)sizeof(watchcore_subscription_figures), WATCHCORE_ROUTE_SCAN, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
 #define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
 #define WATCHCORE_STATUS_INIT \
     { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_STATS_INIT \
-    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 // Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
 // long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE

@@ -28,14 +28,18 @@
 //! | pending, with publish | `notifier_against_publish` | the notifier's swap |
 //! | pending, with close | `notifier_against_close` | the notifier's swap |
 //! | armed | `arm_against_publish` | step: drained after the look; the waiter's fence |
+//! | bucket.newest, links | `bucket_against_poll` | newest store; newest load |
+//! | boundary | `bucket_asked_for` | answer store; answer load; step: a boundary too low |
+//! | fence; waiting, of a bucket | `bucket_wait_against_publish` | the writer's fence; the waiter's fence |
+//! | the same, where the notifier hands a waiter to its bucket | `bucket_handed_over` | the notifier's fence |
+//! | mark.newest | `mark_against_chain` | head store |
+//! | eviction of buckets | `bucket_evicted` | step: one in use is evicted |
 //! | version count | `version_count` | the giving back; the last one's load |
 //!
 //! The order of the steps is proven by the same models. Each of these fails when it is turned round:
 //! token before head in a snapshot; head before token, and before progress, in the writer; closed
 //! before head in a poll; the notifier's swap before its look; oldest_seq looked at behind the root.
 //! Log before store makes no difference yet: a version carries its own `older`.
-//!
-//! bucket.newest, table and boundary come with the routing.
 //!
 //! What loom cannot tell apart here, because something else orders it already:
 //! - the Release of `oldest_seq`: who misses the forgotten key has loaded the root behind it, and who
@@ -643,6 +647,128 @@ fn arm_against_publish(weakened: Weak) {
     });
 }
 
+/// A cache with an index by key.
+fn indexed(buckets: usize) -> (Local<Cache>, Local<Writer>) {
+    let builder = Cache::builder("/").segment_slots(8).capacity(16).index(Index::key()).max_buckets(buckets);
+    let cache = builder.build().unwrap();
+    let writer = cache.writer().unwrap();
+    (Local::new(cache), Local::new(writer))
+}
+
+/// A subscription to one key that has its bucket.
+fn chained(cache: &Cache, writer: &mut Writer, key: &str) -> Local<Subscription> {
+    let mut subscription = Local::new(cache.subscribe(Start::Now).key(key).open().unwrap());
+    put(writer, 1, &["/a"]);
+    assert!(subscription.poll(8).unwrap().is_empty());
+    assert_eq!(subscription.stats().route, Route::Chain { index: "key".into() });
+    subscription
+}
+
+/// Row "bucket.newest": an event that is reached by its bucket before head has its links.
+fn bucket_against_poll(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = indexed(4);
+        let mut subscription = chained(&cache, &mut writer, "/b");
+        let write = |writer: &mut Writer| {
+            put(writer, 2, &["/b"]);
+            put(writer, 3, &["/b"]);
+        };
+        let (_writer, (mut subscription, mut seen)) = race(writer, write, move || {
+            let seen = read(&subscription.poll(8).unwrap());
+            (subscription, seen)
+        });
+        seen.extend(read(&subscription.poll(8).unwrap()));
+        assert_eq!(seen, [2, 3]);
+    });
+}
+
+/// Row "boundary": what was published before the bucket was there is scanned.
+fn bucket_asked_for(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, writer) = indexed(4);
+        let write = |writer: &mut Writer| {
+            put(writer, 1, &["/b"]);
+            put(writer, 2, &["/a"]);
+        };
+        let (_writer, (mut subscription, mut seen)) = race(writer, write, move || {
+            let start = cache.subscribe(Start::After(0)).key("/b").open();
+            let mut subscription = Local::new(start.unwrap());
+            let seen = read(&subscription.poll(8).unwrap());
+            ((subscription, cache), seen)
+        });
+        seen.extend(read(&subscription.0.poll(8).unwrap()));
+        assert_eq!(seen, [1], "an event below the boundary");
+    });
+}
+
+/// Row "fence; waiting", at a bucket.
+fn bucket_wait_against_publish(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = indexed(4);
+        let mut subscription = chained(&cache, &mut writer, "/b");
+        let write = |writer: &mut Writer| {
+            put(writer, 2, &["/b"]);
+            notifier::step();
+        };
+        race(writer, write, move || {
+            assert!(subscription.wait(EVER).unwrap());
+            assert_eq!(read(&subscription.poll(8).unwrap()), [2]);
+        });
+    });
+}
+
+/// A waiter that scanned while it had no bucket is handed over by the notifier, and misses nothing.
+fn bucket_handed_over(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, mut writer) = indexed(4);
+        let set = WakeSet::new().unwrap();
+        let mut subscription = Local::new(cache.subscribe(Start::Now).key("/b").open().unwrap());
+        set.add(&mut subscription, 7).unwrap();
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        put(&mut writer, 1, &["/a"]);
+        race(writer, |writer| put(writer, 2, &["/b"]), notifier::step);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+    });
+}
+
+/// Row "mark.newest": no event of a new epoch before its bracket.
+fn mark_against_chain(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = indexed(4);
+        let mut subscription = chained(&cache, &mut writer, "/b");
+        let write = |writer: &mut Writer| {
+            let (key, value) = (&b"/b"[..], &b"9"[..]);
+            let record = Record { key, value, create_revision: 9, mod_revision: 9, version: 1, lease: 0 };
+            writer.resync(9, [record], ResyncReason::Requested).unwrap();
+        };
+        race(writer, write, move || {
+            let kinds: Vec<Kind> = subscription.poll(8).unwrap().events().iter().map(Event::kind).collect();
+            assert!(kinds.is_empty() || kinds == [Kind::Resync, Kind::Added, Kind::Resync], "{kinds:?}");
+        });
+    });
+}
+
+/// A bucket in use stays, whoever asks for another meanwhile.
+fn bucket_evicted(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, mut writer) = indexed(1);
+        let mut subscription = chained(&cache, &mut writer, "/b");
+        let (writer, mut other) = race(
+            writer,
+            |writer| put(writer, 2, &["/c"]),
+            move || {
+                let start = cache.subscribe(Start::After(1)).key("/c").open();
+                (Local::new(start.unwrap()), cache)
+            },
+        );
+        let mut writer = writer;
+        put(&mut writer, 3, &["/b", "/c"]);
+        assert_eq!(read(&subscription.poll(8).unwrap()), [3], "its bucket is gone");
+        assert_eq!(read(&other.0.poll(8).unwrap()), [2, 3]);
+    });
+}
+
 /// Row "version count": everything that was read happens before the free.
 fn version_count(weakened: Weak) {
     PLAIN.run(weakened, || {
@@ -768,6 +894,34 @@ proof!(
     arm_against_publish, loom_arm_against_publish,
     loom_arm_against_publish_late_drain: DrainLate => "sleeps for ever",
     loom_arm_against_publish_weak_waiter: RegisterFence => "sleeps for ever",
+);
+proof!(
+    bucket_against_poll, loom_bucket_against_poll,
+    loom_bucket_against_poll_weak_newest: BucketNewest => "",
+    loom_bucket_against_poll_weak_load: BucketNewestLoad => "",
+);
+proof!(
+    bucket_asked_for, loom_bucket_asked_for,
+    loom_bucket_asked_for_weak_answer: Answer => "Causality violation",
+    loom_bucket_asked_for_weak_load: AnswerLoad => "Causality violation",
+    loom_bucket_asked_for_early_boundary: EarlyBoundary => "an event below the boundary",
+);
+proof!(
+    bucket_wait_against_publish, loom_bucket_wait_against_publish,
+    loom_bucket_wait_against_publish_weak_writer: PublishFence => "deadlock",
+    loom_bucket_wait_against_publish_weak_waiter: RegisterFence => "deadlock",
+);
+proof!(
+    bucket_handed_over, loom_bucket_handed_over,
+    loom_bucket_handed_over_weak_notifier: HandOver => "lost wake-up",
+);
+proof!(
+    mark_against_chain, loom_mark_against_chain,
+    loom_mark_against_chain_weak_head: Head => "",
+);
+proof!(
+    bucket_evicted, loom_bucket_evicted,
+    loom_bucket_evicted_in_use: EvictUsed => "its bucket is gone",
 );
 proof!(
     version_count, loom_version_count,

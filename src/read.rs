@@ -314,6 +314,10 @@ impl Cache {
     pub fn waiter(&self, want: Want) -> Result<Waiter> {
         let inner = &self.inner;
         let embedded = !inner.has_source();
+        // What nobody writes any more is not consistent with anything.
+        if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
+            return Err(say::closed("wait on a cache"));
+        }
         let wanted = match want {
             Want::Ready => Wanted::Ready,
             Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) => Wanted::Revision(revision),
@@ -584,7 +588,7 @@ impl Cache {
                 return false;
             };
             let mut event = segment.event(now.seq()).clone();
-            let kv = if kind == Kind::Deleted && !now.is_tombstone() {
+            let kv = if kind == Kind::Deleted {
                 let numbers = before.map(KeyValue::numbers).unwrap_or_default();
                 KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
             } else {
@@ -652,6 +656,9 @@ impl Waiter {
         let closed = inner.is_closed();
         let ready = inner.is_ready();
         let position = inner.position();
+        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
+            self.follow_epoch(position)?;
+        }
         let holds = match self.want {
             Wanted::Ready => ready.then_some(position),
             Wanted::Revision(revision) => (ready && position.revision >= revision).then_some(position),
@@ -664,9 +671,6 @@ impl Waiter {
         }
         if closed {
             return Err(say::closed("wait on a cache"));
-        }
-        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
-            self.follow_epoch(position)?;
         }
         if !ready && lock(&inner.info).failed {
             return Err(inner.not_ready("wait on a cache"));

@@ -88,6 +88,15 @@ pub(crate) mod weak {
         PublishFence,
         RegisterFence,
         NotifierPending,
+        BucketNewest,
+        BucketNewestLoad,
+        Answer,
+        AnswerLoad,
+        HandOver,
+        /// Step: a bucket claims to be linked from the beginning.
+        EarlyBoundary,
+        /// Step: a bucket that is in use is evicted.
+        EvictUsed,
         /// Step: what is retired goes at once, without a grace period.
         Grace,
         /// Step: a set drains its descriptor after it was armed, too.

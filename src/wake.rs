@@ -176,8 +176,11 @@ impl Want {
     fn holds(&self, now: &Glance, cache: &dyn Watched) -> bool {
         match self {
             Want::Event { cursor, .. } => now.head != *cursor,
-            // After head: what lies below it in this bucket is not above its newest.
-            Want::Chain { cursor, bucket, .. } => bucket.newest() >= *cursor || cache.newest_mark() >= *cursor,
+            // After head: what lies below it in this bucket is not above its newest. At the same head
+            // there is nothing to hand out yet: whoever publishes sees that somebody waits.
+            Want::Chain { cursor, bucket, .. } => {
+                now.head > *cursor && (bucket.newest() >= *cursor || cache.newest_mark() >= *cursor)
+            }
             Want::Revision(revision) => now.ready && now.position.revision >= *revision,
             Want::Ready => now.ready,
             Want::Consistent(ticket) => now.consistent >= *ticket,
@@ -394,7 +397,7 @@ impl Hub {
             }
             // They wait at their buckets now. Partner: the fence in `published_events`: what was
             // published before is seen by the next look, what comes after sees them.
-            fence(SeqCst);
+            fence(ord!(HandOver, SeqCst));
         };
         woken.into_iter().for_each(Waker::wake);
         let limits = cache.keep_limits();

@@ -375,7 +375,8 @@ impl Writer {
             let record = &records[input];
             (record.key, Some(record.value))
         });
-        let turn = Turn { seq: plan.seqs.first(), epoch, from, to: revision, reason, highest_before: core.highest };
+        let (seq, end) = (plan.seqs.first(), plan.seqs.last());
+        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest };
         core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
         Ok(core.position)
     }
@@ -506,10 +507,12 @@ impl Drop for Writer {
             ));
         }
         *lock(&self.inner.core) = core;
-        let source = lock(&self.inner.info).source.take();
-        if source.is_some() {
+        // Closed first: nobody who finds no source takes the cache for an embedded one.
+        if self.inner.has_source() {
             self.inner.close();
         }
+        let source = lock(&self.inner.info).source.take();
+        drop(source);
     }
 }
 

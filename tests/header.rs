@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 12] = [
+const FILES: [&str; 14] = [
     "bytes",
     "error",
+    "declare",
     "cache",
     "writer",
     "feeder",
     "read",
+    "filter",
     "snapshot",
     "subscription",
     "batch",

@@ -64,7 +64,8 @@ counters! {
     progress_notifications,
     /// Progress notifications that were asked for.
     progress_requests,
-    /// Linearizable reads that served waiting requests.
+    /// Linearizable reads for consistent revisions, those that failed included: one serves all
+    /// requests that came before it began.
     consistent_reads,
     /// Most events that came in one message.
     max_events_queued,

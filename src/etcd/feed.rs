@@ -9,7 +9,8 @@ use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
-use super::list::list;
+use super::integrity;
+use super::list::{Listing, list};
 use super::probe::{Proof, probe};
 use super::resume::Resume;
 use super::shared::Shared;
@@ -224,10 +225,12 @@ impl<'a> Feed<'a> {
         let revision = listing.revision;
         match need {
             Need::Resync(wanted) => {
-                let reset = self
-                    .resume
-                    .as_ref()
-                    .is_some_and(|old| revision < old.point() || listing.header.cluster != old.cluster());
+                let reset = self.resume.as_ref().is_some_and(|old| {
+                    revision < old.point()
+                        || listing.header.cluster != old.cluster()
+                        // What a read could have proved is gone: the listing itself has to tell.
+                        || wanted == ResyncReason::Compacted && !self.continues(&listing, old.point())
+                });
                 let reason = if reset { ResyncReason::HistoryReset } else { wanted };
                 let from = self.writer.borrow().position().revision;
                 tracing::warn!(reason = reason.name(), from, to = revision, keys = listing.count, "resync");
@@ -251,6 +254,22 @@ impl<'a> Feed<'a> {
         self.resume = Some(Resume::listed(revision, cluster, listing.count, newest, replay_until));
         self.report();
         Ok(())
+    }
+
+    /// Whether a listing can be what became of the state at `point`. A restored backup whose revisions
+    /// were raised shows by the keys that went back.
+    fn continues(&self, listing: &Listing, point: u64) -> bool {
+        let writer = self.writer.borrow();
+        let other =
+            listing.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
+        let Some(record) = other else { return true };
+        tracing::warn!(
+            key = %record.key.escape_ascii(),
+            modified = record.mod_revision,
+            applied = point,
+            "a key that does not follow from what was applied: another history"
+        );
+        false
     }
 
     /// A listing at an old revision fails in ways that only the user can mend.

@@ -1,6 +1,8 @@
-//! Whether an event fits what the cache holds. It costs one look-up and finds lost, repeated and
-//! foreign events.
+//! Whether what comes fits what the cache holds. It costs one look-up and finds lost, repeated and
+//! foreign events, and listings of another history.
 
+use crate::store::version::KeyValue;
+use crate::writer::Record;
 use etcd_client::proto::PbEvent;
 use std::fmt;
 
@@ -73,9 +75,25 @@ pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation
     }
 }
 
+/// Whether a key that was listed can be what became of the one held, where the cache holds all that
+/// was so at `point`: what was not touched since is the same, and what was is the same key later.
+pub(super) fn continues(record: &Record<'_>, held: Option<&KeyValue>, point: u64) -> bool {
+    if record.create_revision > point {
+        return true;
+    }
+    let Some(held) = held.filter(|held| held.create_revision() == record.create_revision) else { return false };
+    if record.mod_revision > point {
+        return record.version > held.version();
+    }
+    (record.mod_revision, record.version, record.lease) == (held.mod_revision(), held.version(), held.lease())
+        && Some(record.value) == held.value()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Cache;
+    use crate::writer::Change;
     use etcd_client::proto::PbKeyValue;
 
     fn event(kind: i32, create: i64, modified: i64, version: i64) -> PbEvent {
@@ -123,6 +141,34 @@ mod tests {
     fn what_nobody_knows() {
         assert!(check(&event(2, 9, 9, 1), None).is_err());
         assert!(check(&PbEvent::default(), None).is_err());
+    }
+
+    #[test]
+    fn a_listing_goes_on_where_the_cache_stands_or_is_of_another_history() {
+        let record = |create_revision, mod_revision, version, value: &'static [u8], lease| Record {
+            key: b"/a",
+            value,
+            create_revision,
+            mod_revision,
+            version,
+            lease,
+        };
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(7, [Change::put_exact(record(3, 7, 4, b"x", 1))]).unwrap();
+        let held = writer.get(b"/a");
+        let continues = |record| continues(&record, held.as_deref(), 9);
+        assert!(continues(record(3, 7, 4, b"x", 1)), "untouched");
+        assert!(continues(record(3, 10, 5, b"y", 0)), "changed since");
+        assert!(continues(record(10, 10, 1, b"y", 0)), "made again since");
+        assert!(!continues(record(3, 6, 3, b"w", 1)), "went back");
+        assert!(!continues(record(3, 9, 5, b"x", 1)), "changed before, and never seen");
+        assert!(!continues(record(3, 7, 4, b"y", 1)), "another value");
+        assert!(!continues(record(3, 7, 4, b"x", 2)), "another lease");
+        assert!(!continues(record(4, 10, 5, b"y", 0)), "another creation before");
+        assert!(!continues(record(3, 10, 4, b"y", 0)), "changed since, with the same version");
+        assert!(!super::continues(&record(9, 10, 2, b"y", 0), None, 9), "created before, and never seen");
+        assert!(super::continues(&record(10, 11, 2, b"y", 0), None, 9), "new");
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub(super) async fn serve(
         };
         let reader = own.clone().unwrap_or(session);
         let attempt = async {
+            one(&shared.counts.consistent_reads);
             match reader.newest(&config.range).await {
                 Ok(header) => Ok(header.revision),
                 Err(failure) => {
@@ -52,7 +53,6 @@ pub(super) async fn serve(
         tokio::select! {
             answer = attempt => match answer {
                 Ok(revision) => {
-                    one(&shared.counts.consistent_reads);
                     writer.borrow_mut().serve_consistent(ticket, revision);
                     // A wait for this revision begins now.
                     shared.watch.notify_one();

@@ -5,7 +5,7 @@
 //! must be zero, so that an option of a later version is refused, not ignored.
 
 use super::error::invalid;
-use crate::Result;
+use crate::{Error, Result};
 use std::ffi::{c_char, c_void};
 
 /// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty".
@@ -114,6 +114,44 @@ pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
     // SAFETY: both are at least that long; every bit pattern is a T.
     unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut copy).cast::<u8>(), size.min(known)) };
     Ok(copy)
+}
+
+/// Copies of the elements of an array of the caller, which steps by the `size` of its first element. `most`: no
+/// more than so many are read.
+///
+/// Safety: `count` elements of the first one's size are readable.
+pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if count > most {
+        return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
+    }
+    let at = |index: usize, e: Error| Err(invalid(format!("{what}[{index}]: {}", e.message())));
+    // SAFETY: at least one element is there by the caller's promise.
+    let stride = match unsafe { size_of_struct(array) } {
+        Ok(stride) => stride,
+        Err(e) => return at(0, e),
+    };
+    let mut out = Vec::with_capacity(count);
+    for index in 0..count {
+        // SAFETY: the element lies inside the array; its `size` is compared before the rest is read.
+        let element = unsafe {
+            let element = array.byte_add(index * stride);
+            let size = element.cast::<u32>().read() as usize;
+            if size != stride {
+                return Err(invalid(format!(
+                    "{what}[{index}] has size {size}, the first has {stride}. Give all the same."
+                )));
+            }
+            read_struct(element)
+        };
+        match element {
+            Ok(element) => out.push(element),
+            Err(e) => return at(index, e),
+        }
+    }
+    Ok(out)
 }
 
 /// Checks an out-struct before the work is done.

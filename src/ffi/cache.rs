@@ -1,10 +1,13 @@
 //! The cache and its writer's origin: made, closed, waited for.
 
-use super::bytes::{Sized32, check_out, read_struct, switch, watchcore_bytes, write_optional};
+use super::bytes::{Sized32, check_out, read_array, read_struct, switch, watchcore_bytes, write_optional};
 use super::count::Fun;
+use super::declare::{attribute, index, watchcore_attribute, watchcore_index};
 use super::error::{call, invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
-use crate::{Cache, Result};
+use crate::route::attribute::MAX_FIELDS;
+use crate::route::index::MOST;
+use crate::{Cache, Labels, Result};
 
 /// A cache: the log and the store of one key range. Made by watchcore_cache_new.
 pub struct watchcore_cache {
@@ -44,6 +47,21 @@ pub struct watchcore_cache_options {
     pub max_key_bytes: u64,
     /// The longest value that is accepted. 0: 16 MiB.
     pub max_value_bytes: u64,
+    /// The attributes that field selectors and indexes name, at most 64. NULL: none. All elements have the same
+    /// `size`; the array steps by it.
+    pub fields: *const watchcore_attribute,
+    /// The number of elements of `fields`.
+    pub field_count: usize,
+    /// Where the labels of a value are, for label selectors and indexes: the members of the JSON object at this
+    /// RFC 6901 pointer (UTF-8), for Kubernetes' objects "/metadata/labels" (in their protobuf storage form
+    /// always metadata.labels). Absent: values have no labels, and a label selector is INVALID_ARGUMENT.
+    pub labels_from: watchcore_bytes,
+    /// The indexes, at most 8. NULL: none. All elements have the same `size`; the array steps by it.
+    pub indexes: *const watchcore_index,
+    /// The number of elements of `indexes`.
+    pub index_count: usize,
+    /// The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
+    pub max_buckets: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -58,6 +76,12 @@ unsafe impl Sized32 for watchcore_cache_options {
         capacity_bytes: 0,
         max_key_bytes: 0,
         max_value_bytes: 0,
+        fields: std::ptr::null(),
+        field_count: 0,
+        labels_from: watchcore_bytes::ABSENT,
+        indexes: std::ptr::null(),
+        index_count: 0,
+        max_buckets: 0,
     };
 }
 
@@ -85,13 +109,35 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
     if options.max_value_bytes != 0 {
         builder = builder.max_value_bytes(length(options.max_value_bytes, "options.max_value_bytes")?);
     }
+    // SAFETY: the caller's promise.
+    let (fields, labels, indexes) = unsafe {
+        (
+            read_array(options.fields, options.field_count, MAX_FIELDS, "options.fields")?,
+            options.labels_from.text("options.labels_from")?,
+            read_array(options.indexes, options.index_count, MOST, "options.indexes")?,
+        )
+    };
+    for (at, field) in fields.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        builder = builder.field(unsafe { attribute(field, &format!("options.fields[{at}]"))? });
+    }
+    if let Some(pointer) = labels {
+        builder = builder.labels(Labels::json(pointer)?);
+    }
+    for (at, one) in indexes.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        builder = builder.index(unsafe { index(one, &format!("options.indexes[{at}]"))? });
+    }
+    if options.max_buckets != 0 {
+        builder = builder.max_buckets(length(options.max_buckets, "options.max_buckets")?);
+    }
     builder.build()
 }
 
 /// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
 /// its first listing).
 /// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-/// Never blocks. Any thread. Codes: INVALID_ARGUMENT.
+/// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_new(
     options: *const watchcore_cache_options,

@@ -35,18 +35,19 @@ functions! {
     watchcore_writer_progress watchcore_writer_compact watchcore_writer_free
     watchcore_feeder_start watchcore_feeder_stop watchcore_feeder_free watchcore_feeder_request_resync
     watchcore_feeder_counters
-    watchcore_cache_get watchcore_key_value_release watchcore_cache_list watchcore_cache_count
+    watchcore_cache_get watchcore_key_value_release watchcore_cache_list watchcore_cache_list_next
+    watchcore_cache_count watchcore_cache_diff watchcore_text_get watchcore_text_free
     watchcore_page_count watchcore_page_item watchcore_page_items watchcore_page_more watchcore_page_remaining
-    watchcore_page_revision watchcore_page_epoch watchcore_page_free
+    watchcore_page_revision watchcore_page_epoch watchcore_page_continue_token watchcore_page_free
     watchcore_snapshot_new watchcore_snapshot_revision watchcore_snapshot_epoch watchcore_snapshot_get
-    watchcore_snapshot_count watchcore_snapshot_free
-    watchcore_iterator_new watchcore_iterator_next watchcore_iterator_free
+    watchcore_snapshot_count watchcore_snapshot_count_filtered watchcore_snapshot_free
+    watchcore_iterator_new watchcore_iterator_new_filtered watchcore_iterator_next watchcore_iterator_free
     watchcore_subscription_new watchcore_subscription_poll watchcore_subscription_wait
     watchcore_subscription_close watchcore_subscription_position watchcore_subscription_lag
-    watchcore_subscription_arm watchcore_subscription_free
+    watchcore_subscription_stats watchcore_subscription_arm watchcore_subscription_free
     watchcore_batch_event watchcore_event_key watchcore_event_value watchcore_event_prev_value
     watchcore_batch_release
-    watchcore_waiter_new watchcore_waiter_try watchcore_waiter_arm watchcore_waiter_free
+    watchcore_waiter_new watchcore_waiter_new_in watchcore_waiter_try watchcore_waiter_arm watchcore_waiter_free
     watchcore_wakeset_new watchcore_wakeset_add_subscription watchcore_wakeset_add_waiter
     watchcore_wakeset_remove_subscription watchcore_wakeset_remove_waiter watchcore_wakeset_arm
     watchcore_wakeset_take watchcore_wakeset_fd watchcore_wakeset_wait watchcore_wakeset_free

@@ -123,7 +123,8 @@ pub struct watchcore_counters {
     pub progress_notifications: u64,
     /// Progress notifications that were asked for.
     pub progress_requests: u64,
-    /// Linearizable reads that served waiting requests.
+    /// Linearizable reads for consistent revisions, those that failed included: one serves all
+    /// requests that came before it began.
     pub consistent_reads: u64,
     /// The most events in one message.
     pub max_events_queued: u64,

@@ -7,6 +7,7 @@
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
 //! | bytes | byte strings and sized structs of the caller |
 //! | count | the test build's counts |
+//! | declare, filter | attributes and indexes of a cache; filters with selectors |
 //! | cache, writer, feeder, read, snapshot, subscription, batch, wakeset, status, log | one object each |
 //!
 //! Every exported function is `frame(name, error, body)`: the body checks what it was given, takes a guard of
@@ -20,13 +21,17 @@ mod batch;
 mod bytes;
 mod cache;
 mod count;
+mod declare;
 mod error;
 mod feeder;
+mod filter;
 mod handle;
 mod log;
 mod read;
 mod snapshot;
 mod status;
 mod subscription;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod wakeset;
 mod writer;

@@ -3,14 +3,16 @@
 //! A key-value that C holds is the stored version itself. `KeyValue` is one pointer to it, so handing one out
 //! is giving its count away, and releasing it is taking the count back.
 
+use super::batch::{self, watchcore_batch};
 use super::bytes::{
     Sized32, check_out, check_out_struct, read_struct, slice, watchcore_bytes, write_optional, write_struct,
 };
 use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
 use super::error::{answer, call, invalid, watchcore_error};
+use super::filter::{filter_of, selected, watchcore_filter};
 use super::handle::{self, Object, timeout};
-use crate::{KeyValue, Page, Range, Read, Result};
+use crate::{Error, KeyValue, Page, Position, Range, Read, ReadOptions, Result};
 use std::ffi::c_void;
 
 /// A stored key-value: immutable. The same struct in events, pages and snapshots.
@@ -77,7 +79,8 @@ unsafe impl Sized32 for watchcore_range {
     };
 }
 
-/// Which state, and how long to wait for it. NULL instead of one means ANY without a limit.
+/// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
+/// filter or a limit.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct watchcore_read_options {
@@ -91,9 +94,22 @@ pub struct watchcore_read_options {
     pub timeout_ms: i64,
     /// watchcore_cache_list: the most items of the page, 0 for all. Else 0.
     pub limit: u64,
+    /// AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
+    pub epoch: u64,
+    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    pub labels: watchcore_bytes,
+    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    pub fields: watchcore_bytes,
+    /// watchcore_cache_list: go on behind the page that gave this token (UTF-8), in the same revision: with the
+    /// same range and filter, and mode ANY. Absent: from the start. Else absent.
+    pub continue_token: watchcore_bytes,
+    /// 1: nothing passes.
+    pub nothing: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
-// SAFETY: repr(C), starts with the size; numbers only.
+// SAFETY: repr(C), starts with the size; numbers and pointers.
 unsafe impl Sized32 for watchcore_read_options {
     const NAME: &'static str = "watchcore_read_options";
     const DEFAULT: Self = watchcore_read_options {
@@ -102,6 +118,12 @@ unsafe impl Sized32 for watchcore_read_options {
         revision: 0,
         timeout_ms: 3000,
         limit: 0,
+        epoch: 0,
+        labels: watchcore_bytes::ABSENT,
+        fields: watchcore_bytes::ABSENT,
+        continue_token: watchcore_bytes::ABSENT,
+        nothing: 0,
+        reserved: 0,
     };
 }
 
@@ -133,7 +155,13 @@ pub struct watchcore_page {
     _private: [u8; 0],
 }
 
-/// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so.
+/// A text that the library gives away. Made by watchcore_cache_list_next.
+pub struct watchcore_text {
+    _private: [u8; 0],
+}
+
+/// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
+/// the options' filter does not let pass is absent.
 /// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 /// `kv` with watchcore_key_value_release.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -157,13 +185,14 @@ pub unsafe extern "C" fn watchcore_cache_get(
             )));
         }
         // SAFETY: the caller's promise.
-        let (mode, options) = unsafe { read_mode(read, false)? };
+        let options = unsafe { read_options(read, false)? };
         // SAFETY: the caller's promise.
         let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
-        let found = match mode {
-            Read::Any => cache.get(key, mode)?,
+        let found = if options.waits {
             // The clone outlives a free of the handle meanwhile.
-            _ => cache.leave().get_within(key, mode, timeout(options.timeout_ms)?)?,
+            cache.leave().get_with(key, &options.core)?
+        } else {
+            cache.get_with(key, &options.core)?
         };
         let value = watchcore_answer {
             found: found.kv.is_some() as u32,
@@ -192,11 +221,14 @@ pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_va
     });
 }
 
-/// Reads the key-values of a range in key order.
+/// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
+/// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
+/// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can go on then.
 /// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 /// watchcore_page_free.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+/// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
+/// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_list(
     cache: *const watchcore_cache,
@@ -206,25 +238,83 @@ pub unsafe extern "C" fn watchcore_cache_list(
     error: *mut watchcore_error,
 ) -> i32 {
     let body = || {
-        check_out(page, "page")?;
         // SAFETY: the caller's promise.
-        let (range, (mode, options)) = unsafe { (range_of(range)?, read_mode(read, true)?) };
-        let limit = usize::try_from(options.limit).unwrap_or(usize::MAX);
-        // SAFETY: the caller's promise.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
-        let found = match mode {
-            Read::Any => cache.list(&range, mode, limit)?,
-            _ => cache.leave().list_within(&range, mode, limit, timeout(options.timeout_ms)?)?,
-        };
-        // SAFETY: checked above.
-        unsafe { page.write(handle::new::<PageObject>(found, ())) };
-        Ok(())
+        unsafe { list(cache, range, read, page) }
     };
     // SAFETY: the caller's promise for `error`.
     unsafe { call(Fun::watchcore_cache_list, error, body) }
 }
 
-/// Counts the keys of a range, in time proportional to them.
+/// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
+/// (written then, with COMPACTED, and never else) is another token, that goes on at the same key in the newest
+/// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
+/// watchcore_text_free. Set it to NULL before.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: as watchcore_cache_list: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED,
+/// CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_list_next(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+    token: *mut *mut watchcore_text,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(token, "token")?;
+        // SAFETY: the caller's promise.
+        let listed = unsafe { list(cache, range, read, page) };
+        if let Some(text) = listed.as_ref().err().and_then(Error::continue_token) {
+            // SAFETY: checked above.
+            unsafe { token.write(handle::new::<TextObject>(text.into(), ())) };
+        }
+        listed
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_list_next, error, body) }
+}
+
+/// Safety: that of the exported functions.
+unsafe fn list(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+) -> Result<()> {
+    check_out(page, "page")?;
+    // SAFETY: the caller's promise.
+    let (range, options) = unsafe { (range_of(range)?, read_options(read, true)?) };
+    // SAFETY: the caller's promise.
+    let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+    let found = if options.waits {
+        cache.leave().list_with(&range, &options.core)?
+    } else {
+        cache.list_with(&range, &options.core)?
+    };
+    // SAFETY: checked above.
+    unsafe { page.write(handle::new::<PageObject>(found, ())) };
+    Ok(())
+}
+
+/// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
+/// many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_text_get(text: *const watchcore_text) -> watchcore_bytes {
+    answer(Fun::watchcore_text_get, watchcore_bytes::ABSENT, || {
+        // SAFETY: the caller's promise; the bytes stay where they are until the handle is freed.
+        unsafe { handle::shared::<TextObject>(text, "text") }.map_or(watchcore_bytes::ABSENT, |text| bytes_of(&text))
+    })
+}
+
+/// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<TextObject>(Fun::watchcore_text_free, text) }
+}
+
+/// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
 /// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 /// was counted; each may be NULL.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -242,12 +332,13 @@ pub unsafe extern "C" fn watchcore_cache_count(
     let body = || {
         check_out(count, "count")?;
         // SAFETY: the caller's promise.
-        let (range, (mode, options)) = unsafe { (range_of(range)?, read_mode(read, false)?) };
+        let (range, options) = unsafe { (range_of(range)?, read_options(read, false)?) };
         // SAFETY: the caller's promise.
         let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
-        let found = match mode {
-            Read::Any => cache.count(&range, mode)?,
-            _ => cache.leave().count_within(&range, mode, timeout(options.timeout_ms)?)?,
+        let found = if options.waits {
+            cache.leave().count_with(&range, &options.core)?
+        } else {
+            cache.count_with(&range, &options.core)?
         };
         // SAFETY: NULL or writable by the caller's promise, and `count` is not NULL.
         unsafe {
@@ -259,6 +350,41 @@ pub unsafe extern "C" fn watchcore_cache_count(
     };
     // SAFETY: the caller's promise for `error`.
     unsafe { call(Fun::watchcore_cache_count, error, body) }
+}
+
+/// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
+/// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
+/// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
+/// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
+/// `batch`: the caller's struct, overwritten on success: give back what it held first, with
+/// watchcore_batch_release. It has all events, and its position is `to`.
+/// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
+/// FUTURE_REVISION (above the cache's revision).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_diff(
+    cache: *const watchcore_cache,
+    from: u64,
+    from_epoch: u64,
+    to: u64,
+    to_epoch: u64,
+    filter: *const watchcore_filter,
+    batch: *mut watchcore_batch,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(batch, "batch")?;
+        // SAFETY: the caller's promise.
+        let (filter, cache) = unsafe { (filter_of(filter)?, handle::shared::<CacheObject>(cache, "cache")?) };
+        let from = Position { epoch: from_epoch, revision: from };
+        let to = Position { epoch: to_epoch, revision: to };
+        let found = cache.diff(from, to, &filter)?;
+        // SAFETY: checked above.
+        unsafe { batch.write(batch::give(found)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_diff, error, body) }
 }
 
 /// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
@@ -288,15 +414,16 @@ pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *c
     unsafe { of_page(Fun::watchcore_page_items, page, std::ptr::null(), |p| items(p).as_ptr()) }
 }
 
-/// 1 where keys of the range remain behind the page's last item, else 0. Never blocks. Any thread, many at once.
+/// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
+/// 0. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
     // SAFETY: the caller's promise.
     unsafe { of_page(Fun::watchcore_page_more, page, 0, |p| p.more() as u32) }
 }
 
-/// How many keys of the range remain behind the page's last item. Never blocks; takes time proportional to the
-/// answer. Any thread, many at once.
+/// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
+/// counted then. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
     // SAFETY: the caller's promise.
@@ -317,6 +444,19 @@ pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u6
     unsafe { of_page(Fun::watchcore_page_epoch, page, 0, |p| p.epoch()) }
 }
 
+/// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
+/// It can be kept: it is good in another process too, while the page's revision is in the window there. The
+/// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_page) -> watchcore_bytes {
+    // SAFETY: the caller's promise.
+    unsafe {
+        of_page(Fun::watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |p| {
+            p.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of)
+        })
+    }
+}
+
 /// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
 /// was freed.
 #[unsafe(no_mangle)]
@@ -334,6 +474,22 @@ impl Object for PageObject {
     const KIND: u32 = 0x5743_0006;
     const NAME: &'static str = "watchcore_page";
     fn close(_: &Page) {}
+}
+
+pub(super) struct TextObject;
+
+impl Object for TextObject {
+    type C = watchcore_text;
+    type Shared = Box<str>;
+    type Own = ();
+    const KIND: u32 = 0x5743_000a;
+    const NAME: &'static str = "watchcore_text";
+    fn close(_: &Box<str>) {}
+}
+
+/// A text as C sees it.
+pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
+    watchcore_bytes { data: text.as_ptr().cast(), length: text.len() }
 }
 
 // `KeyValue` is a pointer to what C sees.
@@ -401,20 +557,42 @@ pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
     }
 }
 
-/// Safety: `read` is NULL or valid.
-unsafe fn read_mode(read: *const watchcore_read_options, limited: bool) -> Result<(Read, watchcore_read_options)> {
+/// A read as the core takes it.
+struct Options {
+    core: ReadOptions,
+    /// It may wait for its revision.
+    waits: bool,
+}
+
+/// `listed`: of watchcore_cache_list, which has members of its own.
+///
+/// Safety: `read` is NULL or valid, and its pointers are readable.
+unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Result<Options> {
     if read.is_null() {
-        return Ok((Read::Any, watchcore_read_options::DEFAULT));
+        return Ok(Options { core: ReadOptions::default(), waits: false });
     }
     // SAFETY: the caller's promise.
     let options = unsafe { read_struct(read)? };
-    if options.limit != 0 && !limited {
+    if options.limit != 0 && !listed {
         return Err(invalid(format!(
             "read.limit is {}, but only watchcore_cache_list has one. Give 0.",
             options.limit
         )));
     }
-    timeout(options.timeout_ms)?;
+    if options.reserved != 0 {
+        return Err(invalid(format!("read.reserved is {}. Give 0.", options.reserved)));
+    }
+    // SAFETY: the caller's promise.
+    let (token, filter) = unsafe {
+        (
+            options.continue_token.text("read.continue_token")?,
+            selected(options.labels, options.fields, options.nothing, "read")?,
+        )
+    };
+    if token.is_some() && !listed {
+        return Err(invalid("read.continue_token is set, but only watchcore_cache_list has one. Leave it absent."));
+    }
+    let asked = Position { epoch: options.epoch, revision: options.revision };
     let mode = match options.mode {
         WATCHCORE_READ_ANY if options.revision != 0 => {
             return Err(invalid(format!(
@@ -422,12 +600,22 @@ unsafe fn read_mode(read: *const watchcore_read_options, limited: bool) -> Resul
                 options.revision
             )));
         }
+        WATCHCORE_READ_ANY if options.epoch != 0 => {
+            return Err(invalid(format!("read.epoch is {}, but WATCHCORE_READ_ANY has none. Give 0.", options.epoch)));
+        }
         WATCHCORE_READ_ANY => Read::Any,
-        WATCHCORE_READ_AT_LEAST => Read::AtLeast(options.revision),
-        WATCHCORE_READ_EXACT => Read::Exact(options.revision),
+        WATCHCORE_READ_AT_LEAST => Read::AtLeastIn(asked),
+        WATCHCORE_READ_EXACT => Read::ExactIn(asked),
         other => {
             return Err(invalid(format!("read.mode is {other}. Give one of WATCHCORE_READ_ANY, _AT_LEAST, _EXACT.")));
         }
     };
-    Ok((mode, options))
+    let mut core = ReadOptions::new(mode)
+        .filter(filter)
+        .limit(usize::try_from(options.limit).unwrap_or(usize::MAX))
+        .timeout(timeout(options.timeout_ms)?);
+    if let Some(token) = token {
+        core = core.continue_from(token);
+    }
+    Ok(Options { core, waits: mode != Read::Any || token.is_some() })
 }

@@ -4,9 +4,10 @@ use super::bytes::{check_out, slice, write_optional};
 use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
 use super::error::{answer, call, invalid, watchcore_error};
+use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
 use super::read::{lend, range_of, watchcore_key_value, watchcore_range};
-use crate::{KeyValueRef, Range, Snapshot};
+use crate::{Filter, KeyValueRef, Result, Snapshot};
 use std::ffi::c_void;
 
 /// The state at one revision; it never changes. Made by watchcore_snapshot_new.
@@ -107,6 +108,29 @@ pub unsafe extern "C" fn watchcore_snapshot_count(
     unsafe { call(Fun::watchcore_snapshot_count, error, body) }
 }
 
+/// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
+/// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_snapshot_count_filtered(
+    snapshot: *const watchcore_snapshot,
+    filter: *const watchcore_filter,
+    count: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(count, "count")?;
+        // SAFETY: the caller's promise.
+        let (filter, snapshot) =
+            unsafe { (filter_of(filter)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+        let found = snapshot.filtered(&filter)?.count() as u64;
+        // SAFETY: checked above.
+        unsafe { count.write(found) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_snapshot_count_filtered, error, body) }
+}
+
 /// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
 /// the cache was freed.
 #[unsafe(no_mangle)]
@@ -129,13 +153,36 @@ pub unsafe extern "C" fn watchcore_iterator_new(
         check_out(iterator, "iterator")?;
         // SAFETY: the caller's promise.
         let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
-        let walk = Walk::new((*snapshot).clone(), &range);
+        let walk = Walk::new((*snapshot).clone(), &Filter::any().range(&range))?;
         // SAFETY: checked above.
         unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
         Ok(())
     };
     // SAFETY: the caller's promise for `error`.
     unsafe { call(Fun::watchcore_iterator_new, error, body) }
+}
+
+/// As watchcore_iterator_new, over the key-values that a filter lets pass. `filter`: NULL for all.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_iterator_new_filtered(
+    snapshot: *const watchcore_snapshot,
+    filter: *const watchcore_filter,
+    iterator: *mut *mut watchcore_iterator,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(iterator, "iterator")?;
+        // SAFETY: the caller's promise.
+        let (filter, snapshot) =
+            unsafe { (filter_of(filter)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+        let walk = Walk::new((*snapshot).clone(), &filter)?;
+        // SAFETY: checked above.
+        unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_iterator_new_filtered, error, body) }
 }
 
 /// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
@@ -207,11 +254,12 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    fn new(snapshot: Snapshot, range: &Range) -> Walk {
+    fn new(snapshot: Snapshot, filter: &Filter) -> Result<Walk> {
         let snapshot = Box::new(snapshot);
-        // SAFETY: the box is kept beside the borrow, is never moved out of or changed, and goes after it.
+        // SAFETY: the box is kept beside the borrow (or dropped with it below), is never moved out of or changed,
+        // and goes after it.
         let borrowed: &'static Snapshot = unsafe { &*std::ptr::from_ref(&*snapshot) };
-        Walk { items: Box::new(borrowed.range(range)), _snapshot: snapshot }
+        Ok(Walk { items: Box::new(borrowed.filtered(filter)?), _snapshot: snapshot })
     }
 
     fn next(&mut self) -> Option<*const watchcore_key_value> {

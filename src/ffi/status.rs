@@ -132,6 +132,14 @@ pub struct watchcore_stats {
     pub notifier_laps: u64,
     /// The age of the oldest snapshot; 0 without one.
     pub oldest_snapshot_ms: u64,
+    /// Buckets of the declared indexes.
+    pub buckets: u64,
+    /// Values whose attributes could not be extracted; they are absent there.
+    pub extract_failures: u64,
+    /// How often a subscription lost events, told or not.
+    pub lagged: u64,
+    /// Panics of foreign code that were caught in this process.
+    pub caught_panics: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -153,6 +161,10 @@ unsafe impl Sized32 for watchcore_stats {
         waiting: 0,
         notifier_laps: 0,
         oldest_snapshot_ms: 0,
+        buckets: 0,
+        extract_failures: 0,
+        lagged: 0,
+        caught_panics: 0,
     };
 }
 
@@ -283,6 +295,10 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         waiting: now.waiting,
         notifier_laps: now.notifier_lapped,
         oldest_snapshot_ms: u64::try_from(now.oldest_snapshot.as_millis()).unwrap_or(u64::MAX),
+        buckets: now.buckets,
+        extract_failures: now.extract_failures,
+        lagged: now.lagged,
+        caught_panics: now.caught_panics,
     }
 }
 

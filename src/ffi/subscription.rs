@@ -7,9 +7,10 @@ use super::bytes::{
 use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
 use super::error::{call, invalid, watchcore_error};
+use super::filter::{selected, types_of};
 use super::handle::{self, Object, timeout};
-use super::read::{WATCHCORE_RANGE_ALL, range_from};
-use crate::{Cache, Closer, Code, Error, Kind, Result, Start, Subscription};
+use super::read::{WATCHCORE_RANGE_ALL, bytes_of, range_from};
+use crate::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription};
 use std::time::Duration;
 
 /// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
@@ -20,6 +21,25 @@ pub const WATCHCORE_START_NOW: u32 = 1;
 pub const WATCHCORE_START_AFTER: u32 = 2;
 /// As STATE, once the cache has `revision`.
 pub const WATCHCORE_START_STATE_AT_LEAST: u32 = 3;
+
+/// Behind the window: LAGGED, then CLOSED.
+pub const WATCHCORE_ON_LAG_STOP: u32 = 0;
+/// Behind the window: LAGGED, then on at the oldest revision of the window. In the initial state as STOP.
+pub const WATCHCORE_ON_LAG_SKIP_TO_OLDEST: u32 = 1;
+/// Behind the window: LAGGED, then the exact difference between what was handed out and the state now, between
+/// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
+/// bytes a matching key (and the key where the cache has forgotten it).
+pub const WATCHCORE_ON_LAG_RESNAPSHOT: u32 = 2;
+/// Behind the window: the latest change of each key, without an error; types are relative to what was handed
+/// out. It remembers as RESNAPSHOT does.
+pub const WATCHCORE_ON_LAG_CONFLATE: u32 = 3;
+
+const _: () = {
+    assert!(WATCHCORE_ON_LAG_STOP == OnLag::Stop as u32);
+    assert!(WATCHCORE_ON_LAG_SKIP_TO_OLDEST == OnLag::SkipToOldest as u32);
+    assert!(WATCHCORE_ON_LAG_RESNAPSHOT == OnLag::Resnapshot as u32);
+    assert!(WATCHCORE_ON_LAG_CONFLATE == OnLag::Conflate as u32);
+};
 
 /// A cursor with a filter over a cache. Made by watchcore_subscription_new.
 pub struct watchcore_subscription {
@@ -58,6 +78,20 @@ pub struct watchcore_subscription_options {
     pub bookmark_interval_ms: i64,
     /// STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
     pub start_timeout_ms: i64,
+    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    pub labels: watchcore_bytes,
+    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    pub fields: watchcore_bytes,
+    /// What to do where events were lost: WATCHCORE_ON_LAG_...
+    pub on_lag: u32,
+    /// 1: no change passes; marks come all the same.
+    pub nothing: u32,
+    /// End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
+    /// and four times a second. 0: no limit.
+    pub max_lag_events: u64,
+    /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
+    /// second. 0: no limit.
+    pub max_lag_age_ms: i64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -78,6 +112,12 @@ unsafe impl Sized32 for watchcore_subscription_options {
         stop_on_resync: 0,
         bookmark_interval_ms: 0,
         start_timeout_ms: 0,
+        labels: watchcore_bytes::ABSENT,
+        fields: watchcore_bytes::ABSENT,
+        on_lag: WATCHCORE_ON_LAG_STOP,
+        nothing: 0,
+        max_lag_events: 0,
+        max_lag_age_ms: 0,
     };
 }
 
@@ -104,11 +144,58 @@ unsafe impl Sized32 for watchcore_lag {
         watchcore_lag { size: size_of::<Self>() as u32, reserved: 0, events: 0, revisions: 0, age_ms: 0 };
 }
 
+/// It reads every event of the log, or of the segments that could hold one of its own.
+pub const WATCHCORE_ROUTE_SCAN: u32 = 0;
+/// It reads only the events of one bucket of an index.
+pub const WATCHCORE_ROUTE_CHAIN: u32 = 1;
+
+/// What a subscription did so far, and which way it reads.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_subscription_figures {
+    /// sizeof(watchcore_subscription_figures).
+    pub size: u32,
+    /// WATCHCORE_ROUTE_...: how it reads now.
+    pub route: u32,
+    /// CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
+    /// subscription's, valid until it is freed. SCAN: absent.
+    pub index: watchcore_bytes,
+    /// Events that it looked at.
+    pub looked_at: u64,
+    /// Events of the log that it passed over unseen.
+    pub skipped: u64,
+    /// Events and marks that it handed out.
+    pub handed_out: u64,
+    /// How often it lost events, told or not.
+    pub lagged: u64,
+    /// Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
+    pub shown_keys: u64,
+    /// Bytes of that memory.
+    pub shown_bytes: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_subscription_figures {
+    const NAME: &'static str = "watchcore_subscription_figures";
+    const DEFAULT: Self = watchcore_subscription_figures {
+        size: size_of::<Self>() as u32,
+        route: WATCHCORE_ROUTE_SCAN,
+        index: watchcore_bytes::ABSENT,
+        looked_at: 0,
+        skipped: 0,
+        handed_out: 0,
+        lagged: 0,
+        shown_keys: 0,
+        shown_bytes: 0,
+    };
+}
+
 /// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
 /// too, and begins there.
 /// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 /// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, COMPACTED, CLOSED.
+/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare),
+/// COMPACTED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_new(
     cache: *const watchcore_cache,
@@ -141,8 +228,9 @@ pub unsafe extern "C" fn watchcore_subscription_new(
 /// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
 /// watchcore_batch_release, on any thread.
 /// Never blocks. One thread at a time.
-/// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once, with the lost range; then CLOSED), COMPACTED and
-/// FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last event).
+/// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
+/// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
+/// event).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_poll(
     subscription: *mut watchcore_subscription,
@@ -255,6 +343,41 @@ pub unsafe extern "C" fn watchcore_subscription_lag(
     unsafe { call(Fun::watchcore_subscription_lag, error, body) }
 }
 
+/// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
+/// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_stats(
+    subscription: *mut watchcore_subscription,
+    figures: *mut watchcore_subscription_figures,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(figures)? };
+        // SAFETY: the caller's promise.
+        let subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        let now = subscription.stats();
+        let index = subscription.index_name();
+        let value = watchcore_subscription_figures {
+            route: if index.is_some() { WATCHCORE_ROUTE_CHAIN } else { WATCHCORE_ROUTE_SCAN },
+            // The cache's part that the subscription keeps; it never changes.
+            index: index.map_or(watchcore_bytes::ABSENT, bytes_of),
+            looked_at: now.looked_at,
+            skipped: now.skipped,
+            handed_out: now.handed_out,
+            lagged: now.lagged,
+            shown_keys: now.shown_keys,
+            shown_bytes: now.shown_bytes,
+            ..watchcore_subscription_figures::DEFAULT
+        };
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(figures, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_stats, error, body) }
+}
+
 /// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
 /// now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
@@ -322,38 +445,43 @@ fn start_of(options: &watchcore_subscription_options) -> Result<Start> {
     }
 }
 
-fn types_of(mask: u32) -> Result<Vec<Kind>> {
-    const KINDS: [Kind; 7] =
-        [Kind::Added, Kind::Modified, Kind::Deleted, Kind::Bookmark, Kind::Resync, Kind::Put, Kind::Delete];
-    let kinds: Vec<Kind> = KINDS.into_iter().filter(|&k| mask & 1 << k as u32 != 0).collect();
-    if kinds.len() != mask.count_ones() as usize {
-        return Err(invalid(format!(
-            "options.types is {mask:#x} and has bits of no type. Give a sum of WATCHCORE_MASK(type)."
-        )));
-    }
-    Ok(kinds)
-}
-
 /// Safety: the pointers in `options` are readable.
 unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Result<Subscription> {
     // SAFETY: the caller's promise.
-    let range = unsafe { range_from(options.range, options.from, options.to)? };
+    let (range, filter) = unsafe {
+        (
+            range_from(options.range, options.from, options.to)?,
+            selected(options.labels, options.fields, options.nothing, "options")?,
+        )
+    };
+    let Some(on_lag) = OnLag::from_u32(options.on_lag) else {
+        return Err(invalid(format!(
+            "options.on_lag is {}. Give one of WATCHCORE_ON_LAG_STOP to _CONFLATE.",
+            options.on_lag
+        )));
+    };
     let mut builder = cache
         .subscribe(start_of(options)?)
         .range(range)
+        .filter(filter)
+        .on_lag(on_lag)
+        .max_lag_events(options.max_lag_events)
         .epoch(options.epoch)
         .raw_types(switch(options.raw_types, "options.raw_types")?)
         .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
         .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)
         .stop_on_resync(switch(options.stop_on_resync, "options.stop_on_resync")?);
     if options.types != 0 {
-        builder = builder.types(&types_of(options.types)?);
+        builder = builder.types(&types_of(options.types, "options")?);
     }
     if let Some(interval) = milliseconds(options.bookmark_interval_ms, "bookmark_interval_ms")? {
         builder = builder.bookmark_interval(interval);
     }
     if let Some(time) = milliseconds(options.start_timeout_ms, "start_timeout_ms")? {
         builder = builder.start_timeout(time);
+    }
+    if let Some(age) = milliseconds(options.max_lag_age_ms, "max_lag_age_ms")? {
+        builder = builder.max_lag_age(age);
     }
     builder.open()
 }

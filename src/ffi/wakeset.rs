@@ -6,7 +6,7 @@ use super::count::Fun;
 use super::error::{call, invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
 use super::subscription::{SubscriptionObject, watchcore_subscription};
-use crate::{Code, Error, Waiter, WakeSet, Want};
+use crate::{Code, Error, Position, Result, Waiter, WakeSet, Want};
 
 /// The first listing is published.
 pub const WATCHCORE_WANT_READY: u32 = 1;
@@ -37,31 +37,24 @@ pub unsafe extern "C" fn watchcore_waiter_new(
     waiter: *mut *mut watchcore_waiter,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(waiter, "waiter")?;
-        let want = match (want, revision) {
-            (WATCHCORE_WANT_READY, 0) => Want::Ready,
-            (WATCHCORE_WANT_CONSISTENT, 0) => Want::Consistent,
-            (WATCHCORE_WANT_REVISION, _) => Want::Revision(revision),
-            (WATCHCORE_WANT_READY | WATCHCORE_WANT_CONSISTENT, _) => {
-                return Err(invalid(format!(
-                    "revision is {revision}, but only WATCHCORE_WANT_REVISION has one. Give 0."
-                )));
-            }
-            _ => {
-                return Err(invalid(format!(
-                    "want is {want}. Give one of WATCHCORE_WANT_READY, _REVISION, _CONSISTENT."
-                )));
-            }
-        };
-        // SAFETY: the caller's promise.
-        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.waiter(want)?;
-        // SAFETY: checked above.
-        unsafe { waiter.write(handle::new::<WaiterObject>((), made)) };
-        Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_waiter_new, error, body) }
+    // SAFETY: the caller's promise.
+    unsafe { call(Fun::watchcore_waiter_new, error, || make_waiter(cache, want, revision, 0, waiter)) }
+}
+
+/// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
+/// the present one; else 0. Where the history was replaced since then, the wait ends with RESYNCED.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_new_in(
+    cache: *const watchcore_cache,
+    want: u32,
+    revision: u64,
+    epoch: u64,
+    waiter: *mut *mut watchcore_waiter,
+    error: *mut watchcore_error,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { call(Fun::watchcore_waiter_new_in, error, || make_waiter(cache, want, revision, epoch, waiter)) }
 }
 
 /// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
@@ -331,6 +324,35 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
 pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
     // SAFETY: the caller's promise.
     unsafe { handle::free::<WakeSetObject>(Fun::watchcore_wakeset_free, set) }
+}
+
+/// Safety: that of the exported functions.
+unsafe fn make_waiter(
+    cache: *const watchcore_cache,
+    want: u32,
+    revision: u64,
+    epoch: u64,
+    waiter: *mut *mut watchcore_waiter,
+) -> Result<()> {
+    check_out(waiter, "waiter")?;
+    let want = match (want, revision, epoch) {
+        (WATCHCORE_WANT_READY, 0, 0) => Want::Ready,
+        (WATCHCORE_WANT_CONSISTENT, 0, 0) => Want::Consistent,
+        (WATCHCORE_WANT_REVISION, ..) => Want::RevisionIn(Position { epoch, revision }),
+        (WATCHCORE_WANT_READY | WATCHCORE_WANT_CONSISTENT, ..) => {
+            return Err(invalid(format!(
+                "revision is {revision} and epoch {epoch}, but only WATCHCORE_WANT_REVISION has them. Give 0."
+            )));
+        }
+        _ => {
+            return Err(invalid(format!("want is {want}. Give one of WATCHCORE_WANT_READY, _REVISION, _CONSISTENT.")));
+        }
+    };
+    // SAFETY: the caller's promise.
+    let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.waiter(want)?;
+    // SAFETY: checked above.
+    unsafe { waiter.write(handle::new::<WaiterObject>((), made)) };
+    Ok(())
 }
 
 pub(super) struct WaiterObject;

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The most fields that a cache can declare.
-const MAX_FIELDS: usize = 64;
+pub(crate) const MAX_FIELDS: usize = 64;
 /// The most labels of one key-value; all strings together stay below [`ABSENT`].
 const MAX_LABELS: usize = (1 << 24) - 1;
 const ABSENT: u32 = 1 << 31;
@@ -131,6 +131,7 @@ impl Attribute {
 
     /// What extraction does for each key and value. For benches.
     #[doc(hidden)]
+    #[allow(clippy::type_complexity)]
     pub fn extraction(
         fields: Vec<Attribute>,
         labels: Option<Labels>,
@@ -752,6 +753,21 @@ mod tests {
             let mut out = Vec::new();
             let failures = schema.extract(b"/k", &value, &mut out);
             prop_assert!(failures <= 1 && (failures == 0 || out.is_empty()));
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "json")))]
+mod tests_without_json {
+    use super::*;
+
+    #[test]
+    fn pointers_name_the_feature_that_is_missing() {
+        let field = Attribute::json("node", "/spec/nodeName").expect_err("is unsupported");
+        let labels = Labels::json("/metadata/labels").expect_err("is unsupported");
+        for error in [field, labels] {
+            assert_eq!(error.code(), Code::Unsupported);
+            assert!(error.message().contains("feature json"), "{error}");
         }
     }
 }

@@ -12,7 +12,7 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | slot and links, then `newest` | `newest` after head, then slot and links | Release / Acquire: complete also where reached above the head |
-//! | `boundary`, then the answer | answer, then `boundary` | Release / Acquire |
+//! | the bucket with its boundary, then `answered` | `answered`, then the bucket | Release / Acquire |
 //! | head; fence; `waiting` | `waiting.fetch_add`; fence; `newest` | SeqCst fences: one of the two sees the other |
 //!
 //! The list of requests is a lock that the writer only ever tries: it never waits for a subscriber
@@ -24,6 +24,8 @@ use crate::log::segment::Segment;
 use crate::route::index::Indexes;
 use crate::store::index::KeyHash;
 use crate::store::version::KeyValue;
+#[cfg(loom)]
+use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};
 use std::borrow::Borrow;
 use std::collections::HashSet;
@@ -34,7 +36,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Bucket {
     /// From 1; a link of 0 is none.
     id: u64,
-    boundary: AtomicU64,
+    boundary: u64,
     newest: AtomicU64,
     /// Parked subscriptions: each raises and lowers it itself.
     waiting: AtomicUsize,
@@ -51,9 +53,9 @@ impl Bucket {
         &self.name
     }
 
-    /// From here on every event is linked. Acquire: partner of the store in `answer`.
+    /// From here on every event is linked.
     pub(crate) fn boundary(&self) -> u64 {
-        self.boundary.load(ord!(BoundaryLoad, Acquire))
+        self.boundary
     }
 
     /// Sequence number of the newest event, 0 for none; to be loaded after head. Acquire: partner of
@@ -83,13 +85,15 @@ impl std::fmt::Debug for Bucket {
 #[derive(Debug)]
 pub(crate) struct Request {
     name: Box<[u8]>,
+    answered: AtomicBool,
     answer: OnceLock<Option<Arc<Bucket>>>,
 }
 
 impl Request {
     /// What the writer answered: `None` not yet; `Some(None)`: the table is full, scan.
     pub(crate) fn answer(&self) -> Option<&Option<Arc<Bucket>>> {
-        self.answer.get()
+        // Acquire: partner of the store in `take_requests`.
+        if self.answered.load(ord!(AnswerLoad, Acquire)) { self.answer.get() } else { None }
     }
 }
 
@@ -111,7 +115,7 @@ impl Default for Flag {
 
 impl Requests {
     pub(crate) fn ask(&self, name: Box<[u8]>) -> Arc<Request> {
-        let request = Arc::new(Request { name, answer: OnceLock::new() });
+        let request = Arc::new(Request { name, answered: AtomicBool::new(false), answer: OnceLock::new() });
         lock(&self.list).push(request.clone());
         // Release: partner of the load in `take_requests`; late is only later.
         self.some.0.store(true, Release);
@@ -161,7 +165,7 @@ pub(crate) struct Router {
 }
 
 /// Fewer buckets than this are not swept.
-const FEW: usize = 64;
+const FEW: usize = if cfg!(loom) { 1 } else { 64 };
 
 impl Router {
     pub(crate) fn new(indexes: Arc<Indexes>, limit: usize) -> Router {
@@ -197,6 +201,8 @@ impl Router {
             }
             Err(_) => return,
         };
+        #[cfg(loom)]
+        let boundary = if weak::is(weak::Site::EarlyBoundary) { 0 } else { boundary };
         for request in asked {
             // Whoever asked is gone.
             if Arc::strong_count(&request) == 1 {
@@ -204,6 +210,8 @@ impl Router {
             }
             let bucket = self.bucket(&request.name, boundary);
             let _ = request.answer.set(bucket);
+            // Release: partner of the load in `answer`.
+            request.answered.store(true, ord!(Answer, Release));
         }
     }
 
@@ -219,13 +227,11 @@ impl Router {
         }
         let bucket = Arc::new(Bucket {
             id: self.next_id,
-            boundary: AtomicU64::new(u64::MAX),
+            boundary,
             newest: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             name: name.into(),
         });
-        // Release: partner of `Bucket::boundary`: whoever sees it sees a bucket that is in the table.
-        bucket.boundary.store(boundary, ord!(Boundary, Release));
         self.next_id += 1;
         self.table.insert(Named(bucket.clone()));
         Some(bucket)
@@ -234,6 +240,10 @@ impl Router {
     /// Evicts the buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
     fn sweep(&mut self) {
         self.table.retain(|Named(bucket)| Arc::strong_count(bucket) > 1);
+        #[cfg(loom)]
+        if weak::is(weak::Site::EvictUsed) {
+            self.table.clear();
+        }
         if self.table.capacity() > 4 * self.table.len().max(FEW) {
             self.table.shrink_to(2 * self.table.len());
         }

@@ -10,7 +10,7 @@ use crate::store::index::prefix_end;
 use crate::store::version::KeyValue;
 
 /// Most indexes of a cache.
-const MOST: usize = 8;
+pub(crate) const MOST: usize = 8;
 
 /// A declared index: subscriptions whose filter fits it read only the events of their own bucket.
 ///

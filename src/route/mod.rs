@@ -6,6 +6,6 @@ pub(crate) mod filter;
 pub(crate) mod index;
 mod json;
 pub(crate) mod matcher;
-mod protobuf;
+pub(crate) mod protobuf;
 pub(crate) mod selector;
 pub(crate) mod summary;

@@ -780,8 +780,9 @@ mod tests {
 
     #[test]
     fn label_operators_on_present_and_absent_labels() {
-        let table: &[(&str, &[Option<&str>], &[Option<&str>])] = &[
-            // selector, where it holds, where not
+        /// A selector, where it holds, where not.
+        type Row = (&'static str, &'static [Option<&'static str>], &'static [Option<&'static str>]);
+        let table: &[Row] = &[
             ("a", &[Some("b"), Some("")], &[None]),
             ("!a", &[None], &[Some("b"), Some("")]),
             ("a=b", &[Some("b")], &[None, Some(""), Some("c"), Some("bb")]),
@@ -928,6 +929,14 @@ mod tests {
             );
             assert!(message.len() < 200, "{message}");
         }
+        // Characters of three bytes on both sides, so that each cut falls inside one.
+        let many = "\u{6c34}".repeat(1000);
+        for text in [format!("a {many}"), format!("a=b,{many}"), format!("a  {many}=b")] {
+            let message = said(&text);
+            assert!(message.len() < 400 && !message.contains('\u{fffd}'), "{message}");
+        }
+        let message = parse_fields(format!("a={many}=b{many}").as_bytes()).expect_err("is refused").to_string();
+        assert!(message.len() < 200 && !message.contains('\u{fffd}') && message.contains("byte 3002: "), "{message}");
         let text = [&b"a"[..], &[0x80; 1000]].concat();
         assert!(parse_labels(&text).expect_err("is refused").message().len() < 400);
     }

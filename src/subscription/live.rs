@@ -53,15 +53,21 @@ const LINKS: usize = 1024;
 #[derive(Default)]
 pub(super) struct Reader {
     way: Way,
-    /// Collected from the chain, newest first, and the head that they were collected under.
-    links: Vec<u64>,
-    links_to: u64,
+    links: Option<Box<Links>>,
     /// Too dense for collecting: scans until here.
     scan_to: u64,
     looked: u64,
     skipped: u64,
     pub(super) handed: u64,
     pub(super) lagged: u64,
+}
+
+/// Collected from the chain.
+struct Links {
+    /// Newest first.
+    seqs: Vec<u64>,
+    /// The head that they were collected under.
+    to: u64,
 }
 
 #[derive(Default)]
@@ -103,7 +109,7 @@ impl Reader {
     }
 
     pub(super) fn forget_links(&mut self) {
-        self.links = Vec::new();
+        self.links = None;
     }
 }
 
@@ -118,7 +124,7 @@ struct Border {
 impl Subscription {
     /// Asks for a bucket if the filter fits a declared index.
     pub(super) fn choose_route(&mut self) {
-        let inner = &self.inner;
+        let inner = &self.shared.inner;
         if !inner.indexes.is_empty()
             && let Some(name) = inner.indexes.bucket_of(&self.matcher)
         {
@@ -135,12 +141,17 @@ impl Subscription {
         complete.then(|| bucket.clone())
     }
 
+    /// The index of the bucket that it reads, if it reads one.
+    pub(crate) fn index_name(&self) -> Option<&str> {
+        match &self.reader.way {
+            Way::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
+            _ => None,
+        }
+    }
+
     /// What it did so far, and which way it reads.
     pub fn stats(&self) -> SubscriptionStats {
-        let route = match &self.reader.way {
-            Way::Chain(bucket) => Route::Chain { index: self.inner.indexes.name(bucket.name()).to_string() },
-            _ => Route::Scan,
-        };
+        let route = self.index_name().map_or(Route::Scan, |index| Route::Chain { index: index.to_string() });
         SubscriptionStats {
             route,
             looked_at: self.reader.looked,
@@ -159,9 +170,9 @@ impl Subscription {
         }
         loop {
             let Some(bucket) = self.chain() else { return self.gather(look, max) };
-            if self.reader.links.is_empty() {
+            if self.reader.links.is_none() {
                 // After head: what lies below it has its mark here.
-                let mark = self.inner.ring.newest_mark();
+                let mark = self.shared.inner.ring.newest_mark();
                 if mark >= self.cursor && self.cursor < look.head {
                     // No event of a new epoch before its bracket.
                     self.go_to_mark(&bucket, look)?;
@@ -187,6 +198,9 @@ impl Subscription {
     /// Collects the links of a bucket from its newest event back to the cursor. False: there is
     /// nothing new, and the cursor stands at the head.
     pub(super) fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<bool> {
+        if self.cursor >= look.head {
+            return Ok(false);
+        }
         let newest = bucket.newest();
         if newest < self.cursor {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
@@ -212,8 +226,7 @@ impl Subscription {
             self.cursor = self.cursor.max(look.head);
             return Ok(false);
         }
-        self.reader.links = links;
-        self.reader.links_to = look.head;
+        self.reader.links = Some(Box::new(Links { seqs: links, to: look.head }));
         Ok(true)
     }
 
@@ -240,13 +253,18 @@ impl Subscription {
         let newest = bucket.newest();
         let own = if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, |_| {})? };
         let pin = reclaim::pin();
-        let turns = &self.inner.ring.history(&pin).turns;
-        if let Some(turn) = turns.iter().find(|turn| turn.seq >= self.cursor) {
-            let to = turn.seq.min(own).min(look.head);
-            if to > self.cursor {
-                self.cursor = to;
-                self.segment = None;
-            }
+        let turns = &self.shared.inner.ring.history(&pin).turns;
+        let Some(turn) = turns.iter().find(|turn| turn.end >= self.cursor) else { return Ok(()) };
+        // Inside a bracket its end is next.
+        let inside = turn.seq < self.cursor;
+        let to = if inside { turn.end } else { turn.seq };
+        let to = to.min(own).min(look.head);
+        if to == turn.seq {
+            self.position.revision = self.position.revision.max(turn.from);
+        }
+        if to > self.cursor {
+            self.cursor = to;
+            self.segment = None;
         }
         Ok(())
     }
@@ -260,9 +278,9 @@ impl Subscription {
 
     /// The segment of a sequence number, by the hand if it is there.
     fn segment_of<'a>(&self, seq: u64, hand: &'a mut Option<SegmentRef>) -> Step<&'a SegmentRef> {
-        let base = self.inner.ring.base_of(seq);
+        let base = self.shared.inner.ring.base_of(seq);
         if hand.as_ref().is_none_or(|held| held.base() != base) {
-            *hand = match self.inner.ring.place(seq, &reclaim::pin()) {
+            *hand = match self.shared.inner.ring.place(seq, &reclaim::pin()) {
                 Place::At(segment) => Some(segment),
                 Place::Skip(_) | Place::Lapped => return Err(Halt::Lost(self.loss())),
             };
@@ -273,7 +291,8 @@ impl Subscription {
     /// Hands out the events of the collected links.
     fn follow(&mut self, look: &Look, max: usize) -> Step<Batch> {
         let mut own = Own::default();
-        let mut links = std::mem::take(&mut self.reader.links);
+        let Some(mut collected) = self.reader.links.take() else { return Ok(Batch::empty(self.position)) };
+        let links = &mut collected.seqs;
         let mut at = links.len();
         // Before the first event of a revision: links left, gathered, position.
         let mut border = (at, 0usize, self.position);
@@ -287,10 +306,7 @@ impl Subscription {
             let seq = links[at - 1];
             let segment = match self.segment_of(seq, &mut hand) {
                 Ok(segment) => segment.clone(),
-                Err(halt) if own.events.is_empty() => {
-                    self.reader.links = Vec::new();
-                    return Err(halt);
-                }
+                Err(halt) if own.events.is_empty() => return Err(halt),
                 // What was gathered is handed out first, whole revisions if there are any.
                 Err(_) => {
                     if own.events.last().is_some_and(|last| last.flags & flags::LAST != 0) {
@@ -306,9 +322,8 @@ impl Subscription {
             };
             let event = segment.event(seq);
             if event.revision != revision {
-                if revision != 0 {
-                    self.position.revision = revision;
-                }
+                // Nothing of its own lies between.
+                self.position.revision = self.position.revision.max(event.revision - 1);
                 border = (at, own.events.len(), self.position);
                 revision = event.revision;
             }
@@ -349,17 +364,16 @@ impl Subscription {
         }
         self.cursor = match at {
             0 => {
-                links = Vec::new();
                 if revision != 0 && !continues {
                     self.position.revision = revision;
                 }
-                self.reader.links_to
+                collected.to
             }
             _ => links[at - 1],
         };
         links.truncate(at);
-        self.reader.links = links;
-        self.segment = hand.filter(|held| held.base() == self.inner.ring.base_of(self.cursor));
+        self.reader.links = (at > 0).then_some(collected);
+        self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
         self.reader.skipped += (self.cursor - started).saturating_sub(own.events.len() as u64);
         if self.cursor >= look.head {
             let progress = progress_of(look.progress, self.position.epoch);
@@ -372,14 +386,14 @@ impl Subscription {
     /// False: the cursor moved on to the next segment, look again.
     #[inline]
     fn hold(&mut self) -> Step<bool> {
-        let base = self.inner.ring.base_of(self.cursor);
+        let base = self.shared.inner.ring.base_of(self.cursor);
         if self.segment.as_ref().is_some_and(|held| held.base() == base) { Ok(true) } else { self.fetch() }
     }
 
     #[cold]
     fn fetch(&mut self) -> Step<bool> {
         self.segment = None;
-        match self.inner.ring.place(self.cursor, &reclaim::pin()) {
+        match self.shared.inner.ring.place(self.cursor, &reclaim::pin()) {
             Place::At(segment) => {
                 self.segment = Some(segment);
                 Ok(true)
@@ -396,7 +410,7 @@ impl Subscription {
     /// was this chain's.
     fn lapped(&mut self) -> Step<bool> {
         let Some(floor) = &self.floor else { return Err(Halt::Lost(self.loss())) };
-        let inner = &self.inner;
+        let inner = &self.shared.inner;
         // In this order: events that leave in between raise the revision.
         let oldest = inner.ring.oldest_seq();
         let left = inner.ring.oldest_revision() - 1;
@@ -410,7 +424,11 @@ impl Subscription {
         if replaced {
             return Err(say::future("subscribe after", floor.revision, present.listing).into());
         }
-        self.position.epoch = history.at(oldest).epoch;
+        let epoch = history.at(oldest).epoch;
+        if self.stop_on_resync && epoch != self.position.epoch {
+            return Err(resynced(present.listing, "before its start", self.position).into());
+        }
+        self.position.epoch = epoch;
         self.cursor = oldest;
         drop(pin);
         if !self.remember(oldest) {
@@ -440,7 +458,7 @@ impl Subscription {
             let (count, continues) = cut_at_revision(events, max);
             let taken = &events[..count];
             let end = run.start + count as u64;
-            if self.inner.ring.newest_mark() >= run.start
+            if self.shared.inner.ring.newest_mark() >= run.start
                 && let Some(mark) = taken.iter().rev().find_map(Event::resync)
                 && mark.phase == Phase::End
             {
@@ -558,7 +576,7 @@ impl Subscription {
             }
         }
         self.note_all(noted, self.cursor);
-        if self.segment.as_ref().is_some_and(|held| held.base() != self.inner.ring.base_of(self.cursor)) {
+        if self.segment.as_ref().is_some_and(|held| held.base() != self.shared.inner.ring.base_of(self.cursor)) {
             self.segment = None;
         }
         Ok(Batch::own(own, continues, self.position))
@@ -629,7 +647,7 @@ impl Subscription {
                 return Err(say::future("subscribe after", asked, mark.to).into());
             }
             if mark.from < asked && asked < mark.to {
-                let (oldest, current) = self.inner.window();
+                let (oldest, current) = self.shared.inner.window();
                 let before = Position { epoch: self.position.epoch, revision: mark.from };
                 return Err(Halt::Lost(Loss {
                     from: asked + 1,
@@ -663,7 +681,7 @@ impl Subscription {
     /// Whether the collected links hold something to hand out; passes over what they do not.
     pub(super) fn links_match(&mut self) -> Step<bool> {
         let mut hand = self.segment.take();
-        while let Some(seq) = self.reader.links.last().copied() {
+        while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
             let event = segment.event(seq);
             if self.matcher.matches(event) {
@@ -674,16 +692,18 @@ impl Subscription {
                 self.note(kind, event);
             }
             self.reader.looked += 1;
-            self.reader.links.pop();
+            if let Some(links) = &mut self.reader.links {
+                links.seqs.pop();
+            }
             self.cursor = seq + 1;
         }
-        self.reader.forget_links();
-        self.cursor = self.cursor.max(self.reader.links_to);
+        let to = self.reader.links.take().map_or(0, |links| links.to);
+        self.cursor = self.cursor.max(to);
         Ok(false)
     }
 
     pub(super) fn has_links(&self) -> bool {
-        !self.reader.links.is_empty()
+        self.reader.links.is_some()
     }
 }
 

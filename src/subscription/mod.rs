@@ -77,6 +77,21 @@ enum Phase {
     Ended,
 }
 
+/// Bookmarks that were asked for.
+#[derive(Debug)]
+struct Bookmarks {
+    interval: Duration,
+    /// The last position that was shown, and when.
+    shown: Position,
+    at: Instant,
+}
+
+impl Bookmarks {
+    fn is_due(&self, position: Position) -> bool {
+        position != self.shown && self.at.elapsed() >= self.interval
+    }
+}
+
 /// `After(R)` of the future: events up to R are dropped.
 #[derive(Debug)]
 struct Floor {
@@ -121,10 +136,12 @@ type Step<T> = std::result::Result<T, Halt>;
 /// range; what follows is the policy's ([`OnLag`]). It outlives the cache: what was published before
 /// the close is handed out, then CLOSED.
 pub struct Subscription {
-    inner: Arc<Inner>,
     matcher: Arc<Matcher>,
+    /// What wakes it: more than what is shown, where kinds are masked and yet remembered.
+    wakes: Arc<Matcher>,
     shared: Arc<Shared>,
-    options: Box<Options>,
+    /// Until the start is fixed.
+    options: Option<Box<Options>>,
     phase: Phase,
     /// The next sequence number to look at; the head of the initial state while that is handed out.
     cursor: u64,
@@ -133,8 +150,7 @@ pub struct Subscription {
     position: Position,
     /// Revisions up to this one were told as lost.
     told: u64,
-    bookmarks: Option<Duration>,
-    bookmarked: (Position, Instant),
+    bookmarks: Option<Box<Bookmarks>>,
     /// Every event passes unchanged: batches are views.
     plain: bool,
     whole_revisions: bool,
@@ -159,11 +175,17 @@ struct Look {
 }
 
 impl Subscription {
+    #[inline]
+    fn inner(&self) -> &Arc<Inner> {
+        &self.shared.inner
+    }
+
     fn look(&self) -> Look {
-        let closed = self.inner.is_closed();
+        let inner = self.inner();
+        let closed = inner.is_closed();
         let end = self.shared.end.load(ord!(EndLoad, Acquire));
-        let progress = self.inner.ring.progress();
-        let head = self.inner.ring.head();
+        let progress = inner.ring.progress();
+        let head = inner.ring.head();
         if end < head {
             // Closed by its owner: nothing above, and no progress beyond.
             return Look { closed: true, progress: 0, head: end };
@@ -173,8 +195,9 @@ impl Subscription {
 
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
     fn begin(&mut self, late: bool) -> Result<()> {
-        let inner = self.inner.clone();
-        match self.options.start {
+        let inner = self.inner().clone();
+        let Some(options) = self.options.as_deref().cloned() else { return Ok(()) };
+        match options.start {
             Start::Now if late => self.live_from(inner.ring.first_seq(), self.listing()),
             Start::Now => loop {
                 let (position, head) = inner.now(&reclaim::pin());
@@ -189,10 +212,10 @@ impl Subscription {
                 self.initial(head, position);
             }
             Start::StateAtLeast(_) => {
-                self.phase = Phase::Revision { until: Instant::now().checked_add(self.options.start_timeout) };
+                self.phase = Phase::Revision { until: Instant::now().checked_add(options.start_timeout) };
             }
             Start::After(revision) => {
-                let asked = Position { epoch: self.options.epoch, revision };
+                let asked = Position { epoch: options.epoch, revision };
                 let found = inner.find("subscribe after", asked, true)?;
                 let position = Position { epoch: found.epoch, revision };
                 self.live(found.seq, position);
@@ -221,15 +244,22 @@ impl Subscription {
     /// The position of the first listing.
     fn listing(&self) -> Position {
         let pin = reclaim::pin();
-        let history = self.inner.ring.history(&pin);
+        let history = self.shared.inner.ring.history(&pin);
         Position { epoch: history.first_epoch, revision: history.listing }
+    }
+
+    fn start(&self) -> Option<Start> {
+        self.options.as_ref().map(|options| options.start)
     }
 
     fn live(&mut self, cursor: u64, position: Position) {
         self.cursor = cursor;
         self.position = position;
-        self.bookmarked = (position, Instant::now());
+        if let Some(bookmarks) = &mut self.bookmarks {
+            (bookmarks.shown, bookmarks.at) = (position, Instant::now());
+        }
         self.segment = None;
+        self.options = None;
         self.phase = Phase::Live;
     }
 
@@ -238,20 +268,20 @@ impl Subscription {
         if matches!(self.phase, Phase::Unready) {
             if look.head == 0 {
                 return Err(say::closed("subscription").into());
-            } else if self.inner.is_ready() {
+            } else if self.shared.inner.is_ready() {
                 self.begin(true)?;
             } else if look.closed {
                 return Err(say::closed("subscription").into());
-            } else if lock(&self.inner.info).failed {
-                return Err(self.inner.not_ready("subscription").into());
+            } else if lock(&self.shared.inner.info).failed {
+                return Err(self.shared.inner.not_ready("subscription").into());
             } else {
                 return Ok(false);
             }
         }
-        if let (Phase::Revision { until }, Start::StateAtLeast(revision)) = (&self.phase, self.options.start) {
+        if let (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) = (&self.phase, self.start()) {
             // Closed by its owner while it waited: it ends.
             let ended = self.shared.end.load(Acquire) != OPEN;
-            let (position, head) = self.inner.now(&reclaim::pin());
+            let (position, head) = self.shared.inner.now(&reclaim::pin());
             if position.revision >= revision && !ended {
                 self.initial(head, position);
             } else if look.closed {
@@ -302,7 +332,7 @@ impl Subscription {
         self.phase = Phase::Ended;
         self.segment = None;
         self.shown = None;
-        self.reader.leave(&self.inner);
+        self.reader.leave(&self.shared.inner);
     }
 
     fn poll_once(&mut self, max: usize) -> Step<Batch> {
@@ -314,16 +344,16 @@ impl Subscription {
         }
         let look = self.look();
         if look.closed {
-            self.check_limit(&look)?;
+            self.check_limit()?;
         }
         let behind = look.head.saturating_sub(self.cursor);
-        if behind > self.inner.gauges.max_lag.load(Relaxed) {
-            self.inner.gauges.max_lag.fetch_max(behind, Relaxed);
+        if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
+            self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
         }
-        if behind > self.options.max_lag_events {
+        if self.shared.is_beyond(behind) {
             self.shared.cursor.store(self.cursor, Relaxed);
             self.shared.keep_limit();
-            self.check_limit(&look)?;
+            self.check_limit()?;
         }
         if matches!(self.phase, Phase::Unready | Phase::Revision { .. }) && !self.started(&look)? {
             return Ok(Batch::empty(self.position));
@@ -351,12 +381,11 @@ impl Subscription {
             self.pass_floor(revision);
             self.position.revision = self.position.revision.max(revision);
         }
-        if let Some(interval) = self.bookmarks
-            && self.position != self.bookmarked.0
+        if let Some(bookmarks) = &mut self.bookmarks
             && self.floor.is_none()
-            && self.bookmarked.1.elapsed() >= interval
+            && bookmarks.is_due(self.position)
         {
-            self.bookmarked = (self.position, Instant::now());
+            (bookmarks.shown, bookmarks.at) = (self.position, Instant::now());
             let event = Event::mark(Kind::Bookmark, self.position.revision, 0);
             return Ok(Batch::own(Own { events: vec![event], ..Own::default() }, false, self.position));
         }
@@ -368,23 +397,17 @@ impl Subscription {
 
     /// Whether it was ended because it was too far behind.
     #[cold]
-    fn check_limit(&mut self, look: &Look) -> Step<()> {
+    fn check_limit(&self) -> Step<()> {
         let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
-        let (oldest, current) = self.inner.window();
+        let (oldest, current) = self.shared.inner.window();
         let from = self.position.revision + 1;
-        let _ = look;
         Err(Error::new(
             Code::Lagged,
             format!(
-                "subscription: closed, it was {} events and {} ms behind and may be at most {} events and {} behind. Read faster, raise the limit, or subscribe again.",
+                "subscription: closed, it was {} events and {} ms behind, more than its limit ({}). Read faster, raise the limit, or subscribe again.",
                 lag.events,
                 lag.age.as_millis(),
-                self.options.max_lag_events,
-                if self.options.max_lag_age == Duration::MAX {
-                    "any time".to_string()
-                } else {
-                    format!("{} ms", self.options.max_lag_age.as_millis())
-                }
+                self.shared.limits()
             ),
         )
         .with_lost(from, current.revision.max(from))
@@ -395,10 +418,10 @@ impl Subscription {
     }
 
     fn check_floor(&self, floor: &Floor) -> Result<()> {
-        let served = |ticket: u64| self.inner.served.load(Acquire) >= ticket;
+        let served = |ticket: u64| self.shared.inner.served.load(Acquire) >= ticket;
         if floor.ticket.is_some_and(served) {
-            let newest = lock(&self.inner.info).consistent_revision;
-            if floor.revision > newest && floor.revision > self.inner.position().revision {
+            let newest = lock(&self.shared.inner.info).consistent_revision;
+            if floor.revision > newest && floor.revision > self.shared.inner.position().revision {
                 return Err(say::future("subscribe after", floor.revision, newest));
             }
         }
@@ -407,7 +430,7 @@ impl Subscription {
 
     /// The cursor's place has left: what was lost, and where the log goes on.
     fn loss(&self) -> Loss {
-        let inner = &self.inner;
+        let inner = &self.shared.inner;
         loop {
             let pin = reclaim::pin();
             let (current, head) = inner.now(&pin);
@@ -435,7 +458,7 @@ impl Subscription {
 
     /// What comes of a loss: an error to tell, or nothing (then the poll goes on).
     fn lose(&mut self, loss: Loss) -> Option<Error> {
-        self.inner.gauges.lagged.fetch_add(1, Relaxed);
+        self.shared.inner.gauges.lagged.fetch_add(1, Relaxed);
         self.reader.lagged += 1;
         self.segment = None;
         self.reader.forget_links();
@@ -445,6 +468,11 @@ impl Subscription {
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
                 self.floor = None;
+                if self.stop_on_resync && loss.before.epoch != self.position.epoch {
+                    // The bracket was lost, too.
+                    let resynced = live::resynced(loss.current, "while events were lost", self.position);
+                    self.failure = Some(Box::new(Halt::Over(resynced)));
+                }
                 self.cursor = loss.seq;
                 self.position = loss.before;
             }
@@ -512,13 +540,13 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         self.unpark();
         self.shared.end.store(0, Release);
-        self.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
-        self.reader.leave(&self.inner);
+        self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
+        self.reader.leave(&self.shared.inner);
     }
 }
 
 impl std::fmt::Debug for Subscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscription").field("start", &self.options.start).field("position", &self.position).finish()
+        f.debug_struct("Subscription").field("phase", &self.phase).field("position", &self.position).finish()
     }
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::shared::Shared;
-use super::{Phase, Start, Subscription};
+use super::{Bookmarks, Phase, Start, Subscription};
 use crate::cache::{Cache, Inner};
 use crate::error::{Result, say};
 use crate::event::{Kind, Position};
@@ -53,6 +53,12 @@ pub(crate) struct Options {
     pub(crate) start_timeout: Duration,
     pub(crate) max_lag_events: u64,
     pub(crate) max_lag_age: Duration,
+}
+
+impl Options {
+    pub(crate) fn is_limited(&self) -> bool {
+        self.max_lag_events != u64::MAX || self.max_lag_age != Duration::MAX
+    }
 }
 
 /// Options of a subscription; see [`Cache::subscribe`].
@@ -220,21 +226,25 @@ impl SubscribeBuilder {
             return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
         }
         let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
-        let limited = self.options.max_lag_events != u64::MAX || self.options.max_lag_age != Duration::MAX;
+        let wakes = if self.on_lag.remembers() { matcher.unmasked() } else { None };
+        let limited = self.options.is_limited();
         let shared = Arc::new(Shared::new(inner.clone(), &self.options));
         let mut subscription = Subscription {
             plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
+            wakes: wakes.map_or_else(|| matcher.clone(), Arc::new),
             matcher,
             shared,
             phase: Phase::Unready,
-            options: Box::new(self.options),
+            options: Some(Box::new(self.options)),
             cursor: inner.ring.first_seq(),
             segment: None,
             floor: None,
             position: Position::default(),
             told: 0,
-            bookmarks: self.bookmarks.then_some(self.bookmark_interval),
-            bookmarked: (Position::default(), Instant::now()),
+            bookmarks: self.bookmarks.then(|| {
+                let interval = self.bookmark_interval;
+                Box::new(Bookmarks { interval, shown: Position::default(), at: Instant::now() })
+            }),
             whole_revisions: self.whole_revisions,
             stop_on_resync: self.stop_on_resync,
             on_lag: self.on_lag,
@@ -244,7 +254,6 @@ impl SubscribeBuilder {
             parker: None,
             ticket: None,
             set: None,
-            inner: inner.clone(),
         };
         // Before anything can fail: the drop takes it back.
         inner.gauges.subscriptions.fetch_add(1, Relaxed);

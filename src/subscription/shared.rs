@@ -46,8 +46,13 @@ pub(crate) struct Shared {
     /// The position as of its last poll, packed as the progress word is.
     pub(super) position: AtomicU64,
     state: Mutex<Seen>,
-    max_lag_events: u64,
-    max_lag_age: Duration,
+    limits: Option<Box<Limits>>,
+}
+
+/// How far behind it may be.
+struct Limits {
+    events: u64,
+    age: Duration,
 }
 
 struct Seen {
@@ -67,9 +72,24 @@ impl Shared {
             cursor: AtomicU64::new(0),
             position: AtomicU64::new(0),
             state: Mutex::new(Seen { caught_up: Instant::now(), ticket: NO_TICKET, too_slow: None }),
-            max_lag_events: options.max_lag_events,
-            max_lag_age: options.max_lag_age,
+            limits: options.is_limited().then(|| {
+                let Options { max_lag_events: events, max_lag_age: age, .. } = *options;
+                Box::new(Limits { events, age })
+            }),
         }
+    }
+
+    /// Whether so many slots of the log may be too many.
+    pub(super) fn is_beyond(&self, slots: u64) -> bool {
+        self.limits.as_ref().is_some_and(|limits| slots > limits.events)
+    }
+
+    /// The limits, for a message.
+    pub(super) fn limits(&self) -> String {
+        let Some(limits) = &self.limits else { return "none".into() };
+        let events = (limits.events != u64::MAX).then(|| format!("{} events", limits.events));
+        let age = (limits.age != Duration::MAX).then(|| format!("{} ms", limits.age.as_millis()));
+        events.into_iter().chain(age).collect::<Vec<_>>().join(", ")
     }
 
     pub(super) fn close(&self) {
@@ -125,7 +145,7 @@ impl Shared {
             return false;
         }
         let lag = self.lag();
-        if lag.events <= self.max_lag_events && lag.age <= self.max_lag_age {
+        if self.limits.as_ref().is_none_or(|limits| lag.events <= limits.events && lag.age <= limits.age) {
             return true;
         }
         lock(&self.state).too_slow = Some(Box::new(lag));

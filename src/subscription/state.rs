@@ -142,7 +142,7 @@ impl Subscription {
         let mut shown = Shown::default();
         let matcher = self.matcher.clone();
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let walked = walk(&self.inner, head, &range, &mut None, |slot, live| {
+        let walked = walk(&self.shared.inner, head, &range, &mut None, |slot, live| {
             if live.is_some_and(|kv| matcher.holds(kv)) {
                 shown.add(slot.shared_key());
             }
@@ -157,12 +157,10 @@ impl Subscription {
     pub(super) fn note(&mut self, kind: Kind, event: &Event) {
         let Some(shown) = &mut self.shown else { return };
         match kind {
-            Kind::Added | Kind::Modified => {
-                if !shown.has(event.key()) {
-                    let pin = reclaim::pin();
-                    let slot = self.inner.root.load(&pin).get(event.key());
-                    shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
-                }
+            Kind::Added | Kind::Modified if !shown.has(event.key()) => {
+                let pin = reclaim::pin();
+                let slot = self.shared.inner.root.load(&pin).get(event.key());
+                shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
             }
             Kind::Deleted => shown.remove(event.key()),
             _ => {}
@@ -184,7 +182,7 @@ impl Subscription {
                 Ok(true)
             } else {
                 let range = matcher.range().cloned().unwrap_or_else(Range::all);
-                walk(&self.inner, self.cursor, &range, &mut from, |slot, live| {
+                walk(&self.shared.inner, self.cursor, &range, &mut from, |slot, live| {
                     if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
                         if let Some(shown) = shown {
                             shown.add(slot.shared_key());
@@ -209,7 +207,7 @@ impl Subscription {
                     if let Some(shown) = shown {
                         own.versions.iter().for_each(|kv| shown.remove(kv.key()));
                     }
-                    let (oldest, current) = self.inner.window();
+                    let (oldest, current) = self.shared.inner.window();
                     return Err(Halt::Lost(Loss {
                         from: 1,
                         to: current.revision,
@@ -251,7 +249,7 @@ impl Subscription {
         let most = if self.whole_revisions { usize::MAX } else { max };
         let mut catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Behind(mut catch) => {
-                let (at, head) = self.inner.now(&reclaim::pin());
+                let (at, head) = self.shared.inner.now(&reclaim::pin());
                 (catch.at, catch.head) = (at, head);
                 if self.stop_on_resync && at.epoch != self.position.epoch && self.position.epoch != 0 {
                     return Err(resynced(at.revision, "while events were lost", self.position).into());
@@ -288,13 +286,13 @@ impl Subscription {
                         own.events.push(self.bracket(&catch, End::End));
                     }
                     if !catch.initial {
-                        return Ok(self.caught(catch, own));
+                        return Ok(self.caught(&catch, own));
                     }
                     catch.stage = Stage::Mark;
                 }
                 Stage::Mark => {
                     own.events.push(Event::mark(Kind::Bookmark, catch.at.revision, flags::INITIAL_STATE_END));
-                    return Ok(self.caught(catch, own));
+                    return Ok(self.caught(&catch, own));
                 }
             }
             if lost {
@@ -309,7 +307,7 @@ impl Subscription {
         Ok(Batch::own(own, true, self.position))
     }
 
-    fn caught(&mut self, catch: Box<CatchUp>, own: Own) -> Batch {
+    fn caught(&mut self, catch: &CatchUp, own: Own) -> Batch {
         self.live(catch.head, catch.at);
         self.told = 0;
         Batch::own(own, false, self.position)
@@ -326,8 +324,8 @@ impl Subscription {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let pin = reclaim::pin();
-        let root = self.inner.root.load(&pin);
-        let oldest = self.inner.ring.oldest_seq();
+        let root = self.shared.inner.root.load(&pin);
+        let oldest = self.shared.inner.ring.oldest_seq();
         if oldest > catch.head {
             return Err(());
         }
@@ -360,13 +358,13 @@ impl Subscription {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let ring = &self.inner.ring;
+        let ring = &self.shared.inner.ring;
         let mut from = catch.next.take();
         let (head, to) = (catch.head, catch.at.revision);
         let state = &*catch;
         // Where the walk has come to, for the case that it is overtaken.
         let mut done: Option<Vec<u8>> = from.clone();
-        let walked = walk(&self.inner, head, &range, &mut from, |slot, live| {
+        let walked = walk(&self.shared.inner, head, &range, &mut from, |slot, live| {
             if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
                 let was = shown.has(slot.key());
                 let since = state.head_of(slot.key());

@@ -51,11 +51,11 @@ impl Subscription {
         if self.peek_events(&look)? {
             return Ok(true);
         }
-        if let Some(interval) = self.bookmarks {
+        if self.bookmarks.is_some() {
             let progress = progress_of(look.progress, self.position.epoch);
             self.pass_floor(progress);
-            let moved = progress > self.bookmarked.0.revision || self.position != self.bookmarked.0;
-            if moved && self.floor.is_none() && self.bookmarked.1.elapsed() >= interval {
+            let position = Position { revision: self.position.revision.max(progress), ..self.position };
+            if self.floor.is_none() && self.bookmarks.as_ref().is_some_and(|bookmarks| bookmarks.is_due(position)) {
                 return Ok(true);
             }
         }
@@ -72,7 +72,7 @@ impl Subscription {
                     }
                     continue;
                 }
-                if self.inner.ring.newest_mark() < self.cursor {
+                if self.shared.inner.ring.newest_mark() < self.cursor {
                     self.collect(&bucket, look)?;
                     continue;
                 }
@@ -101,23 +101,23 @@ impl Subscription {
         self.segment = None;
         let mut deadline = None;
         let mut bookmark: Option<(Instant, Position)> = None;
-        let want = match (&self.phase, self.options.start) {
+        let want = match (&self.phase, self.start()) {
             (Phase::Unready, _) => Want::Ready,
-            (Phase::Revision { until }, Start::StateAtLeast(revision)) => {
+            (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
                 deadline = *until;
                 Want::Revision(revision)
             }
             _ => {
                 if let Some(ticket) = self.floor.as_ref().and_then(|floor| floor.ticket())
-                    && self.inner.served.load(Acquire) < ticket
+                    && self.shared.inner.served.load(Acquire) < ticket
                 {
                     // Not an event yet: the answer of the source, or whatever comes first.
                     deadline = Instant::now().checked_add(Duration::from_millis(20));
                 }
-                if let Some(interval) = self.bookmarks {
-                    bookmark = self.bookmarked.1.checked_add(interval).map(|at| (at, self.bookmarked.0));
+                if let Some(bookmarks) = &self.bookmarks {
+                    bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.shown));
                 }
-                let (matcher, cursor) = (self.matcher.clone(), self.cursor);
+                let (matcher, cursor) = (self.wakes.clone(), self.cursor);
                 match self.chain() {
                     Some(bucket) => Want::Chain { matcher, cursor, bucket },
                     None => Want::Event { matcher, cursor, request: self.reader.request() },
@@ -125,20 +125,20 @@ impl Subscription {
             }
         };
         if !matches!(want, Want::Event { .. } | Want::Chain { .. }) {
-            self.inner.wake_source();
+            self.shared.inner.wake_source();
         }
-        let inner = &self.inner;
+        let inner = self.inner();
         let ticket = inner.hub.register(&**inner, want, waker, deadline, bookmark)?;
         self.shared.set_ticket(Some(ticket.id()));
-        self.ticket = Some(ticket);
         if deadline.is_some() || bookmark.is_some() {
             // The notifier keeps the time.
             inner.hub.notify(inner);
         }
+        self.ticket = Some(ticket);
         fence(SeqCst);
         // Partner: `Shared::close` stores the end, fence, looks at the ticket.
         if self.shared.end.load(Acquire) != OPEN {
-            let told = self.ticket.as_ref().map_or(Told::No, |ticket| self.inner.hub.silence(ticket));
+            let told = self.ticket.as_ref().map_or(Told::No, |ticket| self.shared.inner.hub.silence(ticket));
             self.unpark();
             return Err(told);
         }
@@ -149,7 +149,7 @@ impl Subscription {
     pub(super) fn unpark(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         self.shared.set_ticket(None);
-        if let Some(to) = self.inner.hub.unregister(&ticket) {
+        if let Some(to) = self.shared.inner.hub.unregister(&ticket) {
             self.cursor = self.cursor.max(to);
         }
     }

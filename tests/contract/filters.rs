@@ -112,8 +112,8 @@ fn selectors_choose_for_subscriptions_and_for_reads() {
         (Filter::any(), &["/1", "/2", "/3", "/4", "/5"]),
         (Filter::none(), &[]),
         (Filter::none().and(labels("app=web")), &[]),
-        (Filter::any().predicate(|kv| kv.key() > b"/3"), &["/4", "/5"]),
-        (labels("app").predicate(|kv| kv.key() > b"/1"), &["/2", "/3", "/4"]),
+        (Filter::any().predicate(|kv| kv.key() > &b"/3"[..]), &["/4", "/5"]),
+        (labels("app").predicate(|kv| kv.key() > &b"/1"[..]), &["/2", "/3", "/4"]),
     ];
     for (filter, must) in rows {
         let mut state = cache.subscribe(Start::State).filter(filter.clone()).open().unwrap();

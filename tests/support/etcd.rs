@@ -205,6 +205,45 @@ impl Etcd {
         let _ = std::fs::remove_dir_all(self.directory.join("data"));
     }
 
+    fn tool(&self, name: &str, arguments: &[&str]) {
+        let mut command = Command::new(binaries().join(name));
+        for (name, _) in std::env::vars_os() {
+            // The tools take their options from the environment, too.
+            let name = name.to_string_lossy();
+            if name.starts_with("ETCD_") || name.starts_with("ETCDCTL_") {
+                command.env_remove(&*name);
+            }
+        }
+        let output = command.args(arguments).stdin(Stdio::null()).output().expect("the tool runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name} {arguments:?}: {}\n{said}", output.status);
+    }
+
+    /// Saves a backup; it goes with the server.
+    pub(crate) fn back_up(&self) -> PathBuf {
+        let file = self.directory.join("backup");
+        let _ = std::fs::remove_file(&file);
+        self.tool("etcdctl", &["--endpoints", &self.url(), "snapshot", "save", &file.to_string_lossy()]);
+        file
+    }
+
+    /// Replaces the data of a server that does not run by a backup. Its revisions may be raised by
+    /// `bump`: then all of them are compacted, as etcd's manual wants it.
+    pub(crate) fn restore(&mut self, backup: &Path, bump: Option<u64>) {
+        self.wipe();
+        let peer = format!("http://127.0.0.1:{}", self.ports[1].number);
+        let data = self.directory.join("data");
+        let cluster = format!("s1={peer}");
+        let bump = bump.map(|bump| bump.to_string());
+        let (backup, data) = (backup.to_string_lossy(), data.to_string_lossy());
+        let mut arguments = vec!["snapshot", "restore", &backup, "--data-dir", &data, "--name", "s1"];
+        arguments.extend(["--initial-cluster", &cluster, "--initial-advertise-peer-urls", &peer]);
+        if let Some(bump) = &bump {
+            arguments.extend(["--bump-revision", bump, "--mark-compacted"]);
+        }
+        self.tool("etcdutl", &arguments);
+    }
+
     fn signal(&self, signal: i32) {
         let pid = self.child.as_ref().expect("etcd runs").id();
         // SAFETY: a signal to a child of ours that was not waited for.

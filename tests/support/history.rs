@@ -4,7 +4,7 @@ use super::etcd::Ctl;
 use super::{BOUND, wait_for};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use watchcore::{Cache, Closer, Kind, Phase, Read, Resync, Start};
+use watchcore::{Cache, Closer, Error, Kind, Phase, Read, Resync, Start, Subscription};
 
 /// One event as a consumer saw it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -14,8 +14,12 @@ pub(crate) struct Seen {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) prev: Option<Vec<u8>>,
+    /// create_revision, mod_revision and version of the value shown; of a deletion, the last value's.
+    pub(crate) numbers: [u64; 3],
     pub(crate) lease: i64,
     pub(crate) synthetic: bool,
+    /// Whether it ends the initial state.
+    pub(crate) ends_state: bool,
     pub(crate) resync: Option<Resync>,
 }
 
@@ -28,18 +32,31 @@ impl Seen {
 /// A consumer in a thread of its own that writes down everything.
 pub(crate) struct Recorder {
     seen: Arc<Mutex<Vec<Seen>>>,
+    error: Arc<Mutex<Option<Error>>>,
     closer: Closer,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Recorder {
     pub(crate) fn start(cache: &Cache, start: Start) -> Recorder {
-        let mut subscription = cache.subscribe(start).open().expect("a subscription");
+        Recorder::of(cache.subscribe(start).open().expect("a subscription"))
+    }
+
+    pub(crate) fn of(mut subscription: Subscription) -> Recorder {
         let closer = subscription.closer();
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let of_thread = seen.clone();
+        let error = Arc::new(Mutex::new(None));
+        let (of_thread, its_error) = (seen.clone(), error.clone());
         let thread = std::thread::spawn(move || {
-            while let Ok(Some(batch)) = subscription.next() {
+            loop {
+                let batch = match subscription.next() {
+                    Ok(Some(batch)) => batch,
+                    Ok(None) => break,
+                    Err(error) => {
+                        *its_error.lock().unwrap() = Some(error);
+                        break;
+                    }
+                };
                 let mut seen = of_thread.lock().unwrap();
                 seen.extend(batch.events().iter().map(|event| Seen {
                     kind: event.kind(),
@@ -47,18 +64,27 @@ impl Recorder {
                     key: event.key().to_vec(),
                     value: event.value().map(<[u8]>::to_vec),
                     prev: event.prev_value().map(<[u8]>::to_vec),
+                    numbers: [event.create_revision(), event.mod_revision(), event.version()],
                     lease: event.lease(),
                     synthetic: event.is_synthetic(),
+                    ends_state: event.ends_initial_state(),
                     resync: event.resync(),
                 }));
             }
         });
-        Recorder { seen, closer, thread: Some(thread) }
+        Recorder { seen, error, closer, thread: Some(thread) }
     }
 
     /// Everything so far.
     pub(crate) fn all(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
+    }
+
+    /// The error that ended it, once there is one.
+    #[track_caller]
+    pub(crate) fn error(&self) -> Error {
+        wait_for("the end of a subscription", || self.error.lock().unwrap().is_some());
+        self.error.lock().unwrap().clone().expect("an error")
     }
 
     /// Everything but bookmarks, once something for which `last` holds was seen.

@@ -1,4 +1,4 @@
-//! A TCP proxy that can cut, refuse, stall and forge what passes.
+//! A TCP proxy that can cut, refuse, stall, forge, hold and swallow what passes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,6 +9,8 @@ use std::thread;
 #[derive(Default)]
 struct State {
     stalled: bool,
+    /// Answers wait.
+    holds: bool,
     connections: Vec<TcpStream>,
 }
 
@@ -20,6 +22,11 @@ struct Shared {
     forge: Option<(Vec<u8>, Vec<u8>)>,
     /// How often it may still forge.
     forgeries: AtomicU64,
+    /// Messages of the server with these bytes in them do not pass, and are counted.
+    swallow: Option<Vec<u8>>,
+    swallows: AtomicBool,
+    swallowed: AtomicU64,
+    held: AtomicU64,
     /// How many bytes the server may still say before the connections stall.
     stalls_after: AtomicU64,
     state: Mutex<State>,
@@ -34,22 +41,28 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     pub(crate) fn to(to: SocketAddr) -> Proxy {
-        Proxy::new(to, None, 0)
+        Proxy::new(to, None, 0, None)
     }
 
     /// Replaces `from` by `by` (of the same length) in what the server says.
     pub(crate) fn forging(to: SocketAddr, from: &str, by: &str) -> Proxy {
         assert_eq!(from.len(), by.len());
-        Proxy::new(to, Some((from.into(), by.into())), u64::MAX)
+        Proxy::new(to, Some((from.into(), by.into())), u64::MAX, None)
     }
 
     /// The same, but only where `from` comes first.
     pub(crate) fn forging_once(to: SocketAddr, from: &[u8], by: &[u8]) -> Proxy {
         assert_eq!(from.len(), by.len());
-        Proxy::new(to, Some((from.into(), by.into())), 1)
+        Proxy::new(to, Some((from.into(), by.into())), 1, None)
     }
 
-    fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>, forgeries: u64) -> Proxy {
+    /// Once it is told to, swallows messages of the server that contain `part`: a client that watches
+    /// sees a stream that is whole, with events missing from it.
+    pub(crate) fn swallowing(to: SocketAddr, part: &str) -> Proxy {
+        Proxy::new(to, None, 0, Some(part.into()))
+    }
+
+    fn new(to: SocketAddr, forge: Option<(Vec<u8>, Vec<u8>)>, forgeries: u64, swallow: Option<Vec<u8>>) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("bound");
         let shared = Arc::new(Shared {
@@ -59,6 +72,10 @@ impl Proxy {
             accepted: AtomicU64::new(0),
             forge,
             forgeries: AtomicU64::new(forgeries),
+            swallow,
+            swallows: AtomicBool::new(false),
+            swallowed: AtomicU64::new(0),
+            held: AtomicU64::new(0),
             stalls_after: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -101,6 +118,27 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
+    pub(crate) fn swallow(&self, swallows: bool) {
+        self.shared.swallows.store(swallows, Ordering::SeqCst);
+    }
+
+    /// Messages of the server come as far as to here: what they answer has happened, and nobody knows
+    /// it. Only for a proxy that swallows.
+    pub(crate) fn hold(&self, holds: bool) {
+        self.shared.state.lock().unwrap().holds = holds;
+        self.shared.changed.notify_all();
+    }
+
+    /// How many messages were held so far.
+    pub(crate) fn held(&self) -> u64 {
+        self.shared.held.load(Ordering::SeqCst)
+    }
+
+    /// How many messages were swallowed so far.
+    pub(crate) fn swallowed(&self) -> u64 {
+        self.shared.swallowed.load(Ordering::SeqCst)
+    }
+
     /// Stalls when the server has said so many more bytes.
     pub(crate) fn stall_after(&self, bytes: u64) {
         self.shared.stalls_after.store(bytes, Ordering::SeqCst);
@@ -116,6 +154,7 @@ impl Drop for Proxy {
         self.shared.over.store(true, Ordering::SeqCst);
         self.refuse();
         self.stall(false);
+        self.hold(false);
         // The listener looks up.
         let _ = TcpStream::connect(self.address);
     }
@@ -127,6 +166,44 @@ impl Shared {
         let spend = |left: u64| (left < u64::MAX).then(|| left.checked_sub(bytes).unwrap_or(u64::MAX));
         let before = self.stalls_after.fetch_update(Ordering::SeqCst, Ordering::SeqCst, spend);
         before.is_ok_and(|before| before < bytes)
+    }
+}
+
+/// The length of an HTTP/2 frame's header: 24 bits of length, type, flags, 32 bits of stream.
+const FRAME_HEADER: usize = 9;
+
+impl Shared {
+    /// Takes the whole frames from the front of `held`, and gives those that pass.
+    fn sieve(&self, held: &mut Vec<u8>, part: &[u8]) -> Vec<u8> {
+        let mut passing = Vec::new();
+        while held.len() >= FRAME_HEADER {
+            let length = FRAME_HEADER + u32::from_be_bytes([0, held[0], held[1], held[2]]) as usize;
+            if held.len() < length {
+                break;
+            }
+            let frame: Vec<u8> = held.drain(..length).collect();
+            let (header, message) = frame.split_at(FRAME_HEADER);
+            // Data, not the last of its stream, and one gRPC message: 1 byte, 32 bits of length, the rest.
+            let alone = header[3] == 0
+                && header[4] == 0
+                && message.len() >= 5
+                && u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize == message.len() - 5;
+            let mut state = self.state.lock().unwrap();
+            if alone && state.holds {
+                self.held.fetch_add(1, Ordering::SeqCst);
+                while state.holds {
+                    state = self.changed.wait(state).unwrap();
+                }
+            }
+            drop(state);
+            let meant = || message.windows(part.len()).any(|window| window == part);
+            if alone && self.swallows.load(Ordering::SeqCst) && meant() {
+                self.swallowed.fetch_add(1, Ordering::SeqCst);
+            } else {
+                passing.extend(frame);
+            }
+        }
+        passing
     }
 }
 
@@ -168,6 +245,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 
 fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bool) {
     let mut buffer = vec![0; 64 << 10];
+    let mut held = Vec::new();
     while let Ok(count @ 1..) = from.read(&mut buffer) {
         let mut state = shared.state.lock().unwrap();
         while state.stalled {
@@ -182,7 +260,14 @@ fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bo
                 bytes[at..at + new.len()].copy_from_slice(new);
             }
         }
-        if to.write_all(bytes).is_err() {
+        let written = match shared.swallow.as_ref().filter(|_| from_server) {
+            Some(part) => {
+                held.extend_from_slice(bytes);
+                to.write_all(&shared.sieve(&mut held, part))
+            }
+            None => to.write_all(bytes),
+        };
+        if written.is_err() {
             break;
         }
         if from_server && shared.spend(count as u64) {

@@ -1,0 +1,299 @@
+/* The feeder: with no server behind the endpoint always, against a server below scripts/with-etcd.sh. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static watchcore_error error;
+
+/* A port of this machine on which nobody listens: bound, never listened on. */
+static int closed_port(char *endpoint, size_t capacity)
+{
+    struct sockaddr_in address;
+    socklen_t length = sizeof(address);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    memset(&address, 0, sizeof(address));
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0 ||
+        getsockname(fd, (struct sockaddr *)&address, &length) != 0) {
+        perror("socket");
+        exit(2);
+    }
+    snprintf(endpoint, capacity, "http://127.0.0.1:%d", (int)ntohs(address.sin_port));
+    return fd;
+}
+
+/* Without the feature etcd there is none; everything else here needs it. */
+static int supported(void)
+{
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_feeder *feeder = NULL;
+    int32_t code;
+    options.endpoints = text("http://127.0.0.1:1");
+    code = watchcore_feeder_start(cache, &options, &feeder, &error);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+    return code != WATCHCORE_UNSUPPORTED;
+}
+
+static void test_bad_options(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_feeder *feeder = NULL;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, NULL, &feeder, &error));
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.endpoints = text(" , ");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.endpoints = text("http://127.0.0.1:1");
+    options.password = text("secret");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(strstr(error.message, "secret") == NULL);
+    options.password = text(NULL);
+    options.key_pem = text("PEM");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.key_pem = text(NULL);
+    options.dial_timeout_ms = -5;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.dial_timeout_ms = 0;
+    options.no_progress_requests = 2;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.no_progress_requests = 0;
+    /* A refused start gives the writer back. */
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(feeder == NULL);
+    watchcore_writer_free(writer);
+    /* A subscription of the cache that was ready, and empty, would miss the listing. */
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(feeder == NULL && strstr(error.message, "expect_load") != NULL);
+    watchcore_subscription_free(subscription);
+    CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error)); /* it is as it was */
+    watchcore_cache_free(cache);
+}
+
+static int log_calls;
+
+static void count_messages(void *context, uint32_t level, const char *message, size_t length)
+{
+    if (level <= WATCHCORE_LOG_DEBUG && message != NULL && length > 0) {
+        __atomic_fetch_add((int *)context, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static void test_server_out_of_reach(void)
+{
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_feeder *feeder = NULL;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
+    watchcore_writer *writer = NULL;
+    char endpoint[64], message[1024];
+    size_t length = 0;
+    int fd = closed_port(endpoint, sizeof(endpoint));
+    CHECK_OK(watchcore_log_set(count_messages, &log_calls, WATCHCORE_LOG_DEBUG, &error));
+    options.endpoints = text(endpoint);
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_cache_writer(cache, &writer, &error));
+    do {
+        CHECK_OK(watchcore_cache_status(cache, &status, &error));
+        sched_yield();
+    } while (status.last_error == 0);
+    CHECK(status.last_error == WATCHCORE_UNAVAILABLE && status.state == WATCHCORE_STATE_NOT_READY);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_LAST_ERROR, message, sizeof(message), &length, &error));
+    CHECK(length > 0 && strstr(message, endpoint) != NULL);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_ENDPOINT, message, sizeof(message), &length, &error));
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_SERVER_VERSION, message, sizeof(message), &length, &error));
+    CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_cache_wait_ready(cache, 1, &error));
+    CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
+    CHECK(counters.failures > 0 && counters.connects == 0 && counters.events == 0);
+    CHECK_OK(watchcore_feeder_request_resync(feeder, &error));
+    CHECK_OK(watchcore_feeder_stop(feeder, &error));
+    CHECK_OK(watchcore_feeder_stop(feeder, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_ready(cache, -1, &error));
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+    CHECK_OK(watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, &error));
+    CHECK(__atomic_load_n(&log_calls, __ATOMIC_RELAXED) > 0);
+    close(fd);
+}
+
+/* etcdctl, with the endpoint and up to three words. */
+static void etcdctl(const char *verb, const char *key, const char *value)
+{
+    const char *arguments[7];
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        arguments[0] = getenv("WATCHCORE_TEST_ETCDCTL");
+        arguments[1] = "--endpoints";
+        arguments[2] = getenv("WATCHCORE_TEST_ENDPOINT");
+        arguments[3] = verb;
+        arguments[4] = key;
+        arguments[5] = value;
+        arguments[6] = NULL;
+        if (freopen("/dev/null", "w", stdout) != NULL) {
+            execv(arguments[0], (char *const *)(uintptr_t)arguments);
+        }
+        _exit(127);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* The next event, waited for; its batch is the caller's. */
+static const watchcore_event *next_event(watchcore_subscription *subscription, watchcore_batch *batch)
+{
+    watchcore_batch_release(batch);
+    CHECK_OK(watchcore_subscription_wait(subscription, 60000, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 1, batch, &error));
+    CHECK(batch->count == 1);
+    return check_broken ? NULL : watchcore_batch_event(batch, 0);
+}
+
+static void test_against_a_server(void)
+{
+    watchcore_cache_options cache_options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_feeder *feeder = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    uint64_t revision = 0, reached = 0, first;
+    char prefix[64], key[80], buffer[256];
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    etcdctl("put", key, "1");
+
+    cache_options.prefix = text(prefix);
+    cache_options.expect_load = 1; /* so that the subscription waits for the listing */
+    CHECK_OK(watchcore_cache_new(&cache_options, &cache, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
+    options.page_size = 100;
+    options.too_far_behind = 1000;
+    options.progress_interval_ms = 500;
+    options.dial_timeout_ms = 5000;
+    options.request_timeout_ms = 5000;
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK_OK(watchcore_cache_wait_ready(cache, 60000, &error));
+
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), key));
+    CHECK(event != NULL && (event->flags & WATCHCORE_INITIAL_STATE) != 0 && same(watchcore_event_value(event), "1"));
+    first = event != NULL ? event->revision : 0;
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK && (event->flags & WATCHCORE_INITIAL_STATE_END) != 0);
+
+    etcdctl("put", key, "2");
+    etcdctl("del", key, NULL);
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_MODIFIED && event->revision > first);
+    CHECK(event != NULL && same(watchcore_event_value(event), "2") && same(watchcore_event_prev_value(event), "1"));
+    CHECK(event != NULL && event->kv->create_revision == first && event->kv->version == 2);
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_DELETED && same(watchcore_event_prev_value(event), "2"));
+    watchcore_batch_release(&batch);
+
+    CHECK_OK(watchcore_cache_consistent_revision(cache, 60000, &revision, &error));
+    CHECK(revision > first);
+    CHECK_OK(watchcore_cache_wait_until(cache, revision, 60000, &reached, NULL, &error));
+    CHECK(reached >= revision);
+    CHECK_OK(watchcore_cache_get(cache, key, strlen(key), NULL, &answer, &error));
+    CHECK(answer.found == 0 && answer.revision >= revision);
+    do { /* told now and then, not with each message */
+        CHECK_OK(watchcore_cache_status(cache, &status, &error));
+        sched_yield();
+    } while (status.source_revision < revision && !check_broken);
+    CHECK(status.state == WATCHCORE_STATE_READY);
+    CHECK(status.cluster_id != 0 && status.member_id != 0 && status.connects > 0 && status.resyncs == 0);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_SERVER_VERSION, buffer, sizeof(buffer), NULL, &error));
+    CHECK(buffer[0] == '3');
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_ENDPOINT, buffer, sizeof(buffer), NULL, &error));
+    CHECK(strcmp(buffer, getenv("WATCHCORE_TEST_ENDPOINT")) == 0);
+    CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
+    CHECK(counters.listings == 1 && counters.resyncs[0] == 0 && counters.events == 2 && counters.revisions == 2);
+    CHECK_OK(watchcore_feeder_request_resync(feeder, &error));
+    do {
+        CHECK_OK(watchcore_feeder_counters(feeder, &counters, &error));
+        sched_yield();
+    } while (counters.listings < 2 && !check_broken);
+
+    CHECK_OK(watchcore_feeder_stop(feeder, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_until(cache, UINT64_C(1) << 50, 60000, NULL, NULL, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+}
+
+/* etcd's own history from its beginning, beside a subscription that the feeder waits for. */
+static void test_history_from_a_revision(void)
+{
+    enum { WRITES = 5 };
+    watchcore_cache_options cache_options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_feeder *feeder = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    char prefix[64], key[80], value[16];
+    int i;
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/history/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    for (i = 0; i < WRITES; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        etcdctl("put", key, value);
+    }
+    cache_options.prefix = text(prefix);
+    cache_options.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&cache_options, &cache, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
+    options.start_revision = 1;
+    options.pace = (watchcore_subscription *)(void *)cache;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.pace = subscription;
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    event = next_event(subscription, &batch);
+    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK); /* nothing was there at revision 1 */
+    for (i = 0; i < WRITES && !check_broken; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        event = next_event(subscription, &batch);
+        CHECK(event != NULL && same(watchcore_event_value(event), value));
+    }
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+}
+
+int main(void)
+{
+    if (!supported()) {
+        printf("(built without etcd)\n");
+        return check_finish("feeder");
+    }
+    RUN(test_bad_options);
+    RUN(test_server_out_of_reach);
+    if (getenv("WATCHCORE_TEST_ENDPOINT") != NULL && getenv("WATCHCORE_TEST_ETCDCTL") != NULL) {
+        RUN(test_against_a_server);
+        RUN(test_history_from_a_revision);
+    } else {
+        printf("(no server: run it by scripts/with-etcd.sh)\n");
+    }
+    return check_finish("feeder");
+}

@@ -1,0 +1,101 @@
+/* A forked child has the memory but not the threads: every call answers UNSUPPORTED, every free does nothing, and
+   the parent's handles go on. */
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+
+static watchcore_error error;
+
+static void test_child_is_refused_and_parent_goes_on(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer), *other = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_wakeset *set = NULL, *second = NULL;
+    watchcore_page *page = NULL;
+    watchcore_waiter *waiter = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT, kept = WATCHCORE_BATCH_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_change one = put("/a", "1");
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    uint64_t revision = 0;
+    int wstatus = 0;
+    int ends[2] = {-1, -1};
+    char verdict = '?';
+    pid_t child;
+
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK_OK(watchcore_writer_apply(writer, 1, &one, 1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &kept, &error));
+    CHECK_OK(watchcore_cache_get(cache, "/a", 2, NULL, &answer, &error));
+    CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, &error));
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 99, &waiter, &error));
+
+    CHECK(pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+    fflush(stdout);
+    child = fork();
+    if (child == 0) {
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_subscription_close(subscription, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_writer_apply(writer, 2, &one, 1, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_cache_status(cache, &status, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_cache_wait_until(cache, 5, -1, NULL, NULL, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_cache_new(NULL, &other, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_wakeset_new(&second, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, &error));
+        CHECK(watchcore_page_count(page) == 0 && watchcore_snapshot_revision(snapshot) == 0);
+        CHECK(same(watchcore_event_key(watchcore_batch_event(&kept, 0)), "/a")); /* memory can be read */
+        watchcore_batch_release(&kept);
+        CHECK(kept.owner == NULL);
+        watchcore_key_value_release(answer.kv);
+        watchcore_waiter_free(waiter);
+        watchcore_page_free(page);
+        watchcore_snapshot_free(snapshot);
+        watchcore_subscription_free(subscription);
+        watchcore_wakeset_free(set);
+        watchcore_writer_free(writer);
+        watchcore_cache_free(cache);
+        fflush(stdout);
+        verdict = check_broken ? 'b' : 'g';
+        if (write(ends[1], &verdict, 1) != 1) {
+            perror("write");
+        }
+        kill(getpid(), SIGKILL); /* no look for leaks: the stacks of the parent's threads are gone here */
+    }
+    CHECK(child > 0 && waitpid(child, &wstatus, 0) == child);
+    CHECK(WIFSIGNALED(wstatus) && WTERMSIG(wstatus) == SIGKILL);
+    CHECK(read(ends[0], &verdict, 1) == 1 && verdict == 'g');
+    CHECK(close(ends[0]) == 0 && close(ends[1]) == 0);
+
+    CHECK_OK(watchcore_writer_apply(writer, 2, &one, 1, &error));
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 1);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_cache_wait_until(cache, 2, 0, &revision, NULL, &error));
+    CHECK(revision == 2 && watchcore_page_count(page) == 1);
+    CHECK(same(watchcore_event_value(watchcore_batch_event(&kept, 0)), "1"));
+    watchcore_batch_release(&kept);
+    watchcore_key_value_release(answer.kv);
+    watchcore_waiter_free(waiter);
+    watchcore_page_free(page);
+    watchcore_snapshot_free(snapshot);
+    watchcore_wakeset_free(set);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+int main(void)
+{
+    RUN(test_child_is_refused_and_parent_goes_on);
+    return check_finish("fork");
+}

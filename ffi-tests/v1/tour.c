@@ -1,0 +1,486 @@
+/* The whole surface once, as a program would use it. */
+#include "check.h"
+
+static watchcore_error error;
+
+static void test_versions_and_codes(void)
+{
+    CHECK(strcmp(watchcore_version(), WATCHCORE_VERSION) == 0);
+    CHECK(watchcore_abi_version() == 0);
+    CHECK(strcmp(watchcore_error_name(WATCHCORE_COMPACTED), "COMPACTED") == 0);
+    CHECK(strcmp(watchcore_error_name(12345), "UNKNOWN") == 0);
+    CHECK(strlen(watchcore_strerror(WATCHCORE_OK)) > 0 && strlen(watchcore_strerror(-1)) > 0);
+    CHECK(watchcore_error_is_retryable(WATCHCORE_TIMEOUT) == 1 && watchcore_error_is_retryable(WATCHCORE_CLOSED) == 0);
+    CHECK(watchcore_error_is_fatal(WATCHCORE_PANIC) == 1 && watchcore_error_is_fatal(WATCHCORE_TIMEOUT) == 0);
+    CHECK(watchcore_error_http_status(WATCHCORE_COMPACTED) == 410 && watchcore_error_http_status(777) == 500);
+}
+
+static void test_state_then_events(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    watchcore_change first[2], second[3];
+    uint64_t revision = 0, epoch = 0;
+
+    first[0] = put("/a", "1");
+    first[1] = put("/b", "");
+    CHECK_OK(watchcore_writer_apply(writer, 17, first, 2, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+
+    CHECK_OK(watchcore_subscription_wait(subscription, 0, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == 0);
+    event = watchcore_batch_event(&batch, 0);
+    CHECK(event != NULL && event->type == WATCHCORE_ADDED && (event->flags & WATCHCORE_INITIAL_STATE) != 0);
+    CHECK(event->revision == 17 && event->sequence == 0 && event->prev_kv == NULL);
+    CHECK(same(watchcore_event_key(event), "/a") && same(watchcore_event_value(event), "1"));
+    CHECK(event->kv->create_revision == 17 && event->kv->mod_revision == 17 && event->kv->version == 1);
+    CHECK(event->kv->lease == 0);
+    event = watchcore_batch_event(&batch, 1);
+    CHECK(same(watchcore_event_key(event), "/b") && same(watchcore_event_value(event), ""));
+    CHECK(event->kv->value != NULL && event->kv->value_length == 0); /* empty is not absent */
+    CHECK(watchcore_batch_event(&batch, batch.count) == NULL);
+    if (batch.count == 2) { /* the mark may come by itself */
+        watchcore_batch_release(&batch);
+        CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+        event = watchcore_batch_event(&batch, 0);
+    } else {
+        event = watchcore_batch_event(&batch, 2);
+    }
+    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK && event->kv == NULL && event->revision == 17);
+    CHECK(event != NULL && (event->flags & WATCHCORE_INITIAL_STATE_END) != 0);
+    CHECK(watchcore_event_key(event).data == NULL && watchcore_event_value(event).data == NULL);
+    watchcore_batch_release(&batch);
+    CHECK(batch.events == NULL && batch.count == 0 && batch.owner == NULL);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_position(subscription, &revision, &epoch, &error));
+    CHECK(revision == 17 && epoch != 0);
+
+    CHECK_OK(watchcore_subscription_poll(subscription, 64, &batch, &error));
+    CHECK(batch.count == 0);
+    watchcore_batch_release(&batch);
+
+    second[0] = put("/a", "2");
+    second[1] = del("/b");
+    second[2] = exact("/c", "x", 18, 18, 1);
+    second[2].lease = 77;
+    CHECK_OK(watchcore_writer_apply(writer, 18, second, 3, &error));
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 64, &batch, &error));
+    CHECK(batch.count == 3 && batch.position == 18 && batch.epoch == epoch);
+    event = watchcore_batch_event(&batch, 0);
+    CHECK(event->type == WATCHCORE_MODIFIED && event->revision == 18 && event->sequence != 0);
+    CHECK(same(watchcore_event_value(event), "2") && same(watchcore_event_prev_value(event), "1"));
+    CHECK(event->kv->version == 2 && event->kv->create_revision == 17);
+    event = watchcore_batch_event(&batch, 1);
+    CHECK(event->type == WATCHCORE_DELETED && event->kv != NULL && event->kv->value == NULL);
+    CHECK(same(watchcore_event_key(event), "/b") && watchcore_event_value(event).data == NULL);
+    CHECK(same(watchcore_event_prev_value(event), ""));
+    event = watchcore_batch_event(&batch, 2);
+    CHECK(event->type == WATCHCORE_ADDED && event->kv->lease == 77 && watchcore_event_prev_value(event).data == NULL);
+    watchcore_batch_release(&batch);
+
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_starts_and_filters(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_lag lag = WATCHCORE_LAG_INIT;
+    watchcore_change changes[4];
+    uint64_t revision = 0, at;
+
+    for (at = 1; at <= 3; at++) {
+        changes[0] = put("/a/foo", "1");
+        changes[1] = put("/a/foobar", "2");
+        changes[2] = put("/a/foo/x", "3");
+        changes[3] = put("/b", "4");
+        CHECK_OK(watchcore_writer_apply(writer, at * 10, changes, 4, &error));
+    }
+
+    options.start = WATCHCORE_START_AFTER;
+    options.revision = 10;
+    options.range = WATCHCORE_RANGE_PATH;
+    options.from = text("/a/foo");
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK_OK(watchcore_subscription_lag(subscription, &lag, &error));
+    CHECK(lag.events == 8 && lag.revisions == 20);
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 4 && batch.position == 30);
+    CHECK(watchcore_batch_event(&batch, 0)->type == WATCHCORE_MODIFIED);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+
+    options.range = WATCHCORE_RANGE_KEY;
+    options.from = text("/b");
+    options.raw_types = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 1, &batch, &error));
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_PUT);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+
+    options.range = WATCHCORE_RANGE_BETWEEN;
+    options.from = text("/a/foo/");
+    options.to = text("/a/foob");
+    options.raw_types = 0;
+    options.start = WATCHCORE_START_STATE_AT_LEAST;
+    options.revision = 30;
+    options.start_timeout_ms = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count >= 1 && same(watchcore_event_key(watchcore_batch_event(&batch, 0)), "/a/foo/x"));
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+
+    memset(&options, 0, sizeof(options));
+    options.size = (uint32_t)sizeof(options);
+    options.start = WATCHCORE_START_NOW;
+    options.range = WATCHCORE_RANGE_PREFIX;
+    options.from = text("/a/");
+    options.types = WATCHCORE_MASK(WATCHCORE_DELETED);
+    options.bookmarks = 1;
+    options.bookmark_interval_ms = 1;
+    options.whole_revisions = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    changes[0] = del("/a/foo");
+    changes[1] = put("/a/foobar", "5");
+    CHECK_OK(watchcore_writer_apply(writer, 40, changes, 2, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_DELETED);
+    watchcore_batch_release(&batch);
+    /* A bookmark for a revision in which nothing matches. */
+    CHECK_OK(watchcore_writer_progress(writer, 50, &error));
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_BOOKMARK);
+    CHECK(watchcore_batch_event(&batch, 0)->revision == 50);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_position(subscription, &revision, NULL, &error));
+    CHECK(revision == 50);
+    CHECK_OK(watchcore_subscription_close(subscription, &error));
+    CHECK_OK(watchcore_subscription_close(subscription, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_wait(subscription, -1, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_reads(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_range range = WATCHCORE_RANGE_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_page *page = NULL;
+    watchcore_snapshot *snapshot = NULL;
+    watchcore_iterator *iterator = NULL;
+    const watchcore_key_value *kv = NULL, *items[2] = {NULL, NULL};
+    const watchcore_key_value *const *all;
+    watchcore_change changes[3];
+    uint64_t count = 0, revision = 0, epoch = 0;
+    uint32_t found = 9;
+    size_t filled = 9;
+
+    changes[0] = put("/p/1", "one");
+    changes[1] = put("/p/2", "two");
+    changes[2] = put("/q", "three");
+    CHECK_OK(watchcore_writer_apply(writer, 5, changes, 3, &error));
+    CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
+    changes[0] = put("/p/1", "ONE");
+    changes[1] = del("/p/2");
+    CHECK_OK(watchcore_writer_apply(writer, 6, changes, 2, &error));
+
+    CHECK_OK(watchcore_cache_get(cache, "/p/1", 4, NULL, &answer, &error));
+    CHECK(answer.found == 1 && answer.revision == 6 && answer.epoch != 0 && answer.kv != NULL);
+    CHECK(same(watchcore_bytes_from(answer.kv->value, answer.kv->value_length), "ONE") && answer.kv->version == 2);
+    watchcore_key_value_release(answer.kv);
+    watchcore_key_value_release(NULL);
+    CHECK_OK(watchcore_cache_get(cache, "/p/2", 4, NULL, &answer, &error));
+    CHECK(answer.found == 0 && answer.kv == NULL && answer.revision == 6);
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = 5;
+    CHECK_OK(watchcore_cache_get(cache, "/p/2", 4, &read, &answer, &error));
+    CHECK(answer.found == 1 && answer.revision == 5);
+    watchcore_key_value_release(answer.kv);
+
+    range.kind = WATCHCORE_RANGE_PREFIX;
+    range.from = text("/p/");
+    CHECK_OK(watchcore_cache_count(cache, &range, &read, &count, &revision, &epoch, &error));
+    CHECK(count == 2 && revision == 5 && epoch != 0);
+    read.mode = WATCHCORE_READ_AT_LEAST;
+    read.revision = 6;
+    CHECK_OK(watchcore_cache_count(cache, &range, &read, &count, NULL, NULL, &error));
+    CHECK(count == 1);
+    CHECK_OK(watchcore_cache_count(cache, NULL, NULL, &count, NULL, NULL, &error));
+    CHECK(count == 2);
+
+    read.limit = 1;
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, &error));
+    CHECK(watchcore_page_count(page) == 1 && watchcore_page_more(page) == 1 && watchcore_page_remaining(page) == 1);
+    CHECK(watchcore_page_revision(page) == 6 && watchcore_page_epoch(page) == answer.epoch);
+    kv = watchcore_page_item(page, 0);
+    all = watchcore_page_items(page);
+    CHECK(kv != NULL && all != NULL && all[0] == kv && watchcore_page_item(page, 1) == NULL);
+    CHECK(kv != NULL && same(watchcore_bytes_from(kv->key, kv->key_length), "/p/1"));
+    watchcore_page_free(page);
+
+    CHECK(watchcore_snapshot_revision(snapshot) == 5 && watchcore_snapshot_epoch(snapshot) == answer.epoch);
+    CHECK_OK(watchcore_snapshot_get(snapshot, "/p/2", 4, &found, &kv, &error));
+    CHECK(found == 1 && kv != NULL && same(watchcore_bytes_from(kv->value, kv->value_length), "two"));
+    CHECK_OK(watchcore_snapshot_get(snapshot, "/none", 5, &found, &kv, &error));
+    CHECK(found == 0 && kv == NULL);
+    CHECK_OK(watchcore_snapshot_count(snapshot, &range, &count, &error));
+    CHECK(count == 2);
+    CHECK_OK(watchcore_iterator_new(snapshot, NULL, &iterator, &error));
+    watchcore_snapshot_free(snapshot); /* the iterator may outlive it */
+    CHECK_OK(watchcore_iterator_next(iterator, items, 2, &filled, &error));
+    CHECK(filled == 2 && same(watchcore_bytes_from(items[1]->key, items[1]->key_length), "/p/2"));
+    CHECK_OK(watchcore_iterator_next(iterator, items, 2, &filled, &error));
+    CHECK(filled == 1 && same(watchcore_bytes_from(items[0]->key, items[0]->key_length), "/q"));
+    CHECK_OK(watchcore_iterator_next(iterator, items, 2, &filled, &error));
+    CHECK(filled == 0);
+    watchcore_iterator_free(iterator);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_load_resync_compact(void)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    watchcore_change listing[2], one;
+    uint64_t position = 0, epoch = 0, revision = 0;
+    size_t i, deleted = 0, length = 0;
+    char buffer[64];
+
+    options.prefix = text("/");
+    options.name = text("a name");
+    options.capacity = 1024;
+    options.capacity_bytes = 1 << 20;
+    options.max_key_bytes = 100;
+    options.max_value_bytes = 100;
+    options.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    CHECK(status.state == WATCHCORE_STATE_NOT_READY && status.last_error == 0);
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    listing[0] = exact("/a", "1", 3, 4, 2);
+    listing[1] = exact("/b", "2", 5, 5, 1);
+    CHECK_OK(watchcore_writer_load(writer, 9, listing, 2, &error));
+    CHECK_OK(watchcore_cache_wait_ready(cache, -1, &error));
+    CHECK_OK(watchcore_cache_wait_until(cache, 9, -1, &revision, &epoch, &error));
+    CHECK(revision == 9 && epoch != 0);
+    CHECK_OK(watchcore_cache_consistent_revision(cache, -1, &revision, &error));
+    CHECK(revision == 9);
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    CHECK(status.state == WATCHCORE_STATE_READY && status.revision == 9 && status.objects == 2 && status.oldest == 10);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_NAME, buffer, sizeof(buffer), &length, &error));
+    CHECK(length == 6 && strcmp(buffer, "a name") == 0);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_NAME, buffer, 4, &length, &error));
+    CHECK(length == 6 && strcmp(buffer, "a n") == 0);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_PREFIX, NULL, 0, &length, &error));
+    CHECK(length == 1);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_LAST_ERROR, buffer, sizeof(buffer), NULL, &error));
+    CHECK(buffer[0] == 0);
+
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    for (i = 0; i < 2; i++) { /* the state, and its end if that comes by itself */
+        CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+        watchcore_batch_release(&batch);
+    }
+    one = exact("/b", "3", 5, 7, 2);
+    CHECK_OK(watchcore_writer_resync(writer, 20, &one, 1, WATCHCORE_RESYNC_COMPACTED, &position, &epoch, &error));
+    CHECK(position == 20);
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 4 && batch.position == 20 && batch.epoch == epoch);
+    event = watchcore_batch_event(&batch, 0);
+    CHECK(event->type == WATCHCORE_RESYNC && (event->flags & WATCHCORE_BEGIN) != 0 && event->kv == NULL);
+    CHECK(event->resync_from == 9 && event->revision == 20 && event->resync_epoch == epoch);
+    CHECK(event->resync_reason == WATCHCORE_RESYNC_COMPACTED);
+    for (i = 1; i < 3; i++) {
+        event = watchcore_batch_event(&batch, i);
+        CHECK((event->flags & WATCHCORE_SYNTHETIC) != 0);
+        deleted += event->type == WATCHCORE_DELETED && same(watchcore_event_prev_value(event), "1");
+    }
+    CHECK(deleted == 1);
+    CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_END) != 0);
+    watchcore_batch_release(&batch);
+
+    one = put("/c", "4");
+    CHECK_OK(watchcore_writer_apply(writer, 21, &one, 1, &error));
+    CHECK_OK(watchcore_writer_compact(writer, 21, &error));
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    CHECK(status.oldest == 22 && status.subscriptions == 1);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.objects == 2 && stats.subscriptions == 1 && stats.events >= 3);
+    CHECK(stats.log_bytes > 0 && stats.version_bytes > 0 && stats.segments >= stats.window_segments);
+    watchcore_subscription_free(subscription);
+    CHECK_OK(watchcore_cache_close(cache, &error));
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    CHECK(status.state == WATCHCORE_STATE_CLOSED);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* The same revision of two histories: the epoch tells them apart. */
+static void test_epochs(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_change one = put("/a", "1");
+    uint64_t position = 0, old_epoch = 0, epoch = 0;
+    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
+    CHECK_OK(watchcore_cache_wait_until(cache, 9, 0, NULL, &old_epoch, &error));
+    CHECK_OK(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_HISTORY_RESET, &position, &epoch, &error));
+    CHECK(position == 5 && epoch == old_epoch + 1);
+    CHECK_OK(watchcore_writer_apply(writer, 9, &one, 1, &error));
+    options.start = WATCHCORE_START_AFTER;
+    options.revision = 9;
+    options.epoch = old_epoch;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK(error.asked == 9 && error.current == 9);
+    options.epoch = epoch;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_every_byte_may_be_in_a_key(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_change one = WATCHCORE_CHANGE_INIT;
+    one.op = WATCHCORE_CHANGE_PUT;
+    one.key = watchcore_bytes_from("/\0\xff", 3);
+    one.value = watchcore_bytes_from("\0", 1);
+    CHECK_OK(watchcore_writer_apply(writer, 1, &one, 1, &error));
+    CHECK_OK(watchcore_cache_get(cache, "/\0\xff", 3, NULL, &answer, &error));
+    CHECK(answer.found == 1 && answer.kv->value_length == 1 && answer.kv->value[0] == 0);
+    watchcore_key_value_release(answer.kv);
+    CHECK_OK(watchcore_cache_get(cache, "/", 1, NULL, &answer, &error));
+    CHECK(answer.found == 0);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* A revision is cut where the asked maximum is smaller, and the batch says so; or never, if asked. */
+static void test_whole_revisions(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *parts = NULL, *whole = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change changes[3];
+    changes[0] = put("/a", "1");
+    changes[1] = put("/b", "1");
+    changes[2] = put("/c", "1");
+    options.start = WATCHCORE_START_NOW;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &parts, &error));
+    options.whole_revisions = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &whole, &error));
+    CHECK_OK(watchcore_writer_apply(writer, 7, changes, 3, &error));
+    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
+    CHECK(batch.count == 2 && batch.flags == WATCHCORE_CONTINUES && batch.position == 0);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
+    CHECK(batch.count == 1 && batch.flags == 0 && batch.position == 7);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_poll(whole, 2, &batch, &error));
+    CHECK(batch.count == 3 && batch.flags == 0 && batch.position == 7);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(parts);
+    watchcore_subscription_free(whole);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* Many segments, batches of 64: every event once and in order, the position never ahead. */
+static void test_many_events_in_order(void)
+{
+    enum { EVENTS = 5000 };
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change one;
+    uint64_t seen = 0, revision;
+    size_t i;
+    options.start = WATCHCORE_START_NOW;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    for (revision = 1; revision <= EVENTS; revision++) {
+        one = put("/k", "v");
+        CHECK_OK(watchcore_writer_apply(writer, revision, &one, 1, &error));
+    }
+    do {
+        CHECK_OK(watchcore_subscription_poll(subscription, 64, &batch, &error));
+        for (i = 0; i < batch.count; i++) {
+            seen += watchcore_batch_event(&batch, i)->revision == seen + 1;
+        }
+        CHECK(batch.count <= 64 && batch.position == seen);
+        i = batch.count;
+        watchcore_batch_release(&batch);
+    } while (i != 0);
+    CHECK(seen == EVENTS);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static char logged[4096];
+static int log_calls;
+
+static void log_function(void *context, uint32_t level, const char *message, size_t length)
+{
+    int32_t code;
+    log_calls++;
+    CHECK(context == logged && level >= WATCHCORE_LOG_ERROR && level <= WATCHCORE_LOG_TRACE && length > 0);
+    snprintf(logged, sizeof(logged), "%.*s", (int)length, message);
+    code = watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, NULL);
+    CHECK(code == WATCHCORE_BUSY);
+}
+
+static void test_log_function_can_be_set_and_taken_away(void)
+{
+    CHECK_OK(watchcore_log_set(log_function, logged, WATCHCORE_LOG_TRACE, &error));
+    CHECK_OK(watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, &error));
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_log_set(log_function, logged, 6, &error));
+}
+
+int main(void)
+{
+    RUN(test_versions_and_codes);
+    RUN(test_state_then_events);
+    RUN(test_starts_and_filters);
+    RUN(test_reads);
+    RUN(test_load_resync_compact);
+    RUN(test_epochs);
+    RUN(test_every_byte_may_be_in_a_key);
+    RUN(test_whole_revisions);
+    RUN(test_many_events_in_order);
+    RUN(test_log_function_can_be_set_and_taken_away);
+    return check_finish("tour");
+}

@@ -1,0 +1,1298 @@
+// watchcore: the Kubernetes watch cache as a library. The C interface.
+//
+// SPDX-License-Identifier: MIT OR Apache-2.0
+// Generated from src/ffi; do not edit: `WATCHCORE_BLESS=1 cargo test --test header` rewrites it.
+//
+// Conventions
+//
+// Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes below, and
+//            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
+//            WATCHCORE_ERROR_INIT. It is written only where the call fails. No text is kept in a handle or
+//            in a thread. Any function may also answer PANIC, INTERNAL and, in a forked child, UNSUPPORTED:
+//            its comment lists the others.
+// Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
+//            writable, for handles not freed.
+// Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
+//            written only on success.
+// Bytes      A pointer and a length, never NUL-terminated; NULL is "absent", a pointer with length 0 is
+//            "empty". Every byte string given to a function is copied (or used) before it returns.
+// Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro. They grow at the end:
+//            an older caller's smaller size is served, a larger size with anything but zero bytes behind
+//            the known fields is INVALID_ARGUMENT. In options 0 (or NULL) means the default.
+// Handles    Opaque; made by a function ending in _new (or _start, _writer), ended by _free, which accepts
+//            NULL. A handle must not be used after _free. The order of freeing is free: a subscription, a
+//            snapshot, a page or a batch may outlive its cache.
+// Threads    A function with a `const` handle may be called from many threads at once. One with a handle
+//            that is not const: one thread at a time (any thread); a second one at the same time is detected
+//            and answers BUSY. _free while another thread is inside such a function is allowed: the handle
+//            is closed and the thread inside frees it on leaving. A waiting function of a const handle
+//            (cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
+// Blocking   A function blocks only where its comment says so: those take a `timeout_ms`: -1 waits for ever,
+//            0 does not wait.
+// Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
+// Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers
+//            PANIC from then on and can only be freed), the process lives.
+// Fork       In a forked child every call with a handle answers UNSUPPORTED and every _free does nothing.
+//
+// How to use it: make a cache, start a feeder (or take the writer and write), open a subscription, then
+//
+//     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK) {
+//         watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//         if ((rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) != WATCHCORE_OK) break;
+//         for (size_t i = 0; i < batch.count; i++) {
+//             const watchcore_event *event = watchcore_batch_event(&batch, i);
+//             ...
+//         }
+//         watchcore_batch_release(&batch);
+//     }
+
+#ifndef WATCHCORE_H
+#define WATCHCORE_H
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+// The version of this header; watchcore_version() tells the library's.
+#define WATCHCORE_VERSION "0.1.0"
+
+// The bit of an event type in watchcore_subscription_options.types.
+#define WATCHCORE_MASK(type) ((uint32_t)1 << (type))
+
+
+// Success.
+#define WATCHCORE_OK 0
+
+// NULL, a bad size or value, a key outside the prefix, a wrong handle. Correct the call.
+#define WATCHCORE_INVALID_ARGUMENT 1
+
+// Reserved: an absent key is no error.
+#define WATCHCORE_NOT_FOUND 2
+
+// There is no listing yet. Try again, or wait (watchcore_cache_wait_ready).
+#define WATCHCORE_NOT_READY 3
+
+// The deadline passed; nothing is lost. Try again.
+#define WATCHCORE_TIMEOUT 4
+
+// The cache, the subscription or the feeder was closed.
+#define WATCHCORE_CLOSED 5
+
+// The handle is in use by another thread, or a writer lives already. Try again later.
+#define WATCHCORE_BUSY 6
+
+// This build, or a forked child, cannot do it.
+#define WATCHCORE_UNSUPPORTED 7
+
+// A revision that does not rise, or a load at the wrong time.
+#define WATCHCORE_OUT_OF_ORDER 8
+
+// The revision is older than the window. Start from the state.
+#define WATCHCORE_COMPACTED 10
+
+// Events were lost to this reader: `lost_from` to `lost_to`. Start from the state.
+#define WATCHCORE_LAGGED 11
+
+// The revision did not come in time. Try again.
+#define WATCHCORE_FUTURE_REVISION 12
+
+// The history was replaced and the subscription asked to stop then. Start from the state.
+#define WATCHCORE_RESYNCED 13
+
+// etcd refused the credentials.
+#define WATCHCORE_UNAUTHENTICATED 20
+
+// etcd denied access to the range.
+#define WATCHCORE_PERMISSION_DENIED 21
+
+// etcd is out of reach. Try again.
+#define WATCHCORE_UNAVAILABLE 22
+
+// etcd, or a limit, refused more. Try again later.
+#define WATCHCORE_RESOURCE_EXHAUSTED 23
+
+// A bug: a panic was caught, the handle is poisoned, the process lives. Please report it.
+#define WATCHCORE_PANIC 90
+
+// A bug: something that cannot be, is. Please report it.
+#define WATCHCORE_INTERNAL 91
+
+// The number of bytes of `watchcore_error.message`, its NUL included.
+#define WATCHCORE_MESSAGE_BYTES 512
+
+// A put: create_revision and version are derived, the lease is 0.
+#define WATCHCORE_CHANGE_PUT 1
+
+// A deletion of a present key.
+#define WATCHCORE_CHANGE_DELETE 2
+
+// A put that brings create_revision, mod_revision, version and lease; they are checked.
+#define WATCHCORE_CHANGE_PUT_EXACT 3
+
+// The source compacted what was not read yet.
+#define WATCHCORE_RESYNC_COMPACTED 1
+
+// The source's history went back, or is another one.
+#define WATCHCORE_RESYNC_HISTORY_RESET 2
+
+// An event did not fit the versions before it.
+#define WATCHCORE_RESYNC_CHAIN_BROKEN 3
+
+// Replaying would have taken longer than listing.
+#define WATCHCORE_RESYNC_TOO_FAR_BEHIND 4
+
+// Somebody asked for it.
+#define WATCHCORE_RESYNC_REQUESTED 5
+
+// One subscription only: it caught up after it had lost events.
+#define WATCHCORE_RESYNC_LAGGED 6
+
+// The whole cache.
+#define WATCHCORE_RANGE_ALL 0
+
+// One key: `from`.
+#define WATCHCORE_RANGE_KEY 1
+
+// Keys that start with the bytes of `from`.
+#define WATCHCORE_RANGE_PREFIX 2
+
+// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar".
+#define WATCHCORE_RANGE_PATH 3
+
+// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
+#define WATCHCORE_RANGE_BETWEEN 4
+
+// Whatever the cache has now; never waits.
+#define WATCHCORE_READ_ANY 0
+
+// The newest state, at least at `revision`; waits for it.
+#define WATCHCORE_READ_AT_LEAST 1
+
+// The state at exactly `revision`; waits for a future one.
+#define WATCHCORE_READ_EXACT 2
+
+// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
+#define WATCHCORE_START_STATE 0
+
+// What follows the present revision.
+#define WATCHCORE_START_NOW 1
+
+// What follows `revision`. A future one is waited for.
+#define WATCHCORE_START_AFTER 2
+
+// As STATE, once the cache has `revision`.
+#define WATCHCORE_START_STATE_AT_LEAST 3
+
+// A key appeared, or came into the filter.
+#define WATCHCORE_ADDED 1
+
+// The value of a present key changed.
+#define WATCHCORE_MODIFIED 2
+
+// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one.
+#define WATCHCORE_DELETED 3
+
+// Everything up to this revision that matches was handed out.
+#define WATCHCORE_BOOKMARK 4
+
+// The begin or the end of the difference between two histories.
+#define WATCHCORE_RESYNC 5
+
+// Raw: etcd's PUT.
+#define WATCHCORE_PUT 6
+
+// Raw: etcd's DELETE.
+#define WATCHCORE_DELETE 7
+
+// Event flag: made by a resync, not by a change at its revision.
+#define WATCHCORE_SYNTHETIC 1
+
+// Event flag: part of the initial state.
+#define WATCHCORE_INITIAL_STATE 2
+
+// Event flag: the bookmark that ends the initial state.
+#define WATCHCORE_INITIAL_STATE_END 4
+
+// Event flag: the resync mark before the difference.
+#define WATCHCORE_BEGIN 8
+
+// Event flag: the resync mark behind the difference.
+#define WATCHCORE_END 16
+
+// Batch flag: it ends inside a revision.
+#define WATCHCORE_CONTINUES 1
+
+// The first listing is published.
+#define WATCHCORE_WANT_READY 1
+
+// The cache has `revision`.
+#define WATCHCORE_WANT_REVISION 2
+
+// The cache has what the source had when this was asked (one linearizable read).
+#define WATCHCORE_WANT_CONSISTENT 3
+
+// There is no listing yet.
+#define WATCHCORE_STATE_NOT_READY 0
+
+// The cache is up to date, as far as it knows.
+#define WATCHCORE_STATE_READY 1
+
+// The source is out of reach; the cache answers with what it has.
+#define WATCHCORE_STATE_STALE 2
+
+// The source refuses; see the last error.
+#define WATCHCORE_STATE_FAILED 3
+
+// The cache is closed.
+#define WATCHCORE_STATE_CLOSED 4
+
+// The last error of the source; empty where there is none.
+#define WATCHCORE_TEXT_LAST_ERROR 1
+
+// The endpoint that the feeder uses.
+#define WATCHCORE_TEXT_ENDPOINT 2
+
+// The version of the server behind it.
+#define WATCHCORE_TEXT_SERVER_VERSION 3
+
+// The cache's name.
+#define WATCHCORE_TEXT_NAME 4
+
+// The cache's prefix: bytes, not text.
+#define WATCHCORE_TEXT_PREFIX 5
+
+// No message at all.
+#define WATCHCORE_LOG_OFF 0
+
+// Something failed.
+#define WATCHCORE_LOG_ERROR 1
+
+// Something is not as it should be.
+#define WATCHCORE_LOG_WARN 2
+
+// What a person wants to know.
+#define WATCHCORE_LOG_INFO 3
+
+// Single steps.
+#define WATCHCORE_LOG_DEBUG 4
+
+// Everything.
+#define WATCHCORE_LOG_TRACE 5
+
+// A cache: the log and the store of one key range. Made by watchcore_cache_new.
+typedef struct watchcore_cache watchcore_cache;
+
+// A running feeder. Made by watchcore_feeder_start.
+typedef struct watchcore_feeder watchcore_feeder;
+
+// A walk over a snapshot in key order. Made by watchcore_iterator_new.
+typedef struct watchcore_iterator watchcore_iterator;
+
+// Some key-values of one revision. Made by watchcore_cache_list.
+typedef struct watchcore_page watchcore_page;
+
+// The state at one revision; it never changes. Made by watchcore_snapshot_new.
+typedef struct watchcore_snapshot watchcore_snapshot;
+
+// A cursor with a filter over a cache. Made by watchcore_subscription_new.
+typedef struct watchcore_subscription watchcore_subscription;
+
+// Something to wait for, once. Made by watchcore_waiter_new.
+typedef struct watchcore_waiter watchcore_waiter;
+
+// Many subscriptions and waiters behind one descriptor. Made by watchcore_wakeset_new.
+typedef struct watchcore_wakeset watchcore_wakeset;
+
+// The one handle that may change a cache. Made by watchcore_cache_writer.
+typedef struct watchcore_writer watchcore_writer;
+
+// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty".
+typedef struct watchcore_bytes {
+    // The first byte, or NULL.
+    const void *data;
+    // The number of bytes.
+    size_t length;
+} watchcore_bytes;
+
+// What a cache is to be.
+typedef struct watchcore_cache_options {
+    // sizeof(watchcore_cache_options).
+    uint32_t size;
+    // 1: the cache is not ready before watchcore_writer_load. For a program that lists first.
+    uint32_t expect_load;
+    // The key range: keys that start with these bytes. Absent or empty: every key.
+    struct watchcore_bytes prefix;
+    // A name for messages and statistics (UTF-8). Absent: the prefix.
+    struct watchcore_bytes name;
+    // The log's length in events, at most. 0: 65536.
+    uint64_t capacity;
+    // The log's length in bytes, at most. 0: 256 MiB.
+    uint64_t capacity_bytes;
+    // The longest key that is accepted. 0: 64 KiB.
+    uint64_t max_key_bytes;
+    // The longest value that is accepted. 0: 16 MiB.
+    uint64_t max_value_bytes;
+} watchcore_cache_options;
+
+// Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
+// not apply.
+typedef struct watchcore_error {
+    // sizeof(watchcore_error), set by WATCHCORE_ERROR_INIT.
+    uint32_t size;
+    // The code that was returned.
+    int32_t code;
+    // The revision that was asked for.
+    uint64_t asked;
+    // The oldest revision of the window: a start after `oldest - 1` is possible.
+    uint64_t oldest;
+    // The cache's revision.
+    uint64_t current;
+    // LAGGED: the first revision of which something was lost.
+    uint64_t lost_from;
+    // LAGGED: the last one.
+    uint64_t lost_to;
+    // The revision up to which the subscription had everything.
+    uint64_t position;
+    // What was asked, what holds, what to do next. NUL-terminated UTF-8, cut where it is too long.
+    char message[512];
+    // The epoch of `position`.
+    uint64_t epoch;
+} watchcore_error;
+
+// One change of one key, or one key-value of a listing (then `op` is PUT_EXACT). All elements of an array
+// have the same `size`; the array steps by it.
+typedef struct watchcore_change {
+    // sizeof(watchcore_change).
+    uint32_t size;
+    // WATCHCORE_CHANGE_...
+    uint32_t op;
+    // The key; not empty.
+    struct watchcore_bytes key;
+    // The value; must be absent in a deletion.
+    struct watchcore_bytes value;
+    // PUT_EXACT: the revision at which the key was created.
+    uint64_t create_revision;
+    // PUT_EXACT: the revision of this change.
+    uint64_t mod_revision;
+    // PUT_EXACT: 1 + the number of changes since it was created.
+    uint64_t version;
+    // PUT_EXACT: the lease, 0 for none.
+    int64_t lease;
+} watchcore_change;
+
+// How to reach etcd and what to ask of it. Times: 0 means the default.
+typedef struct watchcore_etcd_options {
+    // sizeof(watchcore_etcd_options).
+    uint32_t size;
+    // 1: stop after the first listing.
+    uint32_t stop_after_listing;
+    // The servers, separated by commas: "http://127.0.0.1:2379,http://127.0.0.1:22379".
+    struct watchcore_bytes endpoints;
+    // The user's name (UTF-8). Absent: no authentication.
+    struct watchcore_bytes user;
+    // The user's password (UTF-8).
+    struct watchcore_bytes password;
+    // The authority's certificate, PEM. Needed for https.
+    struct watchcore_bytes ca_pem;
+    // The client's certificate, PEM.
+    struct watchcore_bytes cert_pem;
+    // The client's key, PEM.
+    struct watchcore_bytes key_pem;
+    // The name that the server's certificate must have (UTF-8). Absent: the endpoint's host.
+    struct watchcore_bytes domain;
+    // Begin with etcd's own history from this revision on. 0: at the newest revision.
+    uint64_t start_revision;
+    // Keys per page of a listing. 0: 5000.
+    uint64_t page_size;
+    // List instead of replaying where more than so many revisions were missed. 0: 20000.
+    uint64_t too_far_behind;
+    // A progress request is sent after so long without news. 0: 1000.
+    int64_t progress_interval_ms;
+    // The longest that connecting may take. 0: 5000.
+    int64_t dial_timeout_ms;
+    // The longest that one request may take. 0: 10000.
+    int64_t request_timeout_ms;
+    // 1: send no progress requests.
+    uint32_t no_progress_requests;
+    // 0.
+    uint32_t reserved;
+    // With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
+    // sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
+    struct watchcore_subscription *pace;
+} watchcore_etcd_options;
+
+// What a feeder has done since it was started.
+typedef struct watchcore_counters {
+    // sizeof(watchcore_counters).
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Resyncs by reason (WATCHCORE_RESYNC_...); element 0 is their sum.
+    uint64_t resyncs[7];
+    // Watches opened.
+    uint64_t connects;
+    // Of them, those after the first.
+    uint64_t reconnects;
+    // Sessions that failed or never came to be.
+    uint64_t failures;
+    // Watches given up because nothing came.
+    uint64_t silences;
+    // Watches opened again with fragments, because a message was too long.
+    uint64_t fragment_switches;
+    // Listings that were begun.
+    uint64_t listings;
+    // Pages of listings.
+    uint64_t pages;
+    // Reads that proved, after a reconnect, that the history is still the same.
+    uint64_t probes;
+    // Messages on the watch.
+    uint64_t responses;
+    // Fragments among them.
+    uint64_t fragments;
+    // Revisions applied.
+    uint64_t revisions;
+    // Events applied.
+    uint64_t events;
+    // Bytes of keys and values in them.
+    uint64_t bytes;
+    // Events that did not fit what the cache held.
+    uint64_t integrity_violations;
+    // Progress notifications that came.
+    uint64_t progress_notifications;
+    // Progress notifications that were asked for.
+    uint64_t progress_requests;
+    // Linearizable reads that served waiting requests.
+    uint64_t consistent_reads;
+    // The most events in one message.
+    uint64_t max_events_queued;
+    // The most events of one revision.
+    uint64_t max_revision_events;
+} watchcore_counters;
+
+// Which state, and how long to wait for it. NULL instead of one means ANY without a limit.
+typedef struct watchcore_read_options {
+    // sizeof(watchcore_read_options).
+    uint32_t size;
+    // WATCHCORE_READ_...
+    uint32_t mode;
+    // AT_LEAST, EXACT: the revision.
+    uint64_t revision;
+    // The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
+    int64_t timeout_ms;
+    // watchcore_cache_list: the most items of the page, 0 for all. Else 0.
+    uint64_t limit;
+} watchcore_read_options;
+
+// A stored key-value: immutable. The same struct in events, pages and snapshots.
+typedef struct watchcore_key_value {
+    // The key.
+    const uint8_t *key;
+    // The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    const uint8_t *value;
+    // The key's length in bytes.
+    uint32_t key_length;
+    // The value's length in bytes.
+    uint32_t value_length;
+    // The revision at which the key was created. In a deletion this and the next three are the last value's.
+    uint64_t create_revision;
+    // The revision of the last change.
+    uint64_t mod_revision;
+    // 1 + the number of changes since it was created.
+    uint64_t version;
+    // The lease, 0 for none.
+    int64_t lease;
+} watchcore_key_value;
+
+// The answer of watchcore_cache_get.
+typedef struct watchcore_answer {
+    // sizeof(watchcore_answer).
+    uint32_t size;
+    // 1: `kv` is the key-value; 0: there was none at `revision`.
+    uint32_t found;
+    // The revision of the state that answered.
+    uint64_t revision;
+    // Its epoch.
+    uint64_t epoch;
+    // The caller's, given back by watchcore_key_value_release; NULL where `found` is 0.
+    const struct watchcore_key_value *kv;
+} watchcore_answer;
+
+// Which keys.
+typedef struct watchcore_range {
+    // sizeof(watchcore_range).
+    uint32_t size;
+    // WATCHCORE_RANGE_...
+    uint32_t kind;
+    // The key, the prefix, the path, or the first key.
+    struct watchcore_bytes from;
+    // BETWEEN: the key behind the last one.
+    struct watchcore_bytes to;
+} watchcore_range;
+
+// Where a subscription begins and what it is to hand out.
+typedef struct watchcore_subscription_options {
+    // sizeof(watchcore_subscription_options).
+    uint32_t size;
+    // WATCHCORE_START_...
+    uint32_t start;
+    // AFTER, STATE_AT_LEAST: the revision.
+    uint64_t revision;
+    // The epoch of `revision`; 0: unchecked. Save both for a restart.
+    uint64_t epoch;
+    // Which keys: WATCHCORE_RANGE_...
+    uint32_t range;
+    // Which types: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
+    uint32_t types;
+    // The key, the prefix, the path, or the first key.
+    struct watchcore_bytes from;
+    // BETWEEN: the key behind the last one.
+    struct watchcore_bytes to;
+    // 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
+    uint32_t raw_types;
+    // 1: bookmarks (the one that ends the initial state comes always).
+    uint32_t bookmarks;
+    // 1: a batch never ends inside a revision.
+    uint32_t whole_revisions;
+    // 1: end with RESYNCED where the history is replaced.
+    uint32_t stop_on_resync;
+    // The shortest time between two bookmarks. 0: 1000.
+    int64_t bookmark_interval_ms;
+    // STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
+    int64_t start_timeout_ms;
+} watchcore_subscription_options;
+
+// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
+// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
+// release one copy.
+typedef struct watchcore_batch {
+    // The first event.
+    const void *events;
+    // The number of events.
+    size_t count;
+    // The distance of two events in bytes. Step by it, not by sizeof(watchcore_event).
+    uint32_t stride;
+    // The sum of batch flags.
+    uint32_t flags;
+    // The subscription's position behind this batch: its revision.
+    uint64_t position;
+    // The subscription's position behind this batch: its epoch.
+    uint64_t epoch;
+    // The library's.
+    void *owner;
+    // The library's.
+    uint64_t reserved[2];
+} watchcore_batch;
+
+// How far a subscription is behind.
+typedef struct watchcore_lag {
+    // sizeof(watchcore_lag).
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Events of the log that it has not looked at.
+    uint64_t events;
+    // Revisions that it has not looked at.
+    uint64_t revisions;
+    // The age of the oldest of them.
+    uint64_t age_ms;
+} watchcore_lag;
+
+// How a cache stands.
+typedef struct watchcore_status {
+    // sizeof(watchcore_status).
+    uint32_t size;
+    // WATCHCORE_STATE_...
+    uint32_t state;
+    // The cache's position: its revision.
+    uint64_t revision;
+    // The cache's position: its epoch.
+    uint64_t epoch;
+    // The oldest revision of the window: a start after `oldest - 1` is possible.
+    uint64_t oldest;
+    // Live keys.
+    uint64_t objects;
+    // Bytes of live keys and values.
+    uint64_t bytes;
+    // Open subscriptions.
+    uint64_t subscriptions;
+    // The largest lag of any of them, in events.
+    uint64_t max_lag_events;
+    // STALE: since when; else 0.
+    int64_t stale_since_unix_ms;
+    // The newest revision that the feeder saw when it last told (now and then); 0 without one.
+    uint64_t source_revision;
+    // The cluster's id, as the feeder saw it.
+    uint64_t cluster_id;
+    // The id of the member behind the endpoint.
+    uint64_t member_id;
+    // The feeder's connections.
+    uint64_t connects;
+    // Of them, those after the first.
+    uint64_t reconnects;
+    // The feeder's resyncs.
+    uint64_t resyncs;
+    // The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
+    int32_t last_error;
+    // 0.
+    uint32_t reserved;
+} watchcore_status;
+
+// Figures of a cache: what it did, and the memory it holds and for whom.
+typedef struct watchcore_stats {
+    // sizeof(watchcore_stats).
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Events published since the cache was made.
+    uint64_t events;
+    // Revisions published since then.
+    uint64_t revisions;
+    // Live keys.
+    uint64_t objects;
+    // Bytes of live keys with their values, and of tombstones not forgotten yet.
+    uint64_t version_bytes;
+    // Bytes of the indexes.
+    uint64_t index_bytes;
+    // Bytes of the log's segments and of the replaced versions that they keep.
+    uint64_t log_bytes;
+    // Segments that exist: the log's, and what batches, subscriptions and snapshots keep.
+    uint64_t segments;
+    // Segments of the log.
+    uint64_t window_segments;
+    // Deleted keys that are not forgotten yet.
+    uint64_t tombstones;
+    // Open subscriptions.
+    uint64_t subscriptions;
+    // Waiters that sleep now.
+    uint64_t waiting;
+    // How often the notifier itself was lapped.
+    uint64_t notifier_laps;
+    // The age of the oldest snapshot; 0 without one.
+    uint64_t oldest_snapshot_ms;
+} watchcore_stats;
+
+// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
+// thread of the library or of the caller, on several at once; it must not call the library and must return
+// soon.
+typedef void (*watchcore_log_function)(void *context, uint32_t level, const char *message, size_t length);
+
+// One event: 64 bytes of the library's memory, valid until its batch is released.
+typedef struct watchcore_event {
+    // The revision of the change; of an initial object its own; of a resync mark the new state's.
+    uint64_t revision;
+    // The place in the log; 0: not from the log.
+    uint64_t sequence;
+    // WATCHCORE_ADDED to WATCHCORE_DELETE.
+    uint32_t type;
+    // The sum of event flags. Test single bits: there are others, of no meaning.
+    uint32_t flags;
+    // The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
+    const struct watchcore_key_value *kv;
+    // The key-value before; NULL where there was none (or it left the window).
+    const struct watchcore_key_value *prev_kv;
+    // RESYNC: the last revision before. Else of no meaning, as the next three.
+    uint64_t resync_from;
+    // RESYNC: the new epoch.
+    uint64_t resync_epoch;
+    // RESYNC: WATCHCORE_RESYNC_...
+    uint32_t resync_reason;
+    // Of no meaning.
+    uint32_t reserved;
+} watchcore_event;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
+const char *watchcore_version(void);
+
+// The number of the binary interface: the one in the shared library's soname. It changes only where a
+// program compiled against an older header would break. Any thread; never blocks.
+uint32_t watchcore_abi_version(void);
+
+// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
+// freed. Any thread; never blocks.
+const char *watchcore_error_name(int32_t code);
+
+// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks.
+const char *watchcore_strerror(int32_t code);
+
+// 1 where the same call may succeed later without any other step, else 0. Any thread; never blocks.
+uint32_t watchcore_error_is_retryable(int32_t code);
+
+// 1 where the handle that answered the code is of no further use, else 0. Any thread; never blocks.
+uint32_t watchcore_error_is_fatal(int32_t code);
+
+// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks.
+uint32_t watchcore_error_http_status(int32_t code);
+
+// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
+// its first listing).
+// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
+// Never blocks. Any thread. Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_new(const struct watchcore_cache_options *options,
+                            struct watchcore_cache **cache,
+                            struct watchcore_error *error);
+
+// Closes the cache and gives the handle back; NULL does nothing. Subscriptions hand out what is left, then
+// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
+// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
+// that already wait are allowed. Never blocks. Any thread.
+void watchcore_cache_free(struct watchcore_cache *cache);
+
+// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
+// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_close(const struct watchcore_cache *cache, struct watchcore_error *error);
+
+// Waits until the first listing is published.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own.
+int32_t watchcore_cache_wait_ready(const struct watchcore_cache *cache,
+                                   int64_t timeout_ms,
+                                   struct watchcore_error *error);
+
+// Waits until the cache has a revision: read your own writes.
+// `*reached`, `*epoch`: the cache's position then; each may be NULL.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED.
+int32_t watchcore_cache_wait_until(const struct watchcore_cache *cache,
+                                   uint64_t revision,
+                                   int64_t timeout_ms,
+                                   uint64_t *reached,
+                                   uint64_t *epoch,
+                                   struct watchcore_error *error);
+
+// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
+// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE.
+int32_t watchcore_cache_consistent_revision(const struct watchcore_cache *cache,
+                                            int64_t timeout_ms,
+                                            uint64_t *revision,
+                                            struct watchcore_error *error);
+
+// Takes the cache's writer. A second one is refused (BUSY) until the first is freed.
+// `*writer`: the caller's, ended by watchcore_writer_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY, CLOSED.
+int32_t watchcore_cache_writer(const struct watchcore_cache *cache,
+                               struct watchcore_writer **writer,
+                               struct watchcore_error *error);
+
+// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
+// `changes`: `count` key-values (op PUT_EXACT) with different keys; copied. On an error nothing has changed.
+// Never blocks, but takes time in proportion to `count`. One thread at a time.
+// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
+int32_t watchcore_writer_load(struct watchcore_writer *writer,
+                              uint64_t revision,
+                              const struct watchcore_change *changes,
+                              size_t count,
+                              struct watchcore_error *error);
+
+// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
+// key at most once; a deletion needs a present key. On an error nothing has changed.
+// `changes`: `count` elements; copied. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+int32_t watchcore_writer_apply(struct watchcore_writer *writer,
+                               uint64_t revision,
+                               const struct watchcore_change *changes,
+                               size_t count,
+                               struct watchcore_error *error);
+
+// Replaces the state by a new listing: the difference becomes one atomic revision between two resync marks,
+// in a new epoch. `revision` may be lower than the last one.
+// `changes`: `count` key-values (op PUT_EXACT), the whole new state; copied. `reason`: WATCHCORE_RESYNC_...
+// `*position`, `*epoch`: the cache's position after it; each may be NULL. On an error nothing has changed.
+// Never blocks, but takes time in proportion to the state. One thread at a time.
+// Codes: INVALID_ARGUMENT, NOT_READY, BUSY, CLOSED.
+int32_t watchcore_writer_resync(struct watchcore_writer *writer,
+                                uint64_t revision,
+                                const struct watchcore_change *changes,
+                                size_t count,
+                                uint32_t reason,
+                                uint64_t *position,
+                                uint64_t *epoch,
+                                struct watchcore_error *error);
+
+// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+int32_t watchcore_writer_progress(struct watchcore_writer *writer,
+                                  uint64_t revision,
+                                  struct watchcore_error *error);
+
+// Lets the log's events up to and with a revision go; the state at it stays.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+int32_t watchcore_writer_compact(struct watchcore_writer *writer,
+                                 uint64_t revision,
+                                 struct watchcore_error *error);
+
+// Gives the writer back, so that another can be taken; NULL does nothing. The cache stays as it is.
+// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+void watchcore_writer_free(struct watchcore_writer *writer);
+
+// Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
+// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
+// feeder tries again, watchcore_cache_status says how it goes.
+// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+// subscriptions, which would miss the listing), CLOSED, UNSUPPORTED (built without etcd).
+int32_t watchcore_feeder_start(const struct watchcore_cache *cache,
+                               const struct watchcore_etcd_options *options,
+                               struct watchcore_feeder **feeder,
+                               struct watchcore_error *error);
+
+// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
+// still be read. Idempotent. Blocks, at most 2 s. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_feeder_stop(const struct watchcore_feeder *feeder, struct watchcore_error *error);
+
+// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most 2 s. Any thread; no other
+// call on the handle may run or follow.
+void watchcore_feeder_free(struct watchcore_feeder *feeder);
+
+// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_feeder_request_resync(const struct watchcore_feeder *feeder, struct watchcore_error *error);
+
+// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_feeder_counters(const struct watchcore_feeder *feeder,
+                                  struct watchcore_counters *counters,
+                                  struct watchcore_error *error);
+
+// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so.
+// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
+// `kv` with watchcore_key_value_release.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+int32_t watchcore_cache_get(const struct watchcore_cache *cache,
+                            const void *key,
+                            size_t key_length,
+                            const struct watchcore_read_options *read,
+                            struct watchcore_answer *answer,
+                            struct watchcore_error *error);
+
+// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+void watchcore_key_value_release(const struct watchcore_key_value *kv);
+
+// Reads the key-values of a range in key order.
+// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
+// watchcore_page_free.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+int32_t watchcore_cache_list(const struct watchcore_cache *cache,
+                             const struct watchcore_range *range,
+                             const struct watchcore_read_options *read,
+                             struct watchcore_page **page,
+                             struct watchcore_error *error);
+
+// Counts the keys of a range, in time proportional to them.
+// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
+// was counted; each may be NULL.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+int32_t watchcore_cache_count(const struct watchcore_cache *cache,
+                              const struct watchcore_range *range,
+                              const struct watchcore_read_options *read,
+                              uint64_t *count,
+                              uint64_t *revision,
+                              uint64_t *epoch,
+                              struct watchcore_error *error);
+
+// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
+size_t watchcore_page_count(const struct watchcore_page *page);
+
+// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
+// many at once.
+const struct watchcore_key_value *watchcore_page_item(const struct watchcore_page *page,
+                                                      size_t index);
+
+// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
+// until it is freed. Never blocks. Any thread, many at once.
+const struct watchcore_key_value *const *watchcore_page_items(const struct watchcore_page *page);
+
+// 1 where keys of the range remain behind the page's last item, else 0. Never blocks. Any thread, many at once.
+uint32_t watchcore_page_more(const struct watchcore_page *page);
+
+// How many keys of the range remain behind the page's last item. Never blocks; takes time proportional to the
+// answer. Any thread, many at once.
+uint64_t watchcore_page_remaining(const struct watchcore_page *page);
+
+// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
+uint64_t watchcore_page_revision(const struct watchcore_page *page);
+
+// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
+uint64_t watchcore_page_epoch(const struct watchcore_page *page);
+
+// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+// was freed.
+void watchcore_page_free(struct watchcore_page *page);
+
+// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
+// freed.
+// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED.
+int32_t watchcore_snapshot_new(const struct watchcore_cache *cache,
+                               struct watchcore_snapshot **snapshot,
+                               struct watchcore_error *error);
+
+// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
+uint64_t watchcore_snapshot_revision(const struct watchcore_snapshot *snapshot);
+
+// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
+uint64_t watchcore_snapshot_epoch(const struct watchcore_snapshot *snapshot);
+
+// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
+// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_snapshot_get(const struct watchcore_snapshot *snapshot,
+                               const void *key,
+                               size_t key_length,
+                               uint32_t *found,
+                               const struct watchcore_key_value **kv,
+                               struct watchcore_error *error);
+
+// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_snapshot_count(const struct watchcore_snapshot *snapshot,
+                                 const struct watchcore_range *range,
+                                 uint64_t *count,
+                                 struct watchcore_error *error);
+
+// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+// the cache was freed.
+void watchcore_snapshot_free(struct watchcore_snapshot *snapshot);
+
+// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
+// ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_iterator_new(const struct watchcore_snapshot *snapshot,
+                               const struct watchcore_range *range,
+                               struct watchcore_iterator **iterator,
+                               struct watchcore_error *error);
+
+// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
+// `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY.
+int32_t watchcore_iterator_next(struct watchcore_iterator *iterator,
+                                const struct watchcore_key_value **items,
+                                size_t capacity,
+                                size_t *count,
+                                struct watchcore_error *error);
+
+// Ends a walk; NULL does nothing. Never blocks. Any thread.
+void watchcore_iterator_free(struct watchcore_iterator *iterator);
+
+// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
+// too, and begins there.
+// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
+// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, COMPACTED, CLOSED.
+int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
+                                   const struct watchcore_subscription_options *options,
+                                   struct watchcore_subscription **subscription,
+                                   struct watchcore_error *error);
+
+// Hands out the next events, at most `max` (0: as many as there are; a batch lies in one segment of the log,
+// so it has at most 1024 and the next poll gives more). No event is no error: `batch->count` is 0.
+// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
+// watchcore_batch_release, on any thread.
+// Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once, with the lost range; then CLOSED), COMPACTED and
+// FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last event).
+int32_t watchcore_subscription_poll(struct watchcore_subscription *subscription,
+                                    size_t max,
+                                    struct watchcore_batch *batch,
+                                    struct watchcore_error *error);
+
+// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
+// the last event.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time; watchcore_subscription_close
+// ends it at once. The form that never blocks: a wake set. Codes: INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED.
+int32_t watchcore_subscription_wait(struct watchcore_subscription *subscription,
+                                    int64_t timeout_ms,
+                                    struct watchcore_error *error);
+
+// Closes the subscription: a wait in progress ends at once; polls hand out what is left, then answer CLOSED.
+// Idempotent. Never blocks. Any thread, any time before watchcore_subscription_free, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_subscription_close(const struct watchcore_subscription *subscription,
+                                     struct watchcore_error *error);
+
+// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
+// state. `*epoch` (may be NULL) belongs to it: save both for a restart with AFTER.
+// Never blocks. Any thread, many at once, also while another one polls or waits. Codes: INVALID_ARGUMENT.
+int32_t watchcore_subscription_position(const struct watchcore_subscription *subscription,
+                                        uint64_t *revision,
+                                        uint64_t *epoch,
+                                        struct watchcore_error *error);
+
+// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
+// while another one polls or waits. Codes: INVALID_ARGUMENT.
+int32_t watchcore_subscription_lag(const struct watchcore_subscription *subscription,
+                                   struct watchcore_lag *lag,
+                                   struct watchcore_error *error);
+
+// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
+// now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
+                                   uint32_t *ready,
+                                   struct watchcore_error *error);
+
+// Closes the subscription and gives the handle back; NULL does nothing. It leaves its wake set. Its batches
+// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
+// that thread frees on leaving).
+void watchcore_subscription_free(struct watchcore_subscription *subscription);
+
+// Gives a batch back and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+// subscription and the cache were freed.
+void watchcore_batch_release(struct watchcore_batch *batch);
+
+// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
+// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0. `*waiter`: the caller's, ended by
+// watchcore_waiter_free; it may outlive the cache. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, CLOSED.
+int32_t watchcore_waiter_new(const struct watchcore_cache *cache,
+                             uint32_t want,
+                             uint64_t revision,
+                             struct watchcore_waiter **waiter,
+                             struct watchcore_error *error);
+
+// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
+// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
+// would answer. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
+int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
+                             uint32_t *done,
+                             uint64_t *revision,
+                             uint64_t *epoch,
+                             struct watchcore_error *error);
+
+// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it. Never
+// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter, uint32_t *ready, struct watchcore_error *error);
+
+// Gives a waiter back; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
+void watchcore_waiter_free(struct watchcore_waiter *waiter);
+
+// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
+// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
+//
+// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
+// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
+// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
+// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
+int32_t watchcore_wakeset_new(struct watchcore_wakeset **set, struct watchcore_error *error);
+
+// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Never blocks. The set: any thread, many at once; the subscription: one at a time.
+// Codes: INVALID_ARGUMENT, BUSY.
+int32_t watchcore_wakeset_add_subscription(const struct watchcore_wakeset *set,
+                                           struct watchcore_subscription *subscription,
+                                           uint64_t tag,
+                                           struct watchcore_error *error);
+
+// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+// Codes: INVALID_ARGUMENT, BUSY.
+int32_t watchcore_wakeset_add_waiter(const struct watchcore_wakeset *set,
+                                     struct watchcore_waiter *waiter,
+                                     uint64_t tag,
+                                     struct watchcore_error *error);
+
+// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
+// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
+// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
+int32_t watchcore_wakeset_remove_subscription(const struct watchcore_wakeset *set,
+                                              struct watchcore_subscription *subscription,
+                                              struct watchcore_error *error);
+
+// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
+// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
+int32_t watchcore_wakeset_remove_waiter(const struct watchcore_wakeset *set,
+                                        struct watchcore_waiter *waiter,
+                                        struct watchcore_error *error);
+
+// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_wakeset_arm(const struct watchcore_wakeset *set,
+                              uint32_t *ready,
+                              struct watchcore_error *error);
+
+// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
+// for stays listed. A member is listed once for each arming. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_wakeset_take(const struct watchcore_wakeset *set,
+                               uint64_t *tags,
+                               size_t capacity,
+                               size_t *count,
+                               struct watchcore_error *error);
+
+// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
+// not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_wakeset_fd(const struct watchcore_wakeset *set, int32_t *fd, struct watchcore_error *error);
+
+// Waits until a tag is listed; it arms the set itself.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
+// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
+int32_t watchcore_wakeset_wait(const struct watchcore_wakeset *set,
+                               int64_t timeout_ms,
+                               struct watchcore_error *error);
+
+// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+// follow.
+void watchcore_wakeset_free(struct watchcore_wakeset *set);
+
+// How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_status(const struct watchcore_cache *cache,
+                               struct watchcore_status *status,
+                               struct watchcore_error *error);
+
+// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_stats(const struct watchcore_cache *cache,
+                              struct watchcore_stats *stats,
+                              struct watchcore_error *error);
+
+// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
+// long and always NUL-terminated where `capacity` is not 0; `*length` (may be NULL): its full length without
+// the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_text(const struct watchcore_cache *cache,
+                             uint32_t which,
+                             char *buffer,
+                             size_t capacity,
+                             size_t *length,
+                             struct watchcore_error *error);
+
+// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
+// When this returns, the function set before is not called any more: its `context` may be freed.
+// Blocks while a call of the function set before is running. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY (called from inside the log function), UNSUPPORTED (the process collects the
+// library's messages by Rust's `tracing` already).
+int32_t watchcore_log_set(watchcore_log_function function,
+                          void *context,
+                          uint32_t level,
+                          struct watchcore_error *error);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+// Initialisers: `watchcore_error error = WATCHCORE_ERROR_INIT;`
+
+#define WATCHCORE_BYTES_INIT { NULL, 0 }
+#define WATCHCORE_ERROR_INIT { (uint32_t)sizeof(watchcore_error), 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
+#define WATCHCORE_CACHE_OPTIONS_INIT \
+    { (uint32_t)sizeof(watchcore_cache_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0 }
+#define WATCHCORE_CHANGE_INIT \
+    { (uint32_t)sizeof(watchcore_change), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0 }
+#define WATCHCORE_ETCD_OPTIONS_INIT \
+    { (uint32_t)sizeof(watchcore_etcd_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
+      WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL }
+#define WATCHCORE_COUNTERS_INIT \
+    { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_RANGE_INIT \
+    { (uint32_t)sizeof(watchcore_range), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT }
+#define WATCHCORE_READ_OPTIONS_INIT \
+    { (uint32_t)sizeof(watchcore_read_options), WATCHCORE_READ_ANY, 0, 3000, 0 }
+#define WATCHCORE_ANSWER_INIT { (uint32_t)sizeof(watchcore_answer), 0, 0, 0, NULL }
+#define WATCHCORE_SUBSCRIPTION_OPTIONS_INIT \
+    { (uint32_t)sizeof(watchcore_subscription_options), WATCHCORE_START_STATE, 0, 0, WATCHCORE_RANGE_ALL, 0, \
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
+#define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
+#define WATCHCORE_STATUS_INIT \
+    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_STATS_INIT \
+    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+
+// Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
+// long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE
+// before the include to call those.
+
+#ifdef WATCHCORE_NO_INLINE
+#ifdef __cplusplus
+extern "C" {
+#endif
+const watchcore_event *watchcore_batch_event(const watchcore_batch *batch, size_t index);
+watchcore_bytes watchcore_event_key(const watchcore_event *event);
+watchcore_bytes watchcore_event_value(const watchcore_event *event);
+watchcore_bytes watchcore_event_prev_value(const watchcore_event *event);
+watchcore_bytes watchcore_bytes_from(const void *data, size_t length);
+watchcore_bytes watchcore_bytes_from_string(const char *string);
+#ifdef __cplusplus
+}
+#endif
+#else
+
+// A pointer and a length as one value.
+static inline watchcore_bytes watchcore_bytes_from(const void *data, size_t length)
+{
+    watchcore_bytes bytes;
+    bytes.data = data;
+    bytes.length = length;
+    return bytes;
+}
+
+// The bytes of a NUL-terminated string without the NUL; NULL gives "absent".
+static inline watchcore_bytes watchcore_bytes_from_string(const char *string)
+{
+    size_t length = 0;
+    if (string != NULL) {
+        while (string[length] != 0) {
+            length++;
+        }
+    }
+    return watchcore_bytes_from(string, length);
+}
+
+// The event at an index; NULL behind the last.
+static inline const watchcore_event *watchcore_batch_event(const watchcore_batch *batch, size_t index)
+{
+    if (batch == NULL || index >= batch->count) {
+        return NULL;
+    }
+    return (const watchcore_event *)(const void *)((const unsigned char *)batch->events + index * batch->stride);
+}
+
+// The key of an event; absent in bookmarks and resync marks.
+static inline watchcore_bytes watchcore_event_key(const watchcore_event *event)
+{
+    if (event == NULL || event->kv == NULL) {
+        return watchcore_bytes_from(NULL, 0);
+    }
+    return watchcore_bytes_from(event->kv->key, event->kv->key_length);
+}
+
+// The new value of an event; absent in deletions, bookmarks and resync marks.
+static inline watchcore_bytes watchcore_event_value(const watchcore_event *event)
+{
+    if (event == NULL || event->kv == NULL) {
+        return watchcore_bytes_from(NULL, 0);
+    }
+    return watchcore_bytes_from(event->kv->value, event->kv->value_length);
+}
+
+// The value before the event; absent where there was none (or it left the window).
+static inline watchcore_bytes watchcore_event_prev_value(const watchcore_event *event)
+{
+    if (event == NULL || event->prev_kv == NULL) {
+        return watchcore_bytes_from(NULL, 0);
+    }
+    return watchcore_bytes_from(event->prev_kv->value, event->prev_kv->value_length);
+}
+
+#endif // WATCHCORE_NO_INLINE
+
+#endif // WATCHCORE_H

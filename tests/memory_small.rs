@@ -1,0 +1,109 @@
+//! The small things of which there are many: idle subscriptions, buckets, keys remembered as shown.
+//!
+//! One test: the count is the whole process's.
+#![allow(missing_docs)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::time::Duration;
+use watchcore::{Cache, Change, Index, OnLag, Route, Start, Subscription};
+
+struct Counting;
+
+static HELD: AtomicI64 = AtomicI64::new(0);
+
+// SAFETY: the system's allocator does the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        HELD.fetch_add(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        HELD.fetch_sub(layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        HELD.fetch_add(size as i64 - layout.size() as i64, Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn held() -> i64 {
+    assert!(watchcore::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
+    HELD.load(Relaxed)
+}
+
+const COUNT: usize = 10_000;
+
+fn namespace(number: usize) -> String {
+    format!("/registry/pods/namespace-{number:05}/")
+}
+
+/// Opens so many, and says how many bytes each costs, its own struct included.
+fn each(mut open: impl FnMut(usize) -> Subscription) -> (Vec<Subscription>, i64) {
+    let mut all = Vec::with_capacity(COUNT);
+    let before = held() - (COUNT * size_of::<Subscription>()) as i64;
+    all.extend((0..COUNT).map(&mut open));
+    for subscription in &mut all {
+        assert!(subscription.poll(16).unwrap().is_empty());
+    }
+    (all, (held() - before) / COUNT as i64)
+}
+
+#[test]
+fn subscriptions_buckets_and_shown_keys_are_small() {
+    let cache = Cache::builder("/").index(Index::prefix(3)).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/x", "")]).unwrap();
+
+    let (plain, bytes) = each(|_| cache.subscribe(Start::Now).open().unwrap());
+    println!("an idle subscription: {bytes} bytes");
+    assert!(bytes <= 512, "{bytes} bytes an idle subscription");
+    drop(plain);
+
+    // Of one namespace each, with their buckets.
+    let mut all = Vec::with_capacity(COUNT);
+    let before = held() - (COUNT * size_of::<Subscription>()) as i64;
+    all.extend((0..COUNT).map(|at| cache.subscribe(Start::Now).prefix(namespace(at)).open().unwrap()));
+    writer.apply(2, [Change::put("/x", "1")]).unwrap();
+    for subscription in &mut all {
+        assert!(subscription.poll(16).unwrap().is_empty());
+        assert_eq!(subscription.stats().route, Route::Chain { index: "prefix of depth 3".into() });
+    }
+    assert_eq!(cache.stats().buckets, COUNT as u64);
+    let both = held() - before;
+    drop(all);
+    let without = held();
+    writer.apply(4, [Change::put("/x", "3")]).unwrap();
+    let bucket = (without - held()) / COUNT as i64;
+    assert_eq!(cache.stats().buckets, 0, "buckets that nobody uses stay");
+    let bytes = both / COUNT as i64 - bucket;
+    println!("an idle subscription of one namespace: {bytes} bytes, its bucket: {bucket} bytes");
+    assert!(bytes <= 512, "{bytes} bytes an idle subscription of one namespace");
+    assert!(bucket <= 128, "{bucket} bytes a bucket");
+
+    // What a consumer was shown, by policy.
+    for chunk in 0..COUNT / 100 {
+        let keys: Vec<String> = (0..100).map(|at| format!("{}pod", namespace(chunk * 100 + at))).collect();
+        writer.apply(10 + chunk as u64, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
+    }
+    let remembers = |policy| {
+        let before = held();
+        let mut one = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
+        while !one.poll(1024).unwrap().is_empty() {}
+        let bytes = held() - before;
+        assert_eq!(one.stats().shown_keys, if policy == OnLag::Stop { 0 } else { COUNT as u64 + 1 });
+        (one, bytes)
+    };
+    let (_without, base) = remembers(OnLag::Stop);
+    let (kept, with) = remembers(OnLag::Resnapshot);
+    let a_key = (with - base) as f64 / COUNT as f64;
+    println!("a shown key: {a_key:.1} bytes, stats say {}", kept.stats().shown_bytes);
+    assert!(a_key <= 32.0, "{a_key} bytes a shown key");
+}
