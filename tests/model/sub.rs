@@ -536,7 +536,13 @@ impl Sub {
         self.check_page(twin, max, before, answer)
     }
 
-    fn check_catch_up(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check_catch_up(
+        &mut self,
+        twin: &Twin,
+        max: usize,
+        before: Position,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
         if plan.looks_at_the_state() && twin.first_live * twin.slots > twin.head_of(plan.count) {
             // Overtaken: it begins again with what was shown meanwhile.
@@ -792,7 +798,8 @@ impl Sub {
     /// It reads the chain of a fitting index, and then only its own events.
     fn route_rule(&self, twin: &Twin, stats: &SubscriptionStats, from: usize) {
         let fits = |by: &By| (*by, by.fits(&self.options.filter));
-        let fitting: Vec<(By, Vec<Vec<u8>>)> = twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
+        let fitting: Vec<(By, Vec<Vec<u8>>)> =
+            twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
         let Route::Chain { index } = &stats.route else {
             let answered = matches!(self.phase, Phase::Live) && self.opened_at < twin.events.len();
             let polled = from != usize::MAX && self.floor.is_none();
