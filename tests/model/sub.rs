@@ -74,7 +74,7 @@ struct Pending {
     lapped: Option<usize>,
 }
 
-/// A loss that a wait met: it is told by the next poll, as of then.
+/// A loss that a wait may have met: it is told by the next poll, as of then.
 #[derive(Clone, Copy)]
 struct Met {
     oldest: u64,
@@ -105,7 +105,7 @@ pub struct Sub {
     by_owner: bool,
     /// A wait met a refused start, which the next poll tells.
     refused: bool,
-    met: Option<Met>,
+    met: Vec<Met>,
     /// Revisions up to this one were told as lost.
     told: u64,
     /// What its consumer has been shown; `None` behind a loss that nobody made good.
@@ -163,7 +163,7 @@ impl Sub {
             never: false,
             by_owner: false,
             refused: false,
-            met: None,
+            met: Vec::new(),
             told: 0,
             shown: None,
             opened_at: twin.events.len(),
@@ -204,7 +204,13 @@ impl Sub {
         let listing = Position { epoch: twin.birth + 1, revision: twin.listing };
         let (count, at) = if late { (0, listing) } else { (twin.events.len(), twin.now) };
         match self.options.start {
-            Start::Now => self.live_from(twin, count, at),
+            Start::Now => {
+                self.live_from(twin, count, at);
+                if late && twin.first_live > 1 {
+                    // The state of then has left: nothing counts as shown.
+                    self.shown = Some(Shown::default());
+                }
+            }
             Start::State => self.initial(twin, count, at),
             Start::StateAtLeast(revision) => self.phase = Phase::Waits(revision),
             Start::After(revision) => match twin.find(revision, self.options.epoch, true) {
@@ -313,7 +319,7 @@ impl Sub {
             }
             _ => {}
         }
-        if self.met.is_some() || self.refused {
+        if self.refused {
             return assert!(answer.expect("an error is to be told"));
         }
         if let Phase::Unready = self.phase
@@ -337,7 +343,7 @@ impl Sub {
         if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
             self.exact &= !self.options.filter.masks();
             match answer {
-                Ok(true) => self.met = Some(self.met(twin)),
+                Ok(true) => self.met.push(self.met(twin)),
                 Ok(false) => assert!(found.is_empty() && stop.is_none(), "{found:?} {stop:?}"),
                 Err(error) => {
                     assert_eq!(error.code(), Code::Closed);
@@ -605,13 +611,15 @@ impl Sub {
 
     /// The loss that an error tells: that of now, or the one that a wait met.
     fn loss_of(&self, twin: &Twin, error: &Error) -> Met {
-        let met = self.met.filter(|met| met.current == error.current() && met.oldest == error.oldest());
-        met.unwrap_or(self.met(twin))
+        let met = self.met.iter().find(|met| met.current == error.current() && met.oldest == error.oldest());
+        met.copied().unwrap_or(self.met(twin))
     }
 
     /// LAGGED was told, or (Conflate) acted upon.
     fn lose(&mut self, skip: usize) {
         self.floor = None;
+        // What is masked may have been passed over in a segment that it still held.
+        self.exact &= !self.options.filter.masks();
         match self.options.on_lag {
             OnLag::Stop => self.phase = Phase::Ended,
             OnLag::SkipToOldest => {
@@ -622,7 +630,7 @@ impl Sub {
                 self.phase = Phase::Behind(false);
             }
         }
-        self.met = None;
+        self.met.clear();
     }
 
     fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
@@ -645,6 +653,7 @@ impl Sub {
             Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
                 let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
                 let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != twin.now);
+                let due = due && self.real.position() == twin.now;
                 if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
                     self.lose(0);
                     return self.check_behind(twin, max, before, false, answer);
@@ -661,7 +670,7 @@ impl Sub {
             }
             _ => {}
         }
-        self.met = None;
+        self.met.clear();
         let nothing = answer.as_ref().map_or(true, Batch::is_empty);
         if found.is_empty() || (nothing && unsure) {
             if let Some(stop) = stop {
