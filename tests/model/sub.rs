@@ -659,7 +659,9 @@ impl Sub {
                     return self.check_behind(twin, max, before, false, answer);
                 }
             }
-            Err(error) if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && may_lose => {
+            Err(error)
+                if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && (may_lose || gap) =>
+            {
                 if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != twin.now.revision {
                     self.check_stop(twin, stop.expect("looked at"), error);
                     self.phase = Phase::Ended;
