@@ -63,6 +63,7 @@ pub(super) struct Options {
     pub(super) user: Option<User>,
     pub(super) tls: Option<Tls>,
     pub(super) start_revision: Option<u64>,
+    pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
     pub(super) page_size: i64,
     pub(super) too_far_behind: u64,
@@ -96,6 +97,7 @@ impl FeederBuilder {
             user: None,
             tls: None,
             start_revision: None,
+            only_key: None,
             stop_after_listing: false,
             page_size: 5000,
             too_far_behind: 20_000,
@@ -128,6 +130,13 @@ impl FeederBuilder {
     /// there on. It works as far back as etcd is not compacted. 0 is the newest.
     pub fn start_revision(mut self, revision: u64) -> Self {
         self.options.start_revision = (revision > 0).then_some(revision);
+        self
+    }
+
+    /// Asks etcd for this key alone, not for the whole prefix of the cache: enough for a user who may
+    /// read nothing else. All other keys are then absent in the cache, whatever etcd holds.
+    pub fn only_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.options.only_key = Some(key.as_ref().to_vec());
         self
     }
 
@@ -208,8 +217,18 @@ impl FeederBuilder {
     /// This does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused
     /// here, everything else shows in `Cache::status`.
     pub fn start(self, writer: Writer) -> Result<Feeder> {
-        let range = KeyRange::of_prefix(writer.prefix());
         let options = self.options.checked()?;
+        let range = match &options.only_key {
+            None => KeyRange::of_prefix(writer.prefix()),
+            Some(key) if !key.is_empty() && key.starts_with(writer.prefix()) => KeyRange::of_key(key),
+            Some(key) => {
+                return Err(invalid(format!(
+                    "the feeder was asked for the key \"{}\" alone, which is not in the cache's prefix \"{}\". Name a key of the prefix in full",
+                    key.escape_ascii(),
+                    writer.prefix().escape_ascii()
+                )));
+            }
+        };
         Feeder::start(Config { options, range, pace: self.pace }, writer)
     }
 }
@@ -395,6 +414,24 @@ mod tests {
         let tls = Tls { ca_pem: PEM.to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
         let builder = FeederBuilder::new(vec!["a".into()]).tls(tls);
         assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn one_key_alone_lies_in_the_prefix() {
+        for (key, holds) in [("/a/x", true), ("/a/", true), ("/a", false), ("/b/x", false), ("", false)] {
+            for prefix in ["/a/", ""] {
+                let cache = crate::Cache::builder(prefix).expect_load(true).build().unwrap();
+                let builder = FeederBuilder::new(vec!["http://127.0.0.1:1".into()]).only_key(key);
+                match builder.start(cache.writer().unwrap()) {
+                    Ok(_) => assert!(holds || (prefix.is_empty() && !key.is_empty()), "{key:?} in {prefix:?}"),
+                    Err(error) => {
+                        assert!(key.is_empty() || (!holds && !prefix.is_empty()), "{key:?} in {prefix:?}: {error}");
+                        assert_eq!(error.code(), Code::InvalidArgument);
+                        assert!(error.message().contains("in full"), "{error}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -223,6 +223,11 @@ impl<'a> Feed<'a> {
             Err(failure) => return Err(self.of_listing(failure, at, url).await),
         };
         let revision = listing.revision;
+        let cluster = listing.header.cluster;
+        self.report.cluster_id = cluster;
+        self.report.member_id = listing.header.member;
+        // Before the listing shows: its continue tokens carry the cluster.
+        self.report();
         match need {
             Need::Resync(wanted) => {
                 let reset = self.resume.as_ref().is_some_and(|old| {
@@ -248,9 +253,6 @@ impl<'a> Feed<'a> {
         self.newest_seen = listing.header.revision.max(revision);
         let replay_until = if at.is_some() { listing.header.revision } else { 0 };
         let newest = listing.newest().cloned();
-        let cluster = listing.header.cluster;
-        self.report.cluster_id = cluster;
-        self.report.member_id = listing.header.member;
         self.resume = Some(Resume::listed(revision, cluster, listing.count, newest, replay_until));
         self.report();
         Ok(())
