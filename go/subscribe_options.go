@@ -115,14 +115,14 @@ func OnLag(policy LagPolicy) SubscribeOption {
 }
 
 // MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, once it
-// is more than so many events behind. 0 is no limit. Both limits are looked at by
-// each poll and four times a second.
+// is more than so many events behind. 0 is no limit. It is looked at by each poll
+// and four times a second.
 func MaxLagEvents(events uint64) SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.maxLagEvents = events })
 }
 
 // MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, once it has
-// been behind for so long. 0 is no limit.
+// been behind for so long. 0 is no limit. It is looked at four times a second.
 func MaxLagAge(age time.Duration) SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.maxLagAge = age })
 }
