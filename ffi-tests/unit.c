@@ -9,6 +9,10 @@ int watchcore_unit(void)
     watchcore_error error = WATCHCORE_ERROR_INIT;
     watchcore_bytes bytes = WATCHCORE_BYTES_INIT;
     watchcore_cache_options cache = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_attribute attribute = WATCHCORE_ATTRIBUTE_INIT;
+    watchcore_index index = WATCHCORE_INDEX_INIT;
+    watchcore_filter filter = WATCHCORE_FILTER_INIT;
+    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
     watchcore_change change = WATCHCORE_CHANGE_INIT;
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
@@ -26,5 +30,6 @@ int watchcore_unit(void)
            change.size == sizeof(change) && etcd.size == sizeof(etcd) && counters.size == sizeof(counters) &&
            range.size == sizeof(range) && read.timeout_ms == 3000 && answer.kv == NULL &&
            subscription.start == WATCHCORE_START_STATE && lag.size == sizeof(lag) && status.size == sizeof(status) &&
-           stats.size == sizeof(stats) && WATCHCORE_MASK(WATCHCORE_DELETED) == 8;
+           stats.size == sizeof(stats) && attribute.size == sizeof(attribute) && index.size == sizeof(index) &&
+           filter.size == sizeof(filter) && figures.size == sizeof(figures) && subscription.max_lag_age_ms == 0 && WATCHCORE_MASK(WATCHCORE_DELETED) == 8;
 }

@@ -723,10 +723,11 @@ typedef struct watchcore_subscription_options {
     uint32_t on_lag;
     // 1: no change passes; marks come all the same.
     uint32_t nothing;
-    // End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. 0: no limit.
+    // End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
+    // and four times a second. 0: no limit.
     uint64_t max_lag_events;
-    // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. 0: no limit. Both limits are
-    // looked at by each poll and four times a second.
+    // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
+    // second. 0: no limit.
     int64_t max_lag_age_ms;
 } watchcore_subscription_options;
 

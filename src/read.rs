@@ -588,7 +588,7 @@ impl Cache {
                 return false;
             };
             let mut event = segment.event(now.seq()).clone();
-            let kv = if kind == Kind::Deleted && !now.is_tombstone() {
+            let kv = if kind == Kind::Deleted {
                 let numbers = before.map(KeyValue::numbers).unwrap_or_default();
                 KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
             } else {

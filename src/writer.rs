@@ -375,7 +375,8 @@ impl Writer {
             let record = &records[input];
             (record.key, Some(record.value))
         });
-        let turn = Turn { seq: plan.seqs.first(), epoch, from, to: revision, reason, highest_before: core.highest };
+        let (seq, end) = (plan.seqs.first(), plan.seqs.last());
+        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest };
         core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
         Ok(core.position)
     }
@@ -415,6 +416,8 @@ impl Writer {
             .with_asked(revision)
             .with_current(current));
         }
+        // Inside a resync there is no state: the one before it stays.
+        let revision = core.history.gap_around(revision, u64::MAX).map_or(revision, |turn| turn.from);
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);
         }

@@ -7,6 +7,8 @@
 mod filter;
 #[path = "model/ops.rs"]
 mod ops;
+#[path = "model/plan.rs"]
+mod plan;
 #[path = "model/reads.rs"]
 mod reads;
 #[path = "model/sub.rs"]
@@ -46,14 +48,17 @@ fn random_histories_equal_the_naive_twin() {
     std::panic::set_hook(Box::new(|info| {
         *PLACE.lock().unwrap() = info.location().map_or(String::new(), ToString::to_string);
     }));
-    let outcome = runner.run(&(ops::setup(), vec(ops::op(), 1..220)), |(setup, ops)| {
-        let mut world = world::World::new(&setup);
-        for op in &ops {
-            world.run(op);
-        }
-        world.finish();
-        Ok(())
-    });
+    let outcome = runner.run(
+        &(ops::setup(), vec(ops::op(), 1..number("WATCHCORE_STEPS").unwrap_or(140) as usize)),
+        |(setup, ops)| {
+            let mut world = world::World::new(&setup);
+            for op in &ops {
+                world.run(op);
+            }
+            world.finish();
+            Ok(())
+        },
+    );
     std::panic::set_hook(hook);
     match outcome {
         Ok(()) => {}

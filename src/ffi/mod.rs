@@ -31,5 +31,7 @@ mod read;
 mod snapshot;
 mod status;
 mod subscription;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod wakeset;
 mod writer;

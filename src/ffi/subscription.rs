@@ -86,10 +86,11 @@ pub struct watchcore_subscription_options {
     pub on_lag: u32,
     /// 1: no change passes; marks come all the same.
     pub nothing: u32,
-    /// End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. 0: no limit.
+    /// End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
+    /// and four times a second. 0: no limit.
     pub max_lag_events: u64,
-    /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. 0: no limit. Both limits are
-    /// looked at by each poll and four times a second.
+    /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
+    /// second. 0: no limit.
     pub max_lag_age_ms: i64,
 }
 

@@ -12,6 +12,8 @@ use crate::event::{Position, Resync, ResyncReason};
 pub(crate) struct Turn {
     /// Sequence number of its BEGIN mark.
     pub(crate) seq: u64,
+    /// Sequence number of its END mark.
+    pub(crate) end: u64,
     pub(crate) epoch: u64,
     pub(crate) from: u64,
     pub(crate) to: u64,
@@ -103,7 +105,7 @@ mod tests {
     use super::*;
 
     fn turn(seq: u64, epoch: u64, from: u64, to: u64) -> Turn {
-        Turn { seq, epoch, from, to, reason: ResyncReason::Compacted, highest_before: from }
+        Turn { seq, end: seq + 1, epoch, from, to, reason: ResyncReason::Compacted, highest_before: from }
     }
 
     #[test]

@@ -436,6 +436,10 @@ impl Seqs {
         self.first.start
     }
 
+    pub(crate) fn last(&self) -> u64 {
+        self.more.last().unwrap_or(&self.first).end - 1
+    }
+
     pub(crate) fn take(&mut self) -> Seqs {
         std::mem::replace(self, Seqs { first: 0..0, more: Vec::new() })
     }

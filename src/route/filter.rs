@@ -191,9 +191,12 @@ impl Filter {
         self
     }
 
-    /// Only these kinds of changes; marks come always. The mask never changes what an event is.
-    /// Reads of state do not look at it.
+    /// Only these kinds of changes (none named: all); marks come always. The mask never changes what
+    /// an event is. Reads of state do not look at it.
     pub fn types(mut self, kinds: &[Kind]) -> Filter {
+        if kinds.is_empty() {
+            return self;
+        }
         self.kinds &= kinds.iter().fold(0, |mask, kind| {
             mask | match kind {
                 Kind::Put => Kind::Added.bit() | Kind::Modified.bit(),

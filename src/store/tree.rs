@@ -70,6 +70,7 @@ fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
     let middle = if at == all.len() { all.len() - 1 } else { all.len() / 2 };
     let mut right = Vec::with_capacity(room(all.len() - middle));
     right.extend(all.drain(middle..));
+    all.shrink_to(room(all.len()));
     right
 }
 

@@ -198,6 +198,9 @@ impl Subscription {
     /// Collects the links of a bucket from its newest event back to the cursor. False: there is
     /// nothing new, and the cursor stands at the head.
     pub(super) fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<bool> {
+        if self.cursor >= look.head {
+            return Ok(false);
+        }
         let newest = bucket.newest();
         if newest < self.cursor {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
@@ -251,12 +254,17 @@ impl Subscription {
         let own = if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, |_| {})? };
         let pin = reclaim::pin();
         let turns = &self.shared.inner.ring.history(&pin).turns;
-        if let Some(turn) = turns.iter().find(|turn| turn.seq >= self.cursor) {
-            let to = turn.seq.min(own).min(look.head);
-            if to > self.cursor {
-                self.cursor = to;
-                self.segment = None;
-            }
+        let Some(turn) = turns.iter().find(|turn| turn.end >= self.cursor) else { return Ok(()) };
+        // Inside a bracket its end is next.
+        let inside = turn.seq < self.cursor;
+        let to = if inside { turn.end } else { turn.seq };
+        let to = to.min(own).min(look.head);
+        if to == turn.seq {
+            self.position.revision = self.position.revision.max(turn.from);
+        }
+        if to > self.cursor {
+            self.cursor = to;
+            self.segment = None;
         }
         Ok(())
     }
@@ -314,9 +322,8 @@ impl Subscription {
             };
             let event = segment.event(seq);
             if event.revision != revision {
-                if revision != 0 {
-                    self.position.revision = revision;
-                }
+                // Nothing of its own lies between.
+                self.position.revision = self.position.revision.max(event.revision - 1);
                 border = (at, own.events.len(), self.position);
                 revision = event.revision;
             }
@@ -636,12 +643,15 @@ impl Subscription {
         let resync = event.resync();
         if let (Some(floor), Some(mark)) = (&self.floor, &resync) {
             let asked = floor.revision;
-            if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
+            if mark.from >= asked {
+                // The cache was there before: it waits no more.
+                self.floor = None;
+            } else if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
                 return Err(say::future("subscribe after", asked, mark.to).into());
-            }
-            if mark.from < asked && asked < mark.to {
+            } else if asked < mark.to {
                 let (oldest, current) = self.shared.inner.window();
-                let before = Position { epoch: self.position.epoch, revision: mark.from };
+                let revision = mark.from.max(self.position.revision);
+                let before = Position { epoch: self.position.epoch, revision };
                 return Err(Halt::Lost(Loss {
                     from: asked + 1,
                     to: mark.to,

@@ -3,6 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+/// Dice of a filter: keys, kinds, raw types, selectors.
+pub type Dice = (u32, u32, u32, u32);
+
 /// Numbers are dice: they are reduced to what is possible where they are used.
 #[derive(Clone, Debug)]
 pub enum Op {
@@ -41,7 +44,7 @@ pub enum Op {
         start: u32,
         revision: u32,
         epoch: u32,
-        filter: (u32, u32, u32),
+        filter: Dice,
         options: u32,
     },
     Poll {
@@ -50,6 +53,10 @@ pub enum Op {
         times: u32,
     },
     Wait {
+        which: u32,
+    },
+    /// In a wake set.
+    Arm {
         which: u32,
     },
     Close {
@@ -69,8 +76,28 @@ pub enum Op {
     Read {
         revision: u32,
         key: u32,
-        filter: (u32, u32, u32),
+        filter: Dice,
         limit: u32,
+    },
+    /// The first page of a list.
+    Pages {
+        revision: u32,
+        filter: Dice,
+        limit: u32,
+    },
+    /// The next page of one that was begun.
+    Page {
+        which: u32,
+    },
+    Diff {
+        from: u32,
+        to: u32,
+        epoch: u32,
+        filter: Dice,
+    },
+    Waiter {
+        revision: u32,
+        epoch: u32,
     },
     Refuse {
         what: u32,
@@ -83,8 +110,8 @@ fn changes(most: usize) -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
     vec((any::<u32>(), any::<u32>(), any::<u32>()), 1..=most)
 }
 
-fn filter() -> impl Strategy<Value = (u32, u32, u32)> {
-    (any::<u32>(), any::<u32>(), any::<u32>())
+fn filter() -> impl Strategy<Value = Dice> {
+    (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>())
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
@@ -104,6 +131,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         }),
         30 => (dice(), dice(), 1u32..6).prop_map(|(which, max, times)| Op::Poll { which, max, times }),
         8 => dice().prop_map(|which| Op::Wait { which }),
+        3 => dice().prop_map(|which| Op::Arm { which }),
         1 => dice().prop_map(|which| Op::Close { which }),
         2 => dice().prop_map(|which| Op::Drop { which }),
         3 => (dice(), dice()).prop_map(|(which, max)| Op::Keep { which, max }),
@@ -111,6 +139,11 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => dice().prop_map(|which| Op::Release { which }),
         8 => (dice(), dice(), filter(), dice())
             .prop_map(|(revision, key, filter, limit)| Op::Read { revision, key, filter, limit }),
+        3 => (dice(), filter(), dice()).prop_map(|(revision, filter, limit)| Op::Pages { revision, filter, limit }),
+        6 => dice().prop_map(|which| Op::Page { which }),
+        4 => (dice(), dice(), dice(), filter())
+            .prop_map(|(from, to, epoch, filter)| Op::Diff { from, to, epoch, filter }),
+        2 => (dice(), dice()).prop_map(|(revision, epoch)| Op::Waiter { revision, epoch }),
         4 => (dice(), dice()).prop_map(|(what, key)| Op::Refuse { what, key }),
         1 => Just(Op::Retake),
     ]
@@ -122,9 +155,14 @@ pub struct Setup {
     pub shape: u32,
     pub tight: bool,
     pub expect_load: bool,
+    pub indexes: u32,
+    /// So few buckets that some requests are refused.
+    pub few_buckets: bool,
 }
 
 pub fn setup() -> impl Strategy<Value = Setup> {
-    (0u32..5, proptest::bool::weighted(0.3), proptest::bool::weighted(0.25))
-        .prop_map(|(shape, tight, expect_load)| Setup { shape, tight, expect_load })
+    let weighted = proptest::bool::weighted;
+    (0u32..5, weighted(0.3), weighted(0.25), 0u32..10, weighted(0.3)).prop_map(
+        |(shape, tight, expect_load, indexes, few_buckets)| Setup { shape, tight, expect_load, indexes, few_buckets },
+    )
 }

@@ -1,10 +1,14 @@
 //! Reads and refusals against the twin.
 
-use crate::filter::Keys;
-use crate::twin::{Found, Kv, State, Twin};
+use crate::filter::{Filter, Keys};
+use crate::twin::{Ev, Found, Kv, State, Twin};
 use crate::world::{KEYS, key_of};
+use std::collections::BTreeMap;
 use std::time::Duration;
-use watchcore::{Cache, Change, Code, KeyValue, Position, Range, Read, Record, ResyncReason, Snapshot, Writer};
+use watchcore::{
+    Attribute, Cache, Change, Code, Error, KeyValue, Kind, Labels, Page, Position, Range, Read, ReadOptions, Record,
+    ResyncReason, Snapshot, Writer,
+};
 
 fn assert_is(shown: Option<&KeyValue>, kv: Option<&Kv>, key: &[u8], what: &str) {
     let shown = shown
@@ -31,74 +35,271 @@ pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, dice: u3
     assert_eq!(snapshot.count(&path.range()), count as u64);
 }
 
-/// One revision, one key, one range.
-pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, keys: &Keys, limit: u32) {
+/// One revision, one key, one filter.
+pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, filter: &Filter, limit: u32) {
     let key = key_of(key);
     if !twin.loaded {
         let codes = [
             cache.get(&key, Read::Any).unwrap_err().code(),
             cache.list(&Range::all(), Read::AtLeast(5), 0).unwrap_err().code(),
             cache.count(&Range::all(), Read::Exact(0)).unwrap_err().code(),
+            cache.diff(0, 1, &filter.build()).unwrap_err().code(),
         ];
-        assert_eq!(codes, [Code::NotReady; 3]);
+        assert_eq!(codes, [Code::NotReady; 4]);
         return;
     }
+    let revision = revision_of(twin, dice);
+    let in_epoch = Position { epoch: epoch_of(twin, dice / 64), revision };
+    for read in
+        [Read::Exact(revision), Read::AtLeast(revision), Read::Any, Read::ExactIn(in_epoch), Read::AtLeastIn(in_epoch)]
+    {
+        one(cache, twin, read, &key, filter, limit);
+    }
+}
+
+fn revision_of(twin: &Twin, dice: u32) -> u64 {
     let (oldest, current) = (twin.oldest(), twin.now.revision);
-    let revision = match dice % 8 {
+    match dice % 8 {
         0 => oldest.saturating_sub(2),
         1 => current + 1,
         2 => oldest - 1,
         _ => oldest - 1 + u64::from(dice / 8) % (current + 2 - oldest),
-    };
-    one(cache, twin, Read::Exact(revision), &key, keys, limit);
-    one(cache, twin, Read::AtLeast(revision), &key, keys, limit);
-    one(cache, twin, Read::Any, &key, keys, limit);
+    }
 }
 
-fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], keys: &Keys, limit: u32) {
-    let get = cache.get_within(key, read, Duration::ZERO);
+fn epoch_of(twin: &Twin, dice: u32) -> u64 {
+    match dice % 4 {
+        0 => 0,
+        1 => (twin.birth ^ (1 << 40)) + 1,
+        2 => twin.now.epoch,
+        _ => (twin.now.epoch - u64::from(dice / 4 % 3)).max(twin.birth + 1),
+    }
+}
+
+/// What a read finds, and the position that it answers at.
+fn found(twin: &Twin, read: Read) -> (Found, Position) {
+    let unchecked = |revision| Position { epoch: 0, revision };
+    let (asked, exact) = match read {
+        Read::Any => return (Found::At(twin.events.len()), twin.now),
+        Read::AtLeast(revision) => (unchecked(revision), false),
+        Read::Exact(revision) => (unchecked(revision), true),
+        Read::AtLeastIn(asked) => (asked, false),
+        Read::ExactIn(asked) => (asked, true),
+    };
+    match (twin.find(asked.revision, asked.epoch, false), exact) {
+        (Found::At(count), true) => (Found::At(count), Position { epoch: twin.epoch_at(count), ..asked }),
+        (found, true) => (found, asked),
+        (_, false) if twin.is_former(asked.epoch) => (Found::Compacted, asked),
+        (_, false) if asked.revision > twin.now.revision => (Found::Future, asked),
+        (_, false) => (Found::At(twin.events.len()), twin.now),
+    }
+}
+
+fn assert_refused(twin: &Twin, error: &Error, found: Found, asked: u64) {
+    let code = if found == Found::Future { Code::FutureRevision } else { Code::Compacted };
+    assert_eq!(error.code(), code, "{error}");
+    assert_eq!((error.asked(), error.current()), (asked, twin.now.revision), "{error}");
+    if code == Code::Compacted {
+        assert_eq!(error.oldest(), twin.oldest());
+    }
+}
+
+fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], filter: &Filter, limit: u32) {
     let limit = if limit.is_multiple_of(3) { 0 } else { limit as usize % 5 + 1 };
-    let list = cache.list_within(&keys.range(), read, limit, Duration::ZERO);
-    let (found, asked) = match read {
-        Read::Any => (Found::At(twin.events.len()), 0),
-        Read::AtLeast(asked) if asked > twin.now.revision => (Found::Future, asked),
-        Read::AtLeast(asked) => (Found::At(twin.events.len()), asked),
-        Read::Exact(asked) => (twin.find(asked, 0, false), asked),
-        other => unreachable!("not asked here: {other:?}"),
-    };
-    let code = match found {
-        Found::Compacted => Code::Compacted,
-        Found::Future => Code::FutureRevision,
-        Found::At(count) => {
-            let (get, list) = (get.unwrap(), list.unwrap());
-            let at = if let Read::Exact(asked) = read {
-                Position { epoch: twin.epoch_at(count), revision: asked }
-            } else {
-                twin.now
-            };
-            let state = twin.state_at(count);
-            assert_eq!((get.epoch, get.revision), (at.epoch, at.revision), "{read:?}");
-            assert_is(get.kv.as_ref(), state.get(key), key, "get");
-            let all: Vec<(&Vec<u8>, &Kv)> = state.iter().filter(|(key, _)| keys.holds(key)).collect();
-            let most = if limit == 0 { all.len() } else { limit.min(all.len()) };
-            assert_eq!((list.epoch(), list.revision()), (at.epoch, at.revision), "{read:?}");
-            assert_eq!(list.len(), most, "{read:?} {keys:?}");
-            for (shown, (key, kv)) in list.iter().zip(&all) {
-                assert_is(Some(&shown), Some(kv), key, "list");
-            }
-            assert_eq!((list.remaining(), list.more()), ((all.len() - most) as u64, all.len() > most));
-            let count = cache.count(&keys.range(), read).unwrap();
-            assert_eq!((count.epoch, count.revision, count.count), (at.epoch, at.revision, all.len() as u64));
-            return;
+    let options = ReadOptions::new(read).filter(filter.build()).timeout(Duration::ZERO);
+    let get = cache.get_with(key, &options);
+    let count = cache.count_with(&Range::all(), &options);
+    let list = cache.list_with(&Range::all(), &options.limit(limit));
+    let (found, at) = found(twin, read);
+    let Found::At(events) = found else {
+        for error in [get.expect_err("get"), list.expect_err("list"), count.expect_err("count")] {
+            assert_refused(twin, &error, found, at.revision);
         }
+        return;
     };
-    for error in [get.expect_err("get"), list.expect_err("list")] {
-        assert_eq!(error.code(), code, "{read:?}: {error}");
-        assert_eq!((error.asked(), error.current()), (asked, twin.now.revision), "{error}");
-        if code == Code::Compacted {
-            assert_eq!(error.oldest(), twin.oldest());
+    let (get, list, count) = (get.unwrap(), list.unwrap(), count.unwrap());
+    let state = twin.state_at(events);
+    assert_eq!((get.epoch, get.revision), (at.epoch, at.revision), "{read:?}");
+    assert_is(get.kv.as_ref(), state.get(key).filter(|kv| filter.holds(key, kv)), key, "get");
+    assert_page(&list, &state, filter, b"", limit, at);
+    let matching = state.iter().filter(|(key, kv)| filter.holds(key, kv)).count() as u64;
+    assert_eq!((count.epoch, count.revision, count.count), (at.epoch, at.revision, matching));
+    if filter.is_only_keys() {
+        let count = cache.count_within(&filter.keys.range(), read, Duration::ZERO).unwrap().count;
+        assert_eq!(count, matching);
+        assert_eq!(cache.list_within(&filter.keys.range(), read, limit, Duration::ZERO).unwrap().len(), list.len());
+    }
+}
+
+/// A page of the keys from `start` on. Where there is more, the key behind it.
+fn assert_page(
+    page: &Page,
+    state: &State,
+    filter: &Filter,
+    start: &[u8],
+    limit: usize,
+    at: Position,
+) -> Option<Vec<u8>> {
+    let behind = state.iter().filter(|(key, _)| &key[..] >= start && filter.keys.holds(key));
+    let mut expected = Vec::new();
+    let mut rest = 0;
+    for (key, kv) in behind {
+        if limit != 0 && expected.len() == limit {
+            rest += 1;
+        } else if filter.holds(key, kv) {
+            expected.push((key, kv));
         }
     }
+    assert_eq!((page.epoch(), page.revision()), (at.epoch, at.revision));
+    assert_eq!(page.len(), expected.len(), "{filter:?} from {start:?}");
+    for (shown, (key, kv)) in page.items().iter().zip(&expected) {
+        assert_is(Some(shown), Some(kv), key, "list");
+    }
+    assert_eq!((page.more(), page.continue_token().is_some()), (rest > 0, rest > 0));
+    assert_eq!(page.remaining(), if filter.is_only_keys() { rest } else { 0 });
+    (rest > 0).then(|| [&expected.last().expect("a full page").0[..], b"\0"].concat())
+}
+
+/// A list that is read page by page while the cache goes on.
+pub struct Pages {
+    filter: Filter,
+    limit: usize,
+    read: Read,
+    /// Where the first page was; `None`: the next one is the first, or goes on with the newest state.
+    at: Option<Position>,
+    token: Option<String>,
+    start: Vec<u8>,
+}
+
+impl Pages {
+    pub fn new(twin: &Twin, dice: u32, filter: Filter, limit: u32) -> Pages {
+        let read = match dice % 3 {
+            0 => Read::Any,
+            _ => Read::Exact(revision_of(twin, dice / 3)),
+        };
+        Pages { filter, limit: limit as usize % 3 + 1, read, at: None, token: None, start: Vec::new() }
+    }
+
+    fn options(&self) -> ReadOptions {
+        let read = if self.token.is_some() { Read::Any } else { self.read };
+        let options = ReadOptions::new(read).filter(self.filter.build()).limit(self.limit).timeout(Duration::ZERO);
+        match &self.token {
+            Some(token) => options.continue_from(token),
+            None => options,
+        }
+    }
+
+    /// The next page; true: there are more.
+    pub fn next(&mut self, cache: &Cache, twin: &Twin) -> bool {
+        self.refusals(cache);
+        let page = cache.list_with(&Range::all(), &self.options());
+        let read = match (self.at, &self.token) {
+            (Some(at), _) => Read::ExactIn(at),
+            (None, Some(_)) => Read::Any,
+            (None, None) => self.read,
+        };
+        let (found, at) = found(twin, read);
+        let Found::At(count) = found else {
+            let error = page.expect_err("the revision is not there");
+            assert_refused(twin, &error, found, at.revision);
+            assert_eq!(error.continue_token().is_some(), self.token.is_some(), "{error}");
+            // Goes on at the same key in the newest state.
+            (self.token, self.at) = (error.continue_token().map(String::from), None);
+            return self.token.is_some();
+        };
+        let page = page.unwrap();
+        let next = assert_page(&page, &twin.state_at(count), &self.filter, &self.start, self.limit, at);
+        self.token = page.continue_token().map(String::from);
+        self.at = Some(at);
+        self.start = next.unwrap_or_default();
+        self.token.is_some()
+    }
+
+    /// Damaged tokens, and those of another range, filter, mode or cache, are refused.
+    fn refusals(&self, cache: &Cache) {
+        let Some(token) = &self.token else { return };
+        let refused = |cache: &Cache, range: &Range, options: ReadOptions| {
+            let error = cache.list_with(range, &options).expect_err("a token that does not fit");
+            assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        };
+        let all = Range::all();
+        let at = token.len() / 2;
+        let other = if token.as_bytes()[at] == b'A' { "B" } else { "A" };
+        refused(cache, &all, self.options().continue_from([&token[..at], other, &token[at + 1..]].concat()));
+        refused(cache, &all, self.options().continue_from(&token[..at]));
+        refused(cache, &all, self.options().continue_from(""));
+        refused(cache, &all, self.options().filter(watchcore::Filter::any().labels("app=w").unwrap()));
+        if matches!(self.filter.keys, Keys::All) {
+            refused(cache, &Range::between("/", "0"), self.options());
+        }
+        let mode = ReadOptions::new(Read::AtLeast(0)).filter(self.filter.build()).continue_from(token);
+        refused(cache, &all, mode);
+        if self.start.len().is_multiple_of(4) {
+            let stranger = Cache::builder("/")
+                .name("stranger")
+                .labels(Labels::json("/l").unwrap())
+                .field(Attribute::json("f", "/f").unwrap())
+                .field(Attribute::key_segment("seg", 1))
+                .build()
+                .unwrap();
+            refused(&stranger, &all, self.options());
+        }
+    }
+}
+
+/// Whether the numbers of a deletion in a difference are looked at.
+const NUMBERS_OF_DELETIONS: bool = false;
+
+/// The net changes between two revisions.
+pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {
+    let [from, to] = [dice[0], dice[1]].map(|dice| revision_of(twin, dice));
+    let (from, to) = if dice[2].is_multiple_of(3) { (from, to) } else { (from.min(to), from.max(to)) };
+    let asked = [(from, dice[2] / 3), (to, dice[2] / 5)]
+        .map(|(revision, dice)| Position { epoch: epoch_of(twin, dice), revision });
+    let built = if filter.kinds.is_empty() { filter.build() } else { filter.build().types(&filter.kinds) };
+    let answer = cache.diff(asked[0], asked[1], &built);
+    let mut counts = [0; 2];
+    for (count, asked) in counts.iter_mut().zip(asked) {
+        match twin.find(asked.revision, asked.epoch, true) {
+            Found::At(at) => *count = at,
+            found => return assert_refused(twin, &answer.expect_err("not in the window"), found, asked.revision),
+        }
+    }
+    if from > to {
+        return assert_eq!(answer.expect_err("backwards").code(), Code::InvalidArgument);
+    }
+    let batch = answer.unwrap();
+    assert_eq!(batch.position(), Position { epoch: twin.epoch_at(counts[1]), revision: to });
+    let [old, new] = counts.map(|count| twin.state_at(count));
+    let mut newest: BTreeMap<&[u8], &Ev> = BTreeMap::new();
+    twin.events[counts[0]..counts[1]].iter().filter(|event| !event.is_mark()).for_each(|event| {
+        newest.insert(&event.key, event);
+    });
+    let mut shown = batch.events().iter();
+    for (key, event) in newest {
+        let matching = |state: &State| state.get(key).filter(|kv| filter.holds(key, kv)).cloned();
+        let kind = match (matching(&old), matching(&new)) {
+            (None, None) => continue,
+            (None, Some(_)) => Kind::Added,
+            (Some(_), Some(_)) => Kind::Modified,
+            (Some(_), None) => Kind::Deleted,
+        };
+        if !filter.shows(kind) {
+            continue;
+        }
+        let shown = shown.next().unwrap_or_else(|| panic!("{kind:?} of {key:?} is missing in {batch:?}"));
+        assert_eq!((shown.kind(), shown.key(), shown.revision()), (kind, key, event.revision));
+        let value = new.get(key).filter(|_| kind != Kind::Deleted).map(|kv| &kv.value[..]);
+        assert_eq!(shown.value(), value, "value of {key:?}");
+        assert_eq!(shown.prev_value(), old.get(key).map(|kv| &kv.value[..]), "value of {key:?} before");
+        let kv = if kind == Kind::Deleted { old.get(key) } else { new.get(key) }.expect("it matches");
+        if kind == Kind::Deleted && !NUMBERS_OF_DELETIONS {
+            continue;
+        }
+        let numbers = (shown.create_revision(), shown.mod_revision(), shown.version(), shown.lease());
+        assert_eq!(numbers, (kv.create, kv.modified, kv.version, kv.lease), "numbers of {kind:?} {key:?}");
+    }
+    assert!(shown.next().is_none(), "more than the net changes: {batch:?}");
 }
 
 /// Every revision of the window and one beyond each border.
@@ -107,11 +308,14 @@ pub fn all(cache: &Cache, twin: &Twin) {
         return;
     }
     let (oldest, current) = (twin.oldest(), twin.now.revision);
-    for revision in oldest.saturating_sub(2)..=current + 1 {
+    let filter = Filter::of_keys(Keys::Prefix(b"/a".to_vec()));
+    // A few of a wide window: it may have many revisions that nothing happened at.
+    let step = ((current + 1 - oldest.saturating_sub(2)) / 24).max(1);
+    for revision in (oldest.saturating_sub(2)..=current + 1).step_by(step as usize) {
         let key = KEYS[revision as usize % KEYS.len()];
-        one(cache, twin, Read::Exact(revision), key, &Keys::Prefix(b"/a".to_vec()), revision as u32);
+        one(cache, twin, Read::Exact(revision), key, &filter, revision as u32);
     }
-    one(cache, twin, Read::Any, b"/a", &Keys::All, 0);
+    one(cache, twin, Read::Any, b"/a", &Filter::of_keys(Keys::All), 0);
 }
 
 /// One refusal; the caller looks whether anything changed.

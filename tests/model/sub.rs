@@ -1,9 +1,21 @@
 //! A subscription beside what the twin expects of it.
+//!
+//! What may be lost is exact: LAGGED is right only where an event that was not handed out has left the
+//! window. Whether a subscription still holds the segment of such an event is its own affair: where it
+//! hands the event out, that is compared.
 
-use crate::filter::Filter;
-use crate::twin::{Found, Kv, Twin};
+use crate::filter::{By, Filter};
+use crate::plan::{Plan, Shown};
+use crate::twin::{Found, Kv, Twin, raw_kind};
 use std::time::Duration;
-use watchcore::{Batch, Cache, Closer, Code, Error, Kind, Position, Start, Subscription};
+use watchcore::{
+    Batch, Cache, Closer, Code, Error, Kind, OnLag, Position, Route, Start, Subscription, SubscriptionStats, WakeSet,
+};
+
+/// Bytes that a key costs which was shown.
+const BYTES_A_KEY: u64 = 36;
+/// Whether one that reads a chain and was closed must not be told of a loss behind its end.
+const CLOSED_CHAINS: bool = false;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -13,6 +25,13 @@ pub struct Options {
     pub bookmarks: bool,
     pub whole: bool,
     pub stop_on_resync: bool,
+    pub on_lag: OnLag,
+}
+
+impl Options {
+    pub fn remembers(&self) -> bool {
+        matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate)
+    }
 }
 
 #[derive(Debug)]
@@ -22,6 +41,9 @@ enum Phase {
     Waits(u64),
     /// What is left of the state at the first `.1` events.
     Initial(Vec<(Vec<u8>, Kv)>, usize, Position),
+    /// LAGGED was told; true: in place of the initial state.
+    Behind(bool),
+    CatchUp(Plan),
     Live,
     Ended,
 }
@@ -29,11 +51,29 @@ enum Phase {
 /// Why a look at the log ends before its end.
 #[derive(Clone, Copy, Debug)]
 enum Stop {
-    Lapped,
     /// The start that waited lies inside the gap of this bracket.
     Gap(usize),
     Future,
     Resynced(usize),
+}
+
+/// What can be read now.
+struct Pending {
+    /// Events that are shown, and as what.
+    found: Vec<(usize, Kind)>,
+    /// Where the look ends, and why.
+    at: usize,
+    stop: Option<Stop>,
+    /// The first event that has left the window and may be missed.
+    lapped: Option<usize>,
+}
+
+/// A loss that a wait met: it is told by the next poll, as of then.
+#[derive(Clone, Copy)]
+struct Met {
+    oldest: u64,
+    current: u64,
+    skip: usize,
 }
 
 pub struct Sub {
@@ -44,8 +84,8 @@ pub struct Sub {
     phase: Phase,
     /// Index of the next event to look at.
     next: usize,
-    /// The segment whose count the subscription holds.
-    held: Option<u64>,
+    /// It was certainly looked at everything before this one.
+    sure: usize,
     floor: Option<u64>,
     bookmarked: Position,
     /// Closed by its owner or with the cache: nothing behind this index.
@@ -57,13 +97,22 @@ pub struct Sub {
     by_owner: bool,
     /// A wait met a refused start, which the next poll tells.
     refused: bool,
-    /// A wait met a loss, which the next poll tells, with `oldest` and the current revision of then.
-    stopped: Option<(u64, u64)>,
+    met: Option<Met>,
+    /// Revisions up to this one were told as lost.
+    told: u64,
+    /// What its consumer has been shown; `None` behind a loss that nobody made good.
+    shown: Option<Shown>,
+    /// With masked kinds `next` may be behind what was passed over unseen.
+    exact: bool,
+    /// Number of events when it was opened.
+    opened_at: usize,
+    handed: u64,
+    looked: u64,
 }
 
 impl Sub {
     /// Opens it, or checks the refusal.
-    pub fn open(name: u64, cache: &Cache, options: Options, twin: &Twin) -> Option<Sub> {
+    pub fn open(name: u64, cache: &Cache, set: &WakeSet, options: Options, twin: &Twin) -> Option<Sub> {
         let builder = options
             .filter
             .set(cache.subscribe(options.start))
@@ -72,6 +121,7 @@ impl Sub {
             .bookmark_interval(Duration::ZERO)
             .whole_revisions(options.whole)
             .stop_on_resync(options.stop_on_resync)
+            .on_lag(options.on_lag)
             .start_timeout(Duration::MAX);
         let opened = builder.open();
         if twin.loaded
@@ -84,15 +134,17 @@ impl Sub {
             assert_eq!(numbers, (revision, twin.oldest(), twin.now.revision), "{error}");
             return None;
         }
-        let real = opened.unwrap_or_else(|error| panic!("{error} {options:?}"));
+        let mut real = opened.unwrap_or_else(|error| panic!("{error} {options:?}"));
+        set.add(&mut real, name).unwrap();
         let mut sub = Sub {
             name,
             closer: real.closer(),
             real,
+            exact: !options.filter.masks() || twin.indexes.is_empty(),
             options,
             phase: Phase::Unready,
             next: 0,
-            held: None,
+            sure: 0,
             floor: None,
             bookmarked: Position::default(),
             end: None,
@@ -101,7 +153,12 @@ impl Sub {
             never: false,
             by_owner: false,
             refused: false,
-            stopped: None,
+            met: None,
+            told: 0,
+            shown: None,
+            opened_at: twin.events.len(),
+            handed: 0,
+            looked: 0,
         };
         if twin.loaded {
             assert!(sub.begin(twin, false).is_ok(), "looked at above");
@@ -115,15 +172,20 @@ impl Sub {
 
     fn live(&mut self, next: usize, position: Position) {
         (self.next, self.whole_seen, self.bookmarked, self.phase) = (next, next, position, Phase::Live);
+        self.sure = next;
+    }
+
+    /// Live from here: the matching state counts as shown.
+    fn live_from(&mut self, twin: &Twin, next: usize, position: Position) {
+        self.live(next, position);
+        self.shown = Some(Shown::new(twin.shown_at(&self.options.filter, next)));
     }
 
     fn initial(&mut self, twin: &Twin, count: usize, at: Position) {
-        let filter = &self.options.filter;
-        let mut state: Vec<(Vec<u8>, Kv)> = Vec::new();
-        if filter.shows(Kind::Added) {
-            let all = twin.state_at(count);
-            state.extend(all.iter().filter(|(key, _)| filter.keys.holds(key)).map(|(k, kv)| (k.clone(), kv.clone())));
-        }
+        let all = twin.shown_at(&self.options.filter, count);
+        let masked = !self.options.filter.shows(Kind::Added);
+        let state = if masked { Vec::new() } else { all.clone().into_iter().collect() };
+        self.shown = Some(Shown::new(if masked && !self.options.remembers() { all } else { Default::default() }));
         self.phase = Phase::Initial(state, count, at);
     }
 
@@ -131,14 +193,14 @@ impl Sub {
         let listing = Position { epoch: twin.birth + 1, revision: twin.listing };
         let (count, at) = if late { (0, listing) } else { (twin.events.len(), twin.now) };
         match self.options.start {
-            Start::Now => self.live(count, at),
+            Start::Now => self.live_from(twin, count, at),
             Start::State => self.initial(twin, count, at),
             Start::StateAtLeast(revision) => self.phase = Phase::Waits(revision),
             Start::After(revision) => match twin.find(revision, self.options.epoch, true) {
                 Found::Compacted => return Err(()),
-                Found::At(count) => self.live(count, Position { epoch: twin.epoch_at(count), revision }),
+                Found::At(count) => self.live_from(twin, count, Position { epoch: twin.epoch_at(count), revision }),
                 Found::Future => {
-                    self.live(twin.events.len(), Position { epoch: twin.now.epoch, revision });
+                    self.live_from(twin, twin.events.len(), Position { epoch: twin.now.epoch, revision });
                     self.floor = Some(revision);
                 }
             },
@@ -159,27 +221,28 @@ impl Sub {
     }
 
     fn limit(&self, twin: &Twin) -> usize {
-        self.end.unwrap_or(twin.events.len())
+        self.end.unwrap_or(twin.events.len()).max(self.next)
     }
 
-    /// The matching events that can be read now, where the look ends, and why.
-    fn pending(&self, twin: &Twin) -> (Vec<usize>, usize, Option<Stop>) {
+    fn pending(&self, twin: &Twin) -> Pending {
         let (mut found, mut floor) = (Vec::new(), self.floor);
+        let mut lapped = None;
+        let filter = &self.options.filter;
         for at in self.next..self.limit(twin) {
             let event = &twin.events[at];
             // What leaves below a start of the future is no loss.
             let resets = event.first && event.turn.is_some_and(|turn| turn.resets());
             let dropped = floor.is_some_and(|asked| resets || event.revision.max(twin.oldest() - 1) <= asked);
-            if !twin.is_live(at) && self.held != Some(twin.segment_of(at)) && !dropped {
-                return (found, at, Some(Stop::Lapped));
+            if !twin.is_live(at) && !dropped {
+                lapped.get_or_insert(at);
             }
             if let Some(asked) = floor {
                 if let Some(turn) = event.turn.filter(|_| event.first) {
                     if turn.resets() {
-                        return (found, at, Some(Stop::Future));
+                        return Pending { found, at, stop: Some(Stop::Future), lapped };
                     }
                     if turn.from < asked && asked < turn.to {
-                        return (found, at, Some(Stop::Gap(at)));
+                        return Pending { found, at, stop: Some(Stop::Gap(at)), lapped };
                     }
                 }
                 if event.revision <= asked {
@@ -188,26 +251,55 @@ impl Sub {
                 floor = None;
             }
             if event.is_mark() && self.options.stop_on_resync {
-                return (found, at, Some(Stop::Resynced(at)));
+                return Pending { found, at, stop: Some(Stop::Resynced(at)), lapped };
             }
-            if self.options.filter.matches(event) {
-                found.push(at);
+            if let Some(kind) = filter.transition(event)
+                && filter.shows(kind)
+            {
+                found.push((at, kind));
             }
         }
-        (found, self.limit(twin), None)
+        Pending { found, at: self.limit(twin), stop: None, lapped }
     }
 
-    /// Blocks for no time and checks what it says.
-    pub fn wait(&mut self, twin: &Twin) {
-        let answer = self.real.wait(Duration::ZERO);
-        if let Phase::Initial(..) | Phase::Ended = self.phase {
-            return if self.is_ended() {
-                assert_eq!(answer.expect_err("ended").code(), Code::Closed);
-            } else {
-                assert!(answer.expect("something of the initial state"));
-            };
+    /// Moves on; what was passed over counts as shown where only its kind is masked.
+    fn pass(&mut self, twin: &Twin, to: usize) {
+        if let Some(shown) = &mut self.shown {
+            for event in &twin.events[self.next..to.max(self.next)] {
+                if let Some(kind) = self.options.filter.transition(event) {
+                    shown.change(kind, &event.key, event.kv.as_ref());
+                }
+            }
         }
-        if self.stopped.is_some() || self.refused {
+        (self.next, self.sure) = (to, to);
+    }
+
+    /// Blocks for no time, or arms it, and checks what it says.
+    pub fn wait(&mut self, twin: &Twin, arms: bool) {
+        self.check_wait(twin, arms);
+        self.looked = self.real.stats().looked_at;
+    }
+
+    fn check_wait(&mut self, twin: &Twin, arms: bool) {
+        let answer = if arms {
+            let answer = self.real.arm();
+            if self.is_ended() || self.end.is_some() {
+                // The poll tells.
+                assert!(answer.unwrap());
+                return;
+            }
+            answer
+        } else {
+            self.real.wait(Duration::ZERO)
+        };
+        match self.phase {
+            Phase::Ended => return assert_eq!(answer.expect_err("ended").code(), Code::Closed),
+            Phase::Initial(..) | Phase::Behind(_) | Phase::CatchUp(_) => {
+                return assert!(answer.expect("something of the state"));
+            }
+            _ => {}
+        }
+        if self.met.is_some() || self.refused {
             return assert!(answer.expect("an error is to be told"));
         }
         if let Phase::Unready = self.phase
@@ -227,11 +319,23 @@ impl Sub {
             let something = matches!(self.phase, Phase::Initial(..)) || self.refused || self.end.is_some();
             return assert_eq!(answer.expect("not over yet"), something);
         }
-        let (found, at, stop) = self.pending(twin);
+        let Pending { found, at, stop, lapped } = self.pending(twin);
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
+            self.exact &= !self.options.filter.masks();
+            match answer {
+                Ok(true) => self.met = Some(self.met(twin)),
+                Ok(false) => assert!(found.is_empty() && stop.is_none(), "{found:?} {stop:?}"),
+                Err(error) => {
+                    assert_eq!(error.code(), Code::Closed);
+                    assert!(found.is_empty() && self.end.is_some(), "{error}");
+                }
+            }
+            return;
+        }
         // A look that moves over events, which an unfiltered one need not do.
         let moves = !self.options.filter.is_plain() || self.floor.is_some();
         let (next, wake) = match found.first() {
-            Some(found) => (*found, true),
+            Some((found, _)) => (*found, true),
             None => (at, stop.is_some()),
         };
         let passed = |floor: &u64| twin.events[self.next..next].iter().any(|event| event.revision > *floor);
@@ -241,30 +345,36 @@ impl Sub {
         if wake {
             assert!(answer.unwrap_or_else(|error| panic!("{error}: {found:?} {stop:?}")), "{found:?} {stop:?}");
             if moves {
-                self.next = next;
-                self.held =
-                    (next < self.limit(twin) && !matches!(stop, Some(Stop::Lapped))).then(|| twin.segment_of(next));
+                self.pass(twin, next);
             }
             if !found.is_empty() {
                 self.floor = None;
             }
-            if found.is_empty() && matches!(stop, Some(Stop::Lapped)) && moves {
-                self.stopped = Some((twin.oldest(), twin.now.revision));
-            }
         } else if self.end.is_some() {
             assert_eq!(answer.expect_err("closed and read").code(), Code::Closed);
-            self.next = at;
+            self.pass(twin, at);
         } else {
             let due = self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now;
             let passed = self.floor.is_some();
             let answer = answer.expect("open");
             assert!(answer == due || passed, "said {answer}: floor {:?}, {:?}", self.floor, self.bookmarked);
             if moves {
-                self.next = at;
+                self.pass(twin, at);
             }
-            self.held = None;
         }
         self.position_rule(twin);
+    }
+
+    fn all_live(&self, twin: &Twin) -> bool {
+        (self.next..self.limit(twin)).all(|at| twin.is_live(at))
+    }
+
+    fn met(&self, twin: &Twin) -> Met {
+        let skip = match twin.find(twin.oldest() - 1, 0, false) {
+            Found::At(count) => count,
+            other => panic!("oldest - 1 is always in the window: {other:?}"),
+        };
+        Met { oldest: twin.oldest(), current: twin.now.revision, skip: skip.max(self.next) }
     }
 
     /// Never back, never ahead of what is pending.
@@ -281,8 +391,8 @@ impl Sub {
             assert_eq!(position.revision, 0, "the position during the initial state");
         }
         if matches!(self.phase, Phase::Live) && self.floor.is_none() {
-            let (found, ..) = self.pending(twin);
-            if let Some(first) = found.first() {
+            let Pending { found, .. } = self.pending(twin);
+            if let Some((first, _)) = found.first() {
                 // Inside a revision: the revision before.
                 let first = &twin.events[*first];
                 let rev = &twin.revs[first.rev];
@@ -296,12 +406,19 @@ impl Sub {
 
     pub fn poll(&mut self, twin: &Twin, max: usize) -> Option<Batch> {
         let before = self.real.position();
+        let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && self.floor.is_none());
         let answer = self.real.poll(max);
+        self.handed += answer.as_ref().map_or(0, Batch::len) as u64;
         let batch = self.check(twin, max, before, answer);
+        let stats = self.real.stats();
+        assert_eq!(stats.handed_out, self.handed);
         if !self.is_ended() {
             self.position_rule(twin);
             self.lag_rule(twin);
+            self.route_rule(twin, &stats, if was_live { from } else { usize::MAX });
+            self.memory_rule(twin, &stats);
         }
+        self.looked = stats.looked_at;
         batch
     }
 
@@ -326,6 +443,11 @@ impl Sub {
         match &self.phase {
             Phase::Ended => self.end_with(answer, Code::Closed),
             Phase::Initial(..) => self.check_initial(twin, max, answer),
+            Phase::Behind(initial) => {
+                let initial = *initial;
+                self.check_behind(twin, max, before, initial, answer)
+            }
+            Phase::CatchUp(_) => self.check_catch_up(twin, max, before, answer),
             _ => self.check_live(twin, max, before, answer),
         }
     }
@@ -350,13 +472,26 @@ impl Sub {
     fn check_initial(&mut self, twin: &Twin, max: usize, answer: Result<Batch, Error>) -> Option<Batch> {
         let Phase::Initial(left, count, at) = &mut self.phase else { unreachable!() };
         let (count, at) = (*count, *at);
-        if twin.first_live * twin.slots > twin.head_of(count) && self.options.filter.shows(Kind::Added) {
+        let looks = self.options.filter.shows(Kind::Added) || self.options.remembers();
+        if twin.first_live * twin.slots > twin.head_of(count) && looks {
+            let before = Position { epoch: at.epoch, revision: 0 };
+            if let Some(shown) = &mut self.shown {
+                shown.all_at(count);
+            }
+            if self.options.on_lag == OnLag::Conflate {
+                return self.check_behind(twin, max, before, true, answer);
+            }
             let error = answer.expect_err("the initial state has left the window");
             assert_eq!(error.code(), Code::Lagged);
             assert_eq!((error.lost_from(), error.lost_to()), (1, twin.now.revision));
             assert_eq!((error.oldest(), error.current()), (twin.oldest(), twin.now.revision));
-            self.phase = Phase::Ended;
+            let again = self.options.on_lag == OnLag::Resnapshot;
+            self.phase = if again { Phase::Behind(true) } else { Phase::Ended };
             return None;
+        }
+        let shown = self.shown.as_mut().expect("nothing was lost");
+        if looks && !self.options.filter.shows(Kind::Added) {
+            twin.shown_at(&self.options.filter, count).iter().for_each(|(key, kv)| shown.put(key, kv, count));
         }
         let batch = answer.expect("a page of the initial state");
         assert!(!batch.is_empty() && batch.len() <= max && !batch.continues());
@@ -371,94 +506,195 @@ impl Sub {
                 break;
             }
             let (key, kv) = left.remove(0);
-            let kind = if self.options.filter.raw { Kind::Put } else { Kind::Added };
+            let kind = raw_kind(Kind::Added, self.options.filter.raw);
             assert!(event.is_initial_state() && !event.ends_initial_state());
-            let shown = (event.kind(), event.key(), event.value(), event.revision());
-            assert_eq!(shown, (kind, &key[..], Some(&kv.value[..]), kv.modified));
-            let numbers = (event.create_revision(), event.mod_revision(), event.version(), event.lease());
-            assert_eq!(numbers, (kv.create, kv.modified, kv.version, kv.lease));
-            assert_eq!(event.prev_value(), None);
+            assert_eq!((event.kind(), event.revision(), event.prev_value()), (kind, kv.modified, None));
+            crate::plan::assert_is(event, &key, &kv);
+            shown.put(&key, &kv, count);
         }
         Some(batch)
     }
 
-    fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
-        let (found, at, stop) = self.pending(twin);
-        // The revision whose rest is lost: gathered whole it is not handed out at all.
-        let cut = found
-            .last()
-            .map(|last| twin.events[*last].rev)
-            .filter(|rev| matches!(stop, Some(Stop::Lapped)) && twin.events[at].rev == *rev);
-        let mut found = found;
-        if self.options.whole && cut.is_some() {
-            found.retain(|at| Some(twin.events[*at].rev) != cut);
+    /// The first page of the difference behind a loss.
+    fn check_behind(
+        &mut self,
+        twin: &Twin,
+        max: usize,
+        before: Position,
+        initial: bool,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
+        if self.options.stop_on_resync && twin.now.epoch != before.epoch && before.epoch != 0 {
+            let error = answer.expect_err("RESYNCED was expected");
+            assert_eq!((error.code(), error.current()), (Code::Resynced, twin.now.revision), "{error}");
+            self.phase = Phase::Ended;
+            return None;
         }
-        let (stop, found) = if self.stopped.is_some() { (Some(Stop::Lapped), Vec::new()) } else { (stop, found) };
-        if found.is_empty() {
-            let lagged = answer.as_ref().is_err_and(|error| error.code() == Code::Lagged);
-            if matches!(stop, Some(Stop::Lapped)) && !lagged {
-                // It holds a segment that it need not hold: nothing is lost, and all is compared.
-                (self.next, self.held, self.stopped) = (at, Some(twin.segment_of(at)), None);
-                return self.check_live(twin, max, before, answer);
+        let shown = self.shown.as_ref().expect("it remembers");
+        let from = before.revision;
+        self.phase = Phase::CatchUp(Plan::new(&self.options, twin, shown, from, initial, self.exact));
+        self.check_page(twin, max, before, answer)
+    }
+
+    fn check_catch_up(
+        &mut self,
+        twin: &Twin,
+        max: usize,
+        before: Position,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
+        let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
+        if plan.looks_at_the_state() && twin.first_live * twin.slots > twin.head_of(plan.count) {
+            // Overtaken: it begins again with what was shown meanwhile.
+            let initial = plan.initial;
+            if self.options.on_lag == OnLag::Conflate {
+                return self.check_behind(twin, max, before, initial, answer);
             }
-            if let Some(stop) = stop {
-                let error = answer.err().unwrap_or_else(|| panic!("{stop:?} was expected"));
-                self.check_stop(twin, before, stop, &error);
-                self.phase = Phase::Ended;
+            let error = answer.expect_err("overtaken again");
+            self.assert_lost(twin, before, &error);
+            self.phase = Phase::Behind(initial);
+            return None;
+        }
+        self.check_page(twin, max, before, answer)
+    }
+
+    fn check_page(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+        let Phase::CatchUp(plan) = &mut self.phase else { unreachable!() };
+        let batch = answer.unwrap_or_else(|error| panic!("{error}: a page of {plan:?} was expected"));
+        let most = if self.options.whole { usize::MAX } else { max };
+        let shown = self.shown.as_mut().expect("it remembers");
+        let done = plan.check_page(&self.options.filter, &batch, most, shown);
+        assert_eq!(batch.continues(), !done, "CONTINUES until its end: {:?}", self.options);
+        assert_eq!(batch.position(), self.real.position());
+        if !done {
+            assert_eq!(self.real.position(), before, "the position before it is complete");
+            return Some(batch);
+        }
+        let (count, at) = (plan.count, plan.at);
+        assert_eq!(self.real.position(), at);
+        shown.assert_are(&twin.shown_at(&self.options.filter, count), "after the difference");
+        self.live(count, at);
+        (self.told, self.exact) = (0, !self.options.filter.masks() || twin.indexes.is_empty());
+        (!batch.is_empty()).then_some(batch)
+    }
+
+    /// The numbers of a loss.
+    fn assert_lost(&mut self, twin: &Twin, before: Position, error: &Error) {
+        assert_eq!(error.code(), Code::Lagged, "{error}");
+        let told = Position { epoch: error.epoch(), revision: error.position() };
+        assert!(told >= before, "{told:?} {before:?}");
+        let from = [error.position().max(self.told) + 1, error.position() + 1];
+        assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
+        let Met { oldest, current, .. } = self.met.unwrap_or(self.met(twin));
+        assert_eq!(error.lost_to(), (oldest - 1).max(error.lost_from()), "{error}");
+        assert_eq!((error.oldest(), error.current()), (oldest, current));
+        self.told = error.lost_to();
+    }
+
+    /// LAGGED was told, or (Conflate) acted upon.
+    fn lose(&mut self, skip: usize) {
+        self.floor = None;
+        match self.options.on_lag {
+            OnLag::Stop => self.phase = Phase::Ended,
+            OnLag::SkipToOldest => {
+                (self.next, self.sure, self.whole_seen, self.shown) = (skip, skip, skip, None);
+            }
+            OnLag::Resnapshot | OnLag::Conflate => {
+                self.shown.as_mut().expect("it remembers").all_at(self.next);
+                self.phase = Phase::Behind(false);
+            }
+        }
+        self.met = None;
+    }
+
+    fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+        let Pending { found, at, stop, lapped } = self.pending(twin);
+        let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
+        // What has left is not looked at: a start of the future may have been passed in it.
+        let unsure = self.floor.is_some() && !self.all_live(twin);
+        let beyond = !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty();
+        let may_lose = lapped.is_some() || unsure || beyond;
+        match &answer {
+            Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
+                let skip = self.met.unwrap_or(self.met(twin)).skip;
+                assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
+                if !unsure {
+                    self.assert_lost(twin, before, error);
+                }
+                self.lose(skip);
                 return None;
             }
-            if at > self.next {
-                self.held = Some(twin.segment_of(at - 1));
+            Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
+                let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
+                if made || (batch.is_empty() && (!found.is_empty() || gap)) {
+                    self.lose(0);
+                    return self.check_behind(twin, max, before, false, answer);
+                }
             }
-            self.next = at;
+            Err(error) if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && may_lose => {
+                if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != twin.now.revision {
+                    self.check_stop(twin, stop.expect("looked at"), error);
+                    self.phase = Phase::Ended;
+                    return None;
+                }
+                self.lose(0);
+                return self.check_behind(twin, max, before, false, answer);
+            }
+            _ => {}
+        }
+        self.met = None;
+        let nothing = answer.as_ref().map_or(true, Batch::is_empty);
+        if found.is_empty() || (nothing && unsure) {
+            if let Some(stop) = stop {
+                let error = answer.err().unwrap_or_else(|| panic!("{stop:?} was expected"));
+                self.check_stop(twin, stop, &error);
+                match stop {
+                    Stop::Gap(at) if error.code() == Code::Lagged => {
+                        self.told = error.lost_to();
+                        self.pass(twin, at);
+                        self.lose(at);
+                    }
+                    _ => self.phase = Phase::Ended,
+                }
+                return None;
+            }
+            self.pass(twin, at);
             self.whole_seen = at;
             return self.check_nothing(twin, answer);
         }
-        // What has left is not looked at: where the history was replaced since, a start of the future
-        // may have been passed in what left.
-        let replaced = twin.events[self.next..].iter().any(|event| event.turn.is_some_and(|turn| turn.resets()));
-        if self.floor.is_some()
-            && replaced
-            && !twin.is_live(self.next)
-            && answer.as_ref().is_err_and(|error| error.code() == Code::Lagged)
-        {
-            return self.end_with(answer, Code::Lagged);
-        }
         let batch = answer.unwrap_or_else(|error| {
-            let (at, held, live) = (twin.events[self.next].seq, self.held, twin.first_live);
-            panic!(
-                "{error}: {} were pending from {at}, held {held:?}, live from {live}, {:?}",
-                found.len(),
-                self.options
-            )
+            let (at, live) = (twin.events[self.next].seq, twin.first_live);
+            panic!("{error}: {} were pending from {at}, live from {live}, {:?}", found.len(), self.options)
         });
-        assert!(!batch.is_empty(), "{} were pending", found.len());
+        assert!(!batch.is_empty(), "{} were pending {:?}", found.len(), self.options);
         assert!(batch.len() <= found.len(), "{} events, {} were pending: {batch:?}", batch.len(), found.len());
-        for (event, at) in batch.events().iter().zip(&found) {
+        for (event, (at, kind)) in batch.events().iter().zip(&found) {
             let expected = &twin.events[*at];
-            expected.assert_shown_as(event, self.options.filter.raw);
+            expected.assert_shown_as(event, *kind, self.options.filter.raw);
             assert_eq!(event.sequence(), expected.seq);
         }
         self.floor = None;
-        self.check_border(twin, max, &batch, &found, cut);
+        self.check_border(twin, max, &batch, &found, lapped);
         assert_eq!(batch.position(), self.real.position());
-        let last = found[batch.len() - 1];
-        let looked = found.get(batch.len()).copied();
-        self.next = match looked {
+        let last = found[batch.len() - 1].0;
+        let next = match found.get(batch.len()) {
             // The next match was seen, and the cursor is at its revision, or at it.
-            Some(next) if twin.events[next].rev == twin.events[last].rev => next,
-            Some(next) if !self.options.filter.is_plain() => twin.revs[twin.events[next].rev].events.start,
-            _ if self.views() => last + 1,
+            Some((next, _)) if twin.events[*next].rev == twin.events[last].rev => *next,
+            Some((next, _)) if !self.options.filter.is_plain() => {
+                (last + 1).max(twin.revs[twin.events[*next].rev].events.start)
+            }
             Some(_) => last + 1,
+            None if self.views() => last + 1,
             None => at,
         };
-        let seen = match looked {
-            Some(next) if !self.views() => next,
-            _ if self.views() => last,
-            _ => at - 1,
+        let next = if lapped.is_some_and(|lapped| next > lapped) {
+            self.exact &= !self.options.filter.masks();
+            last + 1
+        } else {
+            next
         };
-        let held = twin.segment_of(seen);
-        self.held = (self.next == at || twin.segment_of(self.next) == held).then_some(held);
+        self.pass(twin, next);
+        self.sure = last + 1;
         self.whole_seen = if batch.continues() { twin.revs[twin.events[last].rev].events.start } else { last + 1 };
         Some(batch)
     }
@@ -469,15 +705,16 @@ impl Sub {
     }
 
     /// Where a batch may end.
-    fn check_border(&self, twin: &Twin, max: usize, batch: &Batch, found: &[usize], cut: Option<usize>) {
-        let last = &twin.events[found[batch.len() - 1]];
+    fn check_border(&self, twin: &Twin, max: usize, batch: &Batch, found: &[(usize, Kind)], lapped: Option<usize>) {
+        let last = &twin.events[found[batch.len() - 1].0];
         let rev = &twin.revs[last.rev];
-        let inside = found.get(batch.len()).is_some_and(|next| twin.events[*next].rev == last.rev)
-            || (self.views() && !last.last)
-            || cut == Some(last.rev);
-        assert_eq!(batch.continues(), inside, "CONTINUES where the batch ends with {last:?}");
-        let of_this = found.iter().filter(|at| twin.events[**at].rev == last.rev).count();
-        if inside {
+        // The rest of the revision may be lost.
+        let cut = lapped.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
+        let inside = found.get(batch.len()).is_some_and(|(next, _)| twin.events[*next].rev == last.rev)
+            || (self.views() && !last.last);
+        assert!(batch.continues() == inside || (cut && !last.last), "CONTINUES where the batch ends with {last:?}");
+        let of_this = found.iter().filter(|(at, _)| twin.events[*at].rev == last.rev).count();
+        if inside && !cut {
             assert!(!self.options.whole, "a whole revision was asked for");
             assert!(
                 rev.events.len() as u64 > twin.slots / 8 || of_this > max,
@@ -485,13 +722,18 @@ impl Sub {
             );
         }
         if batch.len() > max {
-            let first = &twin.events[found[0]];
+            let first = &twin.events[found[0].0];
             assert!(self.options.whole && first.rev == last.rev, "{} events, {max} were asked for", batch.len());
         }
     }
 
     fn check_nothing(&mut self, twin: &Twin, answer: Result<Batch, Error>) -> Option<Batch> {
-        if self.end.is_some_and(|end| end < twin.events.len() || self.closed_itself()) {
+        if let Some(shown) = &self.shown
+            && self.exact
+        {
+            shown.assert_are(&twin.shown_at(&self.options.filter, self.next), "with nothing pending");
+        }
+        if self.end.is_some() {
             // Closed: what was published before was handed out, a bookmark may still come.
             return match answer {
                 Ok(batch) if self.options.bookmarks => {
@@ -520,29 +762,15 @@ impl Sub {
         None
     }
 
-    fn closed_itself(&self) -> bool {
-        self.end.is_some()
-    }
-
-    fn check_stop(&self, twin: &Twin, before: Position, stop: Stop, error: &Error) {
+    fn check_stop(&self, twin: &Twin, stop: Stop, error: &Error) {
         match stop {
-            Stop::Lapped => {
-                assert_eq!(error.code(), Code::Lagged, "{error}");
-                let told = Position { epoch: error.epoch(), revision: error.position() };
-                assert!(told >= before, "{told:?} {before:?}");
-                assert!(told < twin.position_at(self.next + 1).max(twin.now), "{told:?} is ahead");
-                assert_eq!(error.lost_from(), error.position() + 1, "{error}");
-                let (oldest, current) = self.stopped.unwrap_or((twin.oldest(), twin.now.revision));
-                assert_eq!(error.lost_to(), (oldest - 1).max(error.lost_from()), "{error}");
-                assert_eq!((error.oldest(), error.current()), (oldest, current));
-            }
             Stop::Gap(at) => {
                 let turn = twin.events[at].turn.expect("a mark");
                 assert_eq!(error.code(), Code::Lagged, "{error}");
                 assert_eq!((error.lost_from(), error.lost_to()), (self.floor.expect("it waits") + 1, turn.to));
             }
             // What has left is not looked at: the two cannot be told apart.
-            Stop::Future if !twin.is_live(self.next) && error.code() == Code::Lagged => {}
+            Stop::Future if !self.all_live(twin) && error.code() == Code::Lagged => {}
             Stop::Future => assert_eq!(error.code(), Code::FutureRevision, "{error}"),
             Stop::Resynced(at) => {
                 assert_eq!(error.code(), Code::Resynced, "{error}");
@@ -558,12 +786,51 @@ impl Sub {
 
     /// The lag is the number of events behind the cursor, gaps taken off.
     fn lag_rule(&self, twin: &Twin) {
-        if matches!(self.phase, Phase::Live) && (self.next..twin.events.len()).all(|at| twin.is_live(at)) {
+        if matches!(self.phase, Phase::Live) && twin.indexes.is_empty() && self.all_live(twin) && self.end.is_none() {
             let lag = self.real.lag();
             assert_eq!(lag.events, (twin.events.len() - self.next) as u64, "lag of {:?}", self.options);
             if lag.events == 0 {
                 assert_eq!(lag.age, Duration::ZERO);
             }
         }
+    }
+
+    /// It reads the chain of a fitting index, and then only its own events.
+    fn route_rule(&self, twin: &Twin, stats: &SubscriptionStats, from: usize) {
+        let fits = |by: &By| (*by, by.fits(&self.options.filter));
+        let fitting: Vec<(By, Vec<Vec<u8>>)> =
+            twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
+        let Route::Chain { index } = &stats.route else {
+            let answered = matches!(self.phase, Phase::Live) && self.opened_at < twin.events.len();
+            let polled = from != usize::MAX && self.floor.is_none();
+            let must = answered && polled && !twin.few_buckets && !fitting.is_empty();
+            return assert!(!must, "it scans, though {fitting:?} fits {:?}", self.options.filter);
+        };
+        let Some((by, buckets)) = fitting.iter().find(|(by, _)| by.name() == *index) else {
+            panic!("it reads {index}, which does not fit {:?}", self.options.filter);
+        };
+        if from == usize::MAX || from < self.opened_at || from >= twin.events.len() {
+            return;
+        }
+        let behind = &twin.events[from..];
+        if behind.iter().any(|event| event.is_mark()) {
+            return;
+        }
+        let size = |bucket: &Vec<u8>| behind.iter().filter(|event| by.gathers(bucket, event)).count() as u64;
+        let own = buckets.iter().map(size).max().unwrap_or(0);
+        let looked = stats.looked_at - self.looked;
+        assert!(looked <= own, "looked at {looked} events of {own} of its own, {:?}", self.options);
+    }
+
+    /// What it remembers is what it has shown.
+    fn memory_rule(&self, twin: &Twin, stats: &SubscriptionStats) {
+        if !self.options.remembers() {
+            return assert_eq!((stats.shown_keys, stats.shown_bytes), (0, 0));
+        }
+        let Some(shown) = &self.shown else { return };
+        if self.exact && matches!(self.phase, Phase::Live) && self.all_live(twin) {
+            assert_eq!(stats.shown_keys, shown.len() as u64, "{:?}", self.options);
+        }
+        assert!(stats.shown_bytes <= BYTES_A_KEY * stats.shown_keys + 1024, "{stats:?}");
     }
 }

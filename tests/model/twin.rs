@@ -1,6 +1,7 @@
 //! The naive twin: it keeps every event and the state after every revision, and answers each
 //! question by looking at all of them.
 
+use crate::filter::{By, Filter, Thing};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use watchcore::{Event, Kind, Position, ResyncReason, Stats};
@@ -8,10 +9,18 @@ use watchcore::{Event, Kind, Position, ResyncReason, Stats};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Kv {
     pub value: Rc<[u8]>,
+    /// What the value says; `None`: it is broken.
+    pub thing: Option<Rc<Thing>>,
     pub create: u64,
     pub(crate) modified: u64,
     pub version: u64,
     pub lease: i64,
+}
+
+impl Kv {
+    pub fn new(value: &[u8], create: u64, modified: u64, version: u64, lease: i64) -> Kv {
+        Kv { value: value.into(), thing: Thing::of(value).map(Rc::new), create, modified, version, lease }
+    }
 }
 
 pub type State = Rc<BTreeMap<Vec<u8>, Kv>>;
@@ -52,21 +61,18 @@ impl Ev {
         self.kind == Kind::Resync
     }
 
-    /// Compares all but the sequence number.
-    pub fn assert_shown_as(&self, event: &Event, raw: bool) {
-        let kind = match self.kind {
-            Kind::Added | Kind::Modified if raw => Kind::Put,
-            Kind::Deleted if raw => Kind::Delete,
-            kind => kind,
-        };
+    /// Compares all but the sequence number. `kind`: what it is to a filter.
+    pub fn assert_shown_as(&self, event: &Event, kind: Kind, raw: bool) {
+        let deleted = kind == Kind::Deleted;
+        let kind = raw_kind(kind, raw);
         let shown = (event.kind(), event.revision(), event.key());
         assert_eq!(shown, (kind, self.revision, &self.key[..]), "kind, revision, key of {self:?}");
-        let deleted = self.kind == Kind::Deleted;
+        let kv = if deleted { &self.prev } else { &self.kv };
         let value = self.kv.as_ref().filter(|_| !deleted).map(|kv| &kv.value[..]);
         assert_eq!(event.value(), value, "value of {self:?}");
         assert_eq!(event.prev_value(), self.prev.as_ref().map(|kv| &kv.value[..]), "previous value of {self:?}");
         let numbers = (event.create_revision(), event.mod_revision(), event.version(), event.lease());
-        let expected = self.kv.as_ref().map_or((0, 0, 0, 0), |kv| (kv.create, kv.modified, kv.version, kv.lease));
+        let expected = kv.as_ref().map_or((0, 0, 0, 0), |kv| (kv.create, kv.modified, kv.version, kv.lease));
         assert_eq!(numbers, expected, "numbers of {self:?}");
         let before = event.prev().map(|kv| (kv.create_revision(), kv.mod_revision(), kv.version(), kv.lease()));
         let expected = self.prev.as_ref().map(|kv| (kv.create, kv.modified, kv.version, kv.lease));
@@ -82,6 +88,15 @@ impl Ev {
             }
             (mark, _) => panic!("{mark:?} where {self:?} was expected"),
         }
+    }
+}
+
+/// The kind in which a change is shown.
+pub fn raw_kind(kind: Kind, raw: bool) -> Kind {
+    match kind {
+        Kind::Added | Kind::Modified if raw => Kind::Put,
+        Kind::Deleted if raw => Kind::Delete,
+        kind => kind,
     }
 }
 
@@ -125,6 +140,11 @@ pub struct Twin {
     pub first_live: u64,
     pub newest_segment: u64,
     longest_span: u64,
+    oldest: u64,
+    pub indexes: Vec<By>,
+    pub few_buckets: bool,
+    /// Values that were written and are broken.
+    pub broken: u64,
 }
 
 impl Twin {
@@ -148,6 +168,10 @@ impl Twin {
             first_live: 1,
             newest_segment: 1,
             longest_span: 1,
+            oldest: 1,
+            indexes: Vec::new(),
+            few_buckets: false,
+            broken: 0,
         }
     }
 
@@ -157,8 +181,10 @@ impl Twin {
 
     pub fn load(&mut self, revision: u64, state: BTreeMap<Vec<u8>, Kv>) {
         (self.loaded, self.listing, self.history_listing, self.highest) = (true, revision, revision, revision);
+        self.broken += state.values().filter(|kv| kv.thing.is_none()).count() as u64;
         self.listing_state = Rc::new(state);
         self.now.revision = revision;
+        self.look_for_oldest();
     }
 
     pub fn progress(&mut self, revision: u64) {
@@ -168,6 +194,7 @@ impl Twin {
 
     pub fn compact(&mut self, revision: u64) {
         self.floor = self.floor.max(revision);
+        self.look_for_oldest();
     }
 
     /// Appends a revision whose events are given without marks, sequence numbers and places.
@@ -180,6 +207,8 @@ impl Twin {
         let (from, last) = (self.events.len(), events.len() - 1);
         for (at, event) in events.iter_mut().enumerate() {
             (event.rev, event.first, event.last) = (self.revs.len(), at == 0, at == last);
+            let put = matches!(event.kind, Kind::Added | Kind::Modified);
+            self.broken += u64::from(put && event.kv.as_ref().is_some_and(|kv| kv.thing.is_none()));
             event.synthetic = turn.is_some() && event.turn.is_none();
         }
         self.events.append(&mut events);
@@ -269,6 +298,7 @@ impl Twin {
             let bound = 2 * self.segments + 2 * self.longest_span;
             assert!(stats.window_segments <= bound, "kept too long: {stats:?}, longest {}", self.longest_span);
         }
+        self.look_for_oldest();
     }
 
     pub fn segment_of(&self, event: usize) -> u64 {
@@ -285,9 +315,13 @@ impl Twin {
     }
 
     pub fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    fn look_for_oldest(&mut self) {
         let first = self.revs.get(self.since).map_or(0, |rev| rev.events.start);
         let left = (first..self.events.len()).filter(|at| !self.is_live(*at)).map(|at| self.events[at].revision);
-        1 + left.max().unwrap_or(0).max(self.floor).max(self.history_listing)
+        self.oldest = 1 + left.max().unwrap_or(0).max(self.floor).max(self.history_listing);
     }
 
     /// Revisions of the present history, with their index.
@@ -299,9 +333,13 @@ impl Twin {
         self.present().next().filter(|rev| rev.turn.is_some_and(|t| t.resets())).map_or(self.birth + 1, |rev| rev.epoch)
     }
 
+    /// Whether the history of this epoch was replaced.
+    pub fn is_former(&self, epoch: u64) -> bool {
+        epoch != 0 && epoch >> 32 == self.birth >> 32 && epoch < self.first_epoch_of_present()
+    }
+
     pub fn find(&self, revision: u64, epoch: u64, strict: bool) -> Found {
-        let former = epoch != 0 && epoch >> 32 == self.birth >> 32 && epoch < self.first_epoch_of_present();
-        if former || revision.saturating_add(1) < self.oldest() {
+        if self.is_former(epoch) || revision.saturating_add(1) < self.oldest() {
             return Found::Compacted;
         }
         if revision > self.now.revision {
@@ -320,6 +358,21 @@ impl Twin {
     pub fn state_at(&self, count: usize) -> State {
         let rev = self.revs.iter().rev().find(|rev| rev.events.end <= count);
         rev.map_or_else(|| self.listing_state.clone(), |rev| rev.state.clone())
+    }
+
+    /// What a filter lets pass of the state behind the first `count` events, also inside a revision.
+    pub fn shown_at(&self, filter: &Filter, count: usize) -> BTreeMap<Vec<u8>, Kv> {
+        let whole = self.revs.iter().rev().find(|rev| rev.events.end <= count);
+        let mut state = (*whole.map_or_else(|| self.listing_state.clone(), |rev| rev.state.clone())).clone();
+        for event in &self.events[whole.map_or(0, |rev| rev.events.end)..count] {
+            match (event.kind, &event.kv) {
+                (Kind::Added | Kind::Modified, Some(kv)) => drop(state.insert(event.key.clone(), kv.clone())),
+                (Kind::Deleted, _) => drop(state.remove(&event.key)),
+                _ => {}
+            }
+        }
+        state.retain(|key, kv| filter.holds(key, kv));
+        state
     }
 
     /// The epoch behind the first `count` events.

@@ -1,17 +1,22 @@
 //! One cache beside its twin, and what happens to both.
 
-use crate::filter::{Filter, Keys};
-use crate::ops::{Op, Setup};
+use crate::filter::{By, FieldNeed, Filter, Keys, LABELS, Need};
+use crate::ops::{Dice, Op, Setup};
+use crate::reads::Pages;
 use crate::sub::{Options, Sub};
 use crate::twin::{Kv, State, Twin};
 use std::collections::BTreeMap;
 use watchcore::State as Freshness;
 use watchcore::{
-    Batch, Cache, Change, Code, Event, Kind, Position, Record, ResyncReason, Snapshot, Start, Subscription, Writer,
+    Attribute, Batch, Cache, Change, Code, Event, Kind, Labels, OnLag, Position, Record, ResyncReason, Snapshot, Start,
+    Subscription, Waiter, WakeSet, Want, Writer,
 };
 
 /// A put of a value (with numbers of its own, or without), or a delete.
 type Changes = Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>;
+
+/// Whether a waiter of a former history is asked.
+const EPOCHS_OF_WAITERS: bool = false;
 
 pub const KEYS: [&[u8]; 12] = [
     b"/a",
@@ -42,8 +47,39 @@ pub fn key_of(dice: u32) -> Vec<u8> {
     KEYS[at as usize].to_vec()
 }
 
-pub fn filter_of((keys, kinds, raw): (u32, u32, u32)) -> Filter {
-    let key = key_of(keys / 8);
+const APPS: [&str; 3] = ["x", "y", "z"];
+const NUMBERS: [&str; 3] = ["1", "5", "many"];
+
+fn need_of(dice: u32) -> Need {
+    let name = LABELS[(dice / 8 % 3 / 2) as usize];
+    let values = if name == "app" { APPS } else { NUMBERS };
+    let (one, other) = (values[(dice / 32 % 3) as usize], values[(dice / 128 % 3) as usize]);
+    match dice % 8 {
+        0..=2 => Need::In(name, vec![one]),
+        3 => Need::In(name, vec![one, other, ""]),
+        4 => Need::NotIn(name, if dice / 512 % 2 == 0 { vec![one] } else { vec![one, other] }),
+        5 => Need::Has(name),
+        6 => Need::Lacks(name),
+        _ if dice / 512 % 2 == 0 => Need::Above("n", i64::from(dice / 1024 % 6)),
+        _ => Need::Below("n", i64::from(dice / 1024 % 6)),
+    }
+}
+
+fn field_of(dice: u32) -> FieldNeed {
+    let equal = dice / 2 % 4 != 0;
+    match dice % 2 {
+        0 => FieldNeed("f", equal, ["a", "b", ""][(dice / 8 % 3) as usize]),
+        _ => FieldNeed("seg", equal, ["foo", "x", "1", ""][(dice / 8 % 4) as usize]),
+    }
+}
+
+pub fn filter_of((keys, kinds, raw, selectors): Dice) -> Filter {
+    let key = match keys / 8 % 16 {
+        0 => b"/a/".to_vec(),
+        1 => b"/a/foo/".to_vec(),
+        2 => b"/c/".to_vec(),
+        _ => key_of(keys / 128),
+    };
     let keys = match keys % 8 {
         0..=2 => Keys::All,
         3 => Keys::Key(key),
@@ -62,7 +98,35 @@ pub fn filter_of((keys, kinds, raw): (u32, u32, u32)) -> Filter {
         6 => vec![Kind::Added, Kind::Modified, Kind::Deleted],
         _ => Vec::new(),
     };
-    Filter { keys, kinds, raw }
+    let mut filter = Filter { kinds, raw, ..Filter::of_keys(keys) };
+    let (which, rest) = (selectors % 16, selectors / 16);
+    if matches!(which, 1..=4 | 8 | 9) {
+        filter.labels.push(need_of(rest));
+    }
+    if matches!(which, 5..=8) {
+        filter.fields.push(field_of(rest / 7));
+    }
+    if which == 9 {
+        filter.labels.push(need_of(rest / 11));
+        filter.fields.push(field_of(rest / 13));
+        filter.fields.push(field_of(rest / 17));
+    }
+    filter.even = which == 10;
+    filter.nothing = which == 11 && rest % 4 == 0;
+    filter
+}
+
+fn indexes_of(dice: u32) -> Vec<By> {
+    use By::{Field, Key, Label, Prefix};
+    match dice {
+        0..=2 => vec![],
+        3 => vec![Key],
+        4 => vec![Prefix(1), Prefix(2)],
+        5 => vec![Field("f")],
+        6 => vec![Label("app")],
+        7 => vec![Key, Prefix(1), Label("app"), Field("seg")],
+        _ => vec![Label("n"), Field("f"), Prefix(2), Key, Prefix(1), Field("seg"), Label("app")],
+    }
 }
 
 pub struct World {
@@ -74,6 +138,11 @@ pub struct World {
     snapshots: Vec<(Snapshot, State, Position)>,
     /// Batches kept, and what they showed.
     kept: Vec<(Batch, Vec<String>)>,
+    /// Lists that are read page by page.
+    pages: Vec<Pages>,
+    /// With the revision and the epoch that each waits for.
+    waiters: Vec<(Waiter, u64, u64)>,
+    set: WakeSet,
     names: u64,
     counter: u32,
 }
@@ -89,7 +158,14 @@ impl World {
     pub fn new(setup: &Setup) -> World {
         let (slots, capacity) = [(16, 128), (16, 256), (32, 128), (64, 128), (16, 160)][setup.shape as usize];
         let bytes = if setup.tight { 1 << 16 } else { 1 << 30 };
-        let cache = Cache::builder("/")
+        let indexes = indexes_of(setup.indexes);
+        let builder = indexes.iter().fold(Cache::builder("/"), |builder, by| builder.index(by.index()));
+        let cache = builder
+            .name("model")
+            .labels(Labels::json("/l").unwrap())
+            .field(Attribute::json("f", "/f").unwrap())
+            .field(Attribute::key_segment("seg", 1))
+            .max_buckets(if setup.few_buckets { 2 } else { 65_536 })
             .segment_slots(slots)
             .capacity(capacity)
             .capacity_bytes(bytes)
@@ -101,14 +177,19 @@ impl World {
         let birth = cache.position().epoch >> 32 << 32;
         assert_eq!(cache.position(), Position { epoch: birth + 1, revision: 0 });
         let segments = capacity as u64 / slots;
+        let mut twin = Twin::new(slots, segments, setup.tight, birth, !setup.expect_load);
+        (twin.indexes, twin.few_buckets) = (indexes, setup.few_buckets);
         World {
             writer: Some(cache.writer().unwrap()),
             auditor: cache.subscribe(Start::Now).open().unwrap(),
-            twin: Twin::new(slots, segments, setup.tight, birth, !setup.expect_load),
+            twin,
             cache,
             subs: Vec::new(),
             snapshots: Vec::new(),
             kept: Vec::new(),
+            pages: Vec::new(),
+            waiters: Vec::new(),
+            set: WakeSet::new().unwrap(),
             names: 0,
             counter: 0,
         }
@@ -120,12 +201,25 @@ impl World {
 
     fn value(&mut self, dice: u32) -> Vec<u8> {
         self.counter += 1;
-        let mut value = self.counter.to_le_bytes().to_vec();
+        let member = |name: &str, value: Option<&&str>| value.map(|value| format!("\"{name}\":\"{value}\""));
+        let app = member("app", APPS.get((dice / 16 % 4) as usize));
+        let number = member("n", NUMBERS.get((dice / 64 % 6) as usize));
+        let labels: Vec<String> = app.into_iter().chain(number).collect();
+        let field = member("f", ["a", "b", ""].get((dice / 512 % 4) as usize));
+        let mut value = format!("{{\"c\":{},\"l\":{{{}}}", self.counter, labels.join(","));
+        if let Some(field) = field {
+            value += &format!(",{field}");
+        }
+        if matches!(dice % 16, 1 | 2) && self.twin.closes_by_bytes {
+            value += &format!(",\"pad\":\"{}\"", "x".repeat(3000));
+        }
+        value.push('}');
         match dice % 16 {
             0 => value.clear(),
-            1 | 2 if self.twin.closes_by_bytes => value.resize(3000, b'x'),
+            3 => value.insert(0, '?'),
             _ => {}
         }
+        let value = value.into_bytes();
         value
     }
 
@@ -146,12 +240,9 @@ impl World {
             .map(|(key, to)| {
                 let old = state.get(key);
                 let kv = to.as_ref().map(|(value, exact)| {
-                    exact.clone().unwrap_or_else(|| Kv {
-                        value: value[..].into(),
-                        create: old.map_or(revision, |kv| kv.create),
-                        modified: revision,
-                        version: old.map_or(1, |kv| kv.version + 1),
-                        lease: 0,
+                    exact.clone().unwrap_or_else(|| {
+                        let (create, version) = old.map_or((revision, 1), |kv| (kv.create, kv.version + 1));
+                        Kv::new(value, create, revision, version, 0)
                     })
                 });
                 (key.clone(), kv)
@@ -185,7 +276,7 @@ impl World {
             }
             for event in &batch {
                 let expected = &mut self.twin.events[at];
-                expected.assert_shown_as(event, false);
+                expected.assert_shown_as(event, expected.kind, false);
                 expected.seq = event.sequence();
                 at += 1;
             }
@@ -198,6 +289,7 @@ impl World {
         assert_eq!(stats.objects, state.len() as u64);
         assert_eq!(stats.events, self.twin.events.len() as u64);
         assert_eq!(stats.revisions, self.twin.revs.len() as u64);
+        assert_eq!(stats.extract_failures, self.twin.broken, "broken values");
         self.stands();
     }
 
@@ -225,13 +317,9 @@ impl World {
                 continue;
             }
             let value = self.value(*value);
-            let exact = (verb % 7 == 1).then(|| Kv {
-                value: value[..].into(),
-                create: 1 + u64::from(verb / 7) % revision,
-                modified: revision,
-                version: 1 + u64::from(verb / 7 % 9),
-                lease: i64::from(*verb),
-            });
+            let create = 1 + u64::from(verb / 7) % revision;
+            let version = 1 + u64::from(verb / 7 % 9);
+            let exact = (verb % 7 == 1).then(|| Kv::new(&value, create, revision, version, i64::from(*verb)));
             changes.push((key, Some((value, exact))));
         }
         changes
@@ -249,13 +337,8 @@ impl World {
                 None => drop(state.remove(&key)),
                 Some((value, exact)) => {
                     let old = state.get(&key);
-                    let kv = exact.unwrap_or(Kv {
-                        value: value[..].into(),
-                        create: old.map_or(to, |kv| kv.create),
-                        modified: to,
-                        version: old.map_or(1, |kv| kv.version + 1),
-                        lease: 0,
-                    });
+                    let (create, version) = old.map_or((to, 1), |kv| (kv.create, kv.version + 1));
+                    let kv = exact.unwrap_or_else(|| Kv::new(&value, create, to, version, 0));
                     state.insert(key, kv);
                 }
             }
@@ -352,7 +435,7 @@ impl World {
             Op::Subscribe { start, revision, epoch, filter, options } => {
                 let options = self.options(*start, *revision, *epoch, *filter, *options);
                 self.names += 1;
-                self.subs.extend(Sub::open(self.names, &self.cache, options, &self.twin));
+                self.subs.extend(Sub::open(self.names, &self.cache, &self.set, options, &self.twin));
             }
             Op::Poll { which, max, times } => {
                 let Some(at) = self.pick(*which) else { return };
@@ -366,7 +449,12 @@ impl World {
             }
             Op::Wait { which } => {
                 if let Some(at) = self.pick(*which) {
-                    self.subs[at].wait(&self.twin);
+                    self.subs[at].wait(&self.twin, false);
+                }
+            }
+            Op::Arm { which } => {
+                if let Some(at) = self.pick(*which) {
+                    self.subs[at].wait(&self.twin, true);
                 }
             }
             Op::Close { which } => {
@@ -404,8 +492,27 @@ impl World {
                 }
             }
             Op::Read { revision, key, filter, limit } => {
-                crate::reads::at(&self.cache, &self.twin, *revision, *key, &filter_of(*filter).keys, *limit);
+                crate::reads::at(&self.cache, &self.twin, *revision, *key, &filter_of(*filter), *limit);
             }
+            Op::Pages { revision, filter, limit } if self.twin.loaded => {
+                let mut pages = Pages::new(&self.twin, *revision, filter_of(*filter), *limit);
+                if pages.next(&self.cache, &self.twin) {
+                    self.pages.push(pages);
+                }
+            }
+            Op::Page { which } => {
+                if !self.pages.is_empty() {
+                    let at = *which as usize % self.pages.len();
+                    if !self.pages[at].next(&self.cache, &self.twin) {
+                        self.pages.swap_remove(at);
+                    }
+                }
+            }
+            Op::Diff { from, to, epoch, filter } if self.twin.loaded => {
+                crate::reads::diff(&self.cache, &self.twin, [*from, *to, *epoch], &filter_of(*filter));
+            }
+            Op::Pages { .. } | Op::Diff { .. } => {}
+            Op::Waiter { revision, epoch } => self.waiter(*revision, *epoch),
             Op::Refuse { what, key } => {
                 let writer = self.writer.as_mut().unwrap();
                 if self.twin.loaded {
@@ -423,7 +530,34 @@ impl World {
         }
     }
 
-    fn options(&self, start: u32, revision: u32, epoch: u32, filter: (u32, u32, u32), options: u32) -> Options {
+    /// Makes one, and asks all.
+    fn waiter(&mut self, revision: u32, epoch: u32) {
+        let now = self.twin.now;
+        let revision = (now.revision + u64::from(revision % 40)).saturating_sub(10);
+        let epoch = if epoch.is_multiple_of(2) { now.epoch } else { self.twin.birth + 1 };
+        let asked = Position { epoch, revision };
+        self.waiters.push((self.cache.waiter(Want::RevisionIn(asked)).unwrap(), revision, epoch));
+        let twin = &self.twin;
+        self.waiters.retain_mut(|(waiter, revision, epoch)| {
+            let answer = waiter.poll();
+            if !twin.loaded {
+                assert_eq!(answer.unwrap(), None);
+                return true;
+            }
+            if EPOCHS_OF_WAITERS && twin.is_former(*epoch) {
+                assert_eq!(answer.expect_err("the history was reset").code(), Code::Resynced);
+                return false;
+            }
+            if twin.is_former(*epoch) {
+                return false;
+            }
+            let reached = *revision <= twin.now.revision;
+            assert_eq!(answer.unwrap(), reached.then_some(twin.now));
+            !reached
+        });
+    }
+
+    fn options(&self, start: u32, revision: u32, epoch: u32, filter: Dice, options: u32) -> Options {
         let (oldest, current) = (self.twin.oldest(), self.twin.now.revision);
         let revision = match revision % 8 {
             0 => oldest.saturating_sub(2),
@@ -453,6 +587,12 @@ impl World {
             bookmarks: options.is_multiple_of(4),
             whole: (options / 4).is_multiple_of(4),
             stop_on_resync: (options / 16).is_multiple_of(8),
+            on_lag: match options / 128 % 8 {
+                0..=2 => OnLag::Stop,
+                3 => OnLag::SkipToOldest,
+                4 | 5 => OnLag::Resnapshot,
+                _ => OnLag::Conflate,
+            },
         }
     }
 

@@ -1,0 +1,198 @@
+//! The difference that brings a consumer back behind a loss, worked out by looking at every event.
+
+use crate::filter::Filter;
+use crate::sub::Options;
+use crate::twin::{Kv, Twin, raw_kind};
+use std::collections::{BTreeMap, VecDeque};
+use watchcore::{Batch, Event, Kind, OnLag, Phase, Position, ResyncReason};
+
+pub fn assert_is(event: &Event, key: &[u8], kv: &Kv) {
+    assert_eq!((event.key(), event.value()), (key, Some(&kv.value[..])));
+    let numbers = (event.create_revision(), event.mod_revision(), event.version(), event.lease());
+    assert_eq!(numbers, (kv.create, kv.modified, kv.version, kv.lease), "numbers of {key:?}");
+}
+
+/// The keys that a consumer has been shown: what it saw last, and (for a difference) behind how many
+/// events that was.
+#[derive(Clone, Debug, Default)]
+pub struct Shown(BTreeMap<Vec<u8>, (Kv, usize)>);
+
+impl Shown {
+    pub fn new(state: BTreeMap<Vec<u8>, Kv>) -> Shown {
+        Shown(state.into_iter().map(|(key, kv)| (key, (kv, 0))).collect())
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn put(&mut self, key: &[u8], kv: &Kv, at: usize) {
+        self.0.insert(key.to_vec(), (kv.clone(), at));
+    }
+
+    pub fn all_at(&mut self, count: usize) {
+        self.0.values_mut().for_each(|(_, at)| *at = count);
+    }
+
+    /// An event: no Added for a key shown, no other for one that is not.
+    pub fn change(&mut self, kind: Kind, key: &[u8], kv: Option<&Kv>) {
+        match (kind, kv) {
+            (Kind::Added, Some(kv)) => {
+                assert!(self.0.insert(key.to_vec(), (kv.clone(), 0)).is_none(), "ADDED, though shown: {key:?}");
+            }
+            (Kind::Modified, Some(kv)) => {
+                assert!(self.0.insert(key.to_vec(), (kv.clone(), 0)).is_some(), "MODIFIED, though not shown: {key:?}");
+            }
+            (Kind::Deleted, _) => assert!(self.0.remove(key).is_some(), "DELETED, though not shown: {key:?}"),
+            _ => {}
+        }
+    }
+
+    pub fn assert_are(&self, state: &BTreeMap<Vec<u8>, Kv>, when: &str) {
+        let shown: Vec<_> = self.0.iter().map(|(key, (kv, _))| (key, kv)).collect();
+        assert_eq!(shown, state.iter().collect::<Vec<_>>(), "the replayed state {when}");
+    }
+}
+
+#[derive(Debug)]
+enum Step {
+    Mark(Phase),
+    Deleted(Vec<u8>),
+    /// As what; `None`: unchanged.
+    Put(Vec<u8>, Kv, Option<Kind>),
+    /// The bookmark at the end of the initial state.
+    End,
+}
+
+#[derive(Debug)]
+pub struct Plan {
+    steps: VecDeque<Step>,
+    pub count: usize,
+    pub at: Position,
+    from: u64,
+    pub initial: bool,
+    exact: bool,
+}
+
+impl Plan {
+    pub fn new(options: &Options, twin: &Twin, shown: &Shown, from: u64, initial: bool, exact: bool) -> Plan {
+        let (filter, count) = (&options.filter, twin.events.len());
+        let state = twin.shown_at(filter, count);
+        let bracket = options.on_lag == OnLag::Resnapshot;
+        let mut steps = VecDeque::new();
+        steps.extend(bracket.then_some(Step::Mark(Phase::Begin)));
+        steps.extend(shown.0.keys().filter(|key| !state.contains_key(*key)).map(|key| Step::Deleted(key.clone())));
+        for (key, kv) in &state {
+            let kind = match shown.0.get(key) {
+                None => Some(Kind::Added),
+                Some((_, at)) => twin.events[*at..].iter().any(|event| event.key == *key).then_some(Kind::Modified),
+            };
+            steps.push_back(Step::Put(key.clone(), kv.clone(), kind));
+        }
+        steps.extend(bracket.then_some(Step::Mark(Phase::End)));
+        steps.extend(initial.then_some(Step::End));
+        Plan { steps, count, at: twin.now, from, initial, exact }
+    }
+
+    /// Whether the next page needs the state: then that must be in the window.
+    pub fn looks_at_the_state(&self) -> bool {
+        !matches!(self.steps.front(), Some(Step::End))
+    }
+
+    /// Compares a page and takes over what it shows. True: the difference is complete.
+    pub fn check_page(&mut self, filter: &Filter, batch: &Batch, most: usize, shown: &mut Shown) -> bool {
+        if !self.exact {
+            return self.check_loosely(filter, batch, shown);
+        }
+        let mut events = batch.events().iter();
+        let mut taken = 0;
+        while taken < most {
+            let Some(step) = self.steps.pop_front() else {
+                assert!(events.next().is_none(), "more than the difference");
+                return true;
+            };
+            let mut next = || {
+                taken += 1;
+                events.next().unwrap_or_else(|| panic!("{step:?} is missing in {batch:?}, at most {most}"))
+            };
+            match &step {
+                Step::Mark(phase) => {
+                    self.assert_mark(next(), *phase);
+                    if *phase == Phase::End && !self.initial {
+                        assert!(events.next().is_none(), "more than the difference");
+                        return true;
+                    }
+                }
+                Step::End => {
+                    let event = next();
+                    assert!(event.ends_initial_state() && event.kind() == Kind::Bookmark, "{event:?}");
+                    assert_eq!(event.revision(), self.at.revision);
+                    return true;
+                }
+                Step::Deleted(key) => {
+                    let (before, _) = shown.0.remove(key).expect("it is shown");
+                    if filter.shows(Kind::Deleted) {
+                        let event = next();
+                        self.assert_made(event, Kind::Deleted, filter.raw);
+                        assert_eq!((event.key(), event.value()), (&key[..], None));
+                        let prev = event.prev_value();
+                        assert!(prev.is_none_or(|value| *value == *before.value), "{prev:?}, shown was {before:?}");
+                    }
+                }
+                Step::Put(key, kv, kind) => {
+                    if let Some(kind) = kind.filter(|kind| filter.shows(*kind)) {
+                        let event = next();
+                        self.assert_made(event, kind, filter.raw);
+                        assert_is(event, key, kv);
+                        let before = shown.0.get(key).map(|(kv, _)| &kv.value);
+                        let prev = event.prev_value();
+                        let last_shown = prev.is_none_or(|value| before.is_some_and(|before| **before == *value));
+                        assert!(last_shown, "{prev:?}, shown was {before:?}");
+                    }
+                    shown.put(key, kv, self.count);
+                }
+            }
+        }
+        assert!(events.next().is_none(), "more than {most}");
+        false
+    }
+
+    fn assert_mark(&self, event: &Event, phase: Phase) {
+        let mark = event.resync().unwrap_or_else(|| panic!("a mark was expected, not {event:?}"));
+        let body = (mark.phase, mark.reason, mark.epoch, mark.from, mark.to);
+        let Position { epoch, revision } = self.at;
+        assert_eq!(body, (phase, ResyncReason::Lagged, epoch, self.from, revision));
+    }
+
+    fn assert_made(&self, event: &Event, kind: Kind, raw: bool) {
+        assert_eq!(event.kind(), raw_kind(kind, raw), "kind of {event:?}");
+        assert_eq!((event.revision(), event.sequence()), (self.at.revision, 0), "{event:?}");
+        assert!(event.is_synthetic() && !event.is_initial_state());
+    }
+
+    /// Where masked kinds were passed over at an unknown place: kinds of the mask, values of the state.
+    fn check_loosely(&mut self, filter: &Filter, batch: &Batch, shown: &mut Shown) -> bool {
+        for event in batch {
+            let of_state = self.steps.iter().find_map(|step| match step {
+                Step::Put(key, kv, _) if *key == event.key() => Some(kv),
+                _ => None,
+            });
+            match (event.kind(), of_state) {
+                (Kind::Resync | Kind::Bookmark, _) => {}
+                (Kind::Deleted | Kind::Delete, None) => assert!(filter.shows(Kind::Deleted)),
+                (Kind::Added | Kind::Modified | Kind::Put, Some(kv)) => assert_is(event, event.key(), kv),
+                (kind, _) => panic!("{kind:?} of {:?}, {of_state:?}", event.key()),
+            }
+        }
+        if batch.continues() {
+            return false;
+        }
+        shown.0.clear();
+        for step in self.steps.drain(..) {
+            if let Step::Put(key, kv, _) = step {
+                shown.put(&key, &kv, self.count);
+            }
+        }
+        true
+    }
+}
