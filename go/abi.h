@@ -133,16 +133,26 @@ static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *
     WC_RETURN(watchcore_cache_get(cache, key, length, read, answer, &error));
 }
 
+// `token`: NULL before; where an error brings one, the caller's, ended by watchcore_text_free.
 static inline watchcore_error *wc_list(const watchcore_cache *cache, const watchcore_range *range,
-                                       const watchcore_read_options *read, watchcore_page **page)
+                                       const watchcore_read_options *read, watchcore_page **page,
+                                       watchcore_text **token)
 {
-    WC_RETURN(watchcore_cache_list(cache, range, read, page, &error));
+    WC_RETURN(watchcore_cache_list_next(cache, range, read, page, token, &error));
 }
 
 static inline watchcore_error *wc_count(const watchcore_cache *cache, const watchcore_range *range,
                                         const watchcore_read_options *read, uint64_t *count, uint64_t *revision)
 {
     WC_RETURN(watchcore_cache_count(cache, range, read, count, revision, NULL, &error));
+}
+
+// `batch`: 64 bytes.
+static inline watchcore_error *wc_diff(const watchcore_cache *cache, uint64_t from, uint64_t from_epoch, uint64_t to,
+                                       uint64_t to_epoch, const watchcore_filter *filter, uint64_t *batch)
+{
+    WC_RETURN(watchcore_cache_diff(cache, from, from_epoch, to, to_epoch, filter, (watchcore_batch *)(void *)batch,
+                                   &error));
 }
 
 static inline watchcore_error *wc_snapshot(const watchcore_cache *cache, watchcore_snapshot **snapshot)
@@ -156,16 +166,16 @@ static inline watchcore_error *wc_snapshot_get(const watchcore_snapshot *snapsho
     WC_RETURN(watchcore_snapshot_get(snapshot, key, length, NULL, kv, &error));
 }
 
-static inline watchcore_error *wc_snapshot_count(const watchcore_snapshot *snapshot, const watchcore_range *range,
+static inline watchcore_error *wc_snapshot_count(const watchcore_snapshot *snapshot, const watchcore_filter *filter,
                                                  uint64_t *count)
 {
-    WC_RETURN(watchcore_snapshot_count(snapshot, range, count, &error));
+    WC_RETURN(watchcore_snapshot_count_filtered(snapshot, filter, count, &error));
 }
 
-static inline watchcore_error *wc_iterator(const watchcore_snapshot *snapshot, const watchcore_range *range,
+static inline watchcore_error *wc_iterator(const watchcore_snapshot *snapshot, const watchcore_filter *filter,
                                            watchcore_iterator **iterator)
 {
-    WC_RETURN(watchcore_iterator_new(snapshot, range, iterator, &error));
+    WC_RETURN(watchcore_iterator_new_filtered(snapshot, filter, iterator, &error));
 }
 
 // `items`: an array of pointers, as integers so that Go need not look into it.
@@ -213,12 +223,18 @@ static inline watchcore_error *wc_lag(const watchcore_subscription *subscription
     WC_RETURN(watchcore_subscription_lag(subscription, lag, &error));
 }
 
+static inline watchcore_error *wc_subscription_stats(watchcore_subscription *subscription,
+                                                     watchcore_subscription_figures *figures)
+{
+    WC_RETURN(watchcore_subscription_stats(subscription, figures, &error));
+}
+
 // ---- waiting ----------------------------------------------------------------
 
 static inline watchcore_error *wc_waiter(const watchcore_cache *cache, uint32_t want, uint64_t revision,
-                                         watchcore_waiter **waiter)
+                                         uint64_t epoch, watchcore_waiter **waiter)
 {
-    WC_RETURN(watchcore_waiter_new(cache, want, revision, waiter, &error));
+    WC_RETURN(watchcore_waiter_new_in(cache, want, revision, epoch, waiter, &error));
 }
 
 static inline watchcore_error *wc_waiter_try(watchcore_waiter *waiter, uint32_t *done, uint64_t *revision,

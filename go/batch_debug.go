@@ -18,3 +18,14 @@ func (b *Batch) poisonable() {
 		}
 	}
 }
+
+// A decoder is given copies, which are overwritten behind it.
+func (d *Decoder[T]) call(key, value []byte) (T, error) {
+	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
+	defer func() {
+		for i := range bytes {
+			bytes[i] = 0xDB
+		}
+	}()
+	return d.decode(bytes[:len(key):len(key)], bytes[len(key):])
+}

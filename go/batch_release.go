@@ -5,3 +5,5 @@ package watchcore
 const debug = false
 
 func (b *Batch) poisonable() {}
+
+func (d *Decoder[T]) call(key, value []byte) (T, error) { return d.decode(key, value) }

@@ -27,6 +27,8 @@ type Code int32
 const (
 	// ErrInvalidArgument: a bad value, or a key outside the prefix. Correct the call.
 	ErrInvalidArgument Code = C.WATCHCORE_INVALID_ARGUMENT
+	// ErrNotFound is reserved: an absent key is no error.
+	ErrNotFound Code = C.WATCHCORE_NOT_FOUND
 	// ErrNotReady: there is no listing yet. Try again, or wait (Cache.WaitReady).
 	ErrNotReady Code = C.WATCHCORE_NOT_READY
 	// ErrTimeout: the deadline passed; nothing is lost.
@@ -36,7 +38,7 @@ const (
 	// ErrBusy: something for one goroutine at a time is in use by another, or a
 	// writer lives already.
 	ErrBusy Code = C.WATCHCORE_BUSY
-	// ErrUnsupported: this build, or a forked child, cannot do it.
+	// ErrUnsupported: this build, a forked child or an embedded cache cannot do it.
 	ErrUnsupported Code = C.WATCHCORE_UNSUPPORTED
 	// ErrOutOfOrder: a revision that does not rise, or a load at the wrong time.
 	ErrOutOfOrder Code = C.WATCHCORE_OUT_OF_ORDER
@@ -100,6 +102,10 @@ type Error struct {
 	LostTo   uint64 // ErrLagged: the last one
 	Position uint64 // the revision up to which the subscription had everything
 	Epoch    uint64 // the epoch of Position
+
+	// ErrCompacted of a List with Continue: a token that goes on at the same key in
+	// the newest state; what was listed before is then of an older revision.
+	Continue string
 }
 
 func (e *Error) Error() string {
@@ -110,6 +116,12 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error {
 	return e.Code
 }
+
+// Retryable says whether the same call may succeed later without any other step.
+func (e *Error) Retryable() bool { return e.Code.Retryable() }
+
+// Fatal says whether what answered the error is of no further use.
+func (e *Error) Fatal() bool { return e.Code.Fatal() }
 
 func newError(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}

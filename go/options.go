@@ -4,7 +4,9 @@ package watchcore
 import "C"
 
 import (
+	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 	"unsafe"
@@ -18,9 +20,26 @@ type cacheConfig struct {
 	capacity, capacityBytes   uint64
 	maxKeyBytes, maxValueSize uint64
 	expectLoad                bool
+	fields                    []fieldConfig
+	labelsFrom                *string
+	indexes                   []indexConfig
+	maxBuckets                uint64
 	etcd                      *etcdConfig
 	noWait                    bool
 	err                       error
+}
+
+type fieldConfig struct {
+	kind          uint32
+	name, pointer string
+	depth         uint32
+	protobuf      []uint32
+}
+
+type indexConfig struct {
+	kind  uint32
+	name  string
+	depth uint32
 }
 
 type etcdConfig struct {
@@ -38,6 +57,14 @@ func (c *cacheConfig) size(option string, number int64) uint64 {
 		c.err = newError(ErrInvalidArgument, "%s(%d): a size cannot be negative. Leave it away for the default", option, number)
 	}
 	return uint64(number)
+}
+
+// depth refuses what C could not be told.
+func (c *cacheConfig) depth(option string, number int) uint32 {
+	if int64(number) > math.MaxUint32 && c.err == nil {
+		c.err = newError(ErrInvalidArgument, "%s: depth %d; a key has no so many segments", option, number)
+	}
+	return uint32(c.size(option, int64(number)))
 }
 
 func etcdOption(set func(*etcdConfig)) Option {
@@ -73,6 +100,72 @@ func MaxKeyBytes(bytes int) Option {
 // MaxValueBytes is the longest value that is accepted. Without it, 16 MiB.
 func MaxValueBytes(bytes int) Option {
 	return func(c *cacheConfig) { c.maxValueSize = c.size("MaxValueBytes", int64(bytes)) }
+}
+
+// Field declares an attribute for field selectors and indexes: the scalar at an RFC
+// 6901 pointer of a JSON value, such as "/spec/nodeName". A string is taken as it is,
+// a number or a boolean by its JSON text; arrays, objects and null are absent. The
+// numbers say where it is in a value of Kubernetes' protobuf storage form: a pod's
+// spec.nodeName is 2, 10; without them only "/metadata/name" and
+// "/metadata/namespace" are known there. At most 64 attributes; each is extracted
+// once, when a change is written. A value that cannot be read has none of them and
+// is counted (Stats.ExtractFailures).
+func Field(name, pointer string, protobufPath ...uint32) Option {
+	return fieldOption(fieldConfig{kind: C.WATCHCORE_ATTRIBUTE_JSON, name: name, pointer: pointer, protobuf: slices.Clone(protobufPath)})
+}
+
+// KeySegment declares a segment of the key as an attribute. The key is split at
+// '/', where a leading '/' does not count: of "/registry/pods/ns/x", segment 2 is
+// "ns".
+func KeySegment(name string, depth int) Option {
+	return func(c *cacheConfig) {
+		fieldOption(fieldConfig{kind: C.WATCHCORE_ATTRIBUTE_KEY_SEGMENT, name: name, depth: c.depth("KeySegment", depth)})(c)
+	}
+}
+
+func fieldOption(field fieldConfig) Option {
+	return func(c *cacheConfig) { c.fields = append(c.fields, field) }
+}
+
+// LabelsFrom says where the labels of a JSON value are, for label selectors and
+// indexes: the members of the object at this RFC 6901 pointer, for Kubernetes'
+// objects "/metadata/labels" (in their protobuf storage form always
+// metadata.labels). Without it a label selector is refused.
+func LabelsFrom(pointer string) Option {
+	return func(c *cacheConfig) { c.labelsFrom = &pointer }
+}
+
+// IndexByKey lets subscriptions of one key read only the events of that key. A
+// cache has at most 8 indexes; each costs the writer one lookup an event, and 16
+// bytes (IndexByField and IndexByLabel 32) in each slot of the log.
+func IndexByKey() Option { return indexOption(indexConfig{kind: C.WATCHCORE_INDEX_KEY}) }
+
+// IndexByPrefix gathers by the first segments of the key, split as KeySegment says:
+// at depth 3 "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/".
+func IndexByPrefix(depth int) Option {
+	return func(c *cacheConfig) {
+		indexOption(indexConfig{kind: C.WATCHCORE_INDEX_PREFIX, depth: c.depth("IndexByPrefix", depth)})(c)
+	}
+}
+
+// IndexByField gathers by a declared attribute, for field selectors name=value.
+func IndexByField(name string) Option {
+	return indexOption(indexConfig{kind: C.WATCHCORE_INDEX_FIELD, name: name})
+}
+
+// IndexByLabel gathers by a label, for label selectors name=value.
+func IndexByLabel(name string) Option {
+	return indexOption(indexConfig{kind: C.WATCHCORE_INDEX_LABEL, name: name})
+}
+
+func indexOption(index indexConfig) Option {
+	return func(c *cacheConfig) { c.indexes = append(c.indexes, index) }
+}
+
+// MaxBuckets is the most buckets of all indexes together; subscriptions beyond
+// them scan. Without it, 65536.
+func MaxBuckets(buckets int) Option {
+	return func(c *cacheConfig) { c.maxBuckets = c.size("MaxBuckets", int64(buckets)) }
 }
 
 // ExpectLoad makes an embedded cache wait for Writer.Load before it is ready.
@@ -174,6 +267,17 @@ func absent(pin *runtime.Pinner, text string) C.watchcore_bytes {
 	return C.watchcore_bytes{data: unsafe.Pointer(data), length: C.size_t(len(text))}
 }
 
+var nothing byte
+
+// present is not NULL where the text is empty.
+func present(pin *runtime.Pinner, text string) C.watchcore_bytes {
+	bytes := absent(pin, text)
+	if bytes.data == nil {
+		bytes.data = unsafe.Pointer(&nothing)
+	}
+	return bytes
+}
+
 func (c *cacheConfig) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) {
 	*o = C.watchcore_cache_options{
 		size:            C.sizeof_watchcore_cache_options,
@@ -184,6 +288,47 @@ func (c *cacheConfig) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) {
 		capacity_bytes:  C.uint64_t(c.capacityBytes),
 		max_key_bytes:   C.uint64_t(c.maxKeyBytes),
 		max_value_bytes: C.uint64_t(c.maxValueSize),
+		max_buckets:     C.uint64_t(c.maxBuckets),
+	}
+	if c.labelsFrom != nil {
+		o.labels_from = present(pin, *c.labelsFrom)
+	}
+	if len(c.fields) > 0 {
+		fields := make([]C.watchcore_attribute, len(c.fields))
+		for i := range fields {
+			c.fields[i].fill(&fields[i], pin)
+		}
+		pin.Pin(&fields[0])
+		o.fields, o.field_count = &fields[0], C.size_t(len(fields))
+	}
+	if len(c.indexes) > 0 {
+		indexes := make([]C.watchcore_index, len(c.indexes))
+		for i, index := range c.indexes {
+			indexes[i] = C.watchcore_index{
+				size:  C.sizeof_watchcore_index,
+				kind:  C.uint32_t(index.kind),
+				name:  absent(pin, index.name),
+				depth: C.uint32_t(index.depth),
+			}
+		}
+		pin.Pin(&indexes[0])
+		o.indexes, o.index_count = &indexes[0], C.size_t(len(indexes))
+	}
+}
+
+func (f *fieldConfig) fill(o *C.watchcore_attribute, pin *runtime.Pinner) {
+	*o = C.watchcore_attribute{
+		size:  C.sizeof_watchcore_attribute,
+		kind:  C.uint32_t(f.kind),
+		name:  absent(pin, f.name),
+		depth: C.uint32_t(f.depth),
+	}
+	if f.kind == C.WATCHCORE_ATTRIBUTE_JSON {
+		o.pointer = present(pin, f.pointer)
+	}
+	if len(f.protobuf) > 0 {
+		pin.Pin(&f.protobuf[0])
+		o.protobuf_path, o.protobuf_path_length = (*C.uint32_t)(&f.protobuf[0]), C.size_t(len(f.protobuf))
 	}
 }
 

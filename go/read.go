@@ -5,6 +5,8 @@ package watchcore
 // #cgo nocallback wc_get
 // #cgo noescape wc_list
 // #cgo nocallback wc_list
+// #cgo noescape wc_diff
+// #cgo nocallback wc_diff
 // #cgo noescape wc_count
 // #cgo nocallback wc_count
 // #cgo nocallback watchcore_key_value_release
@@ -14,6 +16,9 @@ package watchcore
 // #cgo nocallback watchcore_page_epoch
 // #cgo nocallback watchcore_page_more
 // #cgo nocallback watchcore_page_remaining
+// #cgo nocallback watchcore_page_continue_token
+// #cgo nocallback watchcore_text_get
+// #cgo nocallback watchcore_text_free
 import "C"
 
 import (
@@ -32,36 +37,103 @@ const DefaultWait = 3 * time.Second
 
 // Read says which state is asked for.
 type Read struct {
-	mode     uint32
-	revision uint64
+	mode uint32
+	at   Position
 }
 
 // Any is whatever the cache has now; it never waits.
 func Any() Read { return Read{mode: C.WATCHCORE_READ_ANY} }
 
 // AtLeast is the newest state, at least at a revision; it waits for that.
-func AtLeast(revision uint64) Read { return Read{C.WATCHCORE_READ_AT_LEAST, revision} }
+func AtLeast(revision uint64) Read { return AtLeastIn(Position{Revision: revision}) }
+
+// AtLeastIn is AtLeast of one history: ErrCompacted where that was reset since,
+// ErrResynced where it is replaced while this waits.
+func AtLeastIn(position Position) Read { return Read{C.WATCHCORE_READ_AT_LEAST, position} }
 
 // Exact is the state at exactly a revision; it waits for a future one.
 // ErrCompacted where it is older than the window.
-func Exact(revision uint64) Read { return Read{C.WATCHCORE_READ_EXACT, revision} }
+func Exact(revision uint64) Read { return ExactIn(Position{Revision: revision}) }
 
-func (r Read) options(limit int) C.watchcore_read_options {
-	return C.watchcore_read_options{
-		size:     C.sizeof_watchcore_read_options,
-		mode:     C.uint32_t(r.mode),
-		revision: C.uint64_t(r.revision),
-		limit:    C.uint64_t(max(limit, 0)),
+// ExactIn is Exact of one history, as AtLeastIn.
+func ExactIn(position Position) Read { return Read{C.WATCHCORE_READ_EXACT, position} }
+
+// ListOption is for List: a Condition, Limit or Continue.
+type ListOption interface{ list(*listConfig) }
+
+type listConfig struct {
+	read       Read
+	limit      int
+	token      string
+	conditions conditions
+	err        error
+}
+
+type listFunc func(*listConfig)
+
+func (f listFunc) list(c *listConfig) { f(c) }
+
+func (c *listConfig) refuse(err error) {
+	if c.err == nil && err != nil {
+		c.err = err
 	}
 }
 
-// Get reads one key. The key-value is a copy; nil is "there was none", and the
-// revision says when that was so.
-func (c *Cache) Get(ctx context.Context, key string, read Read) (*KeyValue, uint64, error) {
+// Limit is the most items of a page; 0 is all.
+func Limit(items int) ListOption {
+	return listFunc(func(c *listConfig) {
+		if items < 0 {
+			c.refuse(newError(ErrInvalidArgument, "Limit(%d): it cannot be negative. Give 0 for all", items))
+		}
+		c.limit = items
+	})
+}
+
+// Continue goes on behind the page that gave this token (Page.Continue), in the
+// same revision: with the same range and conditions, and with Any. "" begins at the
+// start.
+func Continue(token string) ListOption {
+	return listFunc(func(c *listConfig) { c.token = token })
+}
+
+func (c Condition) list(l *listConfig) { l.refuse(l.conditions.add(c)) }
+
+func readConfig(read Read, conditions []Condition) (*listConfig, error) {
+	config := &listConfig{read: read}
+	for _, condition := range conditions {
+		condition.list(config)
+	}
+	return config, config.err
+}
+
+func (c *listConfig) fill(o *C.watchcore_read_options, pin *runtime.Pinner) {
+	*o = C.watchcore_read_options{
+		size:           C.sizeof_watchcore_read_options,
+		mode:           C.uint32_t(c.read.mode),
+		revision:       C.uint64_t(c.read.at.Revision),
+		epoch:          C.uint64_t(c.read.at.Epoch),
+		limit:          C.uint64_t(c.limit),
+		labels:         absent(pin, c.conditions.labels),
+		fields:         absent(pin, c.conditions.fields),
+		continue_token: absent(pin, c.token),
+		nothing:        bit(c.conditions.nothing),
+	}
+}
+
+// Get reads one key. The key-value is a copy; nil is "there was none", or none that
+// fulfils the conditions, and the revision says when that was so.
+func (c *Cache) Get(ctx context.Context, key string, read Read, conditions ...Condition) (*KeyValue, uint64, error) {
 	defer runtime.KeepAlive(c)
-	options := read.options(0)
+	config, err := readConfig(read, conditions)
+	if err != nil {
+		return nil, 0, err
+	}
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var options C.watchcore_read_options
+	config.fill(&options, &pin)
 	answer := C.watchcore_answer{size: C.sizeof_watchcore_answer}
-	err := c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
+	err = c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
 		return C.wc_get(cache, characters(key), C.size_t(len(key)), &options, &answer)
 	})
 	if err != nil {
@@ -80,33 +152,36 @@ func characters(text string) *C.char {
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(text)))
 }
 
-// ListOption is for List.
-type ListOption func(*listConfig)
-
-type listConfig struct {
-	limit int
-}
-
-// Limit is the most items of a page; 0 is all.
-func Limit(items int) ListOption { return func(c *listConfig) { c.limit = items } }
-
 // List reads the key-values of a range in key order, all of one revision. Release
-// the page.
+// the page. With Limit, go on page by page with Continue: where the revision of the
+// first page has left the window meanwhile, it is ErrCompacted, and Error.Continue
+// goes on in the newest state.
 func (c *Cache) List(ctx context.Context, keys Range, read Read, options ...ListOption) (*Page, error) {
 	defer runtime.KeepAlive(c)
-	var config listConfig
+	config := listConfig{read: read}
 	for _, option := range options {
-		option(&config)
+		option.list(&config)
+	}
+	if config.err != nil {
+		return nil, config.err
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var span C.watchcore_range
 	keys.fill(&span, &pin)
-	given := read.options(config.limit)
+	var given C.watchcore_read_options
+	config.fill(&given, &pin)
 	var made *C.watchcore_page
+	var token *C.watchcore_text
 	err := c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
-		return C.wc_list(cache, &span, &given, &made)
+		return C.wc_list(cache, &span, &given, &made, &token)
 	})
+	if token != nil {
+		if e, ok := err.(*Error); ok {
+			e.Continue = textOf(C.watchcore_text_get(token))
+		}
+		C.watchcore_text_free(token)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -116,15 +191,24 @@ func (c *Cache) List(ctx context.Context, keys Range, read Read, options ...List
 	return p, nil
 }
 
-// Count is the number of keys of a range, and the revision of the state that was
-// counted.
-func (c *Cache) Count(ctx context.Context, keys Range, read Read) (count, revision uint64, err error) {
+func textOf(bytes C.watchcore_bytes) string {
+	return string(unsafe.Slice((*byte)(bytes.data), int(bytes.length)))
+}
+
+// Count is the number of keys of a range that fulfil the conditions, and the
+// revision of the state that was counted.
+func (c *Cache) Count(ctx context.Context, keys Range, read Read, conditions ...Condition) (count, revision uint64, err error) {
 	defer runtime.KeepAlive(c)
+	config, err := readConfig(read, conditions)
+	if err != nil {
+		return 0, 0, err
+	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var span C.watchcore_range
 	keys.fill(&span, &pin)
-	given := read.options(0)
+	var given C.watchcore_read_options
+	config.fill(&given, &pin)
 	var number, at C.uint64_t
 	err = c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
 		return C.wc_count(cache, &span, &given, &number, &at)
@@ -133,6 +217,55 @@ func (c *Cache) Count(ctx context.Context, keys Range, read Read) (count, revisi
 		return 0, 0, err
 	}
 	return uint64(number), uint64(at), nil
+}
+
+// DiffOption is for Diff: a Range, a Condition or Types.
+type DiffOption interface{ diff(*filter) }
+
+func (r Range) diff(f *filter) {
+	if f.ranged && f.err == nil {
+		f.err = newError(ErrInvalidArgument, "diff: %s", twoRanges)
+	}
+	f.ranged, f.keys = true, r
+}
+
+func (c Condition) diff(f *filter) { f.add(c) }
+
+func (m TypeMask) diff(f *filter) {
+	if why := m.add(&f.types); why != "" && f.err == nil {
+		f.err = newError(ErrInvalidArgument, "diff: %s", why)
+	}
+}
+
+// Diff is the net changes from the state at one position to that at another: of
+// each key at most one event, in key order, Added, Modified or Deleted by what the
+// key was at from, with the revision of its own newest change; PrevValue is the
+// value at from. An object that came into the filter or left it meanwhile is Added
+// or Deleted. It never waits: ErrCompacted below the window, ErrFutureRevision above
+// the cache's revision. An Epoch of 0 is unchecked. Release the batch.
+func (c *Cache) Diff(from, to Position, options ...DiffOption) (*Batch, error) {
+	defer runtime.KeepAlive(c)
+	var filter filter
+	for _, option := range options {
+		option.diff(&filter)
+	}
+	if filter.err != nil {
+		return nil, filter.err
+	}
+	if err := c.core.enter(); err != nil {
+		return nil, err
+	}
+	defer c.core.cache.release()
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var given C.watchcore_filter
+	filter.fill(&given, &pin)
+	var raw rawBatch
+	if err := failed(C.wc_diff(c.core.c(), C.uint64_t(from.Revision), C.uint64_t(from.Epoch),
+		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
+		return nil, err
+	}
+	return newBatch(&raw, c.core.state), nil
 }
 
 // read calls without waiting in C; where the revision is not there yet it waits
@@ -146,14 +279,17 @@ func (core *cacheCore) read(ctx context.Context, read Read, call func(*C.watchco
 	}
 	defer core.cache.release()
 	err := failed(call(core.c()))
-	if read.mode == C.WATCHCORE_READ_ANY || !isFuture(err) {
+	if !isFuture(err) {
 		return err
+	}
+	if read.mode == C.WATCHCORE_READ_ANY { // a token brings its own revision
+		read.at = Position{Revision: err.(*Error).Asked}
 	}
 	limit := time.Duration(-1)
 	if _, set := ctx.Deadline(); !set {
 		limit = DefaultWait
 	}
-	if _, waited := core.wait(ctx, C.WATCHCORE_WANT_REVISION, read.revision, limit); waited != nil && !errors.Is(waited, ErrTimeout) {
+	if _, waited := core.wait(ctx, C.WATCHCORE_WANT_REVISION, read.at, limit); waited != nil && !errors.Is(waited, ErrTimeout) {
 		return waited
 	}
 	return failed(call(core.c())) // after the timeout: the numbers as they are now
@@ -253,12 +389,24 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 	}
 }
 
-// More says whether keys of the range remain behind the last item.
+// More says whether keys of the range remain behind the last one looked at, whether
+// they fulfil the conditions or not.
 func (p *Page) More() bool {
 	return p != nil && p.page != nil && C.watchcore_page_more(p.page) != 0
 }
 
-// Remaining is how many keys of the range remain behind the last item.
+// Continue is the token of the next page, for the option Continue; "" where there is
+// no more. It can be kept: it is good in another process too, while the page's
+// revision is in the window there.
+func (p *Page) Continue() string {
+	if p == nil || p.page == nil {
+		return ""
+	}
+	return textOf(C.watchcore_page_continue_token(p.page))
+}
+
+// Remaining is how many keys of the range remain behind the last item; 0 where the
+// list had conditions: they were not counted then.
 func (p *Page) Remaining() uint64 {
 	if p == nil || p.page == nil {
 		return 0

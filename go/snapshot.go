@@ -92,9 +92,13 @@ func (s *Snapshot) Get(key string) (*KeyValue, error) {
 	return &own, nil
 }
 
-// Count is the number of keys of a range.
-func (s *Snapshot) Count(keys Range) (uint64, error) {
+// Count is the number of keys of a range that fulfil the conditions.
+func (s *Snapshot) Count(keys Range, conditions ...Condition) (uint64, error) {
 	defer runtime.KeepAlive(s)
+	filter, err := filterOf(keys, conditions)
+	if err != nil {
+		return 0, err
+	}
 	p, err := s.enter()
 	if err != nil {
 		return 0, err
@@ -102,22 +106,23 @@ func (s *Snapshot) Count(keys Range) (uint64, error) {
 	defer s.handle.release()
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	var span C.watchcore_range
-	keys.fill(&span, &pin)
+	var given C.watchcore_filter
+	filter.fill(&given, &pin)
 	var count C.uint64_t
-	if err := failed(C.wc_snapshot_count(p, &span, &count)); err != nil {
+	if err := failed(C.wc_snapshot_count(p, &given, &count)); err != nil {
 		return 0, err
 	}
 	return uint64(count), nil
 }
 
-// Range walks over a range in key order. An item is valid in the loop's body:
+// Range walks over a range in key order, past what does not fulfil the conditions.
+// An item is valid in the loop's body:
 // Clone it to keep it. An error comes last, with an empty item, whose methods must
 // not be called.
-func (s *Snapshot) Range(keys Range) iter.Seq2[KeyValueRef, error] {
+func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValueRef, error] {
 	return func(yield func(KeyValueRef, error) bool) {
 		defer runtime.KeepAlive(s)
-		walk, err := s.walk(keys)
+		walk, err := s.walk(keys, conditions)
 		if err != nil {
 			yield(KeyValueRef{}, err)
 			return
@@ -147,7 +152,11 @@ func (s *Snapshot) Range(keys Range) iter.Seq2[KeyValueRef, error] {
 	}
 }
 
-func (s *Snapshot) walk(keys Range) (*C.watchcore_iterator, error) {
+func (s *Snapshot) walk(keys Range, conditions []Condition) (*C.watchcore_iterator, error) {
+	filter, err := filterOf(keys, conditions)
+	if err != nil {
+		return nil, err
+	}
 	p, err := s.enter()
 	if err != nil {
 		return nil, err
@@ -155,8 +164,8 @@ func (s *Snapshot) walk(keys Range) (*C.watchcore_iterator, error) {
 	defer s.handle.release()
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	var span C.watchcore_range
-	keys.fill(&span, &pin)
+	var given C.watchcore_filter
+	filter.fill(&given, &pin)
 	var walk *C.watchcore_iterator
-	return walk, failed(C.wc_iterator(p, &span, &walk))
+	return walk, failed(C.wc_iterator(p, &given, &walk))
 }

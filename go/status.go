@@ -171,6 +171,10 @@ type Stats struct {
 	Waiting           uint64        // waiters that sleep now
 	NotifierLaps      uint64        // how often the notifier itself was lapped
 	OldestSnapshot    time.Duration // the age of the oldest one
+	Buckets           uint64        // of the declared indexes
+	ExtractFailures   uint64        // values whose attributes could not be extracted
+	Lagged            uint64        // how often a subscription lost events, told or not
+	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
 	UnreleasedBatches int64         // handed out and not given back
 	UnreleasedPages   int64         // handed out and not given back
 }
@@ -201,6 +205,10 @@ func (c *Cache) Stats() Stats {
 		Waiting:           uint64(s.waiting),
 		NotifierLaps:      uint64(s.notifier_laps),
 		OldestSnapshot:    time.Duration(s.oldest_snapshot_ms) * time.Millisecond,
+		Buckets:           uint64(s.buckets),
+		ExtractFailures:   uint64(s.extract_failures),
+		Lagged:            uint64(s.lagged),
+		CaughtPanics:      uint64(s.caught_panics),
 		UnreleasedBatches: core.state.batches.Load(),
 		UnreleasedPages:   core.state.pages.Load(),
 	}

@@ -6,24 +6,25 @@ import "C"
 import (
 	"runtime"
 	"time"
-	"unsafe"
 )
 
 // SubscribeOption says where a subscription begins and what it hands out. A
-// Range is one too.
+// Range, a Condition and a TypeMask are options, too.
 type SubscribeOption interface{ subscribe(*subscribeConfig) }
 
 type subscribeConfig struct {
 	start            uint32
 	from             Position
-	keys             Range
-	types            uint32
+	filter           filter
 	raw, whole, stop bool
+	onLag            LagPolicy
+	maxLagEvents     uint64
+	maxLagAge        time.Duration
 	bookmarks        bool
 	interval         time.Duration
 	startTimeout     time.Duration
 	max              int
-	started, ranged  bool
+	started          bool
 	err              error
 }
 
@@ -75,17 +76,16 @@ func StartTimeout(timeout time.Duration) SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.startTimeout = timeout })
 }
 
-// Types hands out only these types. Bookmarks and resync marks are not masked.
-func Types(types ...EventType) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) {
-		for _, t := range types {
-			if t < Added || t > RawDelete {
-				c.refuse(t.String() + " is no type of event")
-				return
-			}
-			c.types |= 1 << t
-		}
-	})
+func (c Condition) subscribe(s *subscribeConfig) {
+	if err := s.filter.conditions.add(c); err != nil {
+		s.refuse(err.(*Error).Message)
+	}
+}
+
+func (m TypeMask) subscribe(c *subscribeConfig) {
+	if why := m.add(&c.filter.types); why != "" {
+		c.refuse(why)
+	}
 }
 
 // RawTypes hands out etcd's types, RawPut and RawDelete.
@@ -109,14 +109,32 @@ func StopOnResync() SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.stop = true })
 }
 
+// OnLag chooses what happens where events were lost. Without it, Stop.
+func OnLag(policy LagPolicy) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.onLag = policy })
+}
+
+// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, once it
+// is more than so many events behind. 0 is no limit. It is looked at by each poll
+// and four times a second.
+func MaxLagEvents(events uint64) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.maxLagEvents = events })
+}
+
+// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, once it has
+// been behind for so long. 0 is no limit. It is looked at four times a second.
+func MaxLagAge(age time.Duration) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.maxLagAge = age })
+}
+
 // MaxBatch is the most events that Next, Batches and ResultChan take at a time.
 // Without it, as many as there are, which is 1024 at most.
 func MaxBatch(events int) SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.max = events })
 }
 
-// Range says which keys: an option of Subscribe, and what List, Count and a
-// snapshot are asked for. The zero Range is every key.
+// Range says which keys: an option of Subscribe and Diff, and what List, Count and
+// a snapshot are asked for. The zero Range is every key.
 type Range struct {
 	kind     uint32
 	from, to string
@@ -140,11 +158,13 @@ func KeyRange(from, to string) Range {
 }
 
 func (r Range) subscribe(c *subscribeConfig) {
-	if c.ranged {
-		c.refuse("two ranges of keys were given. Give one of Key, KeyPrefix, Path, KeyRange")
+	if c.filter.ranged {
+		c.refuse(twoRanges)
 	}
-	c.ranged, c.keys = true, r
+	c.filter.ranged, c.filter.keys = true, r
 }
+
+const twoRanges = "two ranges of keys were given. Give one of Key, KeyPrefix, Path, KeyRange"
 
 func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
 	*o = C.watchcore_range{
@@ -155,15 +175,12 @@ func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
 	}
 }
 
-var nothing byte
-
 // first is present, though empty, where the range has one.
 func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
-	first := absent(pin, r.from)
-	if first.data == nil && r.kind != C.WATCHCORE_RANGE_ALL {
-		first.data = unsafe.Pointer(&nothing)
+	if r.kind == C.WATCHCORE_RANGE_ALL {
+		return C.watchcore_bytes{}
 	}
-	return first
+	return present(pin, r.from)
 }
 
 func (c *subscribeConfig) fill(o *C.watchcore_subscription_options, pin *runtime.Pinner) {
@@ -172,15 +189,21 @@ func (c *subscribeConfig) fill(o *C.watchcore_subscription_options, pin *runtime
 		start:                C.uint32_t(c.start),
 		revision:             C.uint64_t(c.from.Revision),
 		epoch:                C.uint64_t(c.from.Epoch),
-		_range:               C.uint32_t(c.keys.kind),
-		types:                C.uint32_t(c.types),
-		from:                 c.keys.first(pin),
-		to:                   absent(pin, c.keys.to),
+		_range:               C.uint32_t(c.filter.keys.kind),
+		types:                C.uint32_t(c.filter.types),
+		from:                 c.filter.keys.first(pin),
+		to:                   absent(pin, c.filter.keys.to),
 		raw_types:            bit(c.raw),
 		bookmarks:            bit(c.bookmarks),
 		whole_revisions:      bit(c.whole),
 		stop_on_resync:       bit(c.stop),
 		bookmark_interval_ms: milliseconds(c.interval),
 		start_timeout_ms:     milliseconds(c.startTimeout),
+		labels:               absent(pin, c.filter.conditions.labels),
+		fields:               absent(pin, c.filter.conditions.fields),
+		on_lag:               C.uint32_t(c.onLag),
+		nothing:              bit(c.filter.conditions.nothing),
+		max_lag_events:       C.uint64_t(c.maxLagEvents),
+		max_lag_age_ms:       milliseconds(c.maxLagAge),
 	}
 }

@@ -9,6 +9,8 @@ package watchcore
 // #cgo nocallback wc_position
 // #cgo noescape wc_lag
 // #cgo nocallback wc_lag
+// #cgo noescape wc_subscription_stats
+// #cgo nocallback wc_subscription_stats
 // #cgo nocallback wc_set_add_subscription
 import "C"
 
@@ -17,6 +19,7 @@ import (
 	"errors"
 	"iter"
 	"runtime"
+	"strconv"
 	"sync"
 	"time"
 	"unsafe"
@@ -37,7 +40,8 @@ type Subscription struct {
 // keeping the Subscription.
 type subscriptionCore struct {
 	handle *handle
-	guard  guard // for all below it
+	guard  guard      // for all below it
+	calls  sync.Mutex // around calls with a handle for one at a time: Stats comes from any goroutine
 	max    int
 	member *member // nil: not in the wake set yet
 	raw    rawBatch
@@ -224,6 +228,66 @@ func (s *Subscription) Lag() Lag {
 	return Lag{uint64(lag.events), uint64(lag.revisions), time.Duration(lag.age_ms) * time.Millisecond}
 }
 
+// Route says how a subscription reads.
+type Route uint32
+
+const (
+	Scan  Route = C.WATCHCORE_ROUTE_SCAN  // every event of the log, or of the segments that could hold one of its own
+	Chain Route = C.WATCHCORE_ROUTE_CHAIN // only the events of one bucket of an index
+)
+
+// String is the route's name, such as "Scan".
+func (r Route) String() string {
+	switch r {
+	case Scan:
+		return "Scan"
+	case Chain:
+		return "Chain"
+	}
+	return "Route(" + strconv.FormatUint(uint64(r), 10) + ")"
+}
+
+// SubscriptionStats is what a subscription did so far, and which way it reads.
+type SubscriptionStats struct {
+	Route      Route  // how it reads now
+	Index      string // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	LookedAt   uint64 // events that it looked at
+	Skipped    uint64 // events of the log that it passed over unseen
+	HandedOut  uint64 // events and marks that it handed out
+	Lagged     uint64 // how often it lost events, told or not
+	ShownKeys  uint64 // keys that it remembers as handed out (Resnapshot, Conflate)
+	ShownBytes uint64 // bytes of that memory
+}
+
+// Stats tells the subscription's figures, from any goroutine; zero when it is
+// closed.
+func (s *Subscription) Stats() SubscriptionStats {
+	defer runtime.KeepAlive(s)
+	c := s.core
+	if !c.handle.acquire() {
+		return SubscriptionStats{}
+	}
+	defer c.handle.release()
+	figures := C.watchcore_subscription_figures{size: C.sizeof_watchcore_subscription_figures}
+	c.calls.Lock()
+	e := C.wc_subscription_stats(c.c(), &figures)
+	c.calls.Unlock()
+	if e != nil {
+		taken(e)
+		return SubscriptionStats{}
+	}
+	return SubscriptionStats{
+		Route:      Route(figures.route),
+		Index:      C.GoStringN((*C.char)(figures.index.data), C.int(figures.index.length)),
+		LookedAt:   uint64(figures.looked_at),
+		Skipped:    uint64(figures.skipped),
+		HandedOut:  uint64(figures.handed_out),
+		Lagged:     uint64(figures.lagged),
+		ShownKeys:  uint64(figures.shown_keys),
+		ShownBytes: uint64(figures.shown_bytes),
+	}
+}
+
 // ---- inside -------------------------------------------------------------------
 
 func (c *subscriptionCore) c() *C.watchcore_subscription {
@@ -252,7 +316,10 @@ func (c *subscriptionCore) exit() {
 // or ready says that something came meanwhile.
 func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err error) {
 	var now C.uint32_t
-	if err := failed(C.wc_poll(c.c(), C.size_t(max(most, 0)), c.raw.words(), bit(arm), &now)); err != nil {
+	c.calls.Lock()
+	e := C.wc_poll(c.c(), C.size_t(max(most, 0)), c.raw.words(), bit(arm), &now)
+	c.calls.Unlock()
+	if err := failed(e); err != nil {
 		return nil, false, err
 	}
 	if c.raw.count == 0 {
@@ -299,7 +366,10 @@ func (c *subscriptionCore) join() error {
 		return err
 	}
 	m := w.join()
-	if err := failed(C.wc_set_add_subscription(w.set, c.c(), C.uint64_t(m.tag))); err != nil {
+	c.calls.Lock()
+	e := C.wc_set_add_subscription(w.set, c.c(), C.uint64_t(m.tag))
+	c.calls.Unlock()
+	if err := failed(e); err != nil {
 		m.leave()
 		return err
 	}

@@ -19,13 +19,19 @@ import (
 // WaitReady waits until the first listing is there. While the feeder is refused
 // before that, it answers why.
 func (c *Cache) WaitReady(ctx context.Context) error {
-	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_READY, 0)
+	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_READY, Position{})
 	return err
 }
 
 // WaitUntil waits until the cache has a revision: read your own writes.
 func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
-	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_REVISION, revision)
+	return c.WaitUntilIn(ctx, Position{Revision: revision})
+}
+
+// WaitUntilIn waits for a revision of one history: ErrResynced where that is
+// replaced, or was.
+func (c *Cache) WaitUntilIn(ctx context.Context, position Position) error {
+	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_REVISION, position)
 	return err
 }
 
@@ -33,11 +39,11 @@ func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
 // call: one linearizable read of etcd for all who ask meanwhile; embedded, the
 // current one. Read with AtLeast of it.
 func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
-	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, 0)
+	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, Position{})
 	return position.Revision, err
 }
 
-func (c *Cache) waitFor(ctx context.Context, want uint32, revision uint64) (Position, error) {
+func (c *Cache) waitFor(ctx context.Context, want uint32, asked Position) (Position, error) {
 	defer runtime.KeepAlive(c)
 	if err := ctx.Err(); err != nil {
 		return Position{}, err
@@ -46,15 +52,15 @@ func (c *Cache) waitFor(ctx context.Context, want uint32, revision uint64) (Posi
 		return Position{}, err
 	}
 	defer c.core.cache.release()
-	return c.core.wait(ctx, want, revision, -1)
+	return c.core.wait(ctx, want, asked, -1)
 }
 
 // wait waits for what a waiter of the library waits for, in the wake set: until
 // it holds, the context is done or, with limit >= 0, ErrTimeout. The caller holds
 // the cache's handle; Close ends the wait with ErrClosed.
-func (core *cacheCore) wait(ctx context.Context, want uint32, revision uint64, limit time.Duration) (Position, error) {
+func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, limit time.Duration) (Position, error) {
 	var w *C.watchcore_waiter
-	if err := failed(C.wc_waiter(core.c(), C.uint32_t(want), C.uint64_t(revision), &w)); err != nil {
+	if err := failed(C.wc_waiter(core.c(), C.uint32_t(want), C.uint64_t(asked.Revision), C.uint64_t(asked.Epoch), &w)); err != nil {
 		return Position{}, err
 	}
 	defer C.watchcore_waiter_free(w)

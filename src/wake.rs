@@ -115,6 +115,8 @@ struct Entry {
     /// Woken when the position moved beyond this one, not before the time.
     bookmark: Option<(Instant, Position)>,
     resume: Option<u64>,
+    /// When it was woken.
+    woken: Option<Instant>,
     /// Counted in `Hub::waiting`: the writer asks for a look after every revision.
     counted: bool,
 }
@@ -214,6 +216,14 @@ impl Default for AtomicBoolDefault {
 #[derive(Debug)]
 pub(crate) struct Ticket(u64);
 
+/// How a registered waiter stands.
+pub(crate) enum Rest {
+    /// It has everything, and sleeps.
+    Parked,
+    /// Woken then, for the event at `resume` (0: for something else).
+    Woken { at: Instant, resume: u64 },
+}
+
 /// Whether a waker was woken before its registration was taken back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Told {
@@ -260,7 +270,15 @@ impl Hub {
             if deadline.is_some() || bookmark.is_some() || !want.is_event() {
                 table.others.insert(id);
             }
-            let entry = Entry { want: want.clone(), waker: Some(waker), deadline, bookmark, resume: None, counted };
+            let entry = Entry {
+                want: want.clone(),
+                waker: Some(waker),
+                deadline,
+                bookmark,
+                resume: None,
+                woken: None,
+                counted,
+            };
             table.entries.insert(id, entry);
             id
         };
@@ -311,9 +329,14 @@ impl Hub {
         }
     }
 
-    /// Whether a waiter is registered and was not woken.
-    pub(crate) fn is_parked(&self, ticket: u64) -> bool {
-        lock(&self.table).entries.get(&ticket).is_some_and(|entry| entry.waker.is_some())
+    /// How a waiter stands; `None`: it is not registered.
+    pub(crate) fn rest(&self, ticket: u64) -> Option<Rest> {
+        let table = lock(&self.table);
+        let entry = table.entries.get(&ticket)?;
+        Some(match entry.woken {
+            None => Rest::Parked,
+            Some(at) => Rest::Woken { at, resume: entry.resume.unwrap_or(0) },
+        })
     }
 
     /// Wakes one waiter now (its subscription or waiter was closed).
@@ -540,6 +563,7 @@ impl Table {
 /// Takes the waker of an entry. Members are listed here, under the table's lock, so that whoever
 /// finds his waker taken finds his tag listed; foreign code is called outside.
 fn call(woken: &mut Vec<Waker>, entry: &mut Entry) {
+    entry.woken.get_or_insert_with(Instant::now);
     match entry.waker.take() {
         Some(Waker::Member(set, tag)) => set.list(tag),
         other => woken.extend(other),

@@ -416,6 +416,8 @@ impl Writer {
             .with_asked(revision)
             .with_current(current));
         }
+        // Inside a resync there is no state: the one before it stays.
+        let revision = core.history.gap_around(revision, u64::MAX).map_or(revision, |turn| turn.from);
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);
         }

@@ -35,7 +35,8 @@ fn random_histories_equal_the_naive_twin() {
     let seed = number("WATCHCORE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0u8));
     let cases = number("WATCHCORE_CASES").unwrap_or(160);
     println!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases}");
-    let mut bytes = [7u8; 32];
+    // Not the usual generator: unoptimized, that takes a third of the time.
+    let mut bytes = [7u8; 16];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {
         cases: cases as u32,
@@ -43,7 +44,7 @@ fn random_histories_equal_the_naive_twin() {
         max_shrink_iters: number("WATCHCORE_SHRINK").unwrap_or(6000) as u32,
         ..Config::default()
     };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::XorShift, &bytes));
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|info| {
         *PLACE.lock().unwrap() = info.location().map_or(String::new(), ToString::to_string);

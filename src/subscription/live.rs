@@ -643,12 +643,15 @@ impl Subscription {
         let resync = event.resync();
         if let (Some(floor), Some(mark)) = (&self.floor, &resync) {
             let asked = floor.revision;
-            if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
+            if mark.from >= asked {
+                // The cache was there before: it waits no more.
+                self.floor = None;
+            } else if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
                 return Err(say::future("subscribe after", asked, mark.to).into());
-            }
-            if mark.from < asked && asked < mark.to {
+            } else if asked < mark.to {
                 let (oldest, current) = self.shared.inner.window();
-                let before = Position { epoch: self.position.epoch, revision: mark.from };
+                let revision = mark.from.max(self.position.revision);
+                let before = Position { epoch: self.position.epoch, revision };
                 return Err(Halt::Lost(Loss {
                     from: asked + 1,
                     to: mark.to,

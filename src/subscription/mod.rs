@@ -350,7 +350,7 @@ impl Subscription {
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
             self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
         }
-        if self.shared.is_beyond(behind) {
+        if behind > 0 && self.shared.is_limited() {
             self.shared.cursor.store(self.cursor, Relaxed);
             self.shared.keep_limit();
             self.check_limit()?;
@@ -404,7 +404,7 @@ impl Subscription {
         Err(Error::new(
             Code::Lagged,
             format!(
-                "subscription: closed, it was {} events and {} ms behind, more than its limit ({}). Read faster, raise the limit, or subscribe again.",
+                "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
                 lag.events,
                 lag.age.as_millis(),
                 self.shared.limits()

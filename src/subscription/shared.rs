@@ -8,6 +8,7 @@ use crate::event::Position;
 use crate::log::ring::MAX_REVISION;
 use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};
+use crate::wake::Rest;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -79,9 +80,8 @@ impl Shared {
         }
     }
 
-    /// Whether so many slots of the log may be too many.
-    pub(super) fn is_beyond(&self, slots: u64) -> bool {
-        self.limits.as_ref().is_some_and(|limits| slots > limits.events)
+    pub(super) fn is_limited(&self) -> bool {
+        self.limits.is_some()
     }
 
     /// The limits, for a message.
@@ -108,8 +108,8 @@ impl Shared {
         }
     }
 
-    pub(super) fn set_ticket(&self, ticket: Option<u64>) {
-        lock(&self.state).ticket = ticket.unwrap_or(NO_TICKET);
+    pub(super) fn rests(&self, ticket: u64) {
+        lock(&self.state).ticket = ticket;
     }
 
     /// Everything up to the head was handed out.
@@ -117,26 +117,39 @@ impl Shared {
         lock(&self.state).caught_up = Instant::now();
     }
 
-    /// Whether the consumer took everything and waits.
-    fn is_parked(&self) -> bool {
-        let ticket = lock(&self.state).ticket;
-        ticket != NO_TICKET && self.inner.hub.is_parked(ticket)
-    }
-
+    /// While it is parked it has everything; once it was woken it is behind from then on.
     pub(super) fn lag(&self) -> Lag {
-        if self.is_parked() { Lag::default() } else { self.lag_of_cursor() }
+        let ticket = lock(&self.state).ticket;
+        let rest = if ticket == NO_TICKET { None } else { self.inner.hub.rest(ticket) };
+        match rest {
+            Some(Rest::Parked) => Lag::default(),
+            Some(Rest::Woken { at, resume }) => self.lag_since(at, resume),
+            None => {
+                let at = lock(&self.state).caught_up;
+                self.lag_since(at, 0)
+            }
+        }
     }
 
-    fn lag_of_cursor(&self) -> Lag {
+    fn lag_since(&self, at: Instant, resume: u64) -> Lag {
         let inner = &self.inner;
         let (now, head) = inner.now(&reclaim::pin());
         let position = unpack(self.position.load(Relaxed), now.epoch);
-        let cursor = self.cursor.load(Relaxed);
+        let cursor = self.cursor.load(Relaxed).max(resume);
         let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
         let revisions =
             if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
-        let age = if events == 0 { Duration::ZERO } else { lock(&self.state).caught_up.elapsed() };
-        Lag { events, revisions, age }
+        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { at.elapsed() } }
+    }
+
+    /// The consumer comes back from a rest: it had everything until it was woken.
+    pub(super) fn rested(&self) {
+        let mut state = lock(&self.state);
+        let ticket = std::mem::replace(&mut state.ticket, NO_TICKET);
+        state.caught_up = match self.inner.hub.rest(ticket) {
+            Some(Rest::Woken { at, .. }) => at,
+            _ => Instant::now(),
+        };
     }
 
     /// Ends it where it is further behind than it may. False: there is nothing to look at any more.

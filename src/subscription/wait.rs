@@ -129,7 +129,7 @@ impl Subscription {
         }
         let inner = self.inner();
         let ticket = inner.hub.register(&**inner, want, waker, deadline, bookmark)?;
-        self.shared.set_ticket(Some(ticket.id()));
+        self.shared.rests(ticket.id());
         if deadline.is_some() || bookmark.is_some() {
             // The notifier keeps the time.
             inner.hub.notify(inner);
@@ -148,7 +148,7 @@ impl Subscription {
     /// Ends a registration and takes over how far the notifier looked.
     pub(super) fn unpark(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        self.shared.set_ticket(None);
+        self.shared.rested();
         if let Some(to) = self.shared.inner.hub.unregister(&ticket) {
             self.cursor = self.cursor.max(to);
         }

@@ -350,8 +350,13 @@ impl Twin {
         if self.present().any(inside) {
             return Found::Compacted;
         }
+        Found::At(self.above(revision))
+    }
+
+    /// The index of the first event of the present history above a revision.
+    pub fn above(&self, revision: u64) -> usize {
         let above = self.present().find(|rev| rev.revision > revision);
-        Found::At(above.map_or(self.events.len(), |rev| rev.events.start))
+        above.map_or(self.events.len(), |rev| rev.events.start)
     }
 
     /// The state behind the first `count` events.

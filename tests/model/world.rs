@@ -15,6 +15,8 @@ use watchcore::{
 /// A put of a value (with numbers of its own, or without), or a delete.
 type Changes = Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>;
 
+/// Whether a cache with indexes is resynced more than once.
+const SECOND_MARKS_OF_CHAINS: bool = false;
 /// Whether a waiter of a former history is asked.
 const EPOCHS_OF_WAITERS: bool = false;
 
@@ -382,6 +384,7 @@ impl World {
                     self.apply(revision, vec![(key_of(*key), Some((value, None)))]);
                 }
             }
+            Op::Resync { .. } if self.twin.loaded && !SECOND_MARKS_OF_CHAINS && self.has_indexes_and_a_mark() => {}
             Op::Resync { reason, way, changes, gap } if self.twin.loaded => {
                 let from = self.twin.now.revision;
                 let to = match way % 6 {
@@ -528,6 +531,10 @@ impl World {
                 self.stands();
             }
         }
+    }
+
+    fn has_indexes_and_a_mark(&self) -> bool {
+        !self.twin.indexes.is_empty() && self.twin.revs.iter().any(|rev| rev.turn.is_some())
     }
 
     /// Makes one, and asks all.

@@ -1,0 +1,281 @@
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"watchcore"
+)
+
+// pages lists page by page, with something done behind each.
+func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind func(*watchcore.Page), options ...watchcore.ListOption) []string {
+	t.Helper()
+	var items []string
+	for token := ""; ; {
+		page, err := cache.List(bounded(t), keys, watchcore.Any(), append(options, watchcore.Continue(token))...)
+		check(t, err)
+		for item := range page.All() {
+			items = append(items, fmt.Sprintf("%s@%d", item.Key(), item.ModRevision()))
+		}
+		want(t, "more", page.More(), page.Continue() != "")
+		behind(page)
+		token = page.Continue()
+		page.Release()
+		want(t, "token of a released page", page.Continue(), "")
+		if token == "" {
+			return items
+		}
+	}
+}
+
+func TestPaging(t *testing.T) {
+	cache, writer := hundred(t)
+	keys := watchcore.KeyRange("/0100", "/0201")
+	whole, err := cache.List(bounded(t), keys, watchcore.Any())
+	check(t, err)
+	defer whole.Release()
+	var expected []string
+	for item := range whole.All() {
+		expected = append(expected, fmt.Sprintf("%s@%d", item.Key(), item.ModRevision()))
+	}
+	revision, left := uint64(2), 101
+	got := pages(t, cache, keys, func(page *watchcore.Page) {
+		left -= page.Len()
+		want(t, "remaining", page.Remaining(), uint64(left))
+		want(t, "revision", page.Revision(), 2)
+		revision++
+		check(t, writer.Apply(revision, watchcore.Put("/0150", "new"), watchcore.Put(fmt.Sprintf("/0150%d", revision), "")))
+	}, watchcore.Limit(10))
+	want(t, "items", lines(got...), lines(expected...))
+	want(t, "nil has no token", (*watchcore.Page)(nil).Continue(), "")
+	_, err = cache.List(bounded(t), keys, watchcore.Any(), watchcore.Limit(-1))
+	wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
+}
+
+// With conditions, too: a page may be short, and more says whether keys remain.
+func TestPagingWithConditions(t *testing.T) {
+	cache, writer := podCache(t)
+	var changes []watchcore.Change
+	for i := range 100 {
+		changes = append(changes, watchcore.Put(fmt.Sprintf("/pods/a/%02d", i), pod(fmt.Sprint(i%10), "")))
+	}
+	check(t, writer.Apply(1, changes...))
+	got := pages(t, cache, watchcore.AllKeys(), func(page *watchcore.Page) {
+		want(t, "remaining, not counted", page.Remaining(), 0)
+	}, watchcore.Limit(3), watchcore.Fields("phase=7"))
+	want(t, "items", len(got), 10)
+	want(t, "the last", got[9], "/pods/a/97@1")
+}
+
+func TestContinueBehindTheWindow(t *testing.T) {
+	cache, writer := hundred(t)
+	page, err := cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Limit(500))
+	check(t, err)
+	token := page.Continue()
+	want(t, "last of the first page", page.At(499).KeyString(), "/0500")
+	page.Release()
+	check(t, writer.Apply(3, watchcore.Put("/0000", "new"), watchcore.Put("/0999", "new")))
+	check(t, writer.Compact(3))
+
+	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue(token))
+	wantError(t, "continue", err, watchcore.ErrCompacted)
+	var e *watchcore.Error
+	if !errors.As(fmt.Errorf("list: %w", err), &e) || e.Continue == "" || e.Continue == token {
+		t.Fatalf("no token to go on with: %v", err)
+	}
+	want(t, "asked", e.Asked, 2)
+	page, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue(e.Continue))
+	check(t, err)
+	defer page.Release()
+	want(t, "items that were left", page.Len(), 499)
+	want(t, "it goes on at the same key", page.At(0).KeyString(), "/0501")
+	want(t, "in the newest state", page.Revision(), 3)
+	want(t, "its last", string(page.At(498).Value()), "new")
+
+	// Other errors bring none.
+	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue("x"))
+	wantError(t, "damaged", err, watchcore.ErrInvalidArgument)
+	want(t, "token of another error", err.(*watchcore.Error).Continue, "")
+}
+
+func TestTokensOfOthers(t *testing.T) {
+	fill := func(revisions int, options ...watchcore.Option) (*watchcore.Cache, *watchcore.Writer) {
+		cache, writer := podCache(t, options...)
+		for revision := range revisions {
+			check(t, writer.Apply(uint64(revision+1), watchcore.Put(fmt.Sprintf("/%d", revision), pod("p", ""))))
+		}
+		return cache, writer
+	}
+	all := watchcore.AllKeys()
+	name := watchcore.Name("one name")
+	first, _ := fill(5, name)
+	page, err := first.List(bounded(t), all, watchcore.Any(), watchcore.Limit(2))
+	check(t, err)
+	token := page.Continue()
+	page.Release()
+
+	// Another cache of the same name goes on with it, as after a restart.
+	second, _ := fill(7, name)
+	page, err = second.List(bounded(t), all, watchcore.Any(), watchcore.Continue(token))
+	check(t, err)
+	want(t, "the rest", page.Len(), 3)
+	want(t, "revision", page.Revision(), 5)
+	page.Release()
+
+	// One that is behind waits for the token's revision.
+	third, writer := fill(4, name)
+	type listed struct {
+		page *watchcore.Page
+		err  error
+	}
+	done := make(chan listed)
+	go func() {
+		page, err := third.List(bounded(t), all, watchcore.Any(), watchcore.Continue(token))
+		done <- listed{page, err}
+	}()
+	eventually(t, "it waits", func() bool { return third.Stats().Waiting == 1 })
+	check(t, writer.Apply(5, watchcore.Put("/4", "")))
+	late := <-done
+	check(t, late.err)
+	want(t, "the rest", late.page.Len(), 3)
+	late.page.Release()
+
+	stranger, _ := fill(7, watchcore.Name("another"))
+	for what, try := range map[string]struct {
+		cache   *watchcore.Cache
+		keys    watchcore.Range
+		read    watchcore.Read
+		options []watchcore.ListOption
+	}{
+		"another cache":     {stranger, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token)}},
+		"another range":     {first, watchcore.KeyPrefix("/"), watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token)}},
+		"another condition": {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token), watchcore.Fields("phase=p")}},
+		"a mode":            {first, all, watchcore.Exact(5), []watchcore.ListOption{watchcore.Continue(token)}},
+		"cut":               {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token[:len(token)-1])}},
+		"changed":           {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue("B" + token[1:])}},
+		"no text":           {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue("\xff\x00")}},
+		"1 MiB":             {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(strings.Repeat("A", 1<<20))}},
+	} {
+		_, err := try.cache.List(bounded(t), try.keys, try.read, try.options...)
+		wantError(t, what, err, watchcore.ErrInvalidArgument)
+	}
+	want(t, "waits that are left", third.Stats().Waiting, 0)
+}
+
+func TestReadsInAnEpoch(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
+	old := cache.Position()
+	for name, read := range map[string]watchcore.Read{"at least": watchcore.AtLeastIn(old), "exact": watchcore.ExactIn(old)} {
+		kv, at, err := cache.Get(bounded(t), "/a", read)
+		check(t, err)
+		want(t, name, fmt.Sprintf("%s at %d", kv.Value, at), "1 at 5")
+	}
+	check(t, cache.WaitUntilIn(bounded(t), old))
+
+	// Who waits in a history that is replaced is told.
+	future := watchcore.Position{Epoch: old.Epoch, Revision: 9}
+	ends := make(chan error)
+	go func() {
+		_, _, err := cache.Get(bounded(t), "/a", watchcore.AtLeastIn(future))
+		ends <- err
+	}()
+	go func() { ends <- cache.WaitUntilIn(bounded(t), future) }()
+	eventually(t, "both wait", func() bool { return cache.Stats().Waiting == 2 })
+	_, err := writer.Resync(3, []watchcore.KeyValue{
+		{Key: []byte("/a"), Value: []byte("other"), CreateRevision: 2, ModRevision: 2, Version: 1},
+	}, watchcore.ReasonHistoryReset)
+	check(t, err)
+	for range 2 {
+		wantError(t, "a wait in a former history", <-ends, watchcore.ErrResynced)
+	}
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ExactIn(watchcore.Position{Epoch: old.Epoch, Revision: 3}))
+	wantError(t, "exact in a former history", err, watchcore.ErrCompacted)
+	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.AtLeastIn(watchcore.Position{Epoch: old.Epoch, Revision: 2}))
+	wantError(t, "at least in a former history", err, watchcore.ErrCompacted)
+	wantError(t, "a wait for a former history", cache.WaitUntilIn(bounded(t), future), watchcore.ErrResynced)
+	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ExactIn(cache.Position()))
+	check(t, err)
+	want(t, "exact now", string(kv.Value), "other")
+}
+
+func TestDiff(t *testing.T) {
+	cache, writer := podCache(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", pod("1", "app=web")), watchcore.Put("/b", pod("1", "app=web")), watchcore.Put("/same", "")))
+	check(t, writer.Apply(2, watchcore.Put("/a", pod("2", "app=web")), watchcore.Put("/c", pod("2", "app=db"))))
+	check(t, writer.Apply(3, watchcore.Put("/a", pod("3", "app=db")), watchcore.Delete("/b"), watchcore.Put("/gone", "")))
+	check(t, writer.Apply(4, watchcore.Put("/c", pod("4", "app=web")), watchcore.Delete("/gone")))
+	at := func(revision uint64) watchcore.Position {
+		return watchcore.Position{Epoch: cache.Position().Epoch, Revision: revision}
+	}
+	for name, row := range map[string]struct {
+		from, to uint64
+		options  []watchcore.DiffOption
+		want     string
+	}{
+		"all": {1, 4, nil, lines(
+			"3 MODIFIED /a "+pod("3", "app=db")+"<"+pod("1", "app=web"),
+			"3 DELETED /b -<"+pod("1", "app=web"),
+			"4 ADDED /c "+pod("4", "app=web")+"<-",
+		)},
+		"labels": {1, 4, []watchcore.DiffOption{watchcore.Labels("app=web")}, lines(
+			"3 DELETED /a -<"+pod("1", "app=web"),
+			"3 DELETED /b -<"+pod("1", "app=web"),
+			"4 ADDED /c "+pod("4", "app=web")+"<-",
+		)},
+		"fields":  {1, 2, []watchcore.DiffOption{watchcore.Fields("phase=2"), watchcore.Key("/c")}, "2 ADDED /c " + pod("2", "app=db") + "<-"},
+		"types":   {1, 4, []watchcore.DiffOption{watchcore.Types(watchcore.Deleted)}, "3 DELETED /b -<" + pod("1", "app=web")},
+		"none":    {4, 4, nil, ""},
+		"nothing": {1, 4, []watchcore.DiffOption{watchcore.Nothing()}, ""},
+	} {
+		batch, err := cache.Diff(at(row.from), at(row.to), row.options...)
+		check(t, err)
+		var got []string
+		for e := range batch.Events() {
+			got = append(got, text(e))
+		}
+		want(t, name, lines(got...), row.want)
+		want(t, name+": position", batch.Position(), at(row.to))
+		want(t, "batches held", cache.Stats().UnreleasedBatches, 1)
+		batch.Release()
+	}
+	check(t, writer.Compact(2))
+	for name, row := range map[string]struct {
+		from, to watchcore.Position
+		option   watchcore.DiffOption
+		want     error
+	}{
+		"backwards":       {at(4), at(3), watchcore.AllKeys(), watchcore.ErrInvalidArgument},
+		"compacted":       {at(1), at(4), watchcore.AllKeys(), watchcore.ErrCompacted},
+		"future":          {at(3), at(5), watchcore.AllKeys(), watchcore.ErrFutureRevision},
+		"another history": {at(3), watchcore.Position{Epoch: at(4).Epoch + 1, Revision: 4}, watchcore.AllKeys(), watchcore.ErrCompacted},
+		"a mark":          {at(3), at(4), watchcore.Types(watchcore.Bookmark), watchcore.ErrInvalidArgument},
+		"no type":         {at(3), at(4), watchcore.Types(0), watchcore.ErrInvalidArgument},
+	} {
+		_, err := cache.Diff(row.from, row.to, row.option)
+		wantError(t, name, err, row.want)
+	}
+	_, err := cache.Diff(at(3), at(4), watchcore.Key("/a"), watchcore.Key("/b"))
+	wantError(t, "two ranges", err, watchcore.ErrInvalidArgument)
+	cache.Close()
+	_, err = cache.Diff(at(3), at(4))
+	wantError(t, "a closed cache", err, watchcore.ErrClosed)
+	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
+}
+
+// A subscription of a position of another birth is unchecked; of a former history
+// it is refused.
+func TestStartsInAnEpoch(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
+	old := cache.Position()
+	_, err := writer.Resync(3, nil, watchcore.ReasonHistoryReset)
+	check(t, err)
+	_, err = cache.Subscribe(context.Background(), watchcore.AfterPosition(old))
+	wantError(t, "after a position of a former history", err, watchcore.ErrCompacted)
+	sub := subscribe(t, cache, watchcore.AfterPosition(cache.Position()))
+	want(t, "after the present one", drain(t, sub), "")
+}
