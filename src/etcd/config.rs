@@ -75,6 +75,8 @@ pub(super) struct Options {
     pub(super) backoff_most: Duration,
     pub(super) refused_retry: Duration,
     pub(super) message_limit: usize,
+    /// How often etcd is asked for its compaction; `None`: never.
+    pub(super) follow_compaction: Option<Duration>,
 }
 
 /// Checked options, with what follows from the cache.
@@ -109,6 +111,7 @@ impl FeederBuilder {
             backoff_most: Duration::from_secs(10),
             refused_retry: Duration::from_secs(30),
             message_limit: MESSAGE_LIMIT,
+            follow_compaction: None,
         };
         FeederBuilder { options, pace: None }
     }
@@ -211,6 +214,13 @@ impl FeederBuilder {
         self
     }
 
+    /// Asks etcd every so often (15 s is a good interval) whether the oldest revision of the window is
+    /// still there; where it was compacted, the cache forgets it too. Off unless asked for.
+    pub fn follow_compaction(mut self, interval: Duration) -> Self {
+        self.options.follow_compaction = Some(interval);
+        self
+    }
+
     /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
     /// stopped or dropped.
     ///
@@ -268,6 +278,7 @@ impl Options {
             ("dial_timeout", self.dial_timeout),
             ("request_timeout", self.request_timeout),
             ("refused_retry", self.refused_retry),
+            ("follow_compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
         ] {
             if duration.is_zero() {
                 return Err(invalid(format!("{name} is 0; give a duration above it")));

@@ -9,6 +9,7 @@ use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
+use super::follow::compacted_at;
 use super::integrity;
 use super::list::{Listing, list};
 use super::probe::{Proof, probe};
@@ -279,7 +280,7 @@ impl<'a> Feed<'a> {
         let Some(at) = at else { return failure };
         let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
         match failure.class {
-            Class::Compacted(_) => match self.compacted_at(url, at).await {
+            Class::Compacted(_) => match compacted_at(self.config, url, at).await {
                 Some(kept) => Failure::new(
                     Class::Compacted(kept),
                     format!(
@@ -296,6 +297,11 @@ impl<'a> Feed<'a> {
             }
             _ => failure,
         }
+    }
+
+    /// The endpoint in use.
+    pub(super) fn url(&self) -> &str {
+        &self.report.endpoint
     }
 
     /// The watch goes on: events are applied again.

@@ -400,7 +400,13 @@ impl Sub {
     /// Never back, never ahead of what is pending.
     fn position_rule(&mut self, twin: &Twin) {
         let position = self.real.position();
-        assert!(position >= self.seen, "the position went back: {:?} to {position:?}, {:?} {:?}", self.seen, self.phase, self.options);
+        assert!(
+            position >= self.seen,
+            "the position went back: {:?} to {position:?}, {:?} {:?}",
+            self.seen,
+            self.phase,
+            self.options
+        );
         assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
         let whole = twin.position_at(self.whole_seen);
