@@ -146,8 +146,11 @@ impl Filter {
     pub fn build(&self) -> watchcore::Filter {
         let labels: Vec<String> = self.labels.iter().map(Need::text).collect();
         let operator = |equal: bool| if equal { "=" } else { "!=" };
-        let fields: Vec<String> =
-            self.fields.iter().map(|FieldNeed(name, equal, value)| format!("{name}{}{value}", operator(*equal))).collect();
+        let fields: Vec<String> = self
+            .fields
+            .iter()
+            .map(|FieldNeed(name, equal, value)| format!("{name}{}{value}", operator(*equal)))
+            .collect();
         let mut filter = watchcore::Filter::any().fields(fields.join(",")).unwrap();
         if self.nothing {
             filter = filter.and(watchcore::Filter::none());

@@ -50,13 +50,9 @@ pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, filter: &Filter, limi
     }
     let revision = revision_of(twin, dice);
     let in_epoch = Position { epoch: epoch_of(twin, dice / 64), revision };
-    for read in [
-        Read::Exact(revision),
-        Read::AtLeast(revision),
-        Read::Any,
-        Read::ExactIn(in_epoch),
-        Read::AtLeastIn(in_epoch),
-    ] {
+    for read in
+        [Read::Exact(revision), Read::AtLeast(revision), Read::Any, Read::ExactIn(in_epoch), Read::AtLeastIn(in_epoch)]
+    {
         one(cache, twin, read, &key, filter, limit);
     }
 }
@@ -136,7 +132,14 @@ fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], filter: &Filter, limi
 }
 
 /// A page of the keys from `start` on. Where there is more, the key behind it.
-fn assert_page(page: &Page, state: &State, filter: &Filter, start: &[u8], limit: usize, at: Position) -> Option<Vec<u8>> {
+fn assert_page(
+    page: &Page,
+    state: &State,
+    filter: &Filter,
+    start: &[u8],
+    limit: usize,
+    at: Position,
+) -> Option<Vec<u8>> {
     let behind = state.iter().filter(|(key, _)| &key[..] >= start && filter.keys.holds(key));
     let mut expected = Vec::new();
     let mut rest = 0;
@@ -179,8 +182,7 @@ impl Pages {
 
     fn options(&self) -> ReadOptions {
         let read = if self.token.is_some() { Read::Any } else { self.read };
-        let options =
-            ReadOptions::new(read).filter(self.filter.build()).limit(self.limit).timeout(Duration::ZERO);
+        let options = ReadOptions::new(read).filter(self.filter.build()).limit(self.limit).timeout(Duration::ZERO);
         match &self.token {
             Some(token) => options.continue_from(token),
             None => options,
@@ -308,7 +310,7 @@ pub fn all(cache: &Cache, twin: &Twin) {
     let (oldest, current) = (twin.oldest(), twin.now.revision);
     let filter = Filter::of_keys(Keys::Prefix(b"/a".to_vec()));
     // A few of a wide window: it may have many revisions that nothing happened at.
-    let step = ((current + 1 - oldest.saturating_sub(2)) / 24).max(1);
+    let step = ((current + 1 - oldest.saturating_sub(2)) / 8).max(1);
     for revision in (oldest.saturating_sub(2)..=current + 1).step_by(step as usize) {
         let key = KEYS[revision as usize % KEYS.len()];
         one(cache, twin, Read::Exact(revision), key, &filter, revision as u32);

@@ -400,7 +400,13 @@ impl Sub {
     /// Never back, never ahead of what is pending.
     fn position_rule(&mut self, twin: &Twin) {
         let position = self.real.position();
-        assert!(position >= self.seen, "the position went back: {:?} to {position:?}, {:?} {:?}", self.seen, self.phase, self.options);
+        assert!(
+            position >= self.seen,
+            "the position went back: {:?} to {position:?}, {:?} {:?}",
+            self.seen,
+            self.phase,
+            self.options
+        );
         assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
         let whole = twin.position_at(self.whole_seen);
@@ -560,7 +566,13 @@ impl Sub {
         self.check_page(twin, max, before, answer)
     }
 
-    fn check_catch_up(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check_catch_up(
+        &mut self,
+        twin: &Twin,
+        max: usize,
+        before: Position,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
         if plan.looks_at_the_state() && twin.first_live * twin.slots > twin.head_of(plan.count) {
             // Overtaken: it begins again with what was shown meanwhile.
@@ -778,7 +790,7 @@ impl Sub {
             self.floor = None;
         }
         if self.floor.is_none() {
-            assert_eq!(self.real.position(), twin.now, "everything was handed out");
+            assert_eq!(self.real.position(), twin.now, "everything was handed out, {answer:?} {:?}", self.options);
         }
         if self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now {
             let batch = answer.expect("a bookmark");
@@ -829,7 +841,8 @@ impl Sub {
     /// It reads the chain of a fitting index, and then only its own events.
     fn route_rule(&self, twin: &Twin, stats: &SubscriptionStats, from: usize) {
         let fits = |by: &By| (*by, by.fits(&self.options.filter));
-        let fitting: Vec<(By, Vec<Vec<u8>>)> = twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
+        let fitting: Vec<(By, Vec<Vec<u8>>)> =
+            twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
         let Route::Chain { index } = &stats.route else {
             let answered = matches!(self.phase, Phase::Live) && self.opened_at < twin.events.len();
             let polled = from != usize::MAX && self.floor.is_none();

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use watchcore::State as Freshness;
 use watchcore::{
     Attribute, Batch, Cache, Change, Code, Event, Kind, Labels, OnLag, Position, Record, ResyncReason, Snapshot, Start,
-    Subscription, WakeSet, Waiter, Want, Writer,
+    Subscription, Waiter, WakeSet, Want, Writer,
 };
 
 /// A put of a value (with numbers of its own, or without), or a delete.
