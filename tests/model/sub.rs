@@ -790,7 +790,7 @@ impl Sub {
             self.floor = None;
         }
         if self.floor.is_none() {
-            assert_eq!(self.real.position(), twin.now, "everything was handed out");
+            assert_eq!(self.real.position(), twin.now, "everything was handed out, {answer:?} {:?}", self.options);
         }
         if self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now {
             let batch = answer.expect("a bookmark");
