@@ -61,24 +61,6 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
         ..Config::default()
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::XorShift, &bytes));
-<<<<<<< HEAD
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| {
-        *PLACE.lock().unwrap() = info.location().map_or(String::new(), ToString::to_string);
-    }));
-    let outcome = runner.run(
-        &(ops::setup(), vec(ops::op(), 1..number("WATCHCORE_STEPS").unwrap_or(140) as usize)),
-        |(setup, ops)| {
-            let mut world = world::World::new(&setup);
-            for op in &ops {
-                world.run(op);
-            }
-            world.finish();
-            Ok(())
-        },
-    );
-    std::panic::set_hook(hook);
-=======
     let outcome = runner.run(&(ops::setup(), history()), |(setup, ops)| {
         let mut world = world::World::new(&setup);
         for op in &ops {
@@ -87,7 +69,6 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
         world.finish();
         Ok(())
     });
->>>>>>> w-model
     match outcome {
         Ok(()) => Ok(()),
         Err(TestError::Fail(why, (setup, ops))) => {
