@@ -2,6 +2,7 @@ package watchcore_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -208,5 +209,52 @@ func BenchmarkSnapshot(b *testing.B) {
 			}
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(items), "ns/item")
+	})
+}
+
+// What asking for a decoded value costs an event: where it is there already, where
+// it is not (the table is too small), and beside it the decoding alone, of objects
+// of 2 KiB.
+func BenchmarkDecoder(b *testing.B) {
+	const n = 1000
+	value := fmt.Sprintf(`{"metadata":{"name":"a","labels":{"app":"web"}},"data":%q}`, strings.Repeat("v", 2000))
+	cache := window(b, n, value)
+	decode := func(_, value []byte) (made map[string]any, err error) {
+		return made, json.Unmarshal(value, &made)
+	}
+	through := func(decoder *watchcore.Decoder[map[string]any]) func(*watchcore.Batch) uint64 {
+		return func(batch *watchcore.Batch) (sum uint64) {
+			for e := range batch.Events() {
+				made, err := decoder.Value(e)
+				check(b, err)
+				sum += uint64(len(made))
+			}
+			return sum
+		}
+	}
+	shared := watchcore.NewDecoder(decode, n)
+	b.Run("shared", func(b *testing.B) { poll(b, cache, n, 64, through(shared)) })
+	b.Run("missed", func(b *testing.B) { poll(b, cache, n, 64, through(watchcore.NewDecoder(decode, n/2))) })
+	b.Run("alone", func(b *testing.B) {
+		poll(b, cache, n, 64, func(batch *watchcore.Batch) (sum uint64) {
+			for e := range batch.Events() {
+				made, err := decode(e.Key(), e.Value())
+				check(b, err)
+				sum += uint64(len(made))
+			}
+			return sum
+		})
+	})
+	b.Run("many", func(b *testing.B) {
+		batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position())
+		check(b, err)
+		defer batch.Release()
+		b.RunParallel(func(pb *testing.PB) {
+			for at := 0; pb.Next(); at = (at + 1) % batch.Len() {
+				if _, err := shared.Value(batch.At(at)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	})
 }

@@ -16,25 +16,27 @@ func TestCodes(t *testing.T) {
 		number int
 		name   string
 		retry  bool
+		fatal  bool
 		status int
 	}{
-		{watchcore.ErrInvalidArgument, 1, "INVALID_ARGUMENT", false, 400},
-		{watchcore.ErrNotReady, 3, "NOT_READY", true, 503},
-		{watchcore.ErrTimeout, 4, "TIMEOUT", true, 504},
-		{watchcore.ErrClosed, 5, "CLOSED", false, 503},
-		{watchcore.ErrBusy, 6, "BUSY", true, 409},
-		{watchcore.ErrUnsupported, 7, "UNSUPPORTED", false, 501},
-		{watchcore.ErrOutOfOrder, 8, "OUT_OF_ORDER", false, 409},
-		{watchcore.ErrCompacted, 10, "COMPACTED", false, 410},
-		{watchcore.ErrLagged, 11, "LAGGED", false, 410},
-		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, 504},
-		{watchcore.ErrResynced, 13, "RESYNCED", false, 410},
-		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, 401},
-		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", false, 403},
-		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, 503},
-		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, 429},
-		{watchcore.ErrPanic, 90, "PANIC", false, 500},
-		{watchcore.ErrInternal, 91, "INTERNAL", false, 500},
+		{watchcore.ErrInvalidArgument, 1, "INVALID_ARGUMENT", false, false, 400},
+		{watchcore.ErrNotFound, 2, "NOT_FOUND", false, false, 404},
+		{watchcore.ErrNotReady, 3, "NOT_READY", true, false, 503},
+		{watchcore.ErrTimeout, 4, "TIMEOUT", true, false, 504},
+		{watchcore.ErrClosed, 5, "CLOSED", false, true, 503},
+		{watchcore.ErrBusy, 6, "BUSY", true, false, 409},
+		{watchcore.ErrUnsupported, 7, "UNSUPPORTED", false, false, 501},
+		{watchcore.ErrOutOfOrder, 8, "OUT_OF_ORDER", false, false, 409},
+		{watchcore.ErrCompacted, 10, "COMPACTED", false, false, 410},
+		{watchcore.ErrLagged, 11, "LAGGED", false, false, 410},
+		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, false, 504},
+		{watchcore.ErrResynced, 13, "RESYNCED", false, false, 410},
+		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, false, 401},
+		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", false, false, 403},
+		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, false, 503},
+		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, false, 429},
+		{watchcore.ErrPanic, 90, "PANIC", false, true, 500},
+		{watchcore.ErrInternal, 91, "INTERNAL", false, true, 500},
 	} {
 		want(t, "number of "+row.name, int(row.code), row.number)
 		want(t, "name", row.code.Name(), row.name)
@@ -42,6 +44,13 @@ func TestCodes(t *testing.T) {
 		if row.name != "PERMISSION_DENIED" { // "slowly"
 			want(t, "retryable "+row.name, row.code.Retryable(), row.retry)
 		}
+		want(t, "fatal "+row.name, row.code.Fatal(), row.fatal)
+		var taken *watchcore.Error
+		if !errors.As(fmt.Errorf("mine: %w", &watchcore.Error{Code: row.code}), &taken) {
+			t.Fatalf("%s is no *watchcore.Error", row.name)
+		}
+		want(t, "an error's retryable "+row.name, taken.Retryable(), row.code.Retryable())
+		want(t, "an error's fatal "+row.name, taken.Fatal(), row.fatal)
 		if text := row.code.Error(); !strings.HasPrefix(text, "watchcore: ") || len(text) < 20 {
 			t.Errorf("text of %s: %q", row.name, text)
 		}

@@ -2,6 +2,7 @@ package watchcore_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -231,4 +232,193 @@ func ExampleError() {
 		fmt.Println(e.Code.Name(), e.Asked, e.Oldest, e.Current, e.Code.Retryable())
 	}
 	// Output: COMPACTED 1 4 4 false
+}
+
+func ExampleLabels() {
+	cache, err := watchcore.New(watchcore.LabelsFrom("/labels"), watchcore.Field("phase", "/phase"), watchcore.IndexByLabel("app"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	sub, err := cache.Subscribe(context.Background(), watchcore.FromNow(),
+		watchcore.Labels("app=web"), watchcore.Fields("phase!=Failed"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	for revision, value := range []string{
+		`{"labels":{"app":"web"},"phase":"Running"}`,
+		`{"labels":{"app":"web"},"phase":"Failed"}`, // it leaves the filter
+		`{"labels":{"app":"db"},"phase":"Running"}`, // not of interest
+	} {
+		if err := writer.Apply(uint64(revision+1), watchcore.Put("/pods/a", value)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	batch, err := sub.Poll(0)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer batch.Release()
+	for e := range batch.Events() {
+		fmt.Println(e.Revision, e.Type, e.KeyString())
+	}
+	_, err = cache.Subscribe(context.Background(), watchcore.Labels("app in (web"))
+	fmt.Println(errors.Is(err, watchcore.ErrInvalidArgument))
+	// Output:
+	// 1 ADDED /pods/a
+	// 2 DELETED /pods/a
+	// true
+}
+
+// A consumer that falls behind is told what it lost, and then what it takes to have
+// the state again.
+func ExampleOnLag() {
+	cache, err := watchcore.New(watchcore.Capacity(128))
+	if err != nil {
+		log.Fatal(err)
+	}
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	ctx := context.Background()
+	sub, err := cache.Subscribe(ctx, watchcore.FromNow(), watchcore.OnLag(watchcore.Resnapshot))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	for revision := uint64(1); revision <= 1000; revision++ {
+		if err := writer.Apply(revision, watchcore.Put("/a", fmt.Sprint(revision))); err != nil {
+			log.Fatal(err)
+		}
+	}
+	cache.Close() // so that the loop ends
+
+	for batch, err := range sub.Batches(ctx) {
+		var lost *watchcore.Error
+		if errors.Is(err, watchcore.ErrLagged) && errors.As(err, &lost) {
+			fmt.Println("lost from revision", lost.LostFrom)
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		for e := range batch.Events() {
+			if e.Type == watchcore.Resync {
+				fmt.Println(e.Resync().Phase == watchcore.Begin, e.Resync().Reason == watchcore.ReasonLagged)
+				continue
+			}
+			fmt.Println(e.Type, e.KeyString(), string(e.Value()))
+		}
+	}
+	// Output:
+	// lost from revision 1
+	// true true
+	// ADDED /a 1000
+	// false true
+}
+
+// Page by page, all of one revision.
+func ExampleContinue() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	ctx := context.Background()
+	for token := ""; ; {
+		page, err := cache.List(ctx, watchcore.AllKeys(), watchcore.Any(), watchcore.Limit(2), watchcore.Continue(token))
+		var e *watchcore.Error
+		if errors.As(err, &e) && e.Continue != "" {
+			token = e.Continue // the revision has left the window: the rest is of a newer one
+			continue
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		for kv := range page.All() {
+			fmt.Println(kv.KeyString(), string(kv.Value()))
+		}
+		fmt.Println("revision", page.Revision(), "more", page.More())
+		token = page.Continue()
+		page.Release()
+		if token == "" {
+			break
+		}
+	}
+	// Output:
+	// /nodes/x 1
+	// /pods/a 2
+	// revision 4 more true
+	// /pods/b 1
+	// revision 4 more false
+}
+
+func ExampleCache_Diff() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position(), watchcore.KeyPrefix("/pods/"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer batch.Release()
+	for e := range batch.Events() {
+		fmt.Printf("%d %v %s %s, before %q\n", e.Revision, e.Type, e.Key(), e.Value(), e.PrevValue())
+	}
+	// Output:
+	// 4 MODIFIED /pods/a 2, before "1"
+	// 2 ADDED /pods/b 1, before ""
+}
+
+// Two consumers, one decoding.
+func ExampleDecoder() {
+	type object struct{ Name string }
+	decoder := watchcore.NewDecoder(func(key, value []byte) (*object, error) {
+		fmt.Printf("decoding %s\n", key)
+		made := &object{}
+		return made, json.Unmarshal(value, made)
+	}, 1000)
+
+	cache, err := watchcore.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	if err := writer.Apply(1, watchcore.Put("/good", `{"Name":"mine"}`), watchcore.Put("/poor", "no JSON")); err != nil {
+		log.Fatal(err)
+	}
+	for range 2 {
+		sub, err := cache.Subscribe(context.Background(), watchcore.After(0))
+		if err != nil {
+			log.Fatal(err)
+		}
+		batch, err := sub.Poll(0)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for e := range batch.Events() {
+			value, err := decoder.Value(e)
+			fmt.Println(e.KeyString(), value.Name, err != nil)
+		}
+		batch.Release()
+		sub.Close()
+	}
+	// Output:
+	// decoding /good
+	// /good mine false
+	// decoding /poor
+	// /poor  true
+	// /good mine false
+	// /poor  true
 }

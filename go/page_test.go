@@ -248,18 +248,22 @@ func TestDiff(t *testing.T) {
 		option   watchcore.DiffOption
 		want     error
 	}{
-		"backwards":       {at(4), at(3), watchcore.AllKeys(), watchcore.ErrInvalidArgument},
-		"compacted":       {at(1), at(4), watchcore.AllKeys(), watchcore.ErrCompacted},
-		"future":          {at(3), at(5), watchcore.AllKeys(), watchcore.ErrFutureRevision},
-		"another history": {at(3), watchcore.Position{Epoch: at(4).Epoch + 1, Revision: 4}, watchcore.AllKeys(), watchcore.ErrCompacted},
-		"a mark":          {at(3), at(4), watchcore.Types(watchcore.Bookmark), watchcore.ErrInvalidArgument},
-		"no type":         {at(3), at(4), watchcore.Types(0), watchcore.ErrInvalidArgument},
+		"backwards": {at(4), at(3), watchcore.AllKeys(), watchcore.ErrInvalidArgument},
+		"compacted": {at(1), at(4), watchcore.AllKeys(), watchcore.ErrCompacted},
+		"future":    {at(3), at(5), watchcore.AllKeys(), watchcore.ErrFutureRevision},
+		"a mark":    {at(3), at(4), watchcore.Types(watchcore.Bookmark), watchcore.ErrInvalidArgument},
+		"no type":   {at(3), at(4), watchcore.Types(0), watchcore.ErrInvalidArgument},
 	} {
 		_, err := cache.Diff(row.from, row.to, row.option)
 		wantError(t, name, err, row.want)
 	}
 	_, err := cache.Diff(at(3), at(4), watchcore.Key("/a"), watchcore.Key("/b"))
 	wantError(t, "two ranges", err, watchcore.ErrInvalidArgument)
+	former := at(3)
+	_, err = writer.Resync(4, nil, watchcore.ReasonHistoryReset)
+	check(t, err)
+	_, err = cache.Diff(former, at(4))
+	wantError(t, "from a former history", err, watchcore.ErrCompacted)
 	cache.Close()
 	_, err = cache.Diff(at(3), at(4))
 	wantError(t, "a closed cache", err, watchcore.ErrClosed)

@@ -664,7 +664,7 @@ impl Waiter {
             Wanted::Revision(revision) => (ready && position.revision >= revision).then_some(position),
             Wanted::Consistent(ticket) => (inner.served.load(Acquire) >= ticket)
                 .then(|| Position { epoch: position.epoch, revision: lock(&inner.info).consistent_revision }),
-            Wanted::Event { .. } | Wanted::Chain { .. } => None,
+            Wanted::Event { .. } | Wanted::Chain { .. } | Wanted::RevisionIn(_) => None,
         };
         if holds.is_some() {
             return Ok(holds);
@@ -726,7 +726,11 @@ impl Waiter {
 
     fn register(&mut self, waker: Waker) -> std::result::Result<(), Told> {
         let inner: &Inner = &self.inner;
-        self.ticket = Some(inner.hub.register(inner, self.want.clone(), waker, None, None)?);
+        let want = match self.want {
+            Wanted::Revision(revision) => Wanted::RevisionIn(Position { epoch: self.epoch, revision }),
+            ref want => want.clone(),
+        };
+        self.ticket = Some(inner.hub.register(inner, want, waker, None, None)?);
         Ok(())
     }
 

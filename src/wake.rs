@@ -102,6 +102,8 @@ pub(crate) enum Want {
     Chain { matcher: Arc<Matcher>, cursor: u64, bucket: Arc<Bucket> },
     /// The cache to reach a revision.
     Revision(u64),
+    /// The same, or to be in another epoch.
+    RevisionIn(Position),
     /// The first listing.
     Ready,
     /// A consistent read: the ticket.
@@ -185,6 +187,9 @@ impl Want {
                 now.head > *cursor && (bucket.newest() >= *cursor || cache.newest_mark() >= *cursor)
             }
             Want::Revision(revision) => now.ready && now.position.revision >= *revision,
+            Want::RevisionIn(Position { epoch, revision }) => {
+                now.ready && (now.position.revision >= *revision || now.position.epoch != *epoch)
+            }
             Want::Ready => now.ready,
             Want::Consistent(ticket) => now.consistent >= *ticket,
         }
@@ -382,7 +387,7 @@ impl Hub {
     pub(crate) fn highest_revision_wanted(&self) -> u64 {
         let table = lock(&self.table);
         let wanted = table.others.iter().filter_map(|id| match table.entries.get(id)?.want {
-            Want::Revision(revision) => Some(revision),
+            Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) => Some(revision),
             _ => None,
         });
         wanted.max().unwrap_or(0)
