@@ -254,15 +254,17 @@ impl Sub {
                 lapped.get_or_insert(at);
             }
             if let Some(asked) = floor {
-                if let Some(turn) = event.turn.filter(|_| event.first) {
+                // Who has reached it waits no more.
+                let reached = event.first && event.turn.is_some_and(|turn| turn.from >= asked);
+                if let Some(turn) = event.turn.filter(|_| event.first && !reached) {
                     if turn.resets() {
                         return Pending { found, at, stop: Some(Stop::Future), lapped };
                     }
-                    if turn.from < asked && asked < turn.to {
+                    if asked < turn.to {
                         return Pending { found, at, stop: Some(Stop::Gap(at)), lapped };
                     }
                 }
-                if event.revision <= asked {
+                if event.revision <= asked && !reached {
                     continue;
                 }
                 floor = None;
