@@ -306,6 +306,7 @@ impl Sub {
             if self.is_ended() || self.end.is_some() {
                 // The poll tells.
                 assert!(answer.unwrap());
+                self.met.push(self.met(twin));
                 return;
             }
             answer
@@ -340,7 +341,7 @@ impl Sub {
             return assert_eq!(answer.expect("not over yet"), something);
         }
         let Pending { found, at, stop, lapped } = self.pending(twin);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) || self.is_closed_chain(twin) {
             self.exact &= !self.options.filter.masks();
             match answer {
                 Ok(true) => self.met.push(self.met(twin)),
@@ -386,6 +387,10 @@ impl Sub {
             }
         }
         self.position_rule(twin);
+    }
+
+    fn is_closed_chain(&self, twin: &Twin) -> bool {
+        !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty()
     }
 
     fn all_live(&self, twin: &Twin) -> bool {
@@ -650,8 +655,7 @@ impl Sub {
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
-        let beyond = !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty();
-        let may_lose = lapped.is_some() || unsure || beyond;
+        let may_lose = lapped.is_some() || unsure || self.is_closed_chain(twin);
         match &answer {
             Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
                 let skip = self.loss_of(twin, error).skip;
