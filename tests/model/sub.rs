@@ -243,7 +243,8 @@ impl Sub {
 
     fn pending(&self, twin: &Twin) -> Pending {
         let (mut found, mut floor) = (Vec::new(), self.floor);
-        let mut lapped = None;
+        // Behind what was handed out last it may not have looked yet.
+        let mut lapped = (self.sure..self.next).find(|at| !twin.is_live(*at));
         let filter = &self.options.filter;
         for at in self.next..self.limit(twin) {
             let event = &twin.events[at];
