@@ -43,9 +43,9 @@ fn number(name: &str) -> Option<u64> {
 fn history() -> impl Strategy<Value = Vec<ops::Op>> {
     let longest = number("WATCHCORE_STEPS").unwrap_or(160) as usize;
     prop_oneof![
-        45 => vec(ops::op(), 1..longest.min(20)),
-        4 => vec(ops::op(), 1..longest.min(60)),
-        1 => vec(ops::op(), 1..longest),
+        40 => vec(ops::op(), 1..longest.min(20)),
+        8 => vec(ops::op(), 1..longest.min(60)),
+        2 => vec(ops::op(), 1..longest),
     ]
 }
 

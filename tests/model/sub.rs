@@ -243,7 +243,8 @@ impl Sub {
 
     fn pending(&self, twin: &Twin) -> Pending {
         let (mut found, mut floor) = (Vec::new(), self.floor);
-        let mut lapped = None;
+        // Behind what was handed out last it may not have looked yet.
+        let mut lapped = (self.sure..self.next).find(|at| !twin.is_live(*at));
         let filter = &self.options.filter;
         for at in self.next..self.limit(twin) {
             let event = &twin.events[at];
@@ -308,6 +309,7 @@ impl Sub {
             if self.is_ended() || self.end.is_some() {
                 // The poll tells.
                 assert!(answer.unwrap());
+                self.met.push(self.met(twin));
                 return;
             }
             answer
@@ -342,7 +344,7 @@ impl Sub {
             return assert_eq!(answer.expect("not over yet"), something);
         }
         let Pending { found, at, stop, lapped } = self.pending(twin);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) || self.is_closed_chain(twin) {
             self.exact &= !self.options.filter.masks();
             match answer {
                 Ok(true) => self.met.push(self.met(twin)),
@@ -388,6 +390,10 @@ impl Sub {
             }
         }
         self.position_rule(twin);
+    }
+
+    fn is_closed_chain(&self, twin: &Twin) -> bool {
+        !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty()
     }
 
     fn all_live(&self, twin: &Twin) -> bool {
@@ -652,8 +658,7 @@ impl Sub {
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
-        let beyond = !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty();
-        let may_lose = lapped.is_some() || unsure || beyond;
+        let may_lose = lapped.is_some() || unsure || self.is_closed_chain(twin);
         match &answer {
             Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
                 let skip = self.loss_of(twin, error).skip;

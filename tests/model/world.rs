@@ -59,16 +59,16 @@ fn need_of(dice: u32) -> Need {
     match dice % 8 {
         0..=2 => Need::In(name, vec![one]),
         3 => Need::In(name, vec![one, other, ""]),
-        4 => Need::NotIn(name, if dice / 512 % 2 == 0 { vec![one] } else { vec![one, other] }),
+        4 => Need::NotIn(name, if (dice / 512).is_multiple_of(2) { vec![one] } else { vec![one, other] }),
         5 => Need::Has(name),
         6 => Need::Lacks(name),
-        _ if dice / 512 % 2 == 0 => Need::Above("n", i64::from(dice / 1024 % 6)),
+        _ if (dice / 512).is_multiple_of(2) => Need::Above("n", i64::from(dice / 1024 % 6)),
         _ => Need::Below("n", i64::from(dice / 1024 % 6)),
     }
 }
 
 fn field_of(dice: u32) -> FieldNeed {
-    let equal = dice / 2 % 4 != 0;
+    let equal = !(dice / 2).is_multiple_of(4);
     match dice % 2 {
         0 => FieldNeed("f", equal, ["a", "b", ""][(dice / 8 % 3) as usize]),
         _ => FieldNeed("seg", equal, ["foo", "x", "1", ""][(dice / 8 % 4) as usize]),
@@ -221,8 +221,7 @@ impl World {
             3 => value.insert(0, '?'),
             _ => {}
         }
-        let value = value.into_bytes();
-        value
+        value.into_bytes()
     }
 
     fn next_revision(&self, gap: u32) -> u64 {
