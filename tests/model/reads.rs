@@ -248,7 +248,7 @@ impl Pages {
 }
 
 /// Whether the numbers of a deletion in a difference are looked at.
-const NUMBERS_OF_DELETIONS: bool = false;
+const NUMBERS_OF_DELETIONS: bool = true;
 
 /// The net changes between two revisions.
 pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {

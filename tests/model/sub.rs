@@ -13,15 +13,15 @@ use watchcore::{
 };
 
 /// Bytes that a key costs which was shown.
-const BYTES_A_KEY: u64 = 36;
+const BYTES_A_KEY: u64 = 32;
 /// Whether one that remembers and masks kinds is parked.
-const PARKED_MASKS: bool = false;
+const PARKED_MASKS: bool = true;
 /// Whether the position of one that reads a chain is the greatest also between its own events.
-const POSITIONS_OF_CHAINS: bool = false;
+const POSITIONS_OF_CHAINS: bool = true;
 /// Whether the position stays where a start of the future lies inside a gap.
-const POSITIONS_AT_GAPS: bool = false;
+const POSITIONS_AT_GAPS: bool = true;
 /// Whether one that reads a chain and was closed must not be told of a loss behind its end.
-const CLOSED_CHAINS: bool = false;
+const CLOSED_CHAINS: bool = true;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -105,6 +105,8 @@ pub struct Sub {
     by_owner: bool,
     /// A wait met a refused start, which the next poll tells.
     refused: bool,
+    /// LAGGED was told, RESYNCED comes next: the bracket was lost with the rest.
+    bracket_lost: bool,
     met: Vec<Met>,
     /// Revisions up to this one were told as lost.
     told: u64,
@@ -163,6 +165,7 @@ impl Sub {
             never: false,
             by_owner: false,
             refused: false,
+            bracket_lost: false,
             met: Vec::new(),
             told: 0,
             shown: None,
@@ -436,6 +439,13 @@ impl Sub {
                 // Where it was compacted inside a gap, a skip stands there.
                 let skipped = self.options.on_lag == OnLag::SkipToOldest && rev.turn.is_some();
                 let revision = if skipped { revision.max(twin.oldest() - 1) } else { revision };
+                // So does a start of the future.
+                let revision = match self.options.start {
+                    Start::After(asked) if rev.turn.is_some_and(|turn| turn.from < asked && asked < turn.to) => {
+                        revision.max(asked)
+                    }
+                    _ => revision,
+                };
                 let most = Position { epoch, revision };
                 assert!(position <= most, "{position:?} is ahead: {first:?} was not handed out");
             }
@@ -463,6 +473,9 @@ impl Sub {
     fn check(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
         if self.refused && !self.is_ended() {
             return self.end_with(answer, Code::Compacted);
+        }
+        if self.bracket_lost && !self.is_ended() {
+            return self.end_with(answer, Code::Resynced);
         }
         if let Phase::Unready = self.phase {
             if !twin.loaded || self.never {
@@ -667,6 +680,11 @@ impl Sub {
                     self.assert_lost(twin, before, error);
                 }
                 self.lose(skip);
+                let over = self.end.is_some_and(|end| skip >= end);
+                self.bracket_lost = self.options.on_lag == OnLag::SkipToOldest
+                    && self.options.stop_on_resync
+                    && twin.epoch_at(skip) != before.epoch
+                    && !over;
                 return None;
             }
             Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {

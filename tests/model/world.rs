@@ -16,9 +16,9 @@ use watchcore::{
 type Changes = Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>;
 
 /// Whether a cache with indexes is resynced more than once.
-const SECOND_MARKS_OF_CHAINS: bool = false;
+const SECOND_MARKS_OF_CHAINS: bool = true;
 /// Whether a waiter of a former history is asked.
-const EPOCHS_OF_WAITERS: bool = false;
+const EPOCHS_OF_WAITERS: bool = true;
 
 pub const KEYS: [&[u8]; 12] = [
     b"/a",
