@@ -48,6 +48,8 @@ type etcdConfig struct {
 	tls                                TLSConfig
 	startRevision, pageSize, tooFar    uint64
 	progressInterval, dial, perRequest time.Duration
+	followCompaction                   time.Duration
+	onlyKey                            string
 	stopAfterListing, noProgress       bool
 }
 
@@ -214,6 +216,19 @@ func PageSize(keys int) Option {
 	}
 }
 
+// FollowCompaction asks etcd every so often (15 s is a good interval) whether
+// the oldest revision of the window is still there; where it was compacted, the
+// cache forgets it too. Off unless asked for.
+func FollowCompaction(interval time.Duration) Option {
+	return etcdOption(func(c *etcdConfig) { c.followCompaction = interval })
+}
+
+// OnlyKey lists and watches this one key of the cache's prefix, so that read
+// access to it alone is enough.
+func OnlyKey(key string) Option {
+	return etcdOption(func(c *etcdConfig) { c.onlyKey = key })
+}
+
 // TooFarBehind: list instead of replaying where more than so many revisions
 // were missed. Without it, 20000.
 func TooFarBehind(revisions uint64) Option {
@@ -350,5 +365,7 @@ func (c *etcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) {
 		dial_timeout_ms:      milliseconds(c.dial),
 		request_timeout_ms:   milliseconds(c.perRequest),
 		no_progress_requests: bit(c.noProgress),
+		follow_compaction_ms: milliseconds(c.followCompaction),
+		only_key:             absent(pin, c.onlyKey),
 	}
 }

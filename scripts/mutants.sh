@@ -47,12 +47,16 @@ head_of() { head -n 1 "$root/tests/mutants/$1.patch"; }
 command_of() { head_of "$1" | sed -n 's/^# row [0-9.]*; \(may hang; \)\{0,1\}//p'; }
 may_hang() { head_of "$1" | grep -q '^# row [0-9.]*; may hang; '; }
 
+# The library for C and Go, where something that it is made of is newer.
+library='if [ ! -e target/watchcore/libwatchcore.a ] ||
+    [ -n "$(find src include Cargo.toml build.rs -newer target/watchcore/libwatchcore.a -print -quit)" ]; then make lib; fi'
+
 # The same command, up to the point where the tests would run.
 build_of() {
     case $1 in
     *'cargo test '*) printf '%s' "${1/cargo test /cargo test --no-run }" ;;
-    'scripts/go.sh test '*) printf 'make lib && scripts/go.sh test -run "^$" ./...' ;;
-    'make -C ffi-tests run-'*) printf 'make lib && make -C ffi-tests build-%s' "${1#make -C ffi-tests run-}" ;;
+    'scripts/go.sh test '*) printf '%s && scripts/go.sh test -run "^$" ./...' "$library" ;;
+    'make -C ffi-tests run-'*) printf '%s && make -C ffi-tests build-%s' "$library" "${1#make -C ffi-tests run-}" ;;
     *) return 1 ;;
     esac
 }

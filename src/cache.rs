@@ -132,7 +132,7 @@ pub struct Stats {
     pub extract_failures: u64,
     /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
     pub lagged: u64,
-    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values).
+    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
     pub caught_panics: u64,
 }
 

@@ -77,9 +77,14 @@ impl Cell {
 
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
 
-/// Panics of users' code that were caught where nobody could be told: decoders and drops.
+/// Panics of users' code that were caught: decoders, drops of what they made, wakers.
 pub(crate) fn caught() -> u64 {
     CAUGHT.load(Relaxed)
+}
+
+/// Counts one more of them.
+pub(crate) fn count_panic() {
+    CAUGHT.fetch_add(1, Relaxed);
 }
 
 /// Drops what may run foreign code; a panic is caught and counted.

@@ -75,6 +75,7 @@ pub use store::version::{KeyValue, KeyValueRef};
 #[cfg(feature = "async")]
 pub use subscription::Stream;
 pub use subscription::{Closer, Lag, OnLag, Pace, Route, Start, SubscribeBuilder, Subscription, SubscriptionStats};
+pub use token::token_revision;
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Record, Writer};
 

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{Result, say};
+use crate::event::Position;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -25,6 +26,19 @@ pub(crate) struct Token {
 /// A hash that is the same in every process: FNV-1a of 64 bits.
 pub(crate) fn stable_hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// The position of the state that a continue token's list is of; revision 0: whatever is newest when
+/// the list goes on. A process that starts anew reads it to know which revision to have in its cache
+/// before it goes on with [`crate::ReadOptions::continue_from`].
+///
+/// Whose token it is shows only there. Never blocks; from any thread. O(length of the token).
+///
+/// # Errors
+/// INVALID_ARGUMENT where the token is damaged or of another version of tokens.
+pub fn token_revision(token: &str) -> Result<Position> {
+    let Token { epoch, revision, .. } = Token::decode(token.as_bytes())?;
+    Ok(Position { epoch, revision })
 }
 
 impl Token {
@@ -85,11 +99,13 @@ mod tests {
             let token = Token { scope, epoch, revision, filter, next };
             let text = token.encode();
             prop_assert_eq!(&Token::decode(text.as_bytes()).unwrap(), &token);
+            prop_assert_eq!(token_revision(&text).unwrap(), Position { epoch, revision });
             let mut bytes = text.clone().into_bytes();
             let at = at.index(bytes.len());
             if bytes[at] != other {
                 bytes[at] = other;
                 prop_assert!(Token::decode(&bytes).is_err());
+                prop_assert!(std::str::from_utf8(&bytes).is_err() || token_revision(std::str::from_utf8(&bytes).unwrap()).is_err());
             }
             prop_assert!(Token::decode(&text.as_bytes()[..text.len() - 1]).is_err());
         }

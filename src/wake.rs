@@ -86,6 +86,7 @@ impl Waker {
             Waker::Member(set, tag) => set.list(tag),
         }));
         if called.is_err() {
+            crate::decode::count_panic();
             tracing::error!("a waker panicked; the notifier goes on");
         }
     }

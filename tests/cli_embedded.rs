@@ -33,6 +33,7 @@ fn bench_counts_every_delivery() {
         let figures: serde_json::Value = serde_json::from_str(&ended.out).expect("one line of JSON");
         assert_eq!(figures["deliveries"], deliveries, "{}", ended.out);
         assert_eq!(figures["objects"], 50);
+        assert_eq!(figures["indexed"].as_u64(), selective.then_some(3), "each through the index: {}", ended.out);
         assert!(members(&ended.out).starts_with(&[
             "objects".to_owned(),
             "events".to_owned(),
@@ -45,7 +46,7 @@ fn bench_counts_every_delivery() {
 fn bench_with_more_subscribers_than_objects_and_a_small_log() {
     let ended = run(&with(&["--subscribers", "70", "--capacity", "128", "--selective", "--format", "json"])).is(0);
     let figures: serde_json::Value = serde_json::from_str(&ended.out).expect("one line of JSON");
-    assert_eq!(figures["deliveries"], 3000, "{}", ended.out);
+    assert_eq!((&figures["deliveries"], &figures["indexed"]), (&3000.into(), &70.into()), "{}", ended.out);
 }
 
 #[test]

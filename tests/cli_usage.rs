@@ -43,24 +43,35 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
 }
 
 #[test]
-fn what_is_not_supported_is_exit_2_and_says_so() {
-    for arguments in [
-        &["watch", "--prefix", "/", "--labels", "a=b"][..],
-        &["watch", "--prefix", "/", "--fields", "a=b"],
-        &["watch", "--prefix", "/", "--field", "a=/b"],
-        &["watch", "--prefix", "/", "--labels-from", "/m"],
-        &["watch", "--prefix", "/", "--subscribers", "3"],
-        &["watch", "--prefix", "/", "--lag", "skip"],
-        &["watch", "--prefix", "/", "--lag", "resnapshot"],
-        &["watch", "--prefix", "/", "--lag", "conflate"],
-        &["list", "--prefix", "/", "--limit", "3"],
-        &["list", "--prefix", "/", "--continue", "x"],
-        &["list", "--prefix", "/", "--labels", "a=b"],
-        &["list", "--prefix", "/", "--fields", "a=b"],
+fn selectors_that_do_not_parse_are_exit_2_with_the_words_of_the_library() {
+    let labels = watchcore::Filter::any().labels("app in (web").expect_err("not closed");
+    let fields = watchcore::Filter::any().fields("phase").expect_err("no operator");
+    for (option, selector, error) in [("--labels", "app in (web", labels), ("--fields", "phase", fields)] {
+        for command in ["watch", "list"] {
+            // Nobody is asked: no etcd is there.
+            let words = [command, "--prefix", "/", option, selector, "--format", "json", "--etcd", NOBODY];
+            let ended = run(&words).is(2);
+            assert!(ended.err.contains(error.message()), "{ended:?}");
+            assert!(ended.out.is_empty() && !ended.err.contains("summary: "), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn attributes_and_pages_that_make_no_sense_are_exit_2() {
+    for (arguments, says) in [
+        (&["watch", "--prefix", "/", "--labels-from", "m"][..], "JSON pointer"),
+        (&["watch", "--prefix", "/", "--field", "a"], "NAME=POINTER"),
+        (&["watch", "--prefix", "/", "--field", "a=/x", "--field", "a=/y"], "declared twice"),
+        (&["list", "--prefix", "/", "--field", "a=/x", "--field", "a=/y"], "declared twice"),
+        (&["list", "--prefix", "/", "--continue", "x"], "continue token"),
+        (&["list", "--prefix", "/", "--limit", "few"], "0 is all"),
+        (&["watch", "--prefix", "/", "--subscribers", "0"], "at least 1"),
+        (&["watch", "--prefix", "/", "--lag", "drop"], "conflate"),
     ] {
-        let ended = run(arguments).is(2);
-        assert!(ended.err.contains("not supported"), "{arguments:?}: {ended:?}");
-        assert!(ended.out.is_empty(), "{ended:?}");
+        let ended = run(&[arguments, &["--etcd", NOBODY]].concat()).is(2);
+        assert!(ended.err.contains(says), "{arguments:?}: {ended:?}");
+        assert!(ended.out.is_empty() && !ended.err.contains("summary: "), "{ended:?}");
     }
 }
 

@@ -13,7 +13,7 @@ use support::proxy::Proxy;
 use support::tls::Authority;
 use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder, Tls};
-use watchcore::{Cache, Code, ResyncReason, State};
+use watchcore::{Cache, Code, Read, ResyncReason, State};
 
 /// What the library logged, all of it.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -119,6 +119,38 @@ fn a_user_reads_what_it_may() {
     wait_for("the reconnect", || feeder.counters().connects > before);
     root.put("/a/x", "3");
     assert_same(&cache, &root);
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
+#[test]
+fn one_key_is_fed_to_whoever_may_read_that_alone() {
+    let (etcd, root) = guarded();
+    for key in ["/k/one", "/k/one/below", "/k/one2", "/k/other"] {
+        root.put(key, "0");
+    }
+    root.run(async |mut client| client.role_grant_permission("reader", Permission::read("/k/one")).await.map(drop));
+    let (cache, _feeder) = start(feeder(&etcd.url()).user("app", PASSWORD), "/k/one");
+    failure(&cache, Code::PermissionDenied);
+
+    let proxy = Proxy::to(etcd.address());
+    let (cache, feeder) = start(feeder(&proxy.url()).user("app", PASSWORD).only_key("/k/one"), "/k/");
+    cache.wait_ready(BOUND).unwrap();
+    let value = || cache.get("/k/one", Read::Any).unwrap().kv.map(|kv| kv.value().unwrap().to_vec());
+    assert_eq!(value().as_deref(), Some(&b"0"[..]));
+    root.put("/k/one", "1");
+    let newest = root.put("/k/one2", "1");
+    assert!(cache.consistent_revision(BOUND).unwrap() >= newest);
+    cache.wait_until(newest, BOUND).unwrap();
+    assert_eq!(value().as_deref(), Some(&b"1"[..]));
+    assert_eq!(cache.snapshot().unwrap().len(), 1, "nothing else of the prefix");
+
+    // After a reconnect, too.
+    let before = feeder.counters().connects;
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > before);
+    let newest = root.delete("/k/one");
+    cache.wait_until(newest, BOUND).unwrap();
+    assert_eq!(value(), None);
     assert_eq!(feeder.counters().resyncs, [0; 7]);
 }
 

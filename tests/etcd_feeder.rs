@@ -390,6 +390,31 @@ fn a_start_revision_that_is_compacted_says_so() {
 }
 
 #[test]
+fn etcd_s_compaction_is_followed_where_that_is_asked_for() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let quick = |follows: bool| {
+        let cache = cache("/c/");
+        let builder = feeder(&etcd.url());
+        let builder = if follows { builder.follow_compaction(Duration::from_millis(20)) } else { builder };
+        let feeder = builder.start(cache.writer().unwrap()).unwrap();
+        cache.wait_ready(BOUND).unwrap();
+        (cache, feeder)
+    };
+    let ((follows, _one), (keeps, _two)) = (quick(true), quick(false));
+    let last = (0..20).map(|i| ctl.put("/c/x", i.to_string())).last().unwrap();
+    for cache in [&follows, &keeps] {
+        cache.wait_until(last, BOUND).unwrap();
+    }
+    ctl.compact(last - 5);
+    wait_for("the compaction to be followed", || follows.oldest() == last - 4);
+    assert_eq!(follows.get("/c/x", Read::Exact(last - 5)).unwrap().revision, last - 5, "the state there stays");
+    assert_eq!(follows.get("/c/x", Read::Exact(last - 6)).unwrap_err().code(), Code::Compacted);
+    assert!(keeps.oldest() < last - 15, "the other one was not asked to: {}", keeps.oldest());
+    assert_same(&follows, &ctl);
+}
+
+#[test]
 fn a_start_revision_to_come_is_waited_for() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();

@@ -1,6 +1,12 @@
 //! Random histories on tiny rings against a naive twin.
 //!
-//! `WATCHCORE_SEED` replays a run (the seed is printed), `WATCHCORE_CASES` sets how many histories.
+//! | variable | what |
+//! | --- | --- |
+//! | `WATCHCORE_SEED` | replays a run: a failure prints it, with the two below |
+//! | `WATCHCORE_CASES` | how many histories |
+//! | `WATCHCORE_THREADS` | in how many threads, each with a seed of its own |
+//! | `WATCHCORE_STEPS` | the longest history |
+//! | `WATCHCORE_SHRINK` | steps of shrinking at most |
 #![allow(missing_docs, unreachable_pub)]
 
 #[path = "model/filter.rs"]
@@ -19,57 +25,77 @@ mod twin;
 mod world;
 
 use proptest::collection::vec;
+use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Mutex;
 
-/// Where the last panic was: shrinking makes thousands, only the last is of interest.
-static PLACE: Mutex<String> = Mutex::new(String::new());
+thread_local! {
+    /// Where the last panic was: shrinking makes thousands, only the last is of interest.
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
 }
 
-#[test]
-fn random_histories_equal_the_naive_twin() {
-    let seed = number("WATCHCORE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0u8));
-    let cases = number("WATCHCORE_CASES").unwrap_or(160);
-    println!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases}");
-    let mut bytes = [7u8; 32];
+/// Many short histories, some long ones.
+fn history() -> impl Strategy<Value = Vec<ops::Op>> {
+    let longest = number("WATCHCORE_STEPS").unwrap_or(160) as usize;
+    prop_oneof![
+        40 => vec(ops::op(), 1..longest.min(20)),
+        8 => vec(ops::op(), 1..longest.min(60)),
+        2 => vec(ops::op(), 1..longest),
+    ]
+}
+
+/// Runs the histories of one seed; `Err`: what failed, and how to see it again.
+fn run(seed: u64, cases: u64) -> Result<(), String> {
+    // Not the usual generator: unoptimized, that takes a third of the time.
+    let mut bytes = [7u8; 16];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let config = Config {
         cases: cases as u32,
         failure_persistence: None,
-        max_shrink_iters: number("WATCHCORE_SHRINK").unwrap_or(6000) as u32,
+        max_shrink_iters: number("WATCHCORE_SHRINK").unwrap_or(2000) as u32,
         ..Config::default()
     };
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|info| {
-        *PLACE.lock().unwrap() = info.location().map_or(String::new(), ToString::to_string);
-    }));
-    let outcome = runner.run(
-        &(ops::setup(), vec(ops::op(), 1..number("WATCHCORE_STEPS").unwrap_or(140) as usize)),
-        |(setup, ops)| {
-            let mut world = world::World::new(&setup);
-            for op in &ops {
-                world.run(op);
-            }
-            world.finish();
-            Ok(())
-        },
-    );
-    std::panic::set_hook(hook);
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::XorShift, &bytes));
+    let outcome = runner.run(&(ops::setup(), history()), |(setup, ops)| {
+        let mut world = world::World::new(&setup);
+        for op in &ops {
+            world.run(op);
+        }
+        world.finish();
+        Ok(())
+    });
     match outcome {
-        Ok(()) => {}
+        Ok(()) => Ok(()),
         Err(TestError::Fail(why, (setup, ops))) => {
             let ops: Vec<String> = ops.iter().map(|op| format!("{op:?}")).collect();
-            panic!(
-                "{}: {why}\nWATCHCORE_SEED={seed} WATCHCORE_CASES={cases}\n{setup:?}\n{}",
-                PLACE.lock().unwrap(),
-                ops.join("\n")
-            )
+            let place = PLACE.with_borrow(Clone::clone);
+            let again = format!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases} WATCHCORE_THREADS=1");
+            Err(format!("{place}: {why}\n{again}\n{setup:?}\n{}", ops.join("\n")))
         }
-        Err(error) => panic!("{error}\nWATCHCORE_SEED={seed}"),
+        Err(error) => Err(format!("{error}\nWATCHCORE_SEED={seed}")),
     }
+}
+
+#[test]
+fn random_histories_equal_the_naive_twin() {
+    let seed = number("WATCHCORE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0u8));
+    let cases = number("WATCHCORE_CASES").unwrap_or(10_000);
+    let threads = number("WATCHCORE_THREADS").unwrap_or(2).max(1);
+    println!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases} WATCHCORE_THREADS={threads}");
+    let hook = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|info| {
+        PLACE.set(info.location().map_or(String::new(), ToString::to_string));
+    }));
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let part = |number: u64| scope.spawn(move || run(seed.wrapping_add(number), cases.div_ceil(threads)));
+        let parts: Vec<_> = (0..threads).map(part).collect();
+        parts.into_iter().filter_map(|part| part.join().expect("a history does not end the thread").err()).collect()
+    });
+    std::panic::set_hook(hook);
+    assert!(failed.is_empty(), "{}", failed.join("\n\n"));
 }

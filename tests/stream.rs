@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use watchcore::{Batch, Cache, Change, Kind, Result, Start, Subscription};
 
 const BOUND: Duration = Duration::from_secs(60);
@@ -188,6 +188,11 @@ fn a_panicking_waker_is_caught_and_others_are_woken() {
         assert!(Pin::new(&mut bad.stream()).poll_next(&mut Context::from_waker(&mine)).is_pending());
         assert!(once(&mut good, &bell).is_pending());
         writer.apply(revision, [Change::put("/a", "")]).unwrap();
+        let until = Instant::now() + BOUND;
+        while cache.stats().caught_panics < revision {
+            assert!(Instant::now() < until, "the panic is counted");
+            std::thread::yield_now();
+        }
         for subscription in [&mut good, &mut bad] {
             let batch = next(subscription, &bell, &rings).unwrap().unwrap();
             assert_eq!((batch.len(), batch.events()[0].revision()), (1, revision));

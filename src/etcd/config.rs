@@ -63,6 +63,7 @@ pub(super) struct Options {
     pub(super) user: Option<User>,
     pub(super) tls: Option<Tls>,
     pub(super) start_revision: Option<u64>,
+    pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
     pub(super) page_size: i64,
     pub(super) too_far_behind: u64,
@@ -74,6 +75,8 @@ pub(super) struct Options {
     pub(super) backoff_most: Duration,
     pub(super) refused_retry: Duration,
     pub(super) message_limit: usize,
+    /// How often etcd is asked for its compaction; `None`: never.
+    pub(super) follow_compaction: Option<Duration>,
 }
 
 /// Checked options, with what follows from the cache.
@@ -96,6 +99,7 @@ impl FeederBuilder {
             user: None,
             tls: None,
             start_revision: None,
+            only_key: None,
             stop_after_listing: false,
             page_size: 5000,
             too_far_behind: 20_000,
@@ -107,6 +111,7 @@ impl FeederBuilder {
             backoff_most: Duration::from_secs(10),
             refused_retry: Duration::from_secs(30),
             message_limit: MESSAGE_LIMIT,
+            follow_compaction: None,
         };
         FeederBuilder { options, pace: None }
     }
@@ -128,6 +133,13 @@ impl FeederBuilder {
     /// there on. It works as far back as etcd is not compacted. 0 is the newest.
     pub fn start_revision(mut self, revision: u64) -> Self {
         self.options.start_revision = (revision > 0).then_some(revision);
+        self
+    }
+
+    /// Asks etcd for this key alone, not for the whole prefix of the cache: enough for a user who may
+    /// read nothing else. All other keys are then absent in the cache, whatever etcd holds.
+    pub fn only_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.options.only_key = Some(key.as_ref().to_vec());
         self
     }
 
@@ -202,14 +214,31 @@ impl FeederBuilder {
         self
     }
 
+    /// Asks etcd every so often (15 s is a good interval) whether the oldest revision of the window is
+    /// still there; where it was compacted, the cache forgets it too. Off unless asked for.
+    pub fn follow_compaction(mut self, interval: Duration) -> Self {
+        self.options.follow_compaction = Some(interval);
+        self
+    }
+
     /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
     /// stopped or dropped.
     ///
     /// This does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused
     /// here, everything else shows in `Cache::status`.
     pub fn start(self, writer: Writer) -> Result<Feeder> {
-        let range = KeyRange::of_prefix(writer.prefix());
         let options = self.options.checked()?;
+        let range = match &options.only_key {
+            None => KeyRange::of_prefix(writer.prefix()),
+            Some(key) if !key.is_empty() && key.starts_with(writer.prefix()) => KeyRange::of_key(key),
+            Some(key) => {
+                return Err(invalid(format!(
+                    "the feeder was asked for the key \"{}\" alone, which is not in the cache's prefix \"{}\". Name a key of the prefix in full",
+                    key.escape_ascii(),
+                    writer.prefix().escape_ascii()
+                )));
+            }
+        };
         Feeder::start(Config { options, range, pace: self.pace }, writer)
     }
 }
@@ -249,6 +278,7 @@ impl Options {
             ("dial_timeout", self.dial_timeout),
             ("request_timeout", self.request_timeout),
             ("refused_retry", self.refused_retry),
+            ("follow_compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
         ] {
             if duration.is_zero() {
                 return Err(invalid(format!("{name} is 0; give a duration above it")));
@@ -395,6 +425,24 @@ mod tests {
         let tls = Tls { ca_pem: PEM.to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
         let builder = FeederBuilder::new(vec!["a".into()]).tls(tls);
         assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn one_key_alone_lies_in_the_prefix() {
+        for (key, holds) in [("/a/x", true), ("/a/", true), ("/a", false), ("/b/x", false), ("", false)] {
+            for prefix in ["/a/", ""] {
+                let cache = crate::Cache::builder(prefix).expect_load(true).build().unwrap();
+                let builder = FeederBuilder::new(vec!["http://127.0.0.1:1".into()]).only_key(key);
+                match builder.start(cache.writer().unwrap()) {
+                    Ok(_) => assert!(holds || (prefix.is_empty() && !key.is_empty()), "{key:?} in {prefix:?}"),
+                    Err(error) => {
+                        assert!(key.is_empty() || (!holds && !prefix.is_empty()), "{key:?} in {prefix:?}: {error}");
+                        assert_eq!(error.code(), Code::InvalidArgument);
+                        assert!(error.message().contains("in full"), "{error}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

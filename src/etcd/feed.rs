@@ -9,6 +9,7 @@ use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
+use super::follow::compacted_at;
 use super::integrity;
 use super::list::{Listing, list};
 use super::probe::{Proof, probe};
@@ -223,6 +224,11 @@ impl<'a> Feed<'a> {
             Err(failure) => return Err(self.of_listing(failure, at, url).await),
         };
         let revision = listing.revision;
+        let cluster = listing.header.cluster;
+        self.report.cluster_id = cluster;
+        self.report.member_id = listing.header.member;
+        // Before the listing shows: its continue tokens carry the cluster.
+        self.report();
         match need {
             Need::Resync(wanted) => {
                 let reset = self.resume.as_ref().is_some_and(|old| {
@@ -248,9 +254,6 @@ impl<'a> Feed<'a> {
         self.newest_seen = listing.header.revision.max(revision);
         let replay_until = if at.is_some() { listing.header.revision } else { 0 };
         let newest = listing.newest().cloned();
-        let cluster = listing.header.cluster;
-        self.report.cluster_id = cluster;
-        self.report.member_id = listing.header.member;
         self.resume = Some(Resume::listed(revision, cluster, listing.count, newest, replay_until));
         self.report();
         Ok(())
@@ -277,7 +280,7 @@ impl<'a> Feed<'a> {
         let Some(at) = at else { return failure };
         let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
         match failure.class {
-            Class::Compacted(_) => match self.compacted_at(url, at).await {
+            Class::Compacted(_) => match compacted_at(self.config, url, at).await {
                 Some(kept) => Failure::new(
                     Class::Compacted(kept),
                     format!(
@@ -294,6 +297,11 @@ impl<'a> Feed<'a> {
             }
             _ => failure,
         }
+    }
+
+    /// The endpoint in use.
+    pub(super) fn url(&self) -> &str {
+        &self.report.endpoint
     }
 
     /// The watch goes on: events are applied again.

@@ -1,7 +1,7 @@
 //! Following a watch: apply its events, keep it alive, notice when it dies.
 
 use super::assemble::{Assembler, revisions};
-use super::config::Options;
+use super::config::{Config, Options};
 use super::connect::{Header, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
@@ -53,6 +53,28 @@ struct Pulse {
 /// A linearizable read under way.
 type Sign<'a> = Pin<Box<dyn Future<Output = Result<Header, Failure>> + 'a>>;
 
+/// A question for the revision that etcd is compacted at, under way.
+type Question<'a> = Pin<Box<dyn Future<Output = Option<u64>> + 'a>>;
+
+/// The revision that etcd is compacted at, where `at` lies before it: only a watch tells.
+pub(super) async fn compacted_at(config: &Config, url: &str, at: u64) -> Option<u64> {
+    let options = &config.options;
+    let client = dial(options, url).await.ok()?;
+    let KeyRange { start, end } = config.range.clone();
+    let request = WatchOptions::new().with_range(end).with_start_revision(at as i64);
+    let mut watcher = client.watch_client();
+    let mut stream = within("the watch", options.request_timeout, watcher.watch(start, Some(request))).await.ok()?;
+    loop {
+        let message = within("the watch", options.request_timeout, stream.message()).await.ok()??;
+        if message.compact_revision() > 0 {
+            return Some(message.compact_revision() as u64);
+        }
+        if !message.created() || message.canceled() {
+            return None;
+        }
+    }
+}
+
 impl Feed<'_> {
     /// Opens the watch on its own connection, behind the last event applied.
     pub(super) async fn open(&mut self, url: &str) -> Result<Watch, Failure> {
@@ -74,26 +96,6 @@ impl Feed<'_> {
         Ok(Watch { stream, from, _client: client })
     }
 
-    /// The revision that etcd is compacted at, where `at` lies before it: only a watch tells.
-    pub(super) async fn compacted_at(&self, url: &str, at: u64) -> Option<u64> {
-        let options = &self.config.options;
-        let client = dial(options, url).await.ok()?;
-        let KeyRange { start, end } = self.config.range.clone();
-        let request = WatchOptions::new().with_range(end).with_start_revision(at as i64);
-        let mut watcher = client.watch_client();
-        let mut stream =
-            within("the watch", options.request_timeout, watcher.watch(start, Some(request))).await.ok()?;
-        loop {
-            let message = within("the watch", options.request_timeout, stream.message()).await.ok()??;
-            if message.compact_revision() > 0 {
-                return Some(message.compact_revision() as u64);
-            }
-            if !message.created() || message.canceled() {
-                return None;
-            }
-        }
-    }
-
     /// Follows the watch until it fails or the feeder has to do something else.
     pub(super) async fn follow(&mut self, reader: &Reader, mut watch: Watch) -> Result<End, Failure> {
         let now = Instant::now();
@@ -102,9 +104,14 @@ impl Feed<'_> {
         self.look_at_demand(&mut pulse);
         // Under way while the stream cannot give a sign of life.
         let mut sign: Option<Sign<'_>> = None;
-        let range = &self.config.range;
+        let config = self.config;
+        let range = &config.range;
+        let mut question: Option<Question<'_>> = None;
+        let mut questioned = Instant::now();
         loop {
             let timer = self.next_timer(&pulse);
+            let every = config.options.follow_compaction;
+            let ask_at = questioned + every.unwrap_or(LONGEST_SILENCE).min(LONGEST_SILENCE);
             tokio::select! {
                 biased;
                 message = watch.stream.message() => {
@@ -135,6 +142,24 @@ impl Feed<'_> {
                         }
                         pulse.newest = pulse.newest.max(header.revision);
                         pulse.heard = Instant::now();
+                    }
+                }
+                kept = async { question.as_mut().expect("is some").await }, if question.is_some() => {
+                    (question, questioned) = (None, Instant::now());
+                    if let Some(kept) = kept {
+                        let mut writer = self.writer.borrow_mut();
+                        let kept = kept.min(writer.position().revision);
+                        tracing::debug!(kept, "etcd is compacted: forgetting what lies before");
+                        writer.compact(kept).map_err(|error| refused(&error))?;
+                    }
+                }
+                () = tokio::time::sleep_until(ask_at), if every.is_some() && question.is_none() => {
+                    let oldest = self.writer.borrow().oldest();
+                    if oldest > 1 {
+                        let url = self.url().to_owned();
+                        question = Some(Box::pin(async move { compacted_at(config, &url, oldest - 1).await }));
+                    } else {
+                        questioned = Instant::now();
                     }
                 }
                 () = tokio::time::sleep_until(timer) => {

@@ -54,6 +54,12 @@ pub struct watchcore_etcd_options {
     /// With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     /// sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     pub pace: *mut watchcore_subscription,
+    /// Ask etcd every so often whether the oldest revision of the window is still there, and forget what it has
+    /// compacted. 0: never; 15000 is a good interval.
+    pub follow_compaction_ms: i64,
+    /// Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
+    /// the whole prefix.
+    pub only_key: watchcore_bytes,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -78,6 +84,8 @@ unsafe impl Sized32 for watchcore_etcd_options {
         no_progress_requests: 0,
         reserved: 0,
         pace: std::ptr::null_mut(),
+        follow_compaction_ms: 0,
+        only_key: watchcore_bytes::ABSENT,
     };
 }
 
@@ -351,6 +359,13 @@ mod imp {
         }
         if let Some(time) = milliseconds(options.request_timeout_ms, "request_timeout_ms")? {
             builder = builder.request_timeout(time);
+        }
+        if let Some(interval) = milliseconds(options.follow_compaction_ms, "follow_compaction_ms")? {
+            builder = builder.follow_compaction(interval);
+        }
+        // SAFETY: the caller's promise: bytes as they say, or absent.
+        if let Some(key) = unsafe { options.only_key.get("options.only_key")? } {
+            builder = builder.only_key(key);
         }
         if !options.pace.is_null() {
             // SAFETY: a subscription by the caller's promise.

@@ -65,6 +65,13 @@ fn put<T>(all: &mut Vec<T>, at: usize, one: T) {
     all.insert(at, one);
 }
 
+/// Gives back what many removals have left empty.
+fn trim<T>(all: &mut Vec<T>) {
+    if all.capacity() > room(all.len()) + 16 {
+        all.shrink_to(room(all.len()));
+    }
+}
+
 /// Splits a full vector so that `at` has room: in the middle, or (keys that only grow) at the end.
 fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
     let middle = if at == all.len() { all.len() - 1 } else { all.len() / 2 };
@@ -159,6 +166,7 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> b
         Node::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
             Ok(at) => {
                 slots.remove(at);
+                trim(slots);
                 true
             }
             Err(_) => false,
@@ -178,6 +186,7 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> b
                     children.remove(at);
                 }
             }
+            trim(children);
             removed
         }
     };

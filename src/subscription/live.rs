@@ -170,46 +170,52 @@ impl Subscription {
         }
         loop {
             let Some(bucket) = self.chain() else { return self.gather(look, max) };
-            if self.reader.links.is_none() {
-                // After head: what lies below it has its mark here.
-                let mark = self.shared.inner.ring.newest_mark();
-                if mark >= self.cursor && self.cursor < look.head {
-                    // No event of a new epoch before its bracket.
-                    self.go_to_mark(&bucket, look)?;
-                    let to = Look { head: look.head.min(mark + 1), ..*look };
-                    let batch = self.gather(&to, max)?;
-                    if batch.is_empty() && self.cursor < look.head {
-                        continue;
+            let links = match self.reader.links.take() {
+                Some(links) => *links,
+                None => {
+                    // After head: what lies below it has its mark here.
+                    let mark = self.shared.inner.ring.newest_mark();
+                    if mark >= self.cursor && self.cursor < look.head {
+                        // No event of a new epoch before its bracket.
+                        self.go_to_mark(&bucket, look)?;
+                        let to = Look { head: look.head.min(mark + 1), ..*look };
+                        let batch = self.gather(&to, max)?;
+                        if batch.is_empty() && self.cursor < look.head {
+                            continue;
+                        }
+                        return Ok(batch);
                     }
-                    return Ok(batch);
+                    match self.collect(&bucket, look)? {
+                        Some(links) => links,
+                        // Too dense for a chain.
+                        None if self.cursor < look.head => continue,
+                        None => return Ok(Batch::empty(self.position)),
+                    }
                 }
-                if !self.collect(&bucket, look)? {
-                    return Ok(Batch::empty(self.position));
-                }
-                continue;
-            }
-            let batch = self.follow(look, max)?;
+            };
+            let batch = self.follow(links, look, max)?;
             if !batch.is_empty() || self.cursor >= look.head {
                 return Ok(batch);
             }
         }
     }
 
-    /// Collects the links of a bucket from its newest event back to the cursor. False: there is
-    /// nothing new, and the cursor stands at the head.
-    pub(super) fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<bool> {
+    /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
+    /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
+    fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<Option<Links>> {
         if self.cursor >= look.head {
-            return Ok(false);
+            return Ok(None);
         }
         let newest = bucket.newest();
         if newest < self.cursor {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
             self.cursor = self.cursor.max(look.head);
             self.segment = None;
-            return Ok(false);
+            return Ok(None);
         }
         let mut links = Vec::new();
-        let lowest = self.walk_back(bucket, newest, look, |seq| {
+        let mut hand = self.segment.take();
+        let lowest = self.walk_back(bucket, newest, look, &mut hand, |seq| {
             if links.len() <= LINKS {
                 links.push(seq);
             }
@@ -219,23 +225,36 @@ impl Subscription {
             self.cursor = lowest;
             self.segment = None;
             self.reader.scan_to = look.head;
-            return Ok(true);
+            return Ok(None);
         }
+        self.segment = hand;
         if links.is_empty() {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
             self.cursor = self.cursor.max(look.head);
-            return Ok(false);
+            self.segment = None;
+            return Ok(None);
         }
-        self.reader.links = Some(Box::new(Links { seqs: links, to: look.head }));
-        Ok(true)
+        Ok(Some(Links { seqs: links, to: look.head }))
+    }
+
+    /// Collects, and keeps the links for the polls to come.
+    pub(super) fn collect_ahead(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
+        self.reader.links = self.collect(bucket, look)?.map(Box::new);
+        Ok(())
     }
 
     /// Visits the events of a bucket from `newest` back to the cursor; the lowest, or the head.
-    fn walk_back(&self, bucket: &Bucket, newest: u64, look: &Look, mut each: impl FnMut(u64)) -> Step<u64> {
+    fn walk_back(
+        &self,
+        bucket: &Bucket,
+        newest: u64,
+        look: &Look,
+        hand: &mut Option<SegmentRef>,
+        mut each: impl FnMut(u64),
+    ) -> Step<u64> {
         let (mut at, mut lowest) = (newest, look.head);
-        let mut hand: Option<SegmentRef> = None;
         while at >= self.cursor {
-            let segment = self.segment_of(at, &mut hand)?;
+            let segment = self.segment_of(at, hand)?;
             let Some(before) = segment.before(at, bucket.id()) else { return Err(self.broken_chain(at).into()) };
             // Above the head: followed, not delivered.
             if at < look.head {
@@ -251,7 +270,8 @@ impl Subscription {
     /// nothing to lose.
     pub(super) fn go_to_mark(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
         let newest = bucket.newest();
-        let own = if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, |_| {})? };
+        let own =
+            if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, &mut None, |_| {})? };
         let pin = reclaim::pin();
         let turns = &self.shared.inner.ring.history(&pin).turns;
         let Some(turn) = turns.iter().find(|turn| turn.end >= self.cursor) else { return Ok(()) };
@@ -289,9 +309,8 @@ impl Subscription {
     }
 
     /// Hands out the events of the collected links.
-    fn follow(&mut self, look: &Look, max: usize) -> Step<Batch> {
+    fn follow(&mut self, mut collected: Links, look: &Look, max: usize) -> Step<Batch> {
         let mut own = Own::default();
-        let Some(mut collected) = self.reader.links.take() else { return Ok(Batch::empty(self.position)) };
         let links = &mut collected.seqs;
         let mut at = links.len();
         // Before the first event of a revision: links left, gathered, position.
@@ -305,7 +324,7 @@ impl Subscription {
         while at > 0 {
             let seq = links[at - 1];
             let segment = match self.segment_of(seq, &mut hand) {
-                Ok(segment) => segment.clone(),
+                Ok(segment) => segment,
                 Err(halt) if own.events.is_empty() => return Err(halt),
                 // What was gathered is handed out first, whole revisions if there are any.
                 Err(_) => {
@@ -372,7 +391,7 @@ impl Subscription {
             _ => links[at - 1],
         };
         links.truncate(at);
-        self.reader.links = (at > 0).then_some(collected);
+        self.reader.links = (at > 0).then(|| Box::new(collected));
         self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
         self.reader.skipped += (self.cursor - started).saturating_sub(own.events.len() as u64);
         if self.cursor >= look.head {
@@ -424,11 +443,7 @@ impl Subscription {
         if replaced {
             return Err(say::future("subscribe after", floor.revision, present.listing).into());
         }
-        let epoch = history.at(oldest).epoch;
-        if self.stop_on_resync && epoch != self.position.epoch {
-            return Err(resynced(present.listing, "before its start", self.position).into());
-        }
-        self.position.epoch = epoch;
+        self.position.epoch = history.at(oldest).epoch;
         self.cursor = oldest;
         drop(pin);
         if !self.remember(oldest) {

@@ -468,7 +468,9 @@ impl Subscription {
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
                 self.floor = None;
-                if self.stop_on_resync && loss.before.epoch != self.position.epoch {
+                let look = self.look();
+                let over = look.closed && loss.seq >= look.head;
+                if self.stop_on_resync && loss.before.epoch != self.position.epoch && !over {
                     // The bracket was lost, too.
                     let resynced = live::resynced(loss.current, "while events were lost", self.position);
                     self.failure = Some(Box::new(Halt::Over(resynced)));

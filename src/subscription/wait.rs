@@ -73,7 +73,7 @@ impl Subscription {
                     continue;
                 }
                 if self.shared.inner.ring.newest_mark() < self.cursor {
-                    self.collect(&bucket, look)?;
+                    self.collect_ahead(&bucket, look)?;
                     continue;
                 }
                 self.go_to_mark(&bucket, look)?;

@@ -30,6 +30,7 @@ fn a_match_wakes_a_wait_and_others_do_not() {
         assert!(one.wait(BOUND).unwrap());
         (drain(&mut one), one.position().revision)
     });
+    until_asleep(&cache);
     for revision in 1..=100 {
         writer.apply(revision, [Change::put("/other", "x")]).unwrap();
     }

@@ -200,7 +200,7 @@ impl Filter {
         !self.nothing
             && self.labels.iter().all(|need| need.holds(&thing.labels))
             && self.fields.iter().all(|FieldNeed(name, equal, value)| (field(name) == value.as_bytes()) == *equal)
-            && (!self.even || kv.version % 2 == 0)
+            && (!self.even || kv.version.is_multiple_of(2))
     }
 
     /// What an event is to this filter, shown or not.

@@ -310,7 +310,7 @@ pub fn all(cache: &Cache, twin: &Twin) {
     let (oldest, current) = (twin.oldest(), twin.now.revision);
     let filter = Filter::of_keys(Keys::Prefix(b"/a".to_vec()));
     // A few of a wide window: it may have many revisions that nothing happened at.
-    let step = ((current + 1 - oldest.saturating_sub(2)) / 24).max(1);
+    let step = ((current + 1 - oldest.saturating_sub(2)) / 8).max(1);
     for revision in (oldest.saturating_sub(2)..=current + 1).step_by(step as usize) {
         let key = KEYS[revision as usize % KEYS.len()];
         one(cache, twin, Read::Exact(revision), key, &filter, revision as u32);

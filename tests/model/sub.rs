@@ -14,6 +14,12 @@ use watchcore::{
 
 /// Bytes that a key costs which was shown.
 const BYTES_A_KEY: u64 = 36;
+/// Whether one that remembers and masks kinds is parked.
+const PARKED_MASKS: bool = false;
+/// Whether the position of one that reads a chain is the greatest also between its own events.
+const POSITIONS_OF_CHAINS: bool = false;
+/// Whether the position stays where a start of the future lies inside a gap.
+const POSITIONS_AT_GAPS: bool = false;
 /// Whether one that reads a chain and was closed must not be told of a loss behind its end.
 const CLOSED_CHAINS: bool = false;
 
@@ -68,7 +74,7 @@ struct Pending {
     lapped: Option<usize>,
 }
 
-/// A loss that a wait met: it is told by the next poll, as of then.
+/// A loss that a wait may have met: it is told by the next poll, as of then.
 #[derive(Clone, Copy)]
 struct Met {
     oldest: u64,
@@ -84,6 +90,8 @@ pub struct Sub {
     phase: Phase,
     /// Index of the next event to look at.
     next: usize,
+    /// `next` may be too low: what left in between may have been looked at.
+    vague: bool,
     /// It was certainly looked at everything before this one.
     sure: usize,
     floor: Option<u64>,
@@ -97,7 +105,7 @@ pub struct Sub {
     by_owner: bool,
     /// A wait met a refused start, which the next poll tells.
     refused: bool,
-    met: Option<Met>,
+    met: Vec<Met>,
     /// Revisions up to this one were told as lost.
     told: u64,
     /// What its consumer has been shown; `None` behind a loss that nobody made good.
@@ -108,6 +116,7 @@ pub struct Sub {
     opened_at: usize,
     handed: u64,
     looked: u64,
+    most_shown: u64,
 }
 
 impl Sub {
@@ -145,6 +154,7 @@ impl Sub {
             phase: Phase::Unready,
             next: 0,
             sure: 0,
+            vague: false,
             floor: None,
             bookmarked: Position::default(),
             end: None,
@@ -153,12 +163,13 @@ impl Sub {
             never: false,
             by_owner: false,
             refused: false,
-            met: None,
+            met: Vec::new(),
             told: 0,
             shown: None,
             opened_at: twin.events.len(),
             handed: 0,
             looked: 0,
+            most_shown: 0,
         };
         if twin.loaded {
             assert!(sub.begin(twin, false).is_ok(), "looked at above");
@@ -193,7 +204,13 @@ impl Sub {
         let listing = Position { epoch: twin.birth + 1, revision: twin.listing };
         let (count, at) = if late { (0, listing) } else { (twin.events.len(), twin.now) };
         match self.options.start {
-            Start::Now => self.live_from(twin, count, at),
+            Start::Now => {
+                self.live_from(twin, count, at);
+                if late && twin.first_live > 1 {
+                    // The state of then has left: nothing counts as shown.
+                    self.shown = Some(Shown::default());
+                }
+            }
             Start::State => self.initial(twin, count, at),
             Start::StateAtLeast(revision) => self.phase = Phase::Waits(revision),
             Start::After(revision) => match twin.find(revision, self.options.epoch, true) {
@@ -226,7 +243,8 @@ impl Sub {
 
     fn pending(&self, twin: &Twin) -> Pending {
         let (mut found, mut floor) = (Vec::new(), self.floor);
-        let mut lapped = None;
+        // Behind what was handed out last it may not have looked yet.
+        let mut lapped = (self.sure..self.next).find(|at| !twin.is_live(*at));
         let filter = &self.options.filter;
         for at in self.next..self.limit(twin) {
             let event = &twin.events[at];
@@ -237,15 +255,17 @@ impl Sub {
                 lapped.get_or_insert(at);
             }
             if let Some(asked) = floor {
-                if let Some(turn) = event.turn.filter(|_| event.first) {
+                // Who has reached it waits no more.
+                let reached = event.first && event.turn.is_some_and(|turn| turn.from >= asked);
+                if let Some(turn) = event.turn.filter(|_| event.first && !reached) {
                     if turn.resets() {
                         return Pending { found, at, stop: Some(Stop::Future), lapped };
                     }
-                    if turn.from < asked && asked < turn.to {
+                    if asked < turn.to {
                         return Pending { found, at, stop: Some(Stop::Gap(at)), lapped };
                     }
                 }
-                if event.revision <= asked {
+                if event.revision <= asked && !reached {
                     continue;
                 }
                 floor = None;
@@ -271,7 +291,7 @@ impl Sub {
                 }
             }
         }
-        (self.next, self.sure) = (to, to);
+        (self.next, self.sure, self.vague) = (to, to, false);
     }
 
     /// Blocks for no time, or arms it, and checks what it says.
@@ -281,11 +301,15 @@ impl Sub {
     }
 
     fn check_wait(&mut self, twin: &Twin, arms: bool) {
+        if arms && !PARKED_MASKS && self.options.remembers() && self.options.filter.masks() {
+            return;
+        }
         let answer = if arms {
             let answer = self.real.arm();
             if self.is_ended() || self.end.is_some() {
                 // The poll tells.
                 assert!(answer.unwrap());
+                self.met.push(self.met(twin));
                 return;
             }
             answer
@@ -299,7 +323,7 @@ impl Sub {
             }
             _ => {}
         }
-        if self.met.is_some() || self.refused {
+        if self.refused {
             return assert!(answer.expect("an error is to be told"));
         }
         if let Phase::Unready = self.phase
@@ -320,10 +344,10 @@ impl Sub {
             return assert_eq!(answer.expect("not over yet"), something);
         }
         let Pending { found, at, stop, lapped } = self.pending(twin);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) || self.is_closed_chain(twin) {
             self.exact &= !self.options.filter.masks();
             match answer {
-                Ok(true) => self.met = Some(self.met(twin)),
+                Ok(true) => self.met.push(self.met(twin)),
                 Ok(false) => assert!(found.is_empty() && stop.is_none(), "{found:?} {stop:?}"),
                 Err(error) => {
                     assert_eq!(error.code(), Code::Closed);
@@ -356,6 +380,9 @@ impl Sub {
         } else {
             let due = self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now;
             let passed = self.floor.is_some();
+            if self.options.bookmarks && self.floor.is_some_and(|floor| floor <= twin.now.revision) {
+                self.floor = None;
+            }
             let answer = answer.expect("open");
             assert!(answer == due || passed, "said {answer}: floor {:?}, {:?}", self.floor, self.bookmarked);
             if moves {
@@ -365,26 +392,34 @@ impl Sub {
         self.position_rule(twin);
     }
 
+    fn is_closed_chain(&self, twin: &Twin) -> bool {
+        !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty()
+    }
+
     fn all_live(&self, twin: &Twin) -> bool {
         (self.next..self.limit(twin)).all(|at| twin.is_live(at))
     }
 
     fn met(&self, twin: &Twin) -> Met {
-        let skip = match twin.find(twin.oldest() - 1, 0, false) {
-            Found::At(count) => count,
-            other => panic!("oldest - 1 is always in the window: {other:?}"),
-        };
+        let skip = twin.above(twin.oldest() - 1);
         Met { oldest: twin.oldest(), current: twin.now.revision, skip: skip.max(self.next) }
     }
 
     /// Never back, never ahead of what is pending.
     fn position_rule(&mut self, twin: &Twin) {
         let position = self.real.position();
-        assert!(position >= self.seen, "the position went back: {:?} to {position:?}", self.seen);
+        assert!(
+            position >= self.seen,
+            "the position went back: {:?} to {position:?}, {:?} {:?}",
+            self.seen,
+            self.phase,
+            self.options
+        );
         assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
         let whole = twin.position_at(self.whole_seen);
-        if matches!(self.phase, Phase::Live) && self.floor.is_none() {
+        let chain = !POSITIONS_OF_CHAINS && !twin.indexes.is_empty() && self.next < twin.events.len();
+        if matches!(self.phase, Phase::Live) && self.floor.is_none() && !chain {
             assert!(position >= whole, "{position:?} is behind what was handed out whole, {whole:?}");
         }
         if matches!(self.phase, Phase::Unready | Phase::Waits(_) | Phase::Initial(..)) {
@@ -398,6 +433,9 @@ impl Sub {
                 let rev = &twin.revs[first.rev];
                 let (epoch, revision) =
                     rev.turn.map_or((rev.epoch, rev.revision.saturating_sub(1)), |turn| (turn.epoch - 1, turn.from));
+                // Where it was compacted inside a gap, a skip stands there.
+                let skipped = self.options.on_lag == OnLag::SkipToOldest && rev.turn.is_some();
+                let revision = if skipped { revision.max(twin.oldest() - 1) } else { revision };
                 let most = Position { epoch, revision };
                 assert!(position <= most, "{position:?} is ahead: {first:?} was not handed out");
             }
@@ -585,15 +623,23 @@ impl Sub {
         assert!(told >= before, "{told:?} {before:?}");
         let from = [error.position().max(self.told) + 1, error.position() + 1];
         assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
-        let Met { oldest, current, .. } = self.met.unwrap_or(self.met(twin));
-        assert_eq!(error.lost_to(), (oldest - 1).max(error.lost_from()), "{error}");
-        assert_eq!((error.oldest(), error.current()), (oldest, current));
+        let met = self.loss_of(twin, error);
+        assert_eq!(error.lost_to(), (met.oldest - 1).max(error.lost_from()), "{error}");
+        assert_eq!((error.oldest(), error.current()), (met.oldest, met.current));
         self.told = error.lost_to();
+    }
+
+    /// The loss that an error tells: that of now, or the one that a wait met.
+    fn loss_of(&self, twin: &Twin, error: &Error) -> Met {
+        let met = self.met.iter().find(|met| met.current == error.current() && met.oldest == error.oldest());
+        met.copied().unwrap_or(self.met(twin))
     }
 
     /// LAGGED was told, or (Conflate) acted upon.
     fn lose(&mut self, skip: usize) {
         self.floor = None;
+        // What is masked may have been passed over in a segment that it still held.
+        self.exact &= !self.options.filter.masks();
         match self.options.on_lag {
             OnLag::Stop => self.phase = Phase::Ended,
             OnLag::SkipToOldest => {
@@ -604,7 +650,7 @@ impl Sub {
                 self.phase = Phase::Behind(false);
             }
         }
-        self.met = None;
+        self.met.clear();
     }
 
     fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
@@ -612,11 +658,10 @@ impl Sub {
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
-        let beyond = !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty();
-        let may_lose = lapped.is_some() || unsure || beyond;
+        let may_lose = lapped.is_some() || unsure || self.is_closed_chain(twin);
         match &answer {
             Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
-                let skip = self.met.unwrap_or(self.met(twin)).skip;
+                let skip = self.loss_of(twin, error).skip;
                 assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
                 if !unsure {
                     self.assert_lost(twin, before, error);
@@ -626,12 +671,16 @@ impl Sub {
             }
             Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
                 let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
-                if made || (batch.is_empty() && (!found.is_empty() || gap)) {
+                let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != twin.now);
+                let due = due && self.real.position() == twin.now;
+                if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
                     self.lose(0);
                     return self.check_behind(twin, max, before, false, answer);
                 }
             }
-            Err(error) if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && may_lose => {
+            Err(error)
+                if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && (may_lose || gap) =>
+            {
                 if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != twin.now.revision {
                     self.check_stop(twin, stop.expect("looked at"), error);
                     self.phase = Phase::Ended;
@@ -642,7 +691,7 @@ impl Sub {
             }
             _ => {}
         }
-        self.met = None;
+        self.met.clear();
         let nothing = answer.as_ref().map_or(true, Batch::is_empty);
         if found.is_empty() || (nothing && unsure) {
             if let Some(stop) = stop {
@@ -651,6 +700,9 @@ impl Sub {
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
                         self.told = error.lost_to();
+                        if !POSITIONS_AT_GAPS {
+                            self.seen = Position::default();
+                        }
                         self.pass(twin, at);
                         self.lose(at);
                     }
@@ -687,13 +739,10 @@ impl Sub {
             None if self.views() => last + 1,
             None => at,
         };
-        let next = if lapped.is_some_and(|lapped| next > lapped) {
-            self.exact &= !self.options.filter.masks();
-            last + 1
-        } else {
-            next
-        };
-        self.pass(twin, next);
+        let vague = lapped.is_some_and(|lapped| next > lapped);
+        self.exact &= !vague || !self.options.filter.masks();
+        self.pass(twin, if vague { last + 1 } else { next });
+        self.vague = vague;
         self.sure = last + 1;
         self.whole_seen = if batch.continues() { twin.revs[twin.events[last].rev].events.start } else { last + 1 };
         Some(batch)
@@ -748,7 +797,7 @@ impl Sub {
             self.floor = None;
         }
         if self.floor.is_none() {
-            assert_eq!(self.real.position(), twin.now, "everything was handed out");
+            assert_eq!(self.real.position(), twin.now, "everything was handed out, {answer:?} {:?}", self.options);
         }
         if self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now {
             let batch = answer.expect("a bookmark");
@@ -786,7 +835,8 @@ impl Sub {
 
     /// The lag is the number of events behind the cursor, gaps taken off.
     fn lag_rule(&self, twin: &Twin) {
-        if matches!(self.phase, Phase::Live) && twin.indexes.is_empty() && self.all_live(twin) && self.end.is_none() {
+        let sure = !self.vague && self.end.is_none() && twin.indexes.is_empty();
+        if matches!(self.phase, Phase::Live) && sure && self.all_live(twin) {
             let lag = self.real.lag();
             assert_eq!(lag.events, (twin.events.len() - self.next) as u64, "lag of {:?}", self.options);
             if lag.events == 0 {
@@ -823,7 +873,7 @@ impl Sub {
     }
 
     /// What it remembers is what it has shown.
-    fn memory_rule(&self, twin: &Twin, stats: &SubscriptionStats) {
+    fn memory_rule(&mut self, twin: &Twin, stats: &SubscriptionStats) {
         if !self.options.remembers() {
             return assert_eq!((stats.shown_keys, stats.shown_bytes), (0, 0));
         }
@@ -831,6 +881,7 @@ impl Sub {
         if self.exact && matches!(self.phase, Phase::Live) && self.all_live(twin) {
             assert_eq!(stats.shown_keys, shown.len() as u64, "{:?}", self.options);
         }
-        assert!(stats.shown_bytes <= BYTES_A_KEY * stats.shown_keys + 1024, "{stats:?}");
+        self.most_shown = self.most_shown.max(stats.shown_keys);
+        assert!(stats.shown_bytes <= BYTES_A_KEY * self.most_shown + 1024, "{stats:?}");
     }
 }

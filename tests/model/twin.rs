@@ -192,7 +192,11 @@ impl Twin {
         self.highest = self.highest.max(revision);
     }
 
+    /// Inside a resync there is no state: the one before it stays.
     pub fn compact(&mut self, revision: u64) {
+        let inside = |turn: &Turn| !turn.resets() && turn.from < revision && revision < turn.to;
+        let gap = self.present().filter_map(|rev| rev.turn).find(inside);
+        let revision = gap.map_or(revision, |turn| turn.from);
         self.floor = self.floor.max(revision);
         self.look_for_oldest();
     }
@@ -350,8 +354,13 @@ impl Twin {
         if self.present().any(inside) {
             return Found::Compacted;
         }
+        Found::At(self.above(revision))
+    }
+
+    /// The index of the first event of the present history above a revision.
+    pub fn above(&self, revision: u64) -> usize {
         let above = self.present().find(|rev| rev.revision > revision);
-        Found::At(above.map_or(self.events.len(), |rev| rev.events.start))
+        above.map_or(self.events.len(), |rev| rev.events.start)
     }
 
     /// The state behind the first `count` events.

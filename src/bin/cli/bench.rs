@@ -11,9 +11,12 @@ use super::output::{Format, Output};
 use super::progress;
 use super::signals::Interrupt;
 use super::source::Deadline;
-use watchcore::{Cache, Change, Code, Range, Read, Record, Start, Subscription};
+use watchcore::{Cache, Change, Code, Index, Range, Read, Record, Route, Start, Subscription};
 
 const PREFIX: &str = "/bench/";
+/// The segments of a group's prefix.
+const GROUP_DEPTH: usize = 2;
+const DEFAULT_BUCKETS: usize = 65_536;
 /// The most events that are written before they are read.
 const BURST: u64 = 4096;
 const GETS: u64 = 200_000;
@@ -37,6 +40,8 @@ struct Figures {
     apply: Duration,
     deliver: Duration,
     deliveries: u64,
+    /// Subscriptions that read through the index at the end.
+    indexed: u64,
     readers: u64,
     get_ns: f64,
     list: Duration,
@@ -101,8 +106,13 @@ fn key(object: u64, load: Load) -> String {
 
 fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, Stop> {
     let mut figures = Figures::default();
-    let cache =
-        Cache::builder(PREFIX).capacity(capacity).expect_load(true).max_value_bytes(load.value_size.max(1)).build()?;
+    let mut builder = Cache::builder(PREFIX).capacity(capacity).expect_load(true);
+    builder = builder.max_value_bytes(load.value_size.max(1));
+    if load.selective {
+        let buckets = usize::try_from(load.subscribers).unwrap_or(usize::MAX);
+        builder = builder.index(Index::prefix(GROUP_DEPTH)).max_buckets(buckets.max(DEFAULT_BUCKETS));
+    }
+    let cache = builder.build()?;
     let mut writer = cache.writer()?;
     let keys: Vec<String> = (0..load.objects).map(|object| key(object, load)).collect();
     let value = vec![b'v'; load.value_size];
@@ -142,8 +152,10 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
         }
         figures.apply += begin.elapsed();
         let begin = Instant::now();
-        figures.deliveries += readers.drain()?;
+        let taken = readers.drain()?;
         figures.deliver += begin.elapsed();
+        figures.deliveries += taken.deliveries;
+        figures.indexed = taken.indexed;
         written += size;
         bar.inc(size);
     }
@@ -163,9 +175,17 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     Ok(figures)
 }
 
+/// What a thread has read.
+#[derive(Default)]
+struct Taken {
+    deliveries: u64,
+    /// Subscriptions that read their own bucket of the index.
+    indexed: u64,
+}
+
 /// Threads that read when they are told to, each its share of the subscriptions.
 struct Readers {
-    each: Vec<(Sender<()>, Receiver<watchcore::Result<u64>>)>,
+    each: Vec<(Sender<()>, Receiver<watchcore::Result<Taken>>)>,
 }
 
 impl Readers {
@@ -197,22 +217,24 @@ impl Readers {
         Ok(Readers { each })
     }
 
-    /// Everything that was written is read; how many deliveries that was.
-    fn drain(&self) -> Result<u64, Stop> {
+    /// Everything that was written is read.
+    fn drain(&self) -> Result<Taken, Stop> {
         let gone = || Stop::from(Failure::new(Code::Internal, "a reader has ended: this is a bug, please report it"));
         for (go, _) in &self.each {
             go.send(()).map_err(|_| gone())?;
         }
-        let mut deliveries = 0;
+        let mut all = Taken::default();
         for (_, answers) in &self.each {
-            deliveries += answers.recv().map_err(|_| gone())??;
+            let taken = answers.recv().map_err(|_| gone())??;
+            all.deliveries += taken.deliveries;
+            all.indexed += taken.indexed;
         }
-        Ok(deliveries)
+        Ok(all)
     }
 }
 
-fn drain(share: &mut [Subscription]) -> watchcore::Result<u64> {
-    let mut deliveries = 0;
+fn drain(share: &mut [Subscription]) -> watchcore::Result<Taken> {
+    let mut taken = Taken::default();
     for subscription in share {
         loop {
             let batch = subscription.poll(1024)?;
@@ -224,10 +246,11 @@ fn drain(share: &mut [Subscription]) -> watchcore::Result<u64> {
                 touched = touched.wrapping_add(event.revision()).wrapping_add(event.key().as_ptr() as u64);
             }
             std::hint::black_box(touched);
-            deliveries += batch.len() as u64;
+            taken.deliveries += batch.len() as u64;
         }
+        taken.indexed += u64::from(subscription.stats().route != Route::Scan);
     }
-    Ok(deliveries)
+    Ok(taken)
 }
 
 fn reads(
@@ -320,7 +343,7 @@ fn as_json(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
         .number("subscribers", load.subscribers)
         .number("value_size", load.value_size);
     if load.selective {
-        line.truth("selective");
+        line.truth("selective").number("indexed", figures.indexed);
     }
     line.number("reader_threads", figures.readers)
         .number("deliveries", figures.deliveries)
@@ -336,7 +359,10 @@ fn as_json(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
 }
 
 fn as_table(buffer: &mut Vec<u8>, load: Load, figures: &Figures) {
-    let kind = if load.selective { "its own keys each" } else { "all keys each" };
+    let kind = match load.selective {
+        true => format!("its own keys each, {} through an index", grouped(figures.indexed)),
+        false => "all keys each".to_owned(),
+    };
     let rate = |nanoseconds: f64| grouped((1e9 / nanoseconds.max(0.01)) as u64);
     let _ = writeln!(
         buffer,

@@ -39,11 +39,15 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// The oldest revision that can be had, 0 where it is not known.
     pub(crate) oldest: u64,
+    /// The token with which a list goes on in another state.
+    pub(crate) token: Option<String>,
+    /// Whose it is, where a watch has several subscribers.
+    pub(crate) subscriber: Option<u64>,
 }
 
 impl Failure {
     pub(crate) fn new(code: Code, message: impl Into<String>) -> Failure {
-        Failure { code, message: message.into(), oldest: 0 }
+        Failure { code, message: message.into(), oldest: 0, token: None, subscriber: None }
     }
 
     pub(crate) fn exit(&self) -> u8 {
@@ -58,7 +62,11 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
-        Failure { code: error.code(), message: error.message().to_owned(), oldest: error.oldest() }
+        Failure {
+            oldest: error.oldest(),
+            token: error.continue_token().map(str::to_owned),
+            ..Failure::new(error.code(), error.message())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::exit::Failure;
 use super::shown::{Numbers, Shown};
-use watchcore::{Phase, Resync};
+use watchcore::{Error, Phase, Resync};
 
 /// One object under construction at the end of a buffer.
 pub(crate) struct Line<'a> {
@@ -17,6 +17,15 @@ impl<'a> Line<'a> {
     pub(crate) fn new(buffer: &'a mut Vec<u8>) -> Line<'a> {
         buffer.push(b'{');
         Line { buffer, empty: true }
+    }
+
+    /// One that says first whose it is.
+    fn of(buffer: &'a mut Vec<u8>, subscriber: Option<u64>) -> Line<'a> {
+        let mut line = Line::new(buffer);
+        if let Some(subscriber) = subscriber {
+            line.number("subscriber", subscriber);
+        }
+        line
     }
 
     fn name(&mut self, name: &str, suffix: &str) {
@@ -86,8 +95,8 @@ impl<'a> Line<'a> {
 }
 
 /// ADDED, MODIFIED, DELETED.
-pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>) {
-    let mut line = Line::new(buffer);
+pub(crate) fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &Shown<'_>) {
+    let mut line = Line::of(buffer, subscriber);
     line.text("type", event.kind).number("revision", event.revision);
     if event.synthetic {
         line.truth("synthetic");
@@ -105,8 +114,8 @@ pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>) {
     line.end();
 }
 
-pub(crate) fn bookmark(buffer: &mut Vec<u8>, revision: u64, initial_state_end: bool) {
-    let mut line = Line::new(buffer);
+pub(crate) fn bookmark(buffer: &mut Vec<u8>, subscriber: Option<u64>, revision: u64, initial_state_end: bool) {
+    let mut line = Line::of(buffer, subscriber);
     line.text("type", "BOOKMARK").number("revision", revision);
     if initial_state_end {
         line.truth("initial_state_end");
@@ -119,12 +128,12 @@ pub(crate) fn epoch(epoch: u64) -> u64 {
     epoch & u64::from(u32::MAX)
 }
 
-pub(crate) fn resync(buffer: &mut Vec<u8>, resync: &Resync) {
+pub(crate) fn resync(buffer: &mut Vec<u8>, subscriber: Option<u64>, resync: &Resync) {
     let phase = match resync.phase {
         Phase::Begin => "begin",
         Phase::End => "end",
     };
-    Line::new(buffer)
+    Line::of(buffer, subscriber)
         .text("type", "RESYNC")
         .text("phase", phase)
         .text("reason", resync.reason.name())
@@ -134,21 +143,24 @@ pub(crate) fn resync(buffer: &mut Vec<u8>, resync: &Resync) {
         .end();
 }
 
-pub(crate) fn lagged(buffer: &mut Vec<u8>, lost_from: u64, lost_to: u64, oldest: u64, current: u64) {
-    Line::new(buffer)
+pub(crate) fn lagged(buffer: &mut Vec<u8>, subscriber: Option<u64>, error: &Error) {
+    Line::of(buffer, subscriber)
         .text("type", "LAGGED")
-        .number("lost_from", lost_from)
-        .number("lost_to", lost_to)
-        .number("oldest", oldest)
-        .number("current", current)
+        .number("lost_from", error.lost_from())
+        .number("lost_to", error.lost_to())
+        .number("oldest", error.oldest())
+        .number("current", error.current())
         .end();
 }
 
 pub(crate) fn error(buffer: &mut Vec<u8>, failure: &Failure) {
-    let mut line = Line::new(buffer);
+    let mut line = Line::of(buffer, failure.subscriber);
     line.text("type", "ERROR").text("code", failure.code.name()).text("message", &failure.message);
     if failure.oldest != 0 {
         line.number("oldest", failure.oldest);
+    }
+    if let Some(token) = &failure.token {
+        line.text("continue", token);
     }
     line.end();
 }
@@ -159,8 +171,13 @@ pub(crate) fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: &[u8], numbers:
 }
 
 /// The last line of `list`.
-pub(crate) fn end_of_list(buffer: &mut Vec<u8>, revision: u64, count: u64) {
-    Line::new(buffer).text("type", "END").number("revision", revision).number("count", count).end();
+pub(crate) fn end_of_list(buffer: &mut Vec<u8>, revision: u64, count: u64, token: Option<&str>) {
+    let mut line = Line::new(buffer);
+    line.text("type", "END").number("revision", revision).number("count", count);
+    if let Some(token) = token {
+        line.text("continue", token);
+    }
+    line.end();
 }
 
 #[cfg(test)]
@@ -191,13 +208,13 @@ mod tests {
     #[test]
     fn members_stand_in_order() {
         assert_eq!(
-            written(|buffer| event(buffer, &shown())),
+            written(|buffer| event(buffer, None, &shown())),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"/a/x\",\"value\":\"new\",\"prev_value\":\"old\",\
              \"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
         );
         let synthetic = Shown { synthetic: true, prev_value: None, ..shown() };
         assert_eq!(
-            written(|buffer| event(buffer, &synthetic)),
+            written(|buffer| event(buffer, None, &synthetic)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"synthetic\":true,\"key\":\"/a/x\",\"value\":\"new\",\
              \"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
         );
@@ -213,13 +230,13 @@ mod tests {
             ..shown()
         };
         assert_eq!(
-            written(|buffer| event(buffer, &deleted)),
+            written(|buffer| event(buffer, None, &deleted)),
             "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\",\"prev_value\":\"\",\
              \"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
         );
         let unknown = Shown { prev_value: None, numbers: None, ..deleted };
         assert_eq!(
-            written(|buffer| event(buffer, &unknown)),
+            written(|buffer| event(buffer, None, &unknown)),
             "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\"}\n"
         );
     }
@@ -234,34 +251,51 @@ mod tests {
             ..shown()
         };
         assert_eq!(
-            written(|buffer| event(buffer, &odd)),
+            written(|buffer| event(buffer, None, &odd)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"a\\\"\\\\\\n\\u0001\u{e9}\",\
              \"value_base64\":\"/wA=\",\"prev_value_base64\":\"/g==\"}\n"
         );
         let key = Shown { key: b"\xff", value: None, prev_value: None, numbers: None, ..shown() };
         assert_eq!(
-            written(|buffer| event(buffer, &key)),
+            written(|buffer| event(buffer, None, &key)),
             "{\"type\":\"MODIFIED\",\"revision\":13,\"key_base64\":\"/w==\"}\n"
         );
     }
 
     #[test]
     fn marks() {
-        assert_eq!(written(|buffer| bookmark(buffer, 20, false)), "{\"type\":\"BOOKMARK\",\"revision\":20}\n");
+        assert_eq!(written(|buffer| bookmark(buffer, None, 20, false)), "{\"type\":\"BOOKMARK\",\"revision\":20}\n");
         assert_eq!(
-            written(|buffer| bookmark(buffer, 12, true)),
+            written(|buffer| bookmark(buffer, None, 12, true)),
             "{\"type\":\"BOOKMARK\",\"revision\":12,\"initial_state_end\":true}\n"
         );
         let begin =
             Resync { phase: Phase::Begin, reason: ResyncReason::Compacted, epoch: (77 << 32) | 2, from: 20, to: 57 };
         assert_eq!(
-            written(|buffer| resync(buffer, &begin)),
+            written(|buffer| resync(buffer, None, &begin)),
             "{\"type\":\"RESYNC\",\"phase\":\"begin\",\"reason\":\"Compacted\",\"from\":20,\"to\":57,\"epoch\":2}\n"
         );
+        let loss = Error::new(Code::Lagged, "lost").with_lost(21, 40).with_oldest(41).with_current(99);
         assert_eq!(
-            written(|buffer| lagged(buffer, 21, 40, 41, 99)),
+            written(|buffer| lagged(buffer, None, &loss)),
             "{\"type\":\"LAGGED\",\"lost_from\":21,\"lost_to\":40,\"oldest\":41,\"current\":99}\n"
         );
+    }
+
+    #[test]
+    fn whose_it_is_stands_first() {
+        let begin = Resync { phase: Phase::Begin, reason: ResyncReason::Lagged, epoch: 1, from: 1, to: 2 };
+        let mut failure = Failure::new(Code::Lagged, "lost");
+        failure.subscriber = Some(3);
+        for line in [
+            written(|buffer| event(buffer, Some(3), &shown())),
+            written(|buffer| bookmark(buffer, Some(3), 1, true)),
+            written(|buffer| resync(buffer, Some(3), &begin)),
+            written(|buffer| lagged(buffer, Some(3), &Error::new(Code::Lagged, "lost"))),
+            written(|buffer| error(buffer, &failure)),
+        ] {
+            assert!(line.starts_with("{\"subscriber\":3,\"type\":\""), "{line}");
+        }
     }
 
     #[test]
@@ -272,7 +306,12 @@ mod tests {
             written(|buffer| error(buffer, &failure)),
             "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41}\n"
         );
-        failure.oldest = 0;
+        failure.token = Some("abc".to_owned());
+        assert_eq!(
+            written(|buffer| error(buffer, &failure)),
+            "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41,\"continue\":\"abc\"}\n"
+        );
+        (failure.oldest, failure.token) = (0, None);
         assert_eq!(
             written(|buffer| error(buffer, &failure)),
             "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\"}\n"
@@ -285,7 +324,14 @@ mod tests {
             written(|buffer| key_value(buffer, b"/a", b"", Numbers { lease: 0, ..NUMBERS })),
             "{\"key\":\"/a\",\"value\":\"\",\"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
         );
-        assert_eq!(written(|buffer| end_of_list(buffer, 99, 3)), "{\"type\":\"END\",\"revision\":99,\"count\":3}\n");
+        assert_eq!(
+            written(|buffer| end_of_list(buffer, 99, 3, None)),
+            "{\"type\":\"END\",\"revision\":99,\"count\":3}\n"
+        );
+        assert_eq!(
+            written(|buffer| end_of_list(buffer, 99, 3, Some("abc"))),
+            "{\"type\":\"END\",\"revision\":99,\"count\":3,\"continue\":\"abc\"}\n"
+        );
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     match options.task {
-        Task::Watch { .. } => watch::run(options, interrupt, out),
+        Task::Watch(ref watch) => watch::run(watch, options, interrupt, out),
         Task::List { .. } => read::list(options, interrupt, out),
         Task::Get { .. } => read::get(options, interrupt, out),
         Task::Status => read::status(options, interrupt, out),

@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
 
 use super::output::Format;
 use super::values::{self, StartMode};
+use watchcore::{Filter, OnLag};
 
 /// Where etcd is looked for when nothing says otherwise.
 pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
@@ -23,7 +24,7 @@ pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
     max_term_width = 110
 )]
 pub(crate) struct CommandLine {
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Options of every command")]
     common: Common,
     #[command(subcommand)]
     command: Command,
@@ -61,10 +62,12 @@ struct Common {
     /// Logs on standard error; twice for more
     #[arg(short, global = true, action = ArgAction::Count)]
     verbose: u8,
-    #[arg(long, global = true, hide = true)]
-    labels_from: Option<OsString>,
-    #[arg(long, global = true, hide = true, action = ArgAction::Append)]
-    field: Vec<OsString>,
+    /// Where --labels looks: the JSON pointer of the label map in a value
+    #[arg(long, global = true, value_name = "POINTER", default_value = "/metadata/labels", value_parser = values::labels_pointer)]
+    labels_from: String,
+    /// A name for --fields and the JSON pointer of what it stands for; may be repeated
+    #[arg(long, global = true, value_name = "NAME=POINTER", action = ArgAction::Append, value_parser = values::field)]
+    field: Vec<(String, String)>,
 }
 
 #[derive(Subcommand, Debug)]
@@ -83,14 +86,15 @@ enum Command {
         /// Ends after N event lines, initial ones among them
         #[arg(long, value_name = "N", value_parser = values::count)]
         count: Option<u64>,
-        /// When it falls behind the log: stop ends it (exit 5)
-        #[arg(long, value_name = "POLICY", default_value = "stop")]
+        /// What follows when it has fallen behind the log
+        #[arg(long, value_name = "POLICY", value_enum, default_value_t = Lag::Stop)]
         lag: Lag,
         /// Also prints bookmarks: a revision up to which everything was printed
         #[arg(long)]
         bookmarks: bool,
-        #[arg(long, hide = true)]
-        subscribers: Option<OsString>,
+        /// So many subscriptions at once; with more than one each line says whose it is
+        #[arg(long, value_name = "N", default_value = "1", value_parser = values::count)]
+        subscribers: u64,
         #[command(flatten)]
         selectors: Selectors,
     },
@@ -99,10 +103,12 @@ enum Command {
         /// The state at exactly this revision
         #[arg(long, value_name = "R", value_parser = values::revision)]
         revision: Option<u64>,
-        #[arg(long, hide = true)]
-        limit: Option<OsString>,
-        #[arg(long = "continue", hide = true)]
-        continue_token: Option<OsString>,
+        /// At most N key-values; the END line then has a token for --continue
+        #[arg(long, value_name = "N", default_value = "0", hide_default_value = true, value_parser = values::limit)]
+        limit: usize,
+        /// Goes on behind the page that gave this token, at exactly its revision
+        #[arg(long = "continue", value_name = "TOKEN", conflicts_with = "revision", value_parser = values::token)]
+        continue_token: Option<String>,
         #[command(flatten)]
         selectors: Selectors,
     },
@@ -139,21 +145,36 @@ enum Command {
 
 #[derive(Args, Debug)]
 struct Selectors {
-    #[arg(long, hide = true)]
-    labels: Option<OsString>,
-    #[arg(long, hide = true)]
-    fields: Option<OsString>,
+    /// Only values with such labels: a=b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1, joined by commas
+    #[arg(long, value_name = "SELECTOR", value_parser = values::labels)]
+    labels: Option<String>,
+    /// Only values with such fields: a.b=x, a.b!=x, joined by commas; a.b is the JSON pointer /a/b unless
+    /// --field says otherwise (a member with a dot in its name needs --field)
+    #[arg(long, value_name = "SELECTOR", value_parser = values::fields)]
+    fields: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Lag {
+    /// Says what was lost (LAGGED) and ends with exit 5
     Stop,
-    #[value(hide = true)]
+    /// Says what was lost and goes on at the oldest revision of the log
     Skip,
-    #[value(hide = true)]
+    /// Says what was lost, then the difference to what was shown, between RESYNC marks
     Resnapshot,
-    #[value(hide = true)]
+    /// Never says so: the latest change of each key, relative to what was shown
     Conflate,
+}
+
+impl From<Lag> for OnLag {
+    fn from(lag: Lag) -> OnLag {
+        match lag {
+            Lag::Stop => OnLag::Stop,
+            Lag::Skip => OnLag::SkipToOldest,
+            Lag::Resnapshot => OnLag::Resnapshot,
+            Lag::Conflate => OnLag::Conflate,
+        }
+    }
 }
 
 fn capacity(text: &str) -> Result<usize, String> {
@@ -167,12 +188,34 @@ fn capacity(text: &str) -> Result<usize, String> {
 /// What to do.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    Watch { key: Option<Vec<u8>>, start: StartMode, until: Option<u64>, count: Option<u64>, bookmarks: bool },
-    List { revision: Option<u64> },
+    Watch(Watch),
+    List { revision: Option<u64>, limit: usize, token: Option<String>, filter: Filter },
     Get { key: Vec<u8>, revision: Option<u64> },
     Status,
     Bench { objects: u64, events: u64, subscribers: u64, value_size: usize, selective: bool },
     Demo,
+}
+
+/// What `watch` is to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Watch {
+    pub(crate) key: Option<Vec<u8>>,
+    pub(crate) start: StartMode,
+    pub(crate) until: Option<u64>,
+    pub(crate) count: Option<u64>,
+    pub(crate) subscribers: u64,
+    pub(crate) filter: Filter,
+    pub(crate) lag: OnLag,
+    pub(crate) bookmarks: bool,
+}
+
+/// What the cache is to extract from values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Attributes {
+    /// The pointer of the label map, where labels are looked at.
+    pub(crate) labels: Option<String>,
+    /// Names and pointers.
+    pub(crate) fields: Vec<(String, String)>,
 }
 
 /// How etcd is reached.
@@ -192,6 +235,7 @@ pub(crate) struct Options {
     pub(crate) task: Task,
     pub(crate) access: Access,
     pub(crate) prefix: Option<Vec<u8>>,
+    pub(crate) attributes: Attributes,
     pub(crate) capacity: usize,
     pub(crate) format: Format,
     pub(crate) timeout: Option<Duration>,
@@ -210,7 +254,6 @@ pub(crate) fn read(
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Options, clap::Error> {
     let CommandLine { common, command } = CommandLine::try_parse_from(words)?;
-    refuse_unsupported(&common, &command)?;
     let usage = |kind, message: String| CommandLine::command().error(kind, message);
     let invalid = |message: String| usage(ErrorKind::ValueValidation, message);
 
@@ -232,11 +275,18 @@ pub(crate) fn read(
         cert_and_key: common.cert.zip(common.key_file),
     };
     let prefix = common.prefix.map(OsString::into_vec);
+    let mut attributes = Attributes { labels: None, fields: common.field };
     let task = match command {
-        Command::Watch { key, start, until_revision, count, bookmarks, .. } => {
-            Task::Watch { key: key.map(OsString::into_vec), start, until: until_revision, count, bookmarks }
+        Command::Watch { key, start, until_revision, count, lag, bookmarks, subscribers, selectors } => {
+            let key = key.map(OsString::into_vec);
+            let filter = attributes.select(&selectors, &common.labels_from).map_err(invalid)?;
+            let lag = lag.into();
+            Task::Watch(Watch { key, start, until: until_revision, count, subscribers, filter, lag, bookmarks })
         }
-        Command::List { revision, .. } => Task::List { revision },
+        Command::List { revision, limit, continue_token, selectors } => {
+            let filter = attributes.select(&selectors, &common.labels_from).map_err(invalid)?;
+            Task::List { revision, limit, token: continue_token, filter }
+        }
         Command::Get { key, revision } => Task::Get { key: key.into_vec(), revision },
         Command::Status => Task::Status,
         Command::Bench { objects, events, subscribers, value_size, selective } => {
@@ -247,23 +297,23 @@ pub(crate) fn read(
     if asked || !matches!(task, Task::Bench { .. } | Task::Demo) {
         check_security(&access).map_err(invalid)?;
     }
-    if prefix.is_none() && matches!(task, Task::Watch { .. } | Task::List { .. } | Task::Status) {
+    if prefix.is_none() && matches!(task, Task::Watch(_) | Task::List { .. } | Task::Status) {
         let message = "--prefix is required: the range to hold and to show; --prefix \"\" is everything";
         return Err(usage(ErrorKind::MissingRequiredArgument, message.to_owned()));
     }
-    if let (Task::Watch { key: Some(key), .. } | Task::Get { key, .. }, Some(prefix)) = (&task, &prefix)
+    if let (Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. }, Some(prefix)) = (&task, &prefix)
         && !key.starts_with(prefix)
     {
         let (key, prefix) = (String::from_utf8_lossy(key), String::from_utf8_lossy(prefix));
         return Err(invalid(format!("the key {key:?} is outside the prefix {prefix:?}; keys are given in full")));
     }
-    if let Task::Watch { key: Some(key), .. } | Task::Get { key, .. } = &task
+    if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task
         && key.is_empty()
     {
         return Err(invalid("the key is empty; etcd has no empty key".to_owned()));
     }
     let Common { capacity, format, timeout, verbose, .. } = common;
-    Ok(Options { task, access, prefix, capacity, format, timeout, verbosity: verbose })
+    Ok(Options { task, access, prefix, attributes, capacity, format, timeout, verbosity: verbose })
 }
 
 /// Schemes and certificates must fit each other.
@@ -282,38 +332,39 @@ fn check_security(access: &Access) -> Result<(), String> {
     Ok(())
 }
 
-/// What the command line knows by name but this version cannot do yet.
-fn refuse_unsupported(common: &Common, command: &Command) -> Result<(), clap::Error> {
-    let mut found = Vec::new();
-    let mut note = |given: bool, name: &'static str| {
-        if given {
-            found.push(name);
+impl Attributes {
+    /// The filter of the selectors; what they look at is declared.
+    fn select(&mut self, selectors: &Selectors, labels_from: &str) -> Result<Filter, String> {
+        let said = |error: watchcore::Error| error.message().to_owned();
+        let mut filter = Filter::any();
+        if let Some(selector) = &selectors.labels {
+            filter = filter.labels(selector).map_err(said)?;
+            self.labels = Some(labels_from.to_owned());
         }
-    };
-    note(common.labels_from.is_some(), "--labels-from");
-    note(!common.field.is_empty(), "--field");
-    if let Command::Watch { selectors, .. } | Command::List { selectors, .. } = command {
-        note(selectors.labels.is_some(), "--labels");
-        note(selectors.fields.is_some(), "--fields");
-    }
-    match command {
-        Command::Watch { subscribers, lag, .. } => {
-            note(subscribers.is_some(), "--subscribers");
-            note(*lag == Lag::Skip, "--lag skip");
-            note(*lag == Lag::Resnapshot, "--lag resnapshot");
-            note(*lag == Lag::Conflate, "--lag conflate");
+        if let Some(selector) = &selectors.fields {
+            filter = filter.fields(selector).map_err(said)?;
+            for name in values::field_names(selector) {
+                self.declare(name)?;
+            }
         }
-        Command::List { limit, continue_token, .. } => {
-            note(limit.is_some(), "--limit");
-            note(continue_token.is_some(), "--continue");
+        Ok(filter)
+    }
+
+    fn declare(&mut self, name: &str) -> Result<(), String> {
+        if self.fields.iter().any(|(known, _)| known == name) {
+            return Ok(());
         }
-        _ => {}
+        if name.trim() != name {
+            return Err(format!(
+                "--fields: the name {name:?} has white space around it. Leave it out, or declare the name with --field"
+            ));
+        }
+        if name.is_empty() {
+            return Err("--fields: a term has no name. Write name=value, such as spec.nodeName=x".to_owned());
+        }
+        self.fields.push((name.to_owned(), values::pointer_of_name(name)));
+        Ok(())
     }
-    if found.is_empty() {
-        return Ok(());
-    }
-    let message = format!("not supported by this version: {}", found.join(", "));
-    Err(CommandLine::command().error(ErrorKind::ArgumentConflict, message))
 }
 
 #[cfg(test)]

@@ -14,6 +14,19 @@ fn given(words: &[&str]) -> Result<Options, String> {
     read_with(&[], words)
 }
 
+fn plain() -> Watch {
+    Watch {
+        key: None,
+        start: StartMode::State,
+        until: None,
+        count: None,
+        subscribers: 1,
+        filter: Filter::any(),
+        lag: OnLag::Stop,
+        bookmarks: false,
+    }
+}
+
 #[test]
 fn the_command_line_is_consistent() {
     CommandLine::command().debug_assert();
@@ -26,8 +39,10 @@ fn defaults() {
     assert!(!options.access.asked);
     assert_eq!(options.prefix.as_deref(), Some(&b"/a/"[..]));
     assert_eq!((options.capacity, options.format, options.timeout, options.verbosity), (65_536, Format::Text, None, 0));
-    let watch = Task::Watch { key: None, start: StartMode::State, until: None, count: None, bookmarks: false };
-    assert_eq!(options.task, watch);
+    assert_eq!(options.attributes, Attributes::default(), "nothing is extracted unless it is looked at");
+    assert_eq!(options.task, Task::Watch(plain()));
+    let list = given(&["list", "--prefix", "/a/"]).unwrap().task;
+    assert_eq!(list, Task::List { revision: None, limit: 0, token: None, filter: Filter::any() });
 }
 
 #[test]
@@ -111,16 +126,42 @@ fn watch_options() {
         "3",
         "--bookmarks",
         "--lag",
-        "stop",
+        "conflate",
         "--key",
         "/a/k",
+        "--subscribers=2",
     ];
     let task = given(&words).unwrap().task;
-    let key = Some(b"/a/k".to_vec());
-    assert_eq!(task, Task::Watch { key, start: StartMode::After(7), until: Some(9), count: Some(3), bookmarks: true });
-    for wrong in
-        [["--start", "later"], ["--until-revision", "0"], ["--count", "0"], ["--lag", "drop"], ["--count", "x"]]
-    {
+    let watch = Watch {
+        key: Some(b"/a/k".to_vec()),
+        start: StartMode::After(7),
+        until: Some(9),
+        count: Some(3),
+        subscribers: 2,
+        lag: OnLag::Conflate,
+        bookmarks: true,
+        ..plain()
+    };
+    assert_eq!(task, Task::Watch(watch));
+    let policies = [
+        ("stop", OnLag::Stop),
+        ("skip", OnLag::SkipToOldest),
+        ("resnapshot", OnLag::Resnapshot),
+        ("conflate", OnLag::Conflate),
+    ];
+    for (name, lag) in policies {
+        let task = given(&["watch", "--prefix=", "--lag", name]).unwrap().task;
+        assert_eq!(task, Task::Watch(Watch { lag, ..plain() }), "{name}");
+    }
+    for wrong in [
+        ["--start", "later"],
+        ["--until-revision", "0"],
+        ["--count", "0"],
+        ["--lag", "drop"],
+        ["--count", "x"],
+        ["--subscribers", "0"],
+        ["--subscribers", "x"],
+    ] {
         assert!(given(&["watch", "--prefix=/a/", wrong[0], wrong[1]]).is_err(), "{wrong:?} was taken");
     }
 }
@@ -145,23 +186,51 @@ fn wrong_values_are_usage_errors() {
 }
 
 #[test]
-fn what_is_not_supported_says_so() {
-    for (words, name) in [
-        (&["watch", "--prefix=", "--labels", "a=b"][..], "--labels"),
-        (&["watch", "--prefix=", "--fields", "a=b"], "--fields"),
-        (&["list", "--prefix=", "--labels", "a=b"], "--labels"),
-        (&["list", "--prefix=", "--fields", "a=b"], "--fields"),
-        (&["list", "--prefix=", "--limit", "5"], "--limit"),
-        (&["list", "--prefix=", "--continue", "x"], "--continue"),
-        (&["watch", "--prefix=", "--subscribers", "2"], "--subscribers"),
-        (&["watch", "--prefix=", "--labels-from", "/x"], "--labels-from"),
-        (&["watch", "--prefix=", "--field", "a=/x"], "--field"),
-        (&["watch", "--prefix=", "--lag", "skip"], "--lag skip"),
-        (&["watch", "--prefix=", "--lag", "resnapshot"], "--lag resnapshot"),
-        (&["watch", "--prefix=", "--lag", "conflate"], "--lag conflate"),
+fn selectors_make_a_filter_and_declare_what_they_look_at() {
+    let words =
+        ["--prefix=", "--labels", "a in (x)", "--fields", "spec.node=n,own!=,metadata.a/b=", "--field=own=/o.p"];
+    let filter = Filter::any().labels("a=x").unwrap().fields("metadata.a/b=,own!=,spec.node=n").unwrap();
+    let pair = |name: &str, pointer: &str| (name.to_owned(), pointer.to_owned());
+    let fields = vec![pair("own", "/o.p"), pair("spec.node", "/spec/node"), pair("metadata.a/b", "/metadata/a~1b")];
+    let watch = given(&[&["watch"], &words[..]].concat()).unwrap();
+    assert_eq!(watch.task, Task::Watch(Watch { filter: filter.clone(), ..plain() }));
+    let attributes = Attributes { labels: Some("/metadata/labels".into()), fields };
+    assert_eq!(watch.attributes, attributes);
+    let list = given(&[&["list", "--labels-from", "/l", "--limit=5"], &words[..]].concat()).unwrap();
+    assert_eq!(list.task, Task::List { revision: None, limit: 5, token: None, filter });
+    assert_eq!(list.attributes, Attributes { labels: Some("/l".into()), ..attributes });
+}
+
+#[test]
+fn selectors_and_pointers_that_do_not_parse_are_refused() {
+    for (words, says) in [
+        (["--labels", "a in (b"], "byte 7: expected \",\" or \")\""),
+        (["--fields", "a"], "byte 1: expected"),
+        (["--fields", "=x"], "has no name"),
+        (["--fields", "a=b, c=d"], "white space"),
+        (["--labels-from", "labels"], "JSON pointer"),
+        (["--field", "n"], "NAME=POINTER"),
+        (["--field", "n=x"], "JSON pointer"),
     ] {
-        let error = given(words).unwrap_err();
-        assert!(error.contains("not supported") && error.contains(name), "{words:?}: {error}");
+        for command in ["watch", "list"] {
+            let error = given(&[command, "--prefix=", words[0], words[1]]).unwrap_err();
+            assert!(error.contains(says), "{words:?}: {error}");
+        }
     }
-    assert!(given(&["bench", "--subscribers", "2"]).is_ok());
+    assert!(given(&["list", "--prefix=", "--limit", "-1"]).is_err());
+    assert!(given(&["list", "--prefix=", "--continue", "x"]).unwrap_err().contains("continue token"));
+    assert!(given(&["get", "k", "--labels", "a=b"]).is_err(), "of watch and list");
+}
+
+#[test]
+fn a_token_brings_its_own_revision() {
+    let cache = watchcore::Cache::builder("").build().unwrap();
+    let changes = [watchcore::Change::put("a", "1"), watchcore::Change::put("b", "1")];
+    cache.writer().unwrap().apply(7, changes).unwrap();
+    let page = cache.list(&watchcore::Range::all(), watchcore::Read::Any, 1).unwrap();
+    let token = page.continue_token().unwrap();
+    let list = given(&["list", "--prefix=", "--continue", token]).unwrap().task;
+    assert_eq!(list, Task::List { revision: None, limit: 0, token: Some(token.to_owned()), filter: Filter::any() });
+    let error = given(&["list", "--prefix=", "--continue", token, "--revision", "7"]).unwrap_err();
+    assert!(error.contains("--revision"), "{error}");
 }

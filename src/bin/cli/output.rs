@@ -25,6 +25,8 @@ const ROOM: usize = 256 * 1024;
 
 pub(crate) struct Output {
     pub(crate) format: Format,
+    /// Whose lines these are, where a watch has several subscribers.
+    pub(crate) subscriber: Option<u64>,
     buffer: Vec<u8>,
     sink: Box<dyn Write>,
 }
@@ -33,18 +35,18 @@ impl Output {
     /// The process's standard output, without the line buffer of `std`.
     pub(crate) fn standard(format: Format) -> io::Result<Output> {
         let sink = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Output { format, buffer: Vec::new(), sink: Box::new(sink) })
+        Ok(Output { format, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) })
     }
 
     #[cfg(test)]
     pub(crate) fn to(format: Format, sink: impl Write + 'static) -> Output {
-        Output { format, buffer: Vec::new(), sink: Box::new(sink) }
+        Output { format, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) }
     }
 
     pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
         match self.format {
-            Format::Json => json::event(&mut self.buffer, event),
-            Format::Text => text::event(&mut self.buffer, event),
+            Format::Json => json::event(&mut self.buffer, self.subscriber, event),
+            Format::Text => text::event(self.of_subscriber(), event),
             Format::Quiet => return Ok(()),
         }
         self.limit()
@@ -52,8 +54,8 @@ impl Output {
 
     pub(crate) fn bookmark(&mut self, revision: u64, initial_state_end: bool) -> Result<(), Stop> {
         match self.format {
-            Format::Json => json::bookmark(&mut self.buffer, revision, initial_state_end),
-            Format::Text => text::bookmark(&mut self.buffer, revision, initial_state_end),
+            Format::Json => json::bookmark(&mut self.buffer, self.subscriber, revision, initial_state_end),
+            Format::Text => text::bookmark(self.of_subscriber(), revision, initial_state_end),
             Format::Quiet => return Ok(()),
         }
         self.limit()
@@ -61,18 +63,17 @@ impl Output {
 
     pub(crate) fn resync(&mut self, resync: &Resync) -> Result<(), Stop> {
         match self.format {
-            Format::Json => json::resync(&mut self.buffer, resync),
-            Format::Text => text::resync(&mut self.buffer, resync),
+            Format::Json => json::resync(&mut self.buffer, self.subscriber, resync),
+            Format::Text => text::resync(self.of_subscriber(), resync),
             Format::Quiet => return Ok(()),
         }
         self.limit()
     }
 
     pub(crate) fn lagged(&mut self, error: &Error) -> Result<(), Stop> {
-        let (from, to) = (error.lost_from(), error.lost_to());
         match self.format {
-            Format::Json => json::lagged(&mut self.buffer, from, to, error.oldest(), error.current()),
-            Format::Text => text::lagged(&mut self.buffer, from, to, error.oldest(), error.current()),
+            Format::Json => json::lagged(&mut self.buffer, self.subscriber, error),
+            Format::Text => text::lagged(self.of_subscriber(), error),
             Format::Quiet => return Ok(()),
         }
         self.limit()
@@ -100,6 +101,14 @@ impl Output {
     pub(crate) fn line(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Stop> {
         write(&mut self.buffer);
         self.limit()
+    }
+
+    /// The buffer, with the subscriber of the next line for people.
+    fn of_subscriber(&mut self) -> &mut Vec<u8> {
+        if let Some(subscriber) = self.subscriber {
+            let _ = write!(self.buffer, "[{subscriber}] ");
+        }
+        &mut self.buffer
     }
 
     fn limit(&mut self) -> Result<(), Stop> {

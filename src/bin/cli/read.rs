@@ -10,30 +10,87 @@ use super::output::{Format, Output};
 use super::signals::Interrupt;
 use super::source::{self, Deadline, FUTURE, Source};
 use super::text;
-use watchcore::{Code, Error, Range, Read, State, Status};
+use watchcore::{Code, Error, Page, Range, Read, ReadOptions, State, Status};
 
 pub(crate) fn list(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
-    let Task::List { revision } = options.task else { unreachable!("a list") };
-    let prefix = options.prefix.as_deref().unwrap_or_default();
-    let (source, read, patience) = listed(options, prefix, revision, interrupt)?;
-    let page = source.cache.list_within(&Range::all(), read, 0, patience).map_err(|error| unless(interrupt, error))?;
+    let Task::List { revision, limit, token, filter } = &options.task else { unreachable!("a list") };
+    let deadline = Deadline::of(options);
+    let request = |read| ReadOptions::new(read).filter(filter.clone()).limit(*limit);
+    let page = match token {
+        None => page_of(options, *revision, request, deadline, interrupt)?,
+        Some(token) => continued(options, token, &request(Read::Any), deadline, interrupt)?,
+    };
     for kv in page.iter() {
         out.key_value(&kv)?;
     }
-    if out.format == Format::Json {
-        let (revision, count) = (page.revision(), page.len() as u64);
-        out.line(|buffer| json::end_of_list(buffer, revision, count))?;
+    match out.format {
+        Format::Json => {
+            let (revision, count) = (page.revision(), page.len() as u64);
+            out.line(|buffer| json::end_of_list(buffer, revision, count, page.continue_token()))?;
+        }
+        Format::Text => {
+            if let Some(token) = page.continue_token() {
+                out.flush()?;
+                super::say(&format!("there may be more: go on with --continue {token}"));
+            }
+        }
+        Format::Quiet => {}
     }
-    out.flush()?;
+    out.flush()
+}
+
+/// The page behind that of a token, at the token's revision: the feeder begins there.
+fn continued(
+    options: &Options,
+    token: &str,
+    request: &ReadOptions,
+    deadline: Deadline,
+    interrupt: &Interrupt,
+) -> Result<Page, Stop> {
+    let revision = Some(watchcore::token_revision(token)?.revision).filter(|revision| *revision > 0);
+    let request = |_| request.clone().continue_from(token);
+    let gone = match page_of(options, revision, request, deadline, interrupt) {
+        Err(Stop::Failure(failure)) if failure.code == Code::Compacted => failure,
+        other => return other,
+    };
+    // The newest state knows the token with which it goes on there.
+    let mut failure = match page_of(options, None, request, deadline, interrupt) {
+        Err(Stop::Failure(failure)) if failure.code == Code::Compacted && failure.token.is_some() => failure,
+        other => return other,
+    };
+    failure.oldest = gone.oldest;
+    let (revision, next) = (revision.unwrap_or_default(), failure.token.as_deref().unwrap_or_default());
+    failure.message = format!(
+        "etcd has compacted revision {revision}, of which the list was{}. Go on at the same key in the newest state, where other keys may have changed, with --continue {next}; or list from the start, without --continue",
+        match gone.oldest {
+            0 => String::new(),
+            oldest => format!("; it holds the changes from {oldest} on"),
+        }
+    );
+    Err(failure.into())
+}
+
+/// A page of the newest state, or of that at `revision`.
+fn page_of(
+    options: &Options,
+    revision: Option<u64>,
+    request: impl FnOnce(Read) -> ReadOptions,
+    deadline: Deadline,
+    interrupt: &Interrupt,
+) -> Result<Page, Stop> {
+    let prefix = options.prefix.as_deref().unwrap_or_default();
+    let (source, read, patience) = listed(options, prefix, None, revision, deadline, interrupt)?;
+    let request = request(read).timeout(patience);
+    let page = source.cache.list_with(&Range::all(), &request).map_err(|error| unless(interrupt, error));
     source.feeder.stop();
-    Ok(())
+    page
 }
 
 pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     let Task::Get { key, revision } = &options.task else { unreachable!("a get") };
-    // A key is a prefix of itself: nothing else need be held.
+    // A key is a prefix of itself: nothing else need be held, and nothing else is asked for.
     let prefix = options.prefix.as_deref().unwrap_or(key);
-    let (source, read, patience) = listed(options, prefix, *revision, interrupt)?;
+    let (source, read, patience) = listed(options, prefix, Some(key), *revision, Deadline::of(options), interrupt)?;
     let answer = source.cache.get_within(key, read, patience).map_err(|error| unless(interrupt, error))?;
     source.feeder.stop();
     let Some(kv) = answer.kv else {
@@ -50,16 +107,20 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     out.flush()
 }
 
-/// A cache with its first listing: the newest, or that of `revision`.
+/// A cache with its first listing: the newest, or that of `revision`; of one key, if one is named.
 fn listed(
     options: &Options,
     prefix: &[u8],
+    only: Option<&[u8]>,
     revision: Option<u64>,
+    deadline: Deadline,
     interrupt: &Interrupt,
 ) -> Result<(Source, Read, Duration), Stop> {
-    let deadline = Deadline::of(options);
     let cache = source::cache(options, prefix)?;
     let mut feeder = source::feeder(&options.access)?.stop_after_listing(true);
+    if let Some(key) = only {
+        feeder = feeder.only_key(key);
+    }
     let mut read = Read::Any;
     if let Some(revision) = revision {
         feeder = feeder.start_revision(revision);

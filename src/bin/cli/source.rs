@@ -9,7 +9,7 @@ use super::options::{Access, Options};
 use super::progress;
 use super::signals::Interrupt;
 use watchcore::etcd::{Feeder, FeederBuilder, Tls};
-use watchcore::{Cache, Code, State};
+use watchcore::{Attribute, Cache, Code, Labels, State};
 
 /// How long commands other than `watch` try to reach etcd.
 const REACH: Duration = Duration::from_secs(10);
@@ -83,7 +83,14 @@ pub(crate) struct Source {
 /// The cache, not fed yet and so not ready: a subscription that is to set the
 /// feeder's pace comes first, and begins with the first listing.
 pub(crate) fn cache(options: &Options, prefix: &[u8]) -> Result<Cache, Stop> {
-    Ok(Cache::builder(prefix).capacity(options.capacity).expect_load(true).build()?)
+    let mut builder = Cache::builder(prefix).capacity(options.capacity).expect_load(true);
+    if let Some(pointer) = &options.attributes.labels {
+        builder = builder.labels(Labels::json(pointer)?);
+    }
+    for (name, pointer) in &options.attributes.fields {
+        builder = builder.field(Attribute::json(name, pointer)?);
+    }
+    Ok(builder.build()?)
 }
 
 /// A feeder as the options want it.

@@ -3,7 +3,7 @@
 use super::json::epoch;
 use super::shown::Shown;
 use std::io::Write as _;
-use watchcore::{Phase, Resync};
+use watchcore::{Error, Phase, Resync};
 
 /// Appends `bytes`: printable UTF-8 as it is, all else (and the backslash) as `\xNN`.
 pub(crate) fn escape(buffer: &mut Vec<u8>, bytes: &[u8]) {
@@ -56,7 +56,9 @@ pub(crate) fn resync(buffer: &mut Vec<u8>, resync: &Resync) {
     let _ = writeln!(buffer, "{to} RESYNC {phase}: {reason}, from {from} to {to}, epoch {epoch}");
 }
 
-pub(crate) fn lagged(buffer: &mut Vec<u8>, lost_from: u64, lost_to: u64, oldest: u64, current: u64) {
+pub(crate) fn lagged(buffer: &mut Vec<u8>, error: &Error) {
+    let (lost_from, lost_to) = (error.lost_from(), error.lost_to());
+    let (oldest, current) = (error.oldest(), error.current());
     let _ = writeln!(
         buffer,
         "{current} LAGGED lost revisions {lost_from} to {lost_to}; the log holds {oldest} to {current}"
@@ -74,6 +76,7 @@ pub(crate) fn key_value(buffer: &mut Vec<u8>, revision: u64, key: &[u8], value: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use watchcore::Code;
 
     fn escaped(bytes: &[u8]) -> String {
         let mut buffer = Vec::new();
@@ -107,7 +110,8 @@ mod tests {
         event(&mut buffer, &shown);
         event(&mut buffer, &Shown { kind: "DELETED", synthetic: false, value: None, ..shown });
         bookmark(&mut buffer, 9, true);
-        lagged(&mut buffer, 1, 2, 3, 4);
+        let loss = Error::new(Code::Lagged, "lost").with_lost(1, 2).with_oldest(3).with_current(4);
+        lagged(&mut buffer, &loss);
         let text = String::from_utf8(buffer).expect("UTF-8");
         assert_eq!(
             text,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use watchcore::{Attribute, Filter, Labels};
+
 /// Where `watch` begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartMode {
@@ -61,6 +63,68 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
         Ok(count) => Ok(count),
         Err(_) => Err("expected a whole number from 1".to_owned()),
     }
+}
+
+/// A count where 0 is all.
+pub(crate) fn limit(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number; 0 is all".to_owned())
+}
+
+/// A label selector that the library takes.
+pub(crate) fn labels(text: &str) -> Result<String, String> {
+    Filter::any().labels(text).map(|_| text.to_owned()).map_err(said)
+}
+
+/// A field selector that the library takes.
+pub(crate) fn fields(text: &str) -> Result<String, String> {
+    Filter::any().fields(text).map(|_| text.to_owned()).map_err(said)
+}
+
+/// The JSON pointer of the label map.
+pub(crate) fn labels_pointer(text: &str) -> Result<String, String> {
+    Labels::json(text).map(|_| text.to_owned()).map_err(said)
+}
+
+/// `NAME=POINTER`.
+pub(crate) fn field(text: &str) -> Result<(String, String), String> {
+    let expected = "expected NAME=POINTER, such as node=/spec/nodeName";
+    let (name, pointer) = text.split_once('=').ok_or(expected)?;
+    if name.is_empty() {
+        return Err(format!("the name is empty; {expected}"));
+    }
+    Attribute::json(name, pointer).map_err(said)?;
+    Ok((name.to_owned(), pointer.to_owned()))
+}
+
+/// A token that `list` has printed.
+pub(crate) fn token(text: &str) -> Result<String, String> {
+    watchcore::token_revision(text).map(|_| text.to_owned()).map_err(said)
+}
+
+fn said(error: watchcore::Error) -> String {
+    error.message().to_owned()
+}
+
+/// The names in a field selector that the library takes.
+pub(crate) fn field_names(selector: &str) -> Vec<&str> {
+    let mut escaped = false;
+    let terms = selector.split(|character| {
+        let ends = character == ',' && !escaped;
+        escaped = character == '\\' && !escaped;
+        ends
+    });
+    terms.filter(|term| !matches!(*term, "" | "=" | "==" | "!=")).map(name_of).collect()
+}
+
+/// What stands before the first operator.
+fn name_of(term: &str) -> &str {
+    let end = term.find("!=").into_iter().chain(term.find('=')).min();
+    &term[..end.unwrap_or(term.len())]
+}
+
+/// The pointer that an undeclared name stands for: `a.b` is `/a/b`.
+pub(crate) fn pointer_of_name(name: &str) -> String {
+    name.split('.').map(|member| format!("/{}", member.replace('~', "~0").replace('/', "~1"))).collect()
 }
 
 /// One endpoint: `http://host:port`, `https://host:port` or `host:port`.
@@ -152,6 +216,45 @@ mod tests {
         let two = endpoints_of_environment(Some("http://a:1,https://b:2"));
         assert_eq!(two, Ok(vec!["http://a:1".to_owned(), "https://b:2".to_owned()]));
         assert!(endpoints_of_environment(Some("http://a:1,ftp://b")).is_err());
+    }
+
+    #[test]
+    fn names_of_fields_are_those_that_the_library_reads() {
+        for (selector, names) in [
+            ("", &[][..]),
+            ("a=b", &["a"]),
+            ("a.b!=,c==x", &["a.b", "c"]),
+            (r"a=x\,y\=z\\,b=c", &["a", "b"]),
+            (r"a\,b=c", &[r"a\,b"]),
+            (",a=b,,c=d,", &["a", "c"]),
+            (" a=b, c=d", &[" a", " c"]),
+            ("a!b=c", &["a!b"]),
+            ("=,a=,!=", &["a"]),
+            ("=x", &[""]),
+        ] {
+            assert!(fields(selector).is_ok(), "{selector:?}");
+            assert_eq!(field_names(selector), names, "{selector:?}");
+        }
+    }
+
+    #[test]
+    fn undeclared_names_are_pointers() {
+        assert_eq!(pointer_of_name("a.b"), "/a/b");
+        assert_eq!(pointer_of_name("a"), "/a");
+        assert_eq!(pointer_of_name("a/b.c~d"), "/a~1b/c~0d");
+    }
+
+    #[test]
+    fn what_the_library_refuses_is_refused_in_its_words() {
+        let of_library = Filter::any().labels("a in (b").expect_err("not closed");
+        assert_eq!(labels("a in (b"), Err(of_library.message().to_owned()));
+        assert!(fields("a").unwrap_err().contains("byte 1"));
+        assert!(labels_pointer("metadata").unwrap_err().contains("JSON pointer"));
+        assert!(token("x").unwrap_err().contains("continue token"));
+        assert_eq!(field("n=/a/b=c"), Ok(("n".into(), "/a/b=c".into())));
+        for wrong in ["n", "=/a", "n=a", "n=/a~2"] {
+            assert!(field(wrong).is_err(), "{wrong:?} was taken");
+        }
     }
 
     #[test]
