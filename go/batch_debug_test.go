@@ -36,3 +36,15 @@ func TestDebugPoisonsReleasedBatches(t *testing.T) {
 	batch.Release() // still allowed
 	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
 }
+
+func TestDebugPoisonsWhatADecoderKeeps(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
+	batch := oneBatch(t, sub)
+	defer batch.Release()
+	kept, err := watchcore.NewDecoder(func(_, value []byte) ([]byte, error) { return value, nil }, 1).Value(batch.At(0))
+	check(t, err)
+	want(t, "bytes kept too long", string(kept), "\xdb\xdb\xdb\xdb\xdb")
+	want(t, "the event's own", string(batch.At(0).Value()), "value")
+}
