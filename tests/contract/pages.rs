@@ -113,7 +113,7 @@ fn diff_is_the_net_change_the_latest_of_each_key() {
     write(&mut writer, 9..=1000);
     let oldest = cache.oldest();
     compacted(cache.diff(2, 1000, &Filter::any()), 2, oldest, 1000);
-    assert_eq!(diff(oldest - 1, 1000), [format!("1000 MODIFIED /k=1000")]);
+    assert_eq!(diff(oldest - 1, 1000), ["1000 MODIFIED /k=1000"]);
 }
 
 #[test]

@@ -247,9 +247,6 @@ impl Pages {
     }
 }
 
-/// Whether the numbers of a deletion in a difference are looked at.
-const NUMBERS_OF_DELETIONS: bool = true;
-
 /// The net changes between two revisions.
 pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {
     let [from, to] = [dice[0], dice[1]].map(|dice| revision_of(twin, dice));
@@ -293,9 +290,6 @@ pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {
         assert_eq!(shown.value(), value, "value of {key:?}");
         assert_eq!(shown.prev_value(), old.get(key).map(|kv| &kv.value[..]), "value of {key:?} before");
         let kv = if kind == Kind::Deleted { old.get(key) } else { new.get(key) }.expect("it matches");
-        if kind == Kind::Deleted && !NUMBERS_OF_DELETIONS {
-            continue;
-        }
         let numbers = (shown.create_revision(), shown.mod_revision(), shown.version(), shown.lease());
         assert_eq!(numbers, (kv.create, kv.modified, kv.version, kv.lease), "numbers of {kind:?} {key:?}");
     }

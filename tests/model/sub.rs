@@ -14,14 +14,6 @@ use watchcore::{
 
 /// Bytes that a key costs which was shown.
 const BYTES_A_KEY: u64 = 32;
-/// Whether one that remembers and masks kinds is parked.
-const PARKED_MASKS: bool = true;
-/// Whether the position of one that reads a chain is the greatest also between its own events.
-const POSITIONS_OF_CHAINS: bool = true;
-/// Whether the position stays where a start of the future lies inside a gap.
-const POSITIONS_AT_GAPS: bool = true;
-/// Whether one that reads a chain and was closed must not be told of a loss behind its end.
-const CLOSED_CHAINS: bool = true;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -304,9 +296,6 @@ impl Sub {
     }
 
     fn check_wait(&mut self, twin: &Twin, arms: bool) {
-        if arms && !PARKED_MASKS && self.options.remembers() && self.options.filter.masks() {
-            return;
-        }
         let answer = if arms {
             let answer = self.real.arm();
             if self.is_ended() || self.end.is_some() {
@@ -347,7 +336,7 @@ impl Sub {
             return assert_eq!(answer.expect("not over yet"), something);
         }
         let Pending { found, at, stop, lapped } = self.pending(twin);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) || self.is_closed_chain(twin) {
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
             self.exact &= !self.options.filter.masks();
             match answer {
                 Ok(true) => self.met.push(self.met(twin)),
@@ -395,10 +384,6 @@ impl Sub {
         self.position_rule(twin);
     }
 
-    fn is_closed_chain(&self, twin: &Twin) -> bool {
-        !CLOSED_CHAINS && self.end.is_some() && !twin.indexes.is_empty()
-    }
-
     fn all_live(&self, twin: &Twin) -> bool {
         (self.next..self.limit(twin)).all(|at| twin.is_live(at))
     }
@@ -421,8 +406,7 @@ impl Sub {
         assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
         let whole = twin.position_at(self.whole_seen);
-        let chain = !POSITIONS_OF_CHAINS && !twin.indexes.is_empty() && self.next < twin.events.len();
-        if matches!(self.phase, Phase::Live) && self.floor.is_none() && !chain {
+        if matches!(self.phase, Phase::Live) && self.floor.is_none() {
             assert!(position >= whole, "{position:?} is behind what was handed out whole, {whole:?}");
         }
         if matches!(self.phase, Phase::Unready | Phase::Waits(_) | Phase::Initial(..)) {
@@ -671,7 +655,7 @@ impl Sub {
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
-        let may_lose = lapped.is_some() || unsure || self.is_closed_chain(twin);
+        let may_lose = lapped.is_some() || unsure;
         match &answer {
             Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
                 let skip = self.loss_of(twin, error).skip;
@@ -718,9 +702,6 @@ impl Sub {
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
                         self.told = error.lost_to();
-                        if !POSITIONS_AT_GAPS {
-                            self.seen = Position::default();
-                        }
                         self.pass(twin, at);
                         self.lose(at);
                     }

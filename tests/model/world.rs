@@ -15,11 +15,6 @@ use watchcore::{
 /// A put of a value (with numbers of its own, or without), or a delete.
 type Changes = Vec<(Vec<u8>, Option<(Vec<u8>, Option<Kv>)>)>;
 
-/// Whether a cache with indexes is resynced more than once.
-const SECOND_MARKS_OF_CHAINS: bool = true;
-/// Whether a waiter of a former history is asked.
-const EPOCHS_OF_WAITERS: bool = true;
-
 pub const KEYS: [&[u8]; 12] = [
     b"/a",
     b"/a/foo",
@@ -383,7 +378,6 @@ impl World {
                     self.apply(revision, vec![(key_of(*key), Some((value, None)))]);
                 }
             }
-            Op::Resync { .. } if self.twin.loaded && !SECOND_MARKS_OF_CHAINS && self.has_indexes_and_a_mark() => {}
             Op::Resync { reason, way, changes, gap } if self.twin.loaded => {
                 let from = self.twin.now.revision;
                 let to = match way % 6 {
@@ -532,10 +526,6 @@ impl World {
         }
     }
 
-    fn has_indexes_and_a_mark(&self) -> bool {
-        !self.twin.indexes.is_empty() && self.twin.revs.iter().any(|rev| rev.turn.is_some())
-    }
-
     /// Makes one, and asks all.
     fn waiter(&mut self, revision: u32, epoch: u32) {
         let now = self.twin.now;
@@ -550,7 +540,7 @@ impl World {
                 assert_eq!(answer.unwrap(), None);
                 return true;
             }
-            if EPOCHS_OF_WAITERS && twin.is_former(*epoch) {
+            if twin.is_former(*epoch) {
                 assert_eq!(answer.expect_err("the history was reset").code(), Code::Resynced);
                 return false;
             }
