@@ -116,7 +116,14 @@ impl Default for Flag {
 impl Requests {
     pub(crate) fn ask(&self, name: Box<[u8]>) -> Arc<Request> {
         let request = Arc::new(Request { name, answered: AtomicBool::new(false), answer: OnceLock::new() });
-        lock(&self.list).push(request.clone());
+        {
+            let mut list = lock(&self.list);
+            // While nothing is written nobody takes them: those whose asker is gone go here.
+            if list.len() >= 64 && list.len().is_power_of_two() {
+                list.retain(|request| Arc::strong_count(request) > 1);
+            }
+            list.push(request.clone());
+        }
         // Release: partner of the load in `take_requests`; late is only later.
         self.some.0.store(true, Release);
         request
@@ -298,5 +305,42 @@ impl Router {
     pub(crate) fn bytes(&self) -> usize {
         let each = size_of::<Bucket>() + 2 * size_of::<usize>();
         self.table.len() * each + self.table.capacity() * 8 / 7 * (size_of::<usize>() + 1)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_asks_for_any_more_is_not_kept() {
+        let requests = Requests::default();
+        let kept = requests.ask(b"kept".as_slice().into());
+        for _ in 0..10_000 {
+            drop(requests.ask(b"gone".as_slice().into()));
+        }
+        assert!(lock(&requests.list).len() <= 128, "{}", lock(&requests.list).len());
+        assert!(lock(&requests.list).iter().any(|request| Arc::ptr_eq(request, &kept)));
+    }
+
+    #[test]
+    fn a_full_table_says_no_and_unused_buckets_make_room() {
+        let mut router = Router::new(Arc::default(), 100);
+        let requests = Requests::default();
+        let ask = |router: &mut Router, names: std::ops::Range<u32>| -> Vec<Arc<Request>> {
+            let all = names.map(|name| requests.ask(name.to_le_bytes().as_slice().into())).collect();
+            router.take_requests(&requests, 7);
+            all
+        };
+        let granted = |all: &[Arc<Request>]| all.iter().filter(|one| matches!(one.answer(), Some(Some(_)))).count();
+        let first = ask(&mut router, 0..150);
+        assert_eq!((granted(&first), router.len()), (100, 100));
+        assert!(first.iter().all(|one| one.answer().is_some()), "each is answered");
+        drop(first);
+        let second = ask(&mut router, 200..260);
+        assert_eq!((granted(&second), router.len()), (60, 60), "those that nobody uses went");
+        let again = ask(&mut router, 200..201);
+        let same = |one: &Arc<Request>| one.answer().and_then(|answer| answer.as_ref().map(|bucket| bucket.id()));
+        assert_eq!(same(&again[0]), same(&second[0]), "the second who asks shares the first's");
     }
 }
