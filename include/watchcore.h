@@ -516,6 +516,12 @@ typedef struct watchcore_etcd_options {
     // With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     // sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     struct watchcore_subscription *pace;
+    // Ask etcd every so often whether the oldest revision of the window is still there, and forget what it has
+    // compacted. 0: never; 15000 is a good interval.
+    int64_t follow_compaction_ms;
+    // Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
+    // the whole prefix.
+    struct watchcore_bytes only_key;
 } watchcore_etcd_options;
 
 // What a feeder has done since it was started.
@@ -1463,7 +1469,7 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_ETCD_OPTIONS_INIT \
     { (uint32_t)sizeof(watchcore_etcd_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
       WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL }
+      WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_COUNTERS_INIT \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_RANGE_INIT \
