@@ -13,6 +13,8 @@ mod filters;
 mod guarantees;
 #[path = "contract/loss.rs"]
 mod loss;
+#[path = "contract/others.rs"]
+mod others;
 #[path = "contract/pages.rs"]
 mod pages;
 #[path = "contract/policies.rs"]

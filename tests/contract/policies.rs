@@ -236,3 +236,73 @@ fn what_was_shown_takes_at_most_32_bytes_a_key() {
     let stops = cache.subscribe(Start::Now).open().unwrap().stats();
     assert_eq!((stops.shown_keys, stops.shown_bytes), (0, 0));
 }
+
+#[test]
+fn the_first_change_that_was_lost_is_in_the_difference() {
+    for policy in [OnLag::Resnapshot, OnLag::Conflate] {
+        let (cache, mut writer) = tiny();
+        writer.apply(1, [Change::put("/k", "old"), Change::put("/x", "")]).unwrap();
+        let mut subscription = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
+        assert_eq!(drain(&mut subscription).len(), 3);
+        // The very event at its cursor; nothing else touches this key.
+        writer.apply(2, [Change::put("/k", "new")]).unwrap();
+        for revision in 3..=1000 {
+            writer.apply(revision, [Change::put("/x", "")]).unwrap();
+        }
+        if policy == OnLag::Resnapshot {
+            refused(subscription.poll(100), Code::Lagged);
+        }
+        let batch = subscription.poll(100).unwrap();
+        let told: Vec<_> = batch.events().iter().filter(|event| event.key() == b"/k").collect();
+        assert_eq!(told.len(), 1, "{policy:?}: {batch:?}");
+        assert_eq!((told[0].kind(), told[0].value()), (Kind::Modified, Some(&b"new"[..])));
+    }
+}
+
+#[test]
+fn a_difference_that_is_overtaken_again_and_again_tells_nothing_twice() {
+    use std::collections::BTreeMap;
+    for policy in [OnLag::Resnapshot, OnLag::Conflate] {
+        let (cache, mut writer) = tiny();
+        let keys: Vec<String> = (0..8).map(|key| format!("/{key}")).collect();
+        writer.apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+        let mut subscription = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
+        let mut held: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut take = |batch: &Batch| {
+            for event in batch.events().iter().filter(|event| event.kv().is_some()) {
+                let before = held.insert(event.key().to_vec(), event.mod_revision());
+                assert_eq!(before.is_some(), event.kind() == Kind::Modified, "{event:?}");
+                assert!(before.is_none_or(|before| before < event.mod_revision()), "{policy:?} again: {event:?}");
+            }
+            held.len()
+        };
+        while !subscription.position().eq(&cache.position()) {
+            take(&subscription.poll(100).unwrap());
+        }
+        let mut revision = 1;
+        for round in 0..6usize {
+            // All change once, then one of them until the window has turned over.
+            for change in 0..500 {
+                revision += 1;
+                let key = if change < 8 && round == 0 { change } else { round };
+                writer.apply(revision, [Change::put(&keys[key], "v")]).unwrap();
+            }
+            let mut left = 1 + round % 3;
+            while left > 0 {
+                match subscription.poll(1) {
+                    Ok(batch) => {
+                        left -= usize::from(batch.events().iter().any(|event| event.kv().is_some()));
+                        take(&batch);
+                    }
+                    Err(error) => assert_eq!(error.code(), Code::Lagged),
+                }
+            }
+        }
+        while subscription.position() != cache.position() {
+            take(&subscription.poll(3).unwrap());
+        }
+        let now: Vec<(Vec<u8>, u64)> =
+            cache.snapshot().unwrap().iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect();
+        assert_eq!(held.into_iter().collect::<Vec<_>>(), now, "{policy:?}");
+    }
+}
