@@ -441,10 +441,17 @@ impl Hub {
         let Table { chains, entries, chained_to, .. } = table;
         let visited = cache.visit_buckets(*chained_to, head, &mut |event, buckets| {
             let mut wake = |members: &mut Vec<u64>| {
+                // Equal filters are evaluated once an event.
+                let mut last: Option<(Arc<Matcher>, bool)> = None;
                 members.retain(|id| {
                     let Some(entry) = entries.get_mut(id) else { return false };
                     let Want::Chain { matcher, cursor, .. } = &entry.want else { return false };
-                    if *cursor > event.sequence || !matches_for_notifier(matcher, event) {
+                    let matches = match &last {
+                        Some((known, matches)) if known == matcher => *matches,
+                        _ => matches_for_notifier(matcher, event),
+                    };
+                    last = Some((matcher.clone(), matches));
+                    if *cursor > event.sequence || !matches {
                         return true;
                     }
                     entry.resume = Some(event.sequence);

@@ -189,3 +189,36 @@ fn each_distinct_filter_is_evaluated_once_an_event() {
     // An event asks for the value before too, where there is one: here there is none.
     assert_eq!(calls.load(SeqCst) - before, 102, "for 50 parked subscriptions");
 }
+
+#[test]
+fn equal_filters_of_one_bucket_are_evaluated_once_an_event_too() {
+    let cache = Cache::builder("/").index(Index::prefix(1)).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = calls.clone();
+    let filter = Filter::any().prefix("/a/").predicate(move |kv| {
+        counted.fetch_add(1, SeqCst);
+        kv.key() == b"/a/wanted"
+    });
+    let set = WakeSet::new().unwrap();
+    let mut parked: Vec<Subscription> =
+        (0..50).map(|_| cache.subscribe(Start::Now).filter(filter.clone()).open().unwrap()).collect();
+    writer.apply(1, [Change::put("/b/x", "")]).unwrap();
+    for (tag, one) in (0..).zip(&mut parked) {
+        assert!(one.poll(1).unwrap().is_empty());
+        assert_eq!(one.stats().route, Route::Chain { index: "prefix of depth 1".into() });
+        set.add(one, tag).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    for revision in 2..=50 {
+        writer.apply(revision, [Change::put(&format!("/a/{revision}"), "x")]).unwrap();
+    }
+    writer.apply(51, [Change::put("/a/wanted", "x")]).unwrap();
+    let mut tags = [0; 64];
+    let mut woken = 0;
+    while woken < 50 {
+        assert!(set.wait(BOUND));
+        woken += set.take(&mut tags);
+    }
+    assert_eq!(calls.load(SeqCst), 50, "for 50 parked subscriptions");
+}
