@@ -86,6 +86,8 @@ fn a_listing_in_pages_is_the_state_at_one_revision() {
     for i in 0..200 {
         ctl.put(format!("/a/{i:03}"), "old");
     }
+    let both = [("/a/000", "first"), ("/a/199", "first")];
+    ctl.txn(both.map(|(key, value)| TxnOp::put(key, value, None)).to_vec());
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         // The first and the last key always change together; what lies between comes and goes.

@@ -162,6 +162,8 @@ fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
         writer.apply(revision, [Change::put("/b", "")]).unwrap();
     }
     go.send(()).unwrap();
+    // Not before: its own poll would find the loss first.
+    rings.recv_timeout(BOUND).expect("the notifier wakes all");
     let error = next(&mut parked, &bell, &rings).unwrap().unwrap_err();
     assert_eq!((error.code(), error.lost_to()), (watchcore::Code::Lagged, cache.oldest() - 1));
     assert_eq!(cache.stats().notifier_lapped, 1);

@@ -503,6 +503,7 @@ impl Subscription {
     fn gather(&mut self, look: &Look, max: usize) -> Step<Batch> {
         let mut own = Own::default();
         let mut border = Border { seq: self.cursor, gathered: 0, position: self.position, segment: None };
+        let first = self.cursor;
         let mut continues = false;
         // What is remembered as shown, once it is sure to be handed out.
         let mut noted: Vec<(Kind, u64, SegmentRef)> = Vec::new();
@@ -544,6 +545,11 @@ impl Subscription {
             }
             let mut counted = false;
             for event in segment.view(run) {
+                if event.sequence == first && event.flags & flags::SYNTHETIC == 0 && event.kind != Kind::Resync {
+                    // The notifier may have moved the cursor: all before this revision was looked at.
+                    self.position.revision = self.position.revision.max(event.revision - 1);
+                    border.position = self.position;
+                }
                 if event.flags & flags::FIRST != 0 {
                     (border.seq, border.gathered, border.position) = (event.sequence, own.events.len(), self.position);
                     if border.segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
