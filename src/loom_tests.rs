@@ -694,6 +694,9 @@ fn bucket_asked_for(weakened: Weak) {
             let start = cache.subscribe(Start::After(0)).key("/b").open();
             let mut subscription = Local::new(start.unwrap());
             let seen = read(&subscription.poll(8).unwrap());
+            let set = WakeSet::new().unwrap();
+            set.add(&mut subscription, 7).unwrap();
+            subscription.arm().unwrap();
             ((subscription, cache), seen)
         });
         seen.extend(read(&subscription.0.poll(8).unwrap()));

@@ -209,8 +209,7 @@ impl Subscription {
         let newest = bucket.newest();
         if newest < self.cursor {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.cursor = self.cursor.max(look.head);
-            self.segment = None;
+            self.pass_to_head(look);
             return Ok(None);
         }
         let mut links = Vec::new();
@@ -230,11 +229,29 @@ impl Subscription {
         self.segment = hand;
         if links.is_empty() {
             self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.cursor = self.cursor.max(look.head);
-            self.segment = None;
+            self.pass_to_head(look);
             return Ok(None);
         }
         Ok(Some(Links { seqs: links, to: look.head }))
+    }
+
+    /// Nothing of its own up to the head.
+    fn pass_to_head(&mut self, look: &Look) {
+        self.cursor = self.cursor.max(look.head);
+        self.segment = None;
+        self.reach(look);
+    }
+
+    /// Everything up to the head was looked at.
+    fn reach(&mut self, look: &Look) {
+        let progress = progress_of(look.progress, self.position.epoch);
+        self.position.revision = self.position.revision.max(progress);
+        // Closed by its owner: no progress beyond, so the event below the end says how far it came.
+        if look.progress == 0
+            && let Place::At(segment) = self.shared.inner.ring.place(look.head - 1, &reclaim::pin())
+        {
+            self.position.revision = self.position.revision.max(segment.event(look.head - 1).revision);
+        }
     }
 
     /// Collects, and keeps the links for the polls to come.
@@ -394,9 +411,8 @@ impl Subscription {
         self.reader.links = (at > 0).then(|| Box::new(collected));
         self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
         self.reader.skipped += (self.cursor - started).saturating_sub(own.events.len() as u64);
-        if self.cursor >= look.head {
-            let progress = progress_of(look.progress, self.position.epoch);
-            self.position.revision = self.position.revision.max(progress);
+        if self.cursor >= look.head && !continues {
+            self.reach(look);
         }
         Ok(Batch::own(own, continues, self.position))
     }
