@@ -2,7 +2,7 @@
 //!
 //! | variable | what |
 //! | --- | --- |
-//! | `WATCHCORE_SEED` | replays a run: a failure prints it, with the two below |
+//! | `WATCHCORE_SEED` | other histories, or those of a failure, which prints it with the two below |
 //! | `WATCHCORE_CASES` | how many histories |
 //! | `WATCHCORE_THREADS` | in how many threads, each with a seed of its own |
 //! | `WATCHCORE_STEPS` | the longest history |
@@ -28,7 +28,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 use std::cell::RefCell;
-use std::hash::{BuildHasher, RandomState};
 
 thread_local! {
     /// Where the last panic was: shrinking makes thousands, only the last is of interest.
@@ -83,7 +82,8 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
 
 #[test]
 fn random_histories_equal_the_naive_twin() {
-    let seed = number("WATCHCORE_SEED").unwrap_or_else(|| RandomState::new().hash_one(0u8));
+    // The same histories each time, so that a change that breaks one is seen at that change.
+    let seed = number("WATCHCORE_SEED").unwrap_or(2004);
     let cases = number("WATCHCORE_CASES").unwrap_or(10_000);
     let threads = number("WATCHCORE_THREADS").unwrap_or(2).max(1);
     println!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases} WATCHCORE_THREADS={threads}");

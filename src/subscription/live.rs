@@ -453,6 +453,12 @@ impl Subscription {
         let history = inner.ring.history(&pin);
         let present = history.at(inner.ring.head());
         let replaced = present.since_seq >= self.cursor;
+        let look = self.look();
+        if replaced && look.closed && present.since_seq >= look.head {
+            // Closed before it was replaced.
+            self.cursor = look.head;
+            return Ok(false);
+        }
         if (replaced && present.highest_before > floor.revision) || (!replaced && left > floor.revision) {
             return Err(Halt::Lost(self.loss()));
         }
@@ -541,6 +547,8 @@ impl Subscription {
                             (self.cursor, self.position) = (border.seq, border.position);
                             self.segment = border.segment;
                         } else if self.whole_revisions {
+                            // Not handed out, so not shown.
+                            (self.cursor, self.position) = (border.seq, border.position);
                             self.note_all(noted, border.seq);
                             return Err(error);
                         } else {
