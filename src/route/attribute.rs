@@ -403,6 +403,9 @@ fn encode(mut found: Found<'_>, limit: usize, out: &mut Vec<u8>) -> bool {
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
 
+/// So many labels are looked at one by one.
+const FEW: usize = 16;
+
 impl<'a> Attributes<'a> {
     /// The number of fields and of labels.
     #[inline]
@@ -441,6 +444,9 @@ impl<'a> Attributes<'a> {
     pub(crate) fn label(&self, key: &[u8]) -> Option<&'a [u8]> {
         let (fields, labels) = self.counts();
         let count = fields + 2 * labels;
+        if labels <= FEW {
+            return self.label_of_few(key, fields, labels);
+        }
         let (mut low, mut high) = (0, labels);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -450,6 +456,23 @@ impl<'a> Attributes<'a> {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Greater => high = middle,
             }
+        }
+        None
+    }
+
+    /// One by one: most keys differ in length already, and no branch of a search is missed.
+    #[inline]
+    fn label_of_few(&self, key: &[u8], fields: usize, labels: usize) -> Option<&'a [u8]> {
+        let count = fields + 2 * labels;
+        let strings = self.0.get((count + 1) * 4..)?;
+        let mut start = if fields == 0 { 0 } else { self.word(fields)? & !ABSENT };
+        for label in 0..labels {
+            let number = fields + 2 * label;
+            let end = self.word(number + 1)? & !ABSENT;
+            if end.wrapping_sub(start) as usize == key.len() && strings.get(start as usize..end as usize)? == key {
+                return self.string(number + 1, count);
+            }
+            start = self.word(number + 2)? & !ABSENT;
         }
         None
     }
