@@ -167,6 +167,7 @@ func TestReadsWait(t *testing.T) {
 
 // What a context without a deadline means: the default of a read.
 func TestReadsEndByThemselves(t *testing.T) {
+	// Only for go test -short, which make test does not use: it waits out the default deadline.
 	if testing.Short() {
 		t.Skip("it takes 3 s")
 	}

@@ -82,7 +82,8 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
 
 #[test]
 fn random_histories_equal_the_naive_twin() {
-    // The same histories each time, so that a change that breaks one is seen at that change.
+    // Not drawn anew each time, because a few seeds (2003 is one) still fail and are not understood. Draw
+    // it again once they are.
     let seed = number("WATCHCORE_SEED").unwrap_or(2004);
     let cases = number("WATCHCORE_CASES").unwrap_or(10_000);
     let threads = number("WATCHCORE_THREADS").unwrap_or(2).max(1);
