@@ -34,6 +34,24 @@ thread_local! {
     static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
+thread_local! {
+    /// What happens in the smallest history that fails, once more.
+    static TRACE: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+pub fn trace(line: impl FnOnce() -> String) {
+    TRACE.with_borrow_mut(|trace| trace.as_mut().map(|lines| lines.push(line())));
+}
+
+fn play(setup: &ops::Setup, ops: &[ops::Op]) {
+    let mut world = world::World::new(setup);
+    for op in ops {
+        trace(|| format!("{op:?}"));
+        world.run(op);
+    }
+    world.finish();
+}
+
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
 }
@@ -61,18 +79,16 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::XorShift, &bytes));
     let outcome = runner.run(&(ops::setup(), history()), |(setup, ops)| {
-        let mut world = world::World::new(&setup);
-        for op in &ops {
-            world.run(op);
-        }
-        world.finish();
+        play(&setup, &ops);
         Ok(())
     });
     match outcome {
         Ok(()) => Ok(()),
         Err(TestError::Fail(why, (setup, ops))) => {
-            let ops: Vec<String> = ops.iter().map(|op| format!("{op:?}")).collect();
             let place = PLACE.with_borrow(Clone::clone);
+            TRACE.set(Some(Vec::new()));
+            let _ = std::panic::catch_unwind(|| play(&setup, &ops));
+            let ops = TRACE.take().unwrap_or_default();
             let again = format!("WATCHCORE_SEED={seed} WATCHCORE_CASES={cases} WATCHCORE_THREADS=1");
             Err(format!("{place}: {why}\n{again}\n{setup:?}\n{}", ops.join("\n")))
         }

@@ -445,25 +445,39 @@ impl Subscription {
     /// was this chain's.
     fn lapped(&mut self) -> Step<bool> {
         let Some(floor) = &self.floor else { return Err(Halt::Lost(self.loss())) };
+        let asked = floor.revision;
         let inner = &self.shared.inner;
-        // In this order: events that leave in between raise the revision.
-        let oldest = inner.ring.oldest_seq();
-        let left = inner.ring.oldest_revision() - 1;
         let pin = reclaim::pin();
+        let oldest = inner.ring.oldest_seq();
+        let Place::At(segment) = inner.ring.place(oldest, &pin) else { return Ok(false) };
         let history = inner.ring.history(&pin);
-        let present = history.at(inner.ring.head());
-        let replaced = present.since_seq >= self.cursor;
         let look = self.look();
-        if replaced && look.closed && present.since_seq >= look.head {
-            // Closed before it was replaced.
-            self.cursor = look.head;
-            return Ok(false);
+        // Of the resets that left at least the newest is known.
+        let reset = history.turns.iter().find(|turn| turn.resets() && turn.seq >= self.cursor && turn.seq < oldest);
+        if let Some(turn) = reset {
+            // Who had reached it was to be told of the reset.
+            let closed = look.closed && turn.seq >= look.head;
+            if turn.highest_before > asked || (turn.highest_before == asked && !closed) {
+                return Err(Halt::Lost(self.loss()));
+            }
+            if closed {
+                self.cursor = look.head;
+                return Ok(false);
+            }
+            return Err(say::future("subscribe after", asked, turn.to).into());
         }
-        if (replaced && present.highest_before > floor.revision) || (!replaced && left > floor.revision) {
+        // What left lies below the first event that is there.
+        let left = if oldest < inner.ring.head() {
+            let first = segment.event(oldest);
+            match first.resync() {
+                Some(mark) if mark.phase == Phase::Begin => mark.from,
+                _ => first.revision - u64::from(first.flags & flags::FIRST != 0),
+            }
+        } else {
+            inner.ring.oldest_revision() - 1
+        };
+        if left > asked {
             return Err(Halt::Lost(self.loss()));
-        }
-        if replaced {
-            return Err(say::future("subscribe after", floor.revision, present.listing).into());
         }
         self.position.epoch = history.at(oldest).epoch;
         self.cursor = oldest;
@@ -569,9 +583,10 @@ impl Subscription {
             }
             let mut counted = false;
             for event in segment.view(run) {
-                if event.sequence == first && event.flags & flags::SYNTHETIC == 0 && event.kind != Kind::Resync {
+                if event.sequence == first && event.flags & flags::SYNTHETIC == 0 {
                     // The notifier may have moved the cursor: all before this revision was looked at.
-                    self.position.revision = self.position.revision.max(event.revision - 1);
+                    let before = event.resync().map_or_else(|| event.revision - 1, |mark| mark.from);
+                    self.position.revision = self.position.revision.max(before);
                     border.position = self.position;
                 }
                 if event.flags & flags::FIRST != 0 {

@@ -137,6 +137,7 @@ impl Sub {
             assert_eq!(numbers, (revision, twin.oldest(), twin.now.revision), "{error}");
             return None;
         }
+        crate::trace(|| format!("  {name}: {options:?}"));
         let mut real = opened.unwrap_or_else(|error| panic!("{error} {options:?}"));
         set.add(&mut real, name).unwrap();
         let mut sub = Sub {
@@ -243,6 +244,10 @@ impl Sub {
         let filter = &self.options.filter;
         for at in self.next..self.limit(twin) {
             let event = &twin.events[at];
+            // Who has reached it waits no more.
+            if event.first && event.turn.is_some_and(|turn| floor.is_some_and(|asked| turn.from >= asked)) {
+                floor = None;
+            }
             // What leaves below a start of the future is no loss.
             let resets = event.first && event.turn.is_some_and(|turn| turn.resets());
             let dropped = floor.is_some_and(|asked| resets || event.revision.max(twin.oldest() - 1) <= asked);
@@ -250,9 +255,7 @@ impl Sub {
                 lapped.get_or_insert(at);
             }
             if let Some(asked) = floor {
-                // Who has reached it waits no more.
-                let reached = event.first && event.turn.is_some_and(|turn| turn.from >= asked);
-                if let Some(turn) = event.turn.filter(|_| event.first && !reached) {
+                if let Some(turn) = event.turn.filter(|_| event.first) {
                     if turn.resets() {
                         return Pending { found, at, stop: Some(Stop::Future), lapped };
                     }
@@ -260,7 +263,7 @@ impl Sub {
                         return Pending { found, at, stop: Some(Stop::Gap(at)), lapped };
                     }
                 }
-                if event.revision <= asked && !reached {
+                if event.revision <= asked {
                     continue;
                 }
                 floor = None;
@@ -308,6 +311,7 @@ impl Sub {
         } else {
             self.real.wait(Duration::ZERO)
         };
+        crate::trace(|| format!("  {} waits: {answer:?}, {:?} at {}", self.name, self.phase, self.next));
         match self.phase {
             Phase::Ended => return assert_eq!(answer.expect_err("ended").code(), Code::Closed),
             Phase::Initial(..) | Phase::Behind(_) | Phase::CatchUp(_) => {
@@ -440,6 +444,7 @@ impl Sub {
         let before = self.real.position();
         let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && self.floor.is_none());
         let answer = self.real.poll(max);
+        crate::trace(|| format!("  {} polls {max}: {answer:?}, {:?} at {}, {before:?}", self.name, self.phase, self.next));
         self.handed += answer.as_ref().map_or(0, Batch::len) as u64;
         let batch = self.check(twin, max, before, answer);
         let stats = self.real.stats();
@@ -679,6 +684,9 @@ impl Sub {
                 let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != twin.now);
                 let due = due && self.real.position() == twin.now;
                 if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
+                    if gap && lapped.is_none() {
+                        self.pass(twin, at);
+                    }
                     self.lose(0);
                     return self.check_behind(twin, max, before, false, answer);
                 }
@@ -697,8 +705,7 @@ impl Sub {
             _ => {}
         }
         self.met.clear();
-        let nothing = answer.as_ref().map_or(true, Batch::is_empty);
-        if found.is_empty() || (nothing && unsure) {
+        if found.is_empty() {
             if let Some(stop) = stop {
                 let error = answer.err().unwrap_or_else(|| panic!("{stop:?} was expected"));
                 self.check_stop(twin, stop, &error);
