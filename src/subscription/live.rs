@@ -295,7 +295,11 @@ impl Subscription {
         // Inside a bracket its end is next.
         let inside = turn.seq < self.cursor;
         let to = if inside { turn.end } else { turn.seq };
-        let to = to.min(own).min(look.head);
+        let to = to.min(own);
+        if to >= look.head {
+            self.pass_to_head(look);
+            return Ok(());
+        }
         if to == turn.seq {
             self.position.revision = self.position.revision.max(turn.from);
         }
@@ -742,7 +746,7 @@ impl Subscription {
     }
 
     /// Whether the collected links hold something to hand out; passes over what they do not.
-    pub(super) fn links_match(&mut self) -> Step<bool> {
+    pub(super) fn links_match(&mut self, look: &Look) -> Step<bool> {
         let mut hand = self.segment.take();
         while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
@@ -762,6 +766,9 @@ impl Subscription {
         }
         let to = self.reader.links.take().map_or(0, |links| links.to);
         self.cursor = self.cursor.max(to);
+        if self.cursor >= look.head {
+            self.reach(look);
+        }
         Ok(false)
     }
 

@@ -67,7 +67,7 @@ impl Subscription {
         while self.cursor < look.head || self.has_links() {
             if let Some(bucket) = self.chain() {
                 if self.has_links() {
-                    if self.links_match()? {
+                    if self.links_match(look)? {
                         return Ok(true);
                     }
                     continue;

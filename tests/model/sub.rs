@@ -64,6 +64,8 @@ struct Pending {
     stop: Option<Stop>,
     /// The first event that has left the window and may be missed.
     lapped: Option<usize>,
+    /// The first event above a start of the future, if it came.
+    above: Option<usize>,
 }
 
 /// A loss that a wait may have met: it is told by the next poll, as of then.
@@ -238,7 +240,7 @@ impl Sub {
     }
 
     fn pending(&self, twin: &Twin) -> Pending {
-        let (mut found, mut floor) = (Vec::new(), self.floor);
+        let (mut found, mut floor, mut above) = (Vec::new(), self.floor, None);
         // Behind what was handed out last it may not have looked yet.
         let mut lapped = (self.sure..self.next).find(|at| !twin.is_live(*at));
         let filter = &self.options.filter;
@@ -246,7 +248,7 @@ impl Sub {
             let event = &twin.events[at];
             // Who has reached it waits no more.
             if event.first && event.turn.is_some_and(|turn| floor.is_some_and(|asked| turn.from >= asked)) {
-                floor = None;
+                (floor, above) = (None, Some(at));
             }
             // What leaves below a start of the future is no loss.
             let resets = event.first && event.turn.is_some_and(|turn| turn.resets());
@@ -257,19 +259,19 @@ impl Sub {
             if let Some(asked) = floor {
                 if let Some(turn) = event.turn.filter(|_| event.first) {
                     if turn.resets() {
-                        return Pending { found, at, stop: Some(Stop::Future), lapped };
+                        return Pending { found, at, stop: Some(Stop::Future), lapped, above };
                     }
                     if asked < turn.to {
-                        return Pending { found, at, stop: Some(Stop::Gap(at)), lapped };
+                        return Pending { found, at, stop: Some(Stop::Gap(at)), lapped, above };
                     }
                 }
                 if event.revision <= asked {
                     continue;
                 }
-                floor = None;
+                (floor, above) = (None, Some(at));
             }
             if event.is_mark() && self.options.stop_on_resync {
-                return Pending { found, at, stop: Some(Stop::Resynced(at)), lapped };
+                return Pending { found, at, stop: Some(Stop::Resynced(at)), lapped, above };
             }
             if let Some(kind) = filter.transition(event)
                 && filter.shows(kind)
@@ -277,7 +279,7 @@ impl Sub {
                 found.push((at, kind));
             }
         }
-        Pending { found, at: self.limit(twin), stop: None, lapped }
+        Pending { found, at: self.limit(twin), stop: None, lapped, above }
     }
 
     /// Moves on; what was passed over counts as shown where only its kind is masked.
@@ -339,7 +341,7 @@ impl Sub {
             let something = matches!(self.phase, Phase::Initial(..)) || self.refused || self.end.is_some();
             return assert_eq!(answer.expect("not over yet"), something);
         }
-        let Pending { found, at, stop, lapped } = self.pending(twin);
+        let Pending { found, at, stop, lapped, .. } = self.pending(twin);
         if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
             self.exact &= !self.options.filter.masks();
             match answer {
@@ -659,7 +661,7 @@ impl Sub {
     }
 
     fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
-        let Pending { found, at, stop, lapped } = self.pending(twin);
+        let Pending { found, at, stop, lapped, above } = self.pending(twin);
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
@@ -668,8 +670,12 @@ impl Sub {
             Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
                 let skip = self.loss_of(twin, error).skip;
                 assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
-                if !unsure {
-                    self.assert_lost(twin, before, error);
+                match (self.floor, above) {
+                    _ if !unsure => self.assert_lost(twin, before, error),
+                    // The loss came behind the start.
+                    (Some(asked), Some(above)) if error.position() > asked => self.pass(twin, above),
+                    // What the consumer has at a start that left is not to be known.
+                    _ => self.exact = false,
                 }
                 self.lose(skip);
                 let over = self.end.is_some_and(|end| skip >= end);
@@ -684,8 +690,9 @@ impl Sub {
                 let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != twin.now);
                 let due = due && self.real.position() == twin.now;
                 if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
-                    if gap && lapped.is_none() {
-                        self.pass(twin, at);
+                    match gap && lapped.is_none() {
+                        true => self.pass(twin, at),
+                        false => self.exact &= !unsure,
                     }
                     self.lose(0);
                     return self.check_behind(twin, max, before, false, answer);
