@@ -394,6 +394,24 @@ fn escapes(mut rest: &[u8]) -> Rest<'_> {
     }
 }
 
+/// The quote of a name.
+#[inline(always)]
+fn name(rest: &[u8]) -> Rest<'_> {
+    match rest {
+        [b'"', behind @ ..] => Ok(behind),
+        _ => expect(rest, b'"'),
+    }
+}
+
+/// The colon behind a name and the first byte of the value, and what is behind that byte.
+#[inline(always)]
+fn value(rest: &[u8]) -> Result<(u8, &[u8]), Malformed> {
+    match rest {
+        [b':', first, behind @ ..] if *first > b' ' => Ok((*first, behind)),
+        _ => token(expect(rest, b':')?),
+    }
+}
+
 /// A string whose quote was read.
 #[inline]
 fn quoted(text: &[u8]) -> Result<(Quoted<'_>, &[u8]), Malformed> {
@@ -450,10 +468,7 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Rest<'_> {
     let mut fresh = token(rest)?.0 == close;
     loop {
         if !fresh {
-            if close == b'}' {
-                rest = expect(string(expect(rest, b'"')?)?.0, b':')?;
-            }
-            let (first, behind) = token(rest)?;
+            let (first, behind) = if close == b'}' { value(string(name(rest)?)?.0)? } else { token(rest)? };
             rest = match first {
                 b'"' => string(behind)?.0,
                 b'{' | b'[' => {
