@@ -429,9 +429,11 @@ fn named(rest: &[u8]) -> Result<(Quoted<'_>, &[u8]), Malformed> {
     Ok((name, expect(rest, b':')?))
 }
 
+type Scalar<'v> = Option<Cow<'v, [u8]>>;
+
 /// A string, or the text of a number or boolean; other values are skipped and are none.
 #[inline]
-fn scalar(rest: &[u8], depth: usize) -> Result<(Option<Cow<'_, [u8]>>, &[u8]), Malformed> {
+fn scalar(rest: &[u8], depth: usize) -> Result<(Scalar<'_>, &[u8]), Malformed> {
     let (first, behind) = token(rest)?;
     match first {
         b'"' => {
