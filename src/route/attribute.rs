@@ -366,27 +366,28 @@ fn segment(key: &[u8], depth: usize) -> Option<&[u8]> {
 fn encode(mut found: Found<'_>, limit: usize, out: &mut Vec<u8>) -> bool {
     // A stable sort, so that of equal keys the last named one comes last.
     found.labels.sort_by(|one, other| one.0.cmp(&other.0));
-    let mut labels: Vec<(&[u8], &[u8])> = Vec::with_capacity(found.labels.len());
-    for (at, (key, value)) in found.labels.iter().enumerate() {
-        let last = found.labels.get(at + 1).is_none_or(|next| next.0 != *key);
-        if let (true, Some(value)) = (last, value) {
-            labels.push((key, value));
+    found.labels.dedup_by(|next, kept| {
+        let same = next.0 == kept.0;
+        if same {
+            std::mem::swap(next, kept);
         }
-    }
+        same
+    });
+    found.labels.retain(|(_, value)| value.is_some());
     let fields = found.fields.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
-    if fields == 0 && labels.is_empty() {
+    if fields == 0 && found.labels.is_empty() {
         return true;
     }
     let strings = || {
         let fields = found.fields[..fields].iter().map(Option::as_deref);
-        fields.chain(labels.iter().flat_map(|(key, value)| [Some(*key), Some(*value)]))
+        fields.chain(found.labels.iter().flat_map(|(key, value)| [Some(&**key), value.as_deref()]))
     };
     let length = strings().flatten().fold(0usize, |sum, string| sum.saturating_add(string.len()));
-    if length >= limit || labels.len() > MAX_LABELS {
+    if length >= limit || found.labels.len() > MAX_LABELS {
         return false;
     }
-    out.reserve((1 + fields + 2 * labels.len()) * 4 + length);
-    out.extend_from_slice(&((labels.len() as u32) << 8 | fields as u32).to_le_bytes());
+    out.reserve((1 + fields + 2 * found.labels.len()) * 4 + length);
+    out.extend_from_slice(&((found.labels.len() as u32) << 8 | fields as u32).to_le_bytes());
     let mut end = 0;
     for string in strings() {
         end += string.map_or(0, <[u8]>::len) as u32;
