@@ -194,9 +194,11 @@ static uint64_t revision_of(const watchcore_cache *cache)
 static const watchcore_event *next_event(watchcore_subscription *subscription, watchcore_batch *batch)
 {
     watchcore_batch_release(batch);
-    CHECK_OK(watchcore_subscription_wait(subscription, 60000, &error));
-    CHECK_OK(watchcore_subscription_poll(subscription, 1, batch, &error));
-    CHECK(batch->count == 1);
+    if (!check_broken) { /* else it may never come */
+        CHECK_OK(watchcore_subscription_wait(subscription, 60000, &error));
+        CHECK_OK(watchcore_subscription_poll(subscription, 1, batch, &error));
+        CHECK(batch->count == 1);
+    }
     return check_broken ? NULL : watchcore_batch_event(batch, 0);
 }
 
