@@ -105,8 +105,8 @@ func TestStartFeeder(t *testing.T) {
 	want(t, "what follows", collect(t, sub, 1), "3 MODIFIED /p/a 2<1")
 	wantError(t, "a second feeder", cache.StartFeeder(from), watchcore.ErrBusy)
 
-	waiting := make(chan error)
-	go func() { waiting <- cache.WaitUntil(context.Background(), 100) }()
+	waiting, ctx := make(chan error), bounded(t)
+	go func() { waiting <- cache.WaitUntil(ctx, 100) }()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, cache.StopFeeder())
 	check(t, cache.StopFeeder())

@@ -148,7 +148,7 @@ func TestTransitionsAtTheBoundary(t *testing.T) {
 		"scan":  subscribe(t, cache, watchcore.FromNow(), watchcore.Labels("app in (web)"), watchcore.Fields("ns!=")),
 		"chain": subscribe(t, cache, watchcore.FromNow(), by),
 	}
-	masked := subscribe(t, cache, watchcore.FromNow(), by, watchcore.Types(watchcore.Deleted))
+	masked := subscribe(t, cache, watchcore.FromNow(), by, watchcore.KeyPrefix("/pods/"), watchcore.Types(watchcore.Deleted))
 	raw := subscribe(t, cache, watchcore.FromNow(), by, watchcore.RawTypes())
 	nothing := subscribe(t, cache, watchcore.Nothing())
 	for i, change := range []watchcore.Change{
