@@ -80,14 +80,17 @@ for way in $ways $v1_ways; do
             bad "$way/$program was not built"
             continue
         fi
+        # An etcd for each: one compacts it, and others want its history from the beginning.
+        beside=()
+        [ "$program" != feeder ] || beside=(../scripts/with-etcd.sh)
         case $way in
-            counted) WATCHCORE_COUNTS=$counts run "$way/$program" "$built" ;;
+            counted) WATCHCORE_COUNTS=$counts run "$way/$program" "${beside[@]}" "$built" ;;
             valgrind)
-                run "$way/$program" "$valgrind" --quiet --error-exitcode=9 --leak-check=full \
+                run "$way/$program" "${beside[@]}" "$valgrind" --quiet --error-exitcode=9 --leak-check=full \
                     --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$built"
                 ;;
-            asan | v1-asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "$built" ;;
-            *) run "$way/$program" "$built" ;;
+            asan | v1-asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "${beside[@]}" "$built" ;;
+            *) run "$way/$program" "${beside[@]}" "$built" ;;
         esac
     done
 done

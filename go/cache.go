@@ -9,12 +9,15 @@ package watchcore
 // #cgo nocallback wc_feeder_stop
 // #cgo nocallback wc_feeder_request_resync
 // #cgo nocallback watchcore_version
+// #cgo nocallback watchcore_abi_version
 import "C"
 
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 )
@@ -29,10 +32,12 @@ type Cache struct {
 
 // cacheCore is what goroutines and cleanups may hold without keeping the Cache.
 type cacheCore struct {
-	cache  *handle
-	feeder *handle // nil: embedded
-	last   atomic.Pointer[Status]
-	state  *coreState
+	cache   *handle
+	feeder  atomic.Pointer[handle] // nil: embedded
+	feeding sync.Mutex             // while a feeder is started
+	closing bool                   // none is started any more; under feeding
+	last    atomic.Pointer[Status]
+	state   *coreState
 }
 
 // coreState is what outlives a cache: the counts of what was not released.
@@ -43,6 +48,12 @@ type coreState struct {
 // Version is the library's version.
 func Version() string {
 	return C.GoString(C.watchcore_version())
+}
+
+// ABIVersion is the number of the library's binary interface: the one in the
+// shared library's soname.
+func ABIVersion() uint32 {
+	return uint32(C.watchcore_abi_version())
 }
 
 // Open makes a cache that follows etcd and waits until its first listing is
@@ -56,7 +67,7 @@ func Open(ctx context.Context, options ...Option) (*Cache, error) {
 	if err != nil {
 		return nil, err
 	}
-	if config.etcd == nil || len(config.etcd.endpoints) == 0 {
+	if !config.etcd.named() {
 		return nil, newError(ErrInvalidArgument, "open a cache: no endpoint. Give Etcd(\"http://HOST:2379\"), or use New")
 	}
 	if config.expectLoad {
@@ -123,17 +134,81 @@ func newCache(config *cacheConfig) (*Cache, error) {
 	return c, nil
 }
 
+// StartFeeder lets a cache that New made follow etcd, as one of Open does from its
+// birth: for subscriptions that are there before the first listing, such as that
+// of Pace. Make the cache with ExpectLoad: without it a cache that has
+// subscriptions is refused (ErrBusy), for they would miss the listing. Only
+// options of etcd are taken, and at least Etcd.
+//
+// It returns at once; see WaitReady. It takes the cache's writer: while another
+// has it, and while a feeder runs, it is ErrBusy. A cache has one feeder for life.
+// From any goroutine.
+func (c *Cache) StartFeeder(options ...Option) error {
+	config, err := configure(options)
+	if err != nil {
+		return err
+	}
+	if !config.etcd.named() {
+		return newError(ErrInvalidArgument, "start a feeder: no endpoint. Give Etcd(\"http://HOST:2379\")")
+	}
+	rest := *config
+	rest.etcd = nil
+	if !reflect.DeepEqual(rest, cacheConfig{}) {
+		return newError(ErrInvalidArgument, "start a feeder: an option of the cache was given. Give it to New; here, only those of etcd")
+	}
+	return c.feed(config.etcd)
+}
+
 func (c *Cache) feed(config *etcdConfig) error {
+	defer runtime.KeepAlive(c)
+	core := c.core
+	core.feeding.Lock()
+	defer core.feeding.Unlock()
+	if core.closing {
+		return errClosed("the cache")
+	}
+	if err := core.enter(); err != nil {
+		return err
+	}
+	defer core.cache.release()
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var options C.watchcore_etcd_options
 	config.fill(&options, &pin)
+	if sub := config.pace; sub != nil {
+		if sub.cache != c {
+			return newError(ErrInvalidArgument, "start a feeder: the subscription of Pace is of another cache. "+
+				"Make this one with New(ExpectLoad()), subscribe to it, and give Pace to StartFeeder")
+		}
+		if !sub.core.handle.acquire() {
+			return errClosed("the subscription of Pace")
+		}
+		defer sub.core.handle.release()
+		sub.core.calls.Lock()
+		defer sub.core.calls.Unlock()
+		options.pace = sub.core.c()
+	}
 	var made *C.watchcore_feeder
-	if err := failed(C.wc_feeder_start(c.core.c(), &options, &made)); err != nil {
+	if err := failed(C.wc_feeder_start(core.c(), &options, &made)); err != nil {
 		return err
 	}
-	c.core.feeder = newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_feeder_free((*C.watchcore_feeder)(p)) })
+	core.feeder.Store(newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_feeder_free((*C.watchcore_feeder)(p)) }))
 	return nil
+}
+
+// StopFeeder stops what feeds the cache, for good: no call to etcd after it
+// returns; that takes at most 2 s. What the cache has can still be read, and its
+// state is StateClosed; subscriptions hand out what is left and then end, and who
+// waits for what was still to come ends with ErrClosed. Idempotent, from any
+// goroutine. ErrUnsupported for a cache that nothing feeds.
+func (c *Cache) StopFeeder() error {
+	defer runtime.KeepAlive(c)
+	f, err := c.core.enterFeeder("stop the feeder")
+	if err != nil {
+		return err
+	}
+	defer f.release()
+	return failed(C.wc_feeder_stop((*C.watchcore_feeder)(f.pointer)))
 }
 
 func (core *cacheCore) c() *C.watchcore_cache {
@@ -159,7 +234,10 @@ func (c *Cache) Close() {
 }
 
 func (core *cacheCore) close() {
-	if f := core.feeder; f != nil && f.acquire() {
+	core.feeding.Lock()
+	core.closing = true
+	core.feeding.Unlock()
+	if f := core.feeder.Load(); f != nil && f.acquire() {
 		if e := C.wc_feeder_stop((*C.watchcore_feeder)(f.pointer)); e != nil {
 			taken(e) // it ends with the handle at the latest
 		}
@@ -192,11 +270,12 @@ func (c *Cache) RequestResync() error {
 }
 
 func (core *cacheCore) enterFeeder(what string) (*handle, error) {
-	if core.feeder == nil {
+	f := core.feeder.Load()
+	if f == nil {
 		return nil, newError(ErrUnsupported, "%s: the cache is embedded, nothing feeds it", what)
 	}
-	if !core.feeder.acquire() {
+	if !f.acquire() {
 		return nil, errClosed("the cache")
 	}
-	return core.feeder, nil
+	return f, nil
 }

@@ -2,7 +2,8 @@
 // versioned events and a versioned keyed store, kept up to date from etcd by one
 // thread of its own, read by as many goroutines as one likes.
 //
-// [Open] follows etcd; [New] makes an embedded cache that a [Writer] fills.
+// [Open] follows etcd; [New] makes an embedded cache that a [Writer] fills, or that
+// [Cache.StartFeeder] lets follow etcd once its subscriptions are there.
 // [Cache.Subscribe] opens a [Subscription], a cursor with a filter: it costs
 // neither a goroutine nor a thread, cannot slow the writer or another reader, and
 // is told exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
@@ -36,6 +37,8 @@
 //	if errors.Is(err, watchcore.ErrCompacted) { … }
 //	var e *watchcore.Error
 //	if errors.As(err, &e) { log.Print(e.LostFrom, e.LostTo) }
+//
+// [SetLog] hands out what the library has to say beside that.
 //
 // # What is to be given back
 //

@@ -32,7 +32,7 @@ func TestCodes(t *testing.T) {
 		{watchcore.ErrFutureRevision, 12, "FUTURE_REVISION", true, false, 504},
 		{watchcore.ErrResynced, 13, "RESYNCED", false, false, 410},
 		{watchcore.ErrUnauthenticated, 20, "UNAUTHENTICATED", false, false, 401},
-		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", false, false, 403},
+		{watchcore.ErrPermissionDenied, 21, "PERMISSION_DENIED", true, false, 403}, // slowly
 		{watchcore.ErrUnavailable, 22, "UNAVAILABLE", true, false, 503},
 		{watchcore.ErrResourceExhausted, 23, "RESOURCE_EXHAUSTED", true, false, 429},
 		{watchcore.ErrPanic, 90, "PANIC", false, true, 500},
@@ -41,9 +41,7 @@ func TestCodes(t *testing.T) {
 		want(t, "number of "+row.name, int(row.code), row.number)
 		want(t, "name", row.code.Name(), row.name)
 		want(t, "status of "+row.name, row.code.HTTPStatus(), row.status)
-		if row.name != "PERMISSION_DENIED" { // "slowly"
-			want(t, "retryable "+row.name, row.code.Retryable(), row.retry)
-		}
+		want(t, "retryable "+row.name, row.code.Retryable(), row.retry)
 		want(t, "fatal "+row.name, row.code.Fatal(), row.fatal)
 		var taken *watchcore.Error
 		if !errors.As(fmt.Errorf("mine: %w", &watchcore.Error{Code: row.code}), &taken) {

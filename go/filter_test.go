@@ -148,7 +148,7 @@ func TestTransitionsAtTheBoundary(t *testing.T) {
 		"scan":  subscribe(t, cache, watchcore.FromNow(), watchcore.Labels("app in (web)"), watchcore.Fields("ns!=")),
 		"chain": subscribe(t, cache, watchcore.FromNow(), by),
 	}
-	masked := subscribe(t, cache, watchcore.FromNow(), by, watchcore.Types(watchcore.Deleted))
+	masked := subscribe(t, cache, watchcore.FromNow(), by, watchcore.KeyPrefix("/pods/"), watchcore.Types(watchcore.Deleted))
 	raw := subscribe(t, cache, watchcore.FromNow(), by, watchcore.RawTypes())
 	nothing := subscribe(t, cache, watchcore.Nothing())
 	for i, change := range []watchcore.Change{
@@ -187,6 +187,7 @@ func TestTransitionsAtTheBoundary(t *testing.T) {
 	check(t, err)
 	got := strings.Split(drain(t, over), "\n")
 	want(t, "events over a resync", len(got), 4)
+	want(t, "the marks behind a mask", strings.Count(drain(t, masked), " RESYNC "), 2)
 	want(t, "what left the filter", got[2], "20 DELETED /pods/a/in -<"+pod("1", "app=web")+" synthetic")
 }
 

@@ -149,6 +149,25 @@ func TestResnapshot(t *testing.T) {
 	}
 }
 
+// Who began in the middle is taken to know the state there, and nothing else.
+func TestShownAtTheStart(t *testing.T) {
+	for name, start := range map[string]watchcore.SubscribeOption{"now": watchcore.FromNow(), "after": watchcore.After(2)} {
+		t.Run(name, func(t *testing.T) {
+			cache, writer := embedded(t, watchcore.Capacity(128))
+			check(t, writer.Apply(1, watchcore.Put("/gone", ""), watchcore.Put("/kept", "")))
+			check(t, writer.Apply(2, watchcore.Put("/changed", "")))
+			sub := subscribe(t, cache, start, watchcore.OnLag(watchcore.Resnapshot))
+			v := &view{t: t, shown: map[string]uint64{"/gone": 1, "/kept": 1, "/changed": 2}}
+			check(t, writer.Apply(3, watchcore.Delete("/gone"), watchcore.Put("/changed", ""), watchcore.Put("/made", "")))
+			writeOn(t, cache, writer, 1000)
+			v.follow(sub) // it checks that the types fit
+			lostOnce(t, v, cache, 3)
+			v.equals(cache)
+			want(t, "events: one is gone, one changed, one made, fifty written, two marks", sub.Stats().HandedOut, 55)
+		})
+	}
+}
+
 func TestConflate(t *testing.T) {
 	cache, writer, sub, v := lapped(t, watchcore.Conflate)
 	for range 3 {

@@ -12,7 +12,8 @@ import (
 	"unsafe"
 )
 
-// Option says what a cache is to be, and for Open where its content comes from.
+// Option says what a cache is to be, and for Open and StartFeeder where its content
+// comes from.
 type Option func(*cacheConfig)
 
 type cacheConfig struct {
@@ -51,7 +52,11 @@ type etcdConfig struct {
 	followCompaction                   time.Duration
 	onlyKey                            string
 	stopAfterListing, noProgress       bool
+	pace                               *Subscription
 }
+
+// named says whether a server is named at all.
+func (c *etcdConfig) named() bool { return c != nil && len(c.endpoints) > 0 }
 
 // size refuses a negative number; 0 is the default.
 func (c *cacheConfig) size(option string, number int64) uint64 {
@@ -176,7 +181,7 @@ func ExpectLoad() Option { return func(c *cacheConfig) { c.expectLoad = true } }
 // WithoutWaiting lets Open return before the first listing: see Cache.WaitReady.
 func WithoutWaiting() Option { return func(c *cacheConfig) { c.noWait = true } }
 
-// Etcd names the servers that Open follows, such as "http://127.0.0.1:2379".
+// Etcd names the servers that the cache follows, such as "http://127.0.0.1:2379".
 func Etcd(endpoints ...string) Option {
 	return etcdOption(func(c *etcdConfig) { c.endpoints = append(c.endpoints, endpoints...) })
 }
@@ -227,6 +232,19 @@ func FollowCompaction(interval time.Duration) Option {
 // access to it alone is enough.
 func OnlyKey(key string) Option {
 	return etcdOption(func(c *etcdConfig) { c.onlyKey = key })
+}
+
+// Pace, with StartRevision: the feeder stays at most half a window ahead of this
+// subscription of the cache while it replays etcd's history, so that one longer
+// than the log is seen whole. The subscription is opened before the feeder starts:
+//
+//	cache, err := watchcore.New(watchcore.ExpectLoad())
+//	sub, err := cache.Subscribe(ctx, watchcore.After(revision))
+//	err = cache.StartFeeder(watchcore.Etcd(endpoint), watchcore.StartRevision(revision), watchcore.Pace(sub))
+//
+// One that was closed since holds nothing up.
+func Pace(sub *Subscription) Option {
+	return etcdOption(func(c *etcdConfig) { c.pace = sub })
 }
 
 // TooFarBehind: list instead of replaying where more than so many revisions

@@ -50,6 +50,16 @@ func TestPaging(t *testing.T) {
 		check(t, writer.Apply(revision, watchcore.Put("/0150", "new"), watchcore.Put(fmt.Sprintf("/0150%d", revision), "")))
 	}, watchcore.Limit(10))
 	want(t, "items", lines(got...), lines(expected...))
+	// A page in every mode, from any key.
+	for name, read := range map[string]watchcore.Read{"exact": watchcore.Exact(2), "at least": watchcore.AtLeast(2)} {
+		page, err := cache.List(bounded(t), watchcore.KeyRange("/0006x", "/0100"), read, watchcore.Limit(2))
+		check(t, err)
+		want(t, name+": first", page.At(0).KeyString(), "/0008")
+		want(t, name+": items", page.Len(), 2)
+		want(t, name+": more", page.More(), true)
+		want(t, name+": remaining", page.Remaining(), 90)
+		page.Release()
+	}
 	want(t, "nil has no token", (*watchcore.Page)(nil).Continue(), "")
 	_, err = cache.List(bounded(t), keys, watchcore.Any(), watchcore.Limit(-1))
 	wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
@@ -277,16 +287,31 @@ func TestDiff(t *testing.T) {
 	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
 }
 
-// A subscription of a position of another birth is unchecked; of a former history
-// it is refused.
+// A start after any revision of the window, also one that no event has. Of a
+// former history a position is refused; of another birth it is unchecked.
 func TestStartsInAnEpoch(t *testing.T) {
 	cache, writer := embedded(t)
-	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
+	for _, revision := range []uint64{5, 9, 10} {
+		check(t, writer.Apply(revision, watchcore.Put("/a", fmt.Sprint(revision))))
+	}
 	old := cache.Position()
+	all := []string{"5 ADDED /a 5<-", "9 MODIFIED /a 9<5", "10 MODIFIED /a 10<9"}
+	for after, left := range []int{0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3} {
+		sub := subscribe(t, cache, watchcore.AfterPosition(watchcore.Position{Epoch: old.Epoch, Revision: uint64(after)}))
+		want(t, fmt.Sprint("after ", after), drain(t, sub), lines(all[left:]...))
+	}
+
 	_, err := writer.Resync(3, nil, watchcore.ReasonHistoryReset)
 	check(t, err)
 	_, err = cache.Subscribe(context.Background(), watchcore.AfterPosition(old))
 	wantError(t, "after a position of a former history", err, watchcore.ErrCompacted)
 	sub := subscribe(t, cache, watchcore.AfterPosition(cache.Position()))
 	want(t, "after the present one", drain(t, sub), "")
+
+	again, writer := embedded(t)
+	check(t, writer.Apply(11, watchcore.Put("/a", "11")))
+	check(t, writer.Apply(12, watchcore.Put("/a", "12")))
+	later := old
+	later.Revision = 11
+	want(t, "after a position from before a restart", drain(t, subscribe(t, again, watchcore.AfterPosition(later))), "12 MODIFIED /a 12<11")
 }

@@ -132,7 +132,7 @@ func (core *cacheCore) status() (*Status, error) {
 	if s.last_error != 0 {
 		status.LastError = &Error{Code: Code(s.last_error), Message: core.text(C.WATCHCORE_TEXT_LAST_ERROR)}
 	}
-	if core.feeder != nil {
+	if core.feeder.Load() != nil {
 		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)
 		status.Source.ServerVersion = core.text(C.WATCHCORE_TEXT_SERVER_VERSION)
 	}

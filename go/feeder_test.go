@@ -1,0 +1,252 @@
+package watchcore_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"watchcore"
+)
+
+// fill writes revisions of so many keys each, below /p/; the value is the number of
+// the revision. It returns what etcd is at then.
+func (s *server) fill(revisions, keys int) uint64 {
+	s.t.Helper()
+	for revision := range revisions {
+		var puts []any
+		for key := range keys {
+			put := map[string]any{"key": fmt.Appendf(nil, "/p/%03d", key), "value": fmt.Append(nil, revision)}
+			puts = append(puts, map[string]any{"requestPut": put})
+		}
+		check(s.t, s.ask("kv/txn", map[string]any{"success": puts}))
+	}
+	return uint64(revisions + 1)
+}
+
+// A replay that is longer than the log waits for a reader that does not read; one
+// without Pace does not, and its reader has lost what the other one sees.
+func TestPace(t *testing.T) {
+	t.Parallel()
+	const revisions, keys = 60, 100
+	s := startServer(t, "http").start()
+	newest := s.fill(revisions, keys)
+	follow := func(paced bool) (*watchcore.Cache, *watchcore.Subscription) {
+		cache, err := watchcore.New(watchcore.Prefix("/p/"), watchcore.ExpectLoad(), watchcore.Capacity(1024))
+		check(t, err)
+		t.Cleanup(cache.Close)
+		sub := subscribe(t, cache, watchcore.After(1))
+		options := []watchcore.Option{watchcore.Etcd(s.client), watchcore.StartRevision(1)}
+		if paced {
+			options = append(options, watchcore.Pace(sub))
+		}
+		check(t, cache.StartFeeder(options...))
+		check(t, cache.WaitReady(bounded(t)))
+		return cache, sub
+	}
+	cache, sub := follow(true)
+	without, lost := follow(false)
+	check(t, without.WaitUntil(bounded(t), newest))
+	_, err := lost.Next(bounded(t))
+	wantError(t, "a reader that nobody waited for", err, watchcore.ErrCompacted)
+	if at := cache.Position().Revision; at >= newest {
+		t.Fatalf("the feeder is at %d: it did not wait for the reader", at)
+	}
+
+	next := 0
+	for batch, err := range sub.Batches(bounded(t)) {
+		check(t, err)
+		for e := range batch.Events() {
+			want(t, "event", text(e), eventOfFill(next/keys, next%keys))
+			next++
+		}
+		if next == revisions*keys {
+			break
+		}
+	}
+	counters, err := cache.Counters()
+	check(t, err)
+	want(t, "resyncs", len(counters.Resyncs), 0)
+
+	// What is closed holds nothing up.
+	third, closed := follow(true)
+	closed.Close()
+	check(t, third.WaitUntil(bounded(t), newest))
+}
+
+// eventOfFill is the text of an event of fill.
+func eventOfFill(revision, key int) string {
+	if revision == 0 {
+		return fmt.Sprintf("2 ADDED /p/%03d 0<-", key)
+	}
+	return fmt.Sprintf("%d MODIFIED /p/%03d %d<%d", revision+2, key, revision, revision-1)
+}
+
+// A cache that was there before its feeder, and is there behind it.
+func TestStartFeeder(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	s.put("/p/a", "1") // revision 2
+	from := watchcore.Etcd(s.client)
+	cache, err := watchcore.New(watchcore.Prefix("/p/"), watchcore.ExpectLoad())
+	check(t, err)
+	defer cache.Close()
+	sub := subscribe(t, cache)
+	want(t, "events before the feeder", drain(t, sub), "")
+	wantError(t, "stop what nobody started", cache.StopFeeder(), watchcore.ErrUnsupported)
+	_, err = cache.Counters()
+	wantError(t, "counters of what nobody started", err, watchcore.ErrUnsupported)
+
+	check(t, cache.StartFeeder(from))
+	check(t, cache.WaitReady(bounded(t)))
+	want(t, "the state", collect(t, sub, 2), lines("2 ADDED /p/a 1<- initial", "2 BOOKMARK end"))
+	s.put("/p/a", "2")
+	want(t, "what follows", collect(t, sub, 1), "3 MODIFIED /p/a 2<1")
+	wantError(t, "a second feeder", cache.StartFeeder(from), watchcore.ErrBusy)
+
+	waiting, ctx := make(chan error), bounded(t)
+	go func() { waiting <- cache.WaitUntil(ctx, 100) }()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	check(t, cache.StopFeeder())
+	check(t, cache.StopFeeder())
+	wantError(t, "a wait when the feeder is stopped", <-waiting, watchcore.ErrClosed)
+	s.put("/p/b", "")
+	kv, at, err := cache.Get(bounded(t), "/p/a", watchcore.Any())
+	check(t, err)
+	want(t, "a read without a feeder", fmt.Sprintf("%s at %d", kv.Value, at), "2 at 3")
+	counters, err := cache.Counters()
+	check(t, err)
+	want(t, "events that it applied", counters.Events, 1)
+
+	want(t, "state", cache.Status().State, watchcore.StateClosed)
+	// For good: who wants to follow again opens another cache.
+	wantError(t, "another feeder", cache.StartFeeder(from), watchcore.ErrClosed)
+	_, err = cache.Writer()
+	wantError(t, "a writer behind the feeder", err, watchcore.ErrClosed)
+	_, err = sub.Next(bounded(t))
+	wantError(t, "a subscription behind the feeder", err, watchcore.ErrClosed)
+	again := open(t, s, watchcore.Prefix("/p/"))
+	want(t, "what another cache has", again.Status().Objects, 2)
+	cache.Close()
+	wantError(t, "a feeder of a closed cache", cache.StartFeeder(from), watchcore.ErrClosed)
+	wantError(t, "stop the feeder of a closed cache", cache.StopFeeder(), watchcore.ErrClosed)
+}
+
+func TestStartFeederIsRefused(t *testing.T) {
+	cache, err := watchcore.New(watchcore.ExpectLoad())
+	check(t, err)
+	defer cache.Close()
+	other, _ := embedded(t)
+	closed := subscribe(t, cache)
+	closed.Close()
+	from := watchcore.Etcd("http://127.0.0.1:1")
+	for name, options := range map[string][]watchcore.Option{
+		"no endpoint":      {watchcore.PageSize(5)},
+		"nothing":          {},
+		"a prefix":         {from, watchcore.Prefix("/p/")},
+		"a listing":        {from, watchcore.ExpectLoad()},
+		"a field":          {from, watchcore.Field("a", "/a")},
+		"no wait":          {from, watchcore.WithoutWaiting()},
+		"negative":         {from, watchcore.PageSize(-1)},
+		"no url":           {watchcore.Etcd("not a url")},
+		"a negative time":  {from, watchcore.FollowCompaction(-time.Second)},
+		"pace of a friend": {from, watchcore.Pace(subscribe(t, other))},
+	} {
+		wantError(t, name, cache.StartFeeder(options...), watchcore.ErrInvalidArgument)
+	}
+	wantError(t, "pace of what is closed", cache.StartFeeder(from, watchcore.Pace(closed)), watchcore.ErrClosed)
+	_, err = watchcore.Open(bounded(t), from, watchcore.Pace(subscribe(t, cache)))
+	wantError(t, "open with a pace", err, watchcore.ErrInvalidArgument)
+	wantError(t, "a cache with a writer", other.StartFeeder(from), watchcore.ErrBusy)
+
+	// A cache that was ready at birth has subscriptions that would miss the listing.
+	ready, err := watchcore.New()
+	check(t, err)
+	defer ready.Close()
+	sub := subscribe(t, ready)
+	wantError(t, "a cache with subscriptions", ready.StartFeeder(from), watchcore.ErrBusy)
+	sub.Close()
+	check(t, ready.StartFeeder(from))
+	want(t, "state", ready.Status().State, watchcore.StateNotReady)
+
+	// Whoever comes first.
+	for range 100 {
+		cache, err := watchcore.New()
+		check(t, err)
+		done := make(chan error)
+		go func() { done <- cache.StartFeeder(from) }()
+		cache.Close()
+		if err := <-done; err != nil {
+			wantError(t, "a feeder beside a close", err, watchcore.ErrClosed)
+		}
+	}
+}
+
+func TestFollowCompaction(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	follows := open(t, s, watchcore.FollowCompaction(20*time.Millisecond))
+	keeps := open(t, s)
+	const last = 21
+	for revision := uint64(2); revision <= last; revision++ {
+		s.put("/a", strconv.FormatUint(revision, 10))
+	}
+	for _, cache := range []*watchcore.Cache{follows, keeps} {
+		check(t, cache.WaitUntil(bounded(t), last))
+	}
+	check(t, s.ask("kv/compaction", map[string]any{"revision": last - 5}))
+	eventually(t, "the compaction is followed", func() bool { return follows.Status().Oldest == last-4 })
+	kv, _, err := follows.Get(bounded(t), "/a", watchcore.Exact(last-5))
+	check(t, err)
+	want(t, "the state that stays", string(kv.Value), strconv.Itoa(last-5))
+	_, _, err = follows.Get(bounded(t), "/a", watchcore.Exact(last-6))
+	wantError(t, "what was compacted", err, watchcore.ErrCompacted)
+	_, err = follows.Subscribe(context.Background(), watchcore.After(last-6))
+	wantError(t, "a start before it", err, watchcore.ErrCompacted)
+	_, _, err = keeps.Get(bounded(t), "/a", watchcore.Exact(last-6))
+	check(t, err)
+}
+
+func TestOnlyKey(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	for _, key := range []string{"/k/one", "/k/one/below", "/k/one2", "/k/other"} {
+		s.put(key, "1") // revisions 2 to 5
+	}
+	only := []watchcore.Option{watchcore.Prefix("/k/"), watchcore.OnlyKey("/k/one")}
+	cache := open(t, s, only...)
+	sub := subscribe(t, cache)
+	want(t, "the state", collect(t, sub, 2), lines("2 ADDED /k/one 1<- initial", "5 BOOKMARK end"))
+	s.put("/k/one2", "2")
+	s.put("/k/one", "2")
+	want(t, "what follows", collect(t, sub, 1), "7 MODIFIED /k/one 2<1")
+	want(t, "objects", cache.Status().Objects, 1)
+
+	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.Prefix("/k/"), watchcore.OnlyKey("/elsewhere"))
+	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
+
+	// Who may read nothing else has it, too.
+	for _, step := range []struct {
+		path    string
+		request map[string]any
+	}{
+		{"auth/role/add", map[string]any{"name": "reader"}},
+		{"auth/role/grant", map[string]any{"name": "reader", "perm": map[string]any{"permType": "READ", "key": []byte("/k/one")}}},
+		{"auth/user/add", map[string]any{"name": "app", "password": "p"}},
+		{"auth/user/grant", map[string]any{"user": "app", "role": "reader"}},
+		{"auth/user/add", map[string]any{"name": "root", "password": "p"}},
+		{"auth/role/add", map[string]any{"name": "root"}},
+		{"auth/user/grant", map[string]any{"user": "root", "role": "root"}},
+		{"auth/enable", map[string]any{}},
+	} {
+		check(t, s.ask(step.path, step.request))
+	}
+	user := watchcore.User("app", "p")
+	_, err = watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.Prefix("/k/"), user)
+	wantError(t, "the whole prefix", err, watchcore.ErrPermissionDenied)
+	allowed := open(t, s, append(only, user)...)
+	kv, _, err := allowed.Get(bounded(t), "/k/one", watchcore.Any())
+	check(t, err)
+	want(t, "value", string(kv.Value), "2")
+}
