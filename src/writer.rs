@@ -173,6 +173,10 @@ pub struct Writer {
 }
 
 impl Writer {
+    pub(crate) fn is_of(&self, inner: &Arc<Inner>) -> bool {
+        Arc::ptr_eq(&self.inner, inner)
+    }
+
     pub(crate) fn take(inner: &Arc<Inner>) -> Result<Writer> {
         if inner.is_closed() {
             return Err(say::closed("take the writer of a cache"));

@@ -337,6 +337,10 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
     // 20 MB that come in fragments; a connection cut on the way does not make it a listing.
     let proxy = Proxy::to(etcd.address());
+    let other = Cache::builder("/p/").build().unwrap();
+    let refused = feeder(&proxy.url()).pace(&subscription).start(other.writer().unwrap());
+    let error = refused.err().expect("a subscription of another cache");
+    assert!(error.code() == Code::InvalidArgument && error.to_string().contains("of another cache"), "{error}");
     let quick = feeder(&proxy.url()).backoff(Duration::from_millis(5), Duration::from_millis(50));
     let feeder = quick.start_revision(first).pace(&subscription).message_limit(4 << 20).too_far_behind(1);
     let feeder = feeder.start(cache.writer().unwrap()).unwrap();
@@ -594,7 +598,7 @@ fn a_bad_endpoint_is_refused_at_the_start() {
 }
 
 #[test]
-fn a_feeder_can_follow_where_another_stopped_writing() {
+fn a_second_cache_knows_nothing_of_the_first() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     ctl.put("/w/x", "0");
@@ -606,7 +610,6 @@ fn a_feeder_can_follow_where_another_stopped_writing() {
         assert_same(&cache, &ctl);
     }
     assert_eq!(seen.len(), 1);
-    // A second cache in the same process knows nothing of the first.
     let (cache, _feeder) = follow(&etcd, "/w/");
     assert_same(&cache, &ctl);
 }

@@ -239,6 +239,11 @@ impl FeederBuilder {
                 )));
             }
         };
+        if self.pace.as_ref().is_some_and(|pace| !pace.is_of(&writer)) {
+            return Err(invalid(
+                "the feeder was asked to keep pace with a subscription of another cache. Give one of the cache that it fills",
+            ));
+        }
         Feeder::start(Config { options, range, pace: self.pace }, writer)
     }
 }

@@ -9,6 +9,7 @@ use crate::log::ring::MAX_REVISION;
 use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::wake::Rest;
+use crate::writer::Writer;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -208,6 +209,12 @@ impl std::fmt::Debug for Closer {
 pub struct Pace(pub(super) Closer);
 
 impl Pace {
+    /// Whether it is a subscription of this writer's cache.
+    #[doc(hidden)]
+    pub fn is_of(&self, writer: &Writer) -> bool {
+        writer.is_of(&self.0.0.inner)
+    }
+
     /// Whether the subscription is less than half a window behind, or over.
     #[doc(hidden)]
     pub fn may_go_on(&self) -> bool {

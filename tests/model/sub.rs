@@ -396,7 +396,7 @@ impl Sub {
 
     fn met(&self, twin: &Twin) -> Met {
         let skip = twin.above(twin.oldest() - 1);
-        Met { oldest: twin.oldest(), current: twin.now.revision, skip: skip.max(self.next) }
+        Met { oldest: twin.oldest(), current: twin.now.revision, skip: skip.max(self.sure) }
     }
 
     /// Never back, never ahead of what is pending.
