@@ -2,16 +2,21 @@
 
 #![forbid(unsafe_code)]
 
+mod builder;
+mod status;
+
+pub use builder::Builder;
+pub use status::{SourceReport, SourceState, State, Stats, Status};
+
 use crate::decode::Decoder;
 use crate::error::{Error, Result, say};
 use crate::event::{Event, Position};
-use crate::log::history::History;
 use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
 use crate::reclaim::{self, Guard, Published};
-use crate::route::attribute::{Attribute, Labels, Schema};
-use crate::route::bucket::{Requests, Router};
-use crate::route::index::{Index, Indexes};
+use crate::route::attribute::Schema;
+use crate::route::bucket::Requests;
+use crate::route::index::Indexes;
 use crate::route::matcher::Matcher;
 use crate::store::index::Index as Root;
 use crate::subscription::Shared;
@@ -21,127 +26,6 @@ use crate::writer::{Core, Writer};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
-
-/// How fresh a cache is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub enum State {
-    /// No listing yet: reads answer NOT_READY or wait.
-    NotReady,
-    /// Follows its source.
-    Ready,
-    /// The source is out of reach since then; reads answer what is known.
-    Stale {
-        /// Since when.
-        since: SystemTime,
-    },
-    /// The source refused for good, or a bug stopped the writer.
-    Failed,
-    /// Closed.
-    Closed,
-}
-
-/// What a feeder says of its source.
-#[derive(Clone, Debug)]
-pub enum SourceState {
-    /// Connected and following.
-    Fresh,
-    /// Out of reach: why.
-    Stale(Error),
-    /// Refused: why.
-    Failed(Error),
-}
-
-/// What a feeder tells about its source, as [`Status::source`] shows it.
-#[derive(Clone, Debug, Default)]
-pub struct SourceReport {
-    /// The endpoint in use, or the last one tried.
-    pub endpoint: String,
-    /// Version that the server reports.
-    pub server_version: String,
-    /// The cluster's id.
-    pub cluster_id: u64,
-    /// The member's id.
-    pub member_id: u64,
-    /// Connections made.
-    pub connects: u64,
-    /// Connections made beyond the first.
-    pub reconnects: u64,
-    /// Resyncs.
-    pub resyncs: u64,
-    /// Newest revision seen in any header.
-    pub etcd_revision: u64,
-}
-
-/// A cache at a glance.
-#[derive(Clone, Debug)]
-pub struct Status {
-    /// How fresh.
-    pub state: State,
-    /// Where the cache stands.
-    pub position: Position,
-    /// See the crate's contract: `After` and `Exact` work from one below it.
-    pub oldest: u64,
-    /// Live keys.
-    pub objects: u64,
-    /// Bytes of the live keys and what the log holds beside them.
-    pub bytes: u64,
-    /// The source's last error.
-    pub last_error: Option<Error>,
-    /// Subscriptions that are open.
-    pub subscriptions: u64,
-    /// Largest lag of any subscription seen by one of its polls, in events (a high-water mark).
-    pub max_lag_events: u64,
-    /// What the feeder tells.
-    pub source: SourceReport,
-}
-
-/// What a cache holds, in bytes, and by what.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    /// Live keys.
-    pub objects: u64,
-    /// Versions of live keys, and tombstones not forgotten yet.
-    pub version_bytes: u64,
-    /// Slots and indexes.
-    pub index_bytes: u64,
-    /// Segments that exist: the window, and what batches, subscriptions and snapshots keep.
-    pub segments: u64,
-    /// Segments of the window.
-    pub window_segments: u64,
-    /// Segments and the replaced versions that they keep.
-    pub log_bytes: u64,
-    /// Subscriptions that are open.
-    pub subscriptions: u64,
-    /// Waiters that are parked now.
-    pub waiting: u64,
-    /// Times that the notifier itself was lapped.
-    pub notifier_lapped: u64,
-    /// Events published since birth.
-    pub events: u64,
-    /// Revisions published since birth.
-    pub revisions: u64,
-    /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of
-    /// the first of them); zero if there is none.
-    pub oldest_snapshot: Duration,
-    /// Tombstones that wait to be forgotten.
-    pub tombstones: u64,
-    /// Buckets of the declared indexes.
-    pub buckets: u64,
-    /// Values whose attributes could not be extracted; they are absent there.
-    pub extract_failures: u64,
-    /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
-    pub lagged: u64,
-    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
-    pub caught_panics: u64,
-}
-
-impl Stats {
-    /// All bytes held.
-    pub fn bytes(&self) -> u64 {
-        self.version_bytes + self.index_bytes + self.log_bytes
-    }
-}
 
 /// Something that feeds a cache: told when somebody waits for news of it.
 pub trait Source: Send + Sync {
@@ -494,20 +378,7 @@ pub struct Cache {
 impl Cache {
     /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
     pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
-        Builder {
-            prefix: prefix.as_ref().to_vec(),
-            capacity: 65_536,
-            capacity_bytes: 256 << 20,
-            limits: Limits { key: 64 << 10, value: 16 << 20 },
-            expect_load: false,
-            name: String::new(),
-            segment_slots: None,
-            fields: Vec::new(),
-            labels: None,
-            indexes: Vec::new(),
-            max_buckets: 65_536,
-            decoder: None,
-        }
+        Builder::new(prefix.as_ref().to_vec())
     }
 
     /// The writer. One lives at a time (I1): BUSY while another does; a dropped one can be taken
@@ -579,165 +450,5 @@ impl Cache {
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cache").field("name", &self.name()).field("position", &self.position()).finish()
-    }
-}
-
-/// Options of a new cache.
-#[derive(Clone, Debug)]
-pub struct Builder {
-    prefix: Vec<u8>,
-    capacity: usize,
-    capacity_bytes: u64,
-    limits: Limits,
-    expect_load: bool,
-    name: String,
-    segment_slots: Option<u64>,
-    fields: Vec<Attribute>,
-    labels: Option<Labels>,
-    indexes: Vec<Index>,
-    max_buckets: usize,
-    decoder: Option<Decoder>,
-}
-
-impl std::fmt::Debug for Limits {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "key {}, value {}", self.key, self.value)
-    }
-}
-
-impl Builder {
-    /// Events that the log holds at most (default 65,536; at least 128). The guaranteed window is
-    /// 7/8 of it less one segment.
-    pub fn capacity(mut self, events: usize) -> Builder {
-        self.capacity = events;
-        self
-    }
-
-    /// Bytes that the log holds at most beside the live keys (default 256 MiB).
-    pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
-        self.capacity_bytes = bytes;
-        self
-    }
-
-    /// Longest key (default 64 KiB).
-    pub fn max_key_bytes(mut self, bytes: usize) -> Builder {
-        self.limits.key = bytes;
-        self
-    }
-
-    /// Longest value (default 16 MiB).
-    pub fn max_value_bytes(mut self, bytes: usize) -> Builder {
-        self.limits.value = bytes;
-        self
-    }
-
-    /// Born NOT_READY: reads wait for [`Writer::load`]. A feeder's cache always is.
-    pub fn expect_load(mut self, expect: bool) -> Builder {
-        self.expect_load = expect;
-        self
-    }
-
-    /// A name for logs and status.
-    pub fn name(mut self, name: &str) -> Builder {
-        self.name = name.into();
-        self
-    }
-
-    /// Declares an attribute for field selectors and indexes: extracted once from each value that is
-    /// written. An extractor that fails leaves it absent and is counted ([`Stats::extract_failures`]).
-    pub fn field(mut self, attribute: Attribute) -> Builder {
-        self.fields.push(attribute);
-        self
-    }
-
-    /// Says where the labels of a value are, for label selectors and indexes.
-    pub fn labels(mut self, labels: Labels) -> Builder {
-        self.labels = Some(labels);
-        self
-    }
-
-    /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their
-    /// own bucket. See [`Index`] for what it costs.
-    pub fn index(mut self, index: Index) -> Builder {
-        self.indexes.push(index);
-        self
-    }
-
-    /// Most buckets of all indexes together (default 65,536); subscriptions beyond them scan. Those
-    /// that nobody uses are evicted.
-    pub fn max_buckets(mut self, buckets: usize) -> Builder {
-        self.max_buckets = buckets;
-        self
-    }
-
-    /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
-    /// thread of whoever asks first. Its result is shared, and dropped on the thread that frees.
-    pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
-    where
-        T: Send + Sync + 'static,
-        E: std::fmt::Display,
-    {
-        self.decoder = Some(Decoder::new(decode));
-        self
-    }
-
-    /// Slots a segment: tests make laps common with it.
-    #[doc(hidden)]
-    pub fn segment_slots(mut self, slots: u64) -> Builder {
-        self.segment_slots = Some(slots);
-        self
-    }
-
-    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range.
-    pub fn build(self) -> Result<Cache> {
-        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
-        check(
-            self.prefix.len() <= self.limits.key,
-            "the prefix is longer than the longest key: choose a shorter prefix, or raise max_key_bytes",
-        )?;
-        check(
-            (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
-            &format!("capacity {}: it must be 128 to 4294967296 events", self.capacity),
-        )?;
-        check(
-            self.capacity_bytes >= 1 << 16,
-            &format!("capacity_bytes {}: it must be at least 65536", self.capacity_bytes),
-        )?;
-        check((1..=u32::MAX as usize / 2).contains(&self.limits.key), "max_key_bytes: it must be 1 to 2147483647")?;
-        check(self.limits.value <= u32::MAX as usize / 2, "max_value_bytes: it must be at most 2147483647")?;
-        let capacity = self.capacity as u64;
-        let eighth = (capacity / 8).max(16);
-        let slots = self.segment_slots.unwrap_or_else(|| (1u64 << eighth.ilog2()).min(1024));
-        check(slots.is_power_of_two(), "segment_slots: a power of two")?;
-        let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
-        let birth = u64::from(crate::read::birth_mark());
-        let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
-        let schema = Arc::new(Schema::new(self.fields, self.labels)?);
-        let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
-        let bytes = self.capacity_bytes / segments;
-        let (ring, ring_writer) = Ring::new(slots, segments, bytes, history.clone(), indexes.width(), schema.clone());
-        let router = Router::new(indexes.clone(), self.max_buckets);
-        let inner = Arc::new(Inner {
-            prefix: self.prefix.into(),
-            name: self.name,
-            limits: self.limits,
-            schema,
-            indexes,
-            decoder: self.decoder,
-            requests: Requests::default(),
-            limited: Mutex::default(),
-            ring,
-            root: Published::new(Root::default()),
-            hub: Hub::default(),
-            ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
-            closed: AtomicBool::new(false),
-            info: Mutex::default(),
-            core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
-            gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
-            asked: AtomicU64::new(0),
-            served: AtomicU64::new(0),
-        });
-        LIVING.fetch_add(1, Relaxed);
-        Ok(Cache { _handle: Arc::new(Handle(inner.clone())), inner })
     }
 }

@@ -339,7 +339,7 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     let proxy = Proxy::to(etcd.address());
     let other = Cache::builder("/p/").build().unwrap();
     let refused = feeder(&proxy.url()).pace(&subscription).start(other.writer().unwrap());
-    let error = refused.err().expect("a subscription of another cache");
+    let Err(error) = refused else { panic!("a subscription of another cache was taken") };
     assert!(error.code() == Code::InvalidArgument && error.to_string().contains("of another cache"), "{error}");
     let quick = feeder(&proxy.url()).backoff(Duration::from_millis(5), Duration::from_millis(50));
     let feeder = quick.start_revision(first).pace(&subscription).message_limit(4 << 20).too_far_behind(1);

@@ -18,6 +18,11 @@
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 
+mod token;
+
+use token::Ages;
+pub(crate) use token::TokenRef;
+
 use crate::event::{Event, Position, flags};
 use crate::log::history::{History, Present};
 use crate::log::segment::{Held, Segment, SegmentRef};
@@ -25,125 +30,20 @@ use crate::reclaim::{self, Guard, Published};
 use crate::route::attribute::Schema;
 use crate::route::bucket::Router;
 use crate::route::summary::Summary;
-use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, into_inner, ord};
+use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr;
 // Statistics carry no order: std's also under loom.
 use std::sync::atomic::AtomicU64 as Count;
-use std::sync::{Arc as Shared, Mutex as Lock, OnceLock};
-use std::time::{Duration, Instant};
+use std::sync::{Arc as Shared, Mutex as Lock};
+use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
 const REVISION_BITS: u32 = 52;
 /// A revision at or above this is refused.
 pub(crate) const MAX_REVISION: u64 = 1 << REVISION_BITS;
-
-/// A token: owns its segment and, once it exists, the next token.
-pub(crate) struct Token {
-    segment: SegmentRef,
-    next: OnceLock<TokenRef>,
-    age: Shared<Age>,
-    ages: Shared<Ages>,
-}
-
-/// A count on a token; the last one is given back on the reclaimer, in a loop.
-#[derive(Clone)]
-pub(crate) struct TokenRef(Option<Arc<Token>>);
-
-/// What the statistics know of a token.
-#[derive(Default)]
-struct Age {
-    /// Snapshots that hold it, and when (ms of the ring's life) the first of them was taken.
-    snapshots: Count,
-    since: Count,
-    next: OnceLock<Shared<Age>>,
-}
-
-/// The age of the oldest living token: tokens die in their order.
-struct Ages {
-    oldest: Lock<Shared<Age>>,
-    birth: Instant,
-}
-
-impl Ages {
-    fn new(first: Shared<Age>) -> Shared<Ages> {
-        Shared::new(Ages { oldest: Lock::new(first), birth: Instant::now() })
-    }
-
-    fn oldest(&self) -> std::sync::MutexGuard<'_, Shared<Age>> {
-        self.oldest.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn now(&self) -> u64 {
-        u64::try_from(self.birth.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-}
-
-impl TokenRef {
-    fn new(segment: SegmentRef, ages: Shared<Ages>) -> TokenRef {
-        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age: Shared::default(), ages })))
-    }
-
-    /// The first one of a ring.
-    fn first(segment: SegmentRef) -> TokenRef {
-        let age = Shared::<Age>::default();
-        let ages = Ages::new(age.clone());
-        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age, ages })))
-    }
-
-    fn token(&self) -> &Token {
-        self.0.as_deref().expect("taken only by drop")
-    }
-
-    pub(crate) fn segment(&self) -> &SegmentRef {
-        &self.token().segment
-    }
-
-    /// Whoever holds this token holds that one too.
-    fn link(&self, next: TokenRef) {
-        let _ = self.token().age.next.set(next.token().age.clone());
-        let _ = self.token().next.set(next);
-    }
-
-    /// A snapshot has it from now on. Statistics: Relaxed.
-    pub(crate) fn enter(&self) {
-        let token = self.token();
-        if token.age.snapshots.fetch_add(1, Relaxed) == 0 {
-            token.age.since.store(token.ages.now(), Relaxed);
-        }
-    }
-
-    /// The snapshot goes.
-    pub(crate) fn leave(&self) {
-        self.token().age.snapshots.fetch_sub(1, Relaxed);
-    }
-}
-
-impl Drop for TokenRef {
-    fn drop(&mut self) {
-        let Some(mut token) = self.0.take().and_then(into_inner) else { return };
-        let mut release = move || {
-            // A loop: a chain of tokens may be as long as the writer's whole life.
-            while let Some(mut next) = token.next.take() {
-                match next.0.take().and_then(into_inner) {
-                    Some(last) => token = last,
-                    None => break,
-                }
-            }
-        };
-        if reclaim::on_reclaimer() { release() } else { reclaim::free(Box::new(release)) }
-    }
-}
-
-impl Drop for Token {
-    fn drop(&mut self) {
-        if let Some(next) = self.age.next.get() {
-            *self.ages.oldest() = next.clone();
-        }
-    }
-}
 
 struct Directory {
     entries: Box<[AtomicPtr<Segment>]>,

@@ -4,15 +4,11 @@
 
 use super::{Floor, Halt, Look, Loss, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::cache::Inner;
 use crate::error::{Code, Error, say};
 use crate::event::{Event, Kind, Phase, Position, ResyncReason, flags};
-use crate::log::ring::{Place, cut_at_revision, progress_of, run_of};
+use crate::log::ring::{Place, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;
-use crate::route::bucket::{Bucket, Request};
-use crate::sync::Relaxed;
-use std::sync::Arc;
 
 /// Which way a subscription reads the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,73 +42,6 @@ pub struct SubscriptionStats {
     pub shown_bytes: u64,
 }
 
-/// Sequence numbers that a cursor collects before it scans instead.
-const LINKS: usize = 1024;
-
-/// How a subscription finds its events.
-#[derive(Default)]
-pub(super) struct Reader {
-    way: Way,
-    links: Option<Box<Links>>,
-    /// Too dense for collecting: scans until here.
-    scan_to: u64,
-    looked: u64,
-    skipped: u64,
-    pub(super) handed: u64,
-    pub(super) lagged: u64,
-}
-
-/// Collected from the chain.
-struct Links {
-    /// Newest first.
-    seqs: Vec<u64>,
-    /// The head that they were collected under.
-    to: u64,
-}
-
-#[derive(Default)]
-enum Way {
-    #[default]
-    Scan,
-    Asked(Arc<Request>),
-    Chain(Arc<Bucket>),
-}
-
-impl Reader {
-    /// Takes over the writer's answer.
-    #[inline]
-    fn settle(&mut self) {
-        if let Way::Asked(request) = &self.way
-            && let Some(answer) = request.answer()
-        {
-            self.way = match answer {
-                Some(bucket) => Way::Chain(bucket.clone()),
-                None => Way::Scan,
-            };
-        }
-    }
-
-    /// What it waits for, beside the scan.
-    pub(super) fn request(&self) -> Option<Arc<Request>> {
-        match &self.way {
-            Way::Asked(request) => Some(request.clone()),
-            _ => None,
-        }
-    }
-
-    /// Gives the bucket back.
-    pub(super) fn leave(&mut self, inner: &Inner) {
-        if !matches!(std::mem::take(&mut self.way), Way::Scan) {
-            inner.requests.left.fetch_add(1, Relaxed);
-        }
-        self.forget_links();
-    }
-
-    pub(super) fn forget_links(&mut self) {
-        self.links = None;
-    }
-}
-
 /// What of a batch is certain: it may have to end at the last border between revisions.
 struct Border {
     seq: u64,
@@ -122,33 +51,6 @@ struct Border {
 }
 
 impl Subscription {
-    /// Asks for a bucket if the filter fits a declared index.
-    pub(super) fn choose_route(&mut self) {
-        let inner = &self.shared.inner;
-        if !inner.indexes.is_empty()
-            && let Some(name) = inner.indexes.bucket_of(&self.matcher)
-        {
-            self.reader.way = Way::Asked(inner.requests.ask(name));
-        }
-    }
-
-    /// The bucket, where the chain is complete from the cursor on: no mark and no boundary above it.
-    #[inline]
-    pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
-        self.reader.settle();
-        let Way::Chain(bucket) = &self.reader.way else { return None };
-        let complete = self.cursor >= bucket.boundary() && self.cursor >= self.reader.scan_to && self.floor.is_none();
-        complete.then(|| bucket.clone())
-    }
-
-    /// The index of the bucket that it reads, if it reads one.
-    pub(crate) fn index_name(&self) -> Option<&str> {
-        match &self.reader.way {
-            Way::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
-            _ => None,
-        }
-    }
-
     /// What it did so far, and which way it reads.
     pub fn stats(&self) -> SubscriptionStats {
         let route = self.index_name().map_or(Route::Scan, |index| Route::Chain { index: index.to_string() });
@@ -198,227 +100,6 @@ impl Subscription {
                 return Ok(batch);
             }
         }
-    }
-
-    /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
-    /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
-    fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<Option<Links>> {
-        if self.cursor >= look.head {
-            return Ok(None);
-        }
-        let newest = bucket.newest();
-        if newest < self.cursor {
-            self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.pass_to_head(look);
-            return Ok(None);
-        }
-        let mut links = Vec::new();
-        let mut hand = self.segment.take();
-        let lowest = self.walk_back(bucket, newest, look, &mut hand, |seq| {
-            if links.len() <= LINKS {
-                links.push(seq);
-            }
-        })?;
-        if links.len() > LINKS {
-            // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
-            self.cursor = lowest;
-            self.segment = None;
-            self.reader.scan_to = look.head;
-            return Ok(None);
-        }
-        self.segment = hand;
-        if links.is_empty() {
-            self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.pass_to_head(look);
-            return Ok(None);
-        }
-        Ok(Some(Links { seqs: links, to: look.head }))
-    }
-
-    /// Nothing of its own up to the head.
-    fn pass_to_head(&mut self, look: &Look) {
-        self.cursor = self.cursor.max(look.head);
-        self.segment = None;
-        self.reach(look);
-    }
-
-    /// Everything up to the head was looked at.
-    fn reach(&mut self, look: &Look) {
-        let progress = progress_of(look.progress, self.position.epoch);
-        self.position.revision = self.position.revision.max(progress);
-        // Closed by its owner: no progress beyond, so the event below the end says how far it came.
-        if look.progress == 0
-            && let Place::At(segment) = self.shared.inner.ring.place(look.head - 1, &reclaim::pin())
-        {
-            self.position.revision = self.position.revision.max(segment.event(look.head - 1).revision);
-        }
-    }
-
-    /// Collects, and keeps the links for the polls to come.
-    pub(super) fn collect_ahead(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
-        self.reader.links = self.collect(bucket, look)?.map(Box::new);
-        Ok(())
-    }
-
-    /// Visits the events of a bucket from `newest` back to the cursor; the lowest, or the head.
-    fn walk_back(
-        &self,
-        bucket: &Bucket,
-        newest: u64,
-        look: &Look,
-        hand: &mut Option<SegmentRef>,
-        mut each: impl FnMut(u64),
-    ) -> Step<u64> {
-        let (mut at, mut lowest) = (newest, look.head);
-        while at >= self.cursor {
-            let segment = self.segment_of(at, hand)?;
-            let Some(before) = segment.before(at, bucket.id()) else { return Err(self.broken_chain(at).into()) };
-            // Above the head: followed, not delivered.
-            if at < look.head {
-                each(at);
-                lowest = at;
-            }
-            at = before;
-        }
-        Ok(lowest)
-    }
-
-    /// Before a scan over the newest mark: up to its own next event, or to the next mark, a chain has
-    /// nothing to lose.
-    pub(super) fn go_to_mark(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
-        let newest = bucket.newest();
-        let own =
-            if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, &mut None, |_| {})? };
-        let pin = reclaim::pin();
-        let turns = &self.shared.inner.ring.history(&pin).turns;
-        let Some(turn) = turns.iter().find(|turn| turn.end >= self.cursor) else { return Ok(()) };
-        // Inside a bracket its end is next.
-        let inside = turn.seq < self.cursor;
-        let to = if inside { turn.end } else { turn.seq };
-        let to = to.min(own);
-        if to >= look.head {
-            self.pass_to_head(look);
-            return Ok(());
-        }
-        if to == turn.seq {
-            self.position.revision = self.position.revision.max(turn.from);
-        }
-        if to > self.cursor {
-            self.cursor = to;
-            self.segment = None;
-        }
-        Ok(())
-    }
-
-    fn broken_chain(&self, at: u64) -> Error {
-        Error::new(
-            Code::Internal,
-            format!("subscription: the event {at} has no link of its bucket. Report this as a bug."),
-        )
-    }
-
-    /// The segment of a sequence number, by the hand if it is there.
-    fn segment_of<'a>(&self, seq: u64, hand: &'a mut Option<SegmentRef>) -> Step<&'a SegmentRef> {
-        let base = self.shared.inner.ring.base_of(seq);
-        if hand.as_ref().is_none_or(|held| held.base() != base) {
-            *hand = match self.shared.inner.ring.place(seq, &reclaim::pin()) {
-                Place::At(segment) => Some(segment),
-                Place::Skip(_) | Place::Lapped => return Err(Halt::Lost(self.loss())),
-            };
-        }
-        hand.as_ref().ok_or_else(|| Halt::Lost(self.loss()))
-    }
-
-    /// Hands out the events of the collected links.
-    fn follow(&mut self, mut collected: Links, look: &Look, max: usize) -> Step<Batch> {
-        let mut own = Own::default();
-        let links = &mut collected.seqs;
-        let mut at = links.len();
-        // Before the first event of a revision: links left, gathered, position.
-        let mut border = (at, 0usize, self.position);
-        let mut revision = 0;
-        let mut continues = false;
-        let mut shown = Vec::new();
-        let mut hand = self.segment.take();
-        let mut counted = u64::MAX;
-        let started = self.cursor;
-        while at > 0 {
-            let seq = links[at - 1];
-            let segment = match self.segment_of(seq, &mut hand) {
-                Ok(segment) => segment,
-                Err(halt) if own.events.is_empty() => return Err(halt),
-                // What was gathered is handed out first, whole revisions if there are any.
-                Err(_) => {
-                    if own.events.last().is_some_and(|last| last.flags & flags::LAST != 0) {
-                        self.position.revision = revision;
-                    } else if border.1 > 0 {
-                        own.events.truncate(border.1);
-                        (at, self.position) = (border.0, border.2);
-                    } else {
-                        continues = true;
-                    }
-                    break;
-                }
-            };
-            let event = segment.event(seq);
-            if event.revision != revision {
-                // Nothing of its own lies between.
-                self.position.revision = self.position.revision.max(event.revision - 1);
-                border = (at, own.events.len(), self.position);
-                revision = event.revision;
-            }
-            self.reader.looked += 1;
-            if let Some(kind) = self.matcher.transition(event) {
-                if self.matcher.shows(kind) {
-                    let fifth = counted != segment.base() && own.segments.len() == 4;
-                    let goes_on = self.whole_revisions && border.1 == 0 && !own.events.is_empty();
-                    if (own.events.len() >= max || fifth) && !goes_on {
-                        if border.1 > 0 {
-                            own.events.truncate(border.1);
-                            (at, self.position) = (border.0, border.2);
-                        } else {
-                            continues = own.events.last().is_some_and(|last| last.revision == revision);
-                        }
-                        break;
-                    }
-                    if counted != segment.base() {
-                        counted = segment.base();
-                        own.segments.push(segment.clone());
-                    }
-                    let (event, gone) = self.matcher.shown(event, kind);
-                    own.events.push(event);
-                    own.versions.extend(gone);
-                }
-                if self.shown.is_some() {
-                    shown.push((at, kind, seq));
-                }
-            }
-            at -= 1;
-        }
-        // What went back over the border was not shown.
-        for (link, kind, seq) in shown {
-            if link > at {
-                let segment = self.segment_of(seq, &mut hand)?.clone();
-                self.note(kind, segment.event(seq));
-            }
-        }
-        self.cursor = match at {
-            0 => {
-                if revision != 0 && !continues {
-                    self.position.revision = revision;
-                }
-                collected.to
-            }
-            _ => links[at - 1],
-        };
-        links.truncate(at);
-        self.reader.links = (at > 0).then(|| Box::new(collected));
-        self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
-        self.reader.skipped += (self.cursor - started).saturating_sub(own.events.len() as u64);
-        if self.cursor >= look.head && !continues {
-            self.reach(look);
-        }
-        Ok(Batch::own(own, continues, self.position))
     }
 
     /// Puts the segment of the cursor into the hand, from the directory if it is not there yet.
@@ -743,37 +424,6 @@ impl Subscription {
             return Err(resynced(mark.to, mark.reason.name(), self.position).into());
         }
         Ok(self.matcher.transition(event))
-    }
-
-    /// Whether the collected links hold something to hand out; passes over what they do not.
-    pub(super) fn links_match(&mut self, look: &Look) -> Step<bool> {
-        let mut hand = self.segment.take();
-        while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
-            let segment = self.segment_of(seq, &mut hand)?.clone();
-            let event = segment.event(seq);
-            if self.matcher.matches(event) {
-                self.segment = Some(segment);
-                return Ok(true);
-            }
-            if let Some(kind) = self.matcher.transition(event) {
-                self.note(kind, event);
-            }
-            self.reader.looked += 1;
-            if let Some(links) = &mut self.reader.links {
-                links.seqs.pop();
-            }
-            self.cursor = seq + 1;
-        }
-        let to = self.reader.links.take().map_or(0, |links| links.to);
-        self.cursor = self.cursor.max(to);
-        if self.cursor >= look.head {
-            self.reach(look);
-        }
-        Ok(false)
-    }
-
-    pub(super) fn has_links(&self) -> bool {
-        self.reader.links.is_some()
     }
 }
 

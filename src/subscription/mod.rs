@@ -9,12 +9,14 @@
 //! | --- | --- |
 //! | `options` | how one is opened |
 //! | `shared` | what other threads may see and do: close, lag |
-//! | `live` | events of the log, by view, by scan or by chain |
+//! | `live` | events of the log, by view or by scan |
+//! | `chain` | events of a bucket |
 //! | `state` | the initial state, and the way back after a loss |
 //! | `wait` | parking, wake sets, streams |
 
 #![forbid(unsafe_code)]
 
+mod chain;
 mod live;
 mod options;
 mod shared;
@@ -38,7 +40,7 @@ use crate::reclaim;
 use crate::route::matcher::Matcher;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
 use crate::wake::{Parker, SetShared, Ticket};
-use live::Reader;
+use chain::Reader;
 use options::Options;
 use shared::OPEN;
 use state::{CatchUp, Initial, Shown};

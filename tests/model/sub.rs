@@ -446,7 +446,9 @@ impl Sub {
         let before = self.real.position();
         let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && self.floor.is_none());
         let answer = self.real.poll(max);
-        crate::trace(|| format!("  {} polls {max}: {answer:?}, {:?} at {}, {before:?}", self.name, self.phase, self.next));
+        crate::trace(|| {
+            format!("  {} polls {max}: {answer:?}, {:?} at {}, {before:?}", self.name, self.phase, self.next)
+        });
         self.handed += answer.as_ref().map_or(0, Batch::len) as u64;
         let batch = self.check(twin, max, before, answer);
         let stats = self.real.stats();

@@ -1,0 +1,196 @@
+//! The options of a new cache.
+
+#![forbid(unsafe_code)]
+
+use super::{Cache, Gauges, Handle, Inner, LIVING, Limits, NOT_READY, READY};
+use crate::decode::Decoder;
+use crate::error::{Result, say};
+use crate::log::history::History;
+use crate::log::ring::Ring;
+use crate::reclaim::Published;
+use crate::route::attribute::{Attribute, Labels, Schema};
+use crate::route::bucket::{Requests, Router};
+use crate::route::index::{Index, Indexes};
+use crate::store::index::Index as Root;
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
+use crate::wake::Hub;
+use crate::writer::Core;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Options of a new cache.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    prefix: Vec<u8>,
+    capacity: usize,
+    capacity_bytes: u64,
+    limits: Limits,
+    expect_load: bool,
+    name: String,
+    segment_slots: Option<u64>,
+    fields: Vec<Attribute>,
+    labels: Option<Labels>,
+    indexes: Vec<Index>,
+    max_buckets: usize,
+    decoder: Option<Decoder>,
+}
+
+impl std::fmt::Debug for Limits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "key {}, value {}", self.key, self.value)
+    }
+}
+
+impl Builder {
+    pub(super) fn new(prefix: Vec<u8>) -> Builder {
+        Builder {
+            prefix,
+            capacity: 65_536,
+            capacity_bytes: 256 << 20,
+            limits: Limits { key: 64 << 10, value: 16 << 20 },
+            expect_load: false,
+            name: String::new(),
+            segment_slots: None,
+            fields: Vec::new(),
+            labels: None,
+            indexes: Vec::new(),
+            max_buckets: 65_536,
+            decoder: None,
+        }
+    }
+
+    /// Events that the log holds at most (default 65,536; at least 128). The guaranteed window is
+    /// 7/8 of it less one segment.
+    pub fn capacity(mut self, events: usize) -> Builder {
+        self.capacity = events;
+        self
+    }
+
+    /// Bytes that the log holds at most beside the live keys (default 256 MiB).
+    pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
+        self.capacity_bytes = bytes;
+        self
+    }
+
+    /// Longest key (default 64 KiB).
+    pub fn max_key_bytes(mut self, bytes: usize) -> Builder {
+        self.limits.key = bytes;
+        self
+    }
+
+    /// Longest value (default 16 MiB).
+    pub fn max_value_bytes(mut self, bytes: usize) -> Builder {
+        self.limits.value = bytes;
+        self
+    }
+
+    /// Born NOT_READY: reads wait for [`Writer::load`]. A feeder's cache always is.
+    pub fn expect_load(mut self, expect: bool) -> Builder {
+        self.expect_load = expect;
+        self
+    }
+
+    /// A name for logs and status.
+    pub fn name(mut self, name: &str) -> Builder {
+        self.name = name.into();
+        self
+    }
+
+    /// Declares an attribute for field selectors and indexes: extracted once from each value that is
+    /// written. An extractor that fails leaves it absent and is counted ([`Stats::extract_failures`]).
+    pub fn field(mut self, attribute: Attribute) -> Builder {
+        self.fields.push(attribute);
+        self
+    }
+
+    /// Says where the labels of a value are, for label selectors and indexes.
+    pub fn labels(mut self, labels: Labels) -> Builder {
+        self.labels = Some(labels);
+        self
+    }
+
+    /// Declares an index (at most 8): subscriptions whose filter fits it read only the events of their
+    /// own bucket. See [`Index`] for what it costs.
+    pub fn index(mut self, index: Index) -> Builder {
+        self.indexes.push(index);
+        self
+    }
+
+    /// Most buckets of all indexes together (default 65,536); subscriptions beyond them scan. Those
+    /// that nobody uses are evicted.
+    pub fn max_buckets(mut self, buckets: usize) -> Builder {
+        self.max_buckets = buckets;
+        self
+    }
+
+    /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
+    /// thread of whoever asks first. Its result is shared, and dropped on the thread that frees.
+    pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
+    where
+        T: Send + Sync + 'static,
+        E: std::fmt::Display,
+    {
+        self.decoder = Some(Decoder::new(decode));
+        self
+    }
+
+    /// Slots a segment: tests make laps common with it.
+    #[doc(hidden)]
+    pub fn segment_slots(mut self, slots: u64) -> Builder {
+        self.segment_slots = Some(slots);
+        self
+    }
+
+    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range.
+    pub fn build(self) -> Result<Cache> {
+        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
+        check(
+            self.prefix.len() <= self.limits.key,
+            "the prefix is longer than the longest key: choose a shorter prefix, or raise max_key_bytes",
+        )?;
+        check(
+            (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
+            &format!("capacity {}: it must be 128 to 4294967296 events", self.capacity),
+        )?;
+        check(
+            self.capacity_bytes >= 1 << 16,
+            &format!("capacity_bytes {}: it must be at least 65536", self.capacity_bytes),
+        )?;
+        check((1..=u32::MAX as usize / 2).contains(&self.limits.key), "max_key_bytes: it must be 1 to 2147483647")?;
+        check(self.limits.value <= u32::MAX as usize / 2, "max_value_bytes: it must be at most 2147483647")?;
+        let capacity = self.capacity as u64;
+        let eighth = (capacity / 8).max(16);
+        let slots = self.segment_slots.unwrap_or_else(|| (1u64 << eighth.ilog2()).min(1024));
+        check(slots.is_power_of_two(), "segment_slots: a power of two")?;
+        let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
+        let birth = u64::from(crate::read::birth_mark());
+        let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
+        let schema = Arc::new(Schema::new(self.fields, self.labels)?);
+        let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
+        let bytes = self.capacity_bytes / segments;
+        let (ring, ring_writer) = Ring::new(slots, segments, bytes, history.clone(), indexes.width(), schema.clone());
+        let router = Router::new(indexes.clone(), self.max_buckets);
+        let inner = Arc::new(Inner {
+            prefix: self.prefix.into(),
+            name: self.name,
+            limits: self.limits,
+            schema,
+            indexes,
+            decoder: self.decoder,
+            requests: Requests::default(),
+            limited: Mutex::default(),
+            ring,
+            root: Published::new(Root::default()),
+            hub: Hub::default(),
+            ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
+            closed: AtomicBool::new(false),
+            info: Mutex::default(),
+            core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
+            gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
+            asked: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+        });
+        LIVING.fetch_add(1, Relaxed);
+        Ok(Cache { _handle: Arc::new(Handle(inner.clone())), inner })
+    }
+}

@@ -1,0 +1,128 @@
+//! What a cache says of itself.
+
+#![forbid(unsafe_code)]
+
+use crate::error::Error;
+use crate::event::Position;
+use std::time::{Duration, SystemTime};
+
+/// How fresh a cache is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum State {
+    /// No listing yet: reads answer NOT_READY or wait.
+    NotReady,
+    /// Follows its source.
+    Ready,
+    /// The source is out of reach since then; reads answer what is known.
+    Stale {
+        /// Since when.
+        since: SystemTime,
+    },
+    /// The source refused for good, or a bug stopped the writer.
+    Failed,
+    /// Closed.
+    Closed,
+}
+
+/// What a feeder says of its source.
+#[derive(Clone, Debug)]
+pub enum SourceState {
+    /// Connected and following.
+    Fresh,
+    /// Out of reach: why.
+    Stale(Error),
+    /// Refused: why.
+    Failed(Error),
+}
+
+/// What a feeder tells about its source, as [`Status::source`] shows it.
+#[derive(Clone, Debug, Default)]
+pub struct SourceReport {
+    /// The endpoint in use, or the last one tried.
+    pub endpoint: String,
+    /// Version that the server reports.
+    pub server_version: String,
+    /// The cluster's id.
+    pub cluster_id: u64,
+    /// The member's id.
+    pub member_id: u64,
+    /// Connections made.
+    pub connects: u64,
+    /// Connections made beyond the first.
+    pub reconnects: u64,
+    /// Resyncs.
+    pub resyncs: u64,
+    /// Newest revision seen in any header.
+    pub etcd_revision: u64,
+}
+
+/// A cache at a glance.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// How fresh.
+    pub state: State,
+    /// Where the cache stands.
+    pub position: Position,
+    /// See the crate's contract: `After` and `Exact` work from one below it.
+    pub oldest: u64,
+    /// Live keys.
+    pub objects: u64,
+    /// Bytes of the live keys and what the log holds beside them.
+    pub bytes: u64,
+    /// The source's last error.
+    pub last_error: Option<Error>,
+    /// Subscriptions that are open.
+    pub subscriptions: u64,
+    /// Largest lag of any subscription seen by one of its polls, in events (a high-water mark).
+    pub max_lag_events: u64,
+    /// What the feeder tells.
+    pub source: SourceReport,
+}
+
+/// What a cache holds, in bytes, and by what.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Live keys.
+    pub objects: u64,
+    /// Versions of live keys, and tombstones not forgotten yet.
+    pub version_bytes: u64,
+    /// Slots and indexes.
+    pub index_bytes: u64,
+    /// Segments that exist: the window, and what batches, subscriptions and snapshots keep.
+    pub segments: u64,
+    /// Segments of the window.
+    pub window_segments: u64,
+    /// Segments and the replaced versions that they keep.
+    pub log_bytes: u64,
+    /// Subscriptions that are open.
+    pub subscriptions: u64,
+    /// Waiters that are parked now.
+    pub waiting: u64,
+    /// Times that the notifier itself was lapped.
+    pub notifier_lapped: u64,
+    /// Events published since birth.
+    pub events: u64,
+    /// Revisions published since birth.
+    pub revisions: u64,
+    /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of
+    /// the first of them); zero if there is none.
+    pub oldest_snapshot: Duration,
+    /// Tombstones that wait to be forgotten.
+    pub tombstones: u64,
+    /// Buckets of the declared indexes.
+    pub buckets: u64,
+    /// Values whose attributes could not be extracted; they are absent there.
+    pub extract_failures: u64,
+    /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
+    pub lagged: u64,
+    /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
+    pub caught_panics: u64,
+}
+
+impl Stats {
+    /// All bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.version_bytes + self.index_bytes + self.log_bytes
+    }
+}

@@ -1,0 +1,115 @@
+//! Tokens: who holds one holds every segment from there on.
+
+#![forbid(unsafe_code)]
+
+use super::{Count, Lock, Shared};
+use crate::log::segment::SegmentRef;
+use crate::reclaim;
+use crate::sync::{Arc, Relaxed, into_inner};
+use std::sync::OnceLock;
+use std::time::Instant;
+
+/// A token: owns its segment and, once it exists, the next token.
+pub(crate) struct Token {
+    pub(super) segment: SegmentRef,
+    pub(super) next: OnceLock<TokenRef>,
+    pub(super) age: Shared<Age>,
+    pub(super) ages: Shared<Ages>,
+}
+
+/// A count on a token; the last one is given back on the reclaimer, in a loop.
+#[derive(Clone)]
+pub(crate) struct TokenRef(Option<Arc<Token>>);
+
+/// What the statistics know of a token.
+#[derive(Default)]
+pub(super) struct Age {
+    /// Snapshots that hold it, and when (ms of the ring's life) the first of them was taken.
+    pub(super) snapshots: Count,
+    pub(super) since: Count,
+    pub(super) next: OnceLock<Shared<Age>>,
+}
+
+/// The age of the oldest living token: tokens die in their order.
+pub(super) struct Ages {
+    pub(super) oldest: Lock<Shared<Age>>,
+    birth: Instant,
+}
+
+impl Ages {
+    pub(super) fn new(first: Shared<Age>) -> Shared<Ages> {
+        Shared::new(Ages { oldest: Lock::new(first), birth: Instant::now() })
+    }
+
+    pub(super) fn oldest(&self) -> std::sync::MutexGuard<'_, Shared<Age>> {
+        self.oldest.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.birth.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl TokenRef {
+    pub(super) fn new(segment: SegmentRef, ages: Shared<Ages>) -> TokenRef {
+        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age: Shared::default(), ages })))
+    }
+
+    /// The first one of a ring.
+    pub(super) fn first(segment: SegmentRef) -> TokenRef {
+        let age = Shared::<Age>::default();
+        let ages = Ages::new(age.clone());
+        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age, ages })))
+    }
+
+    pub(super) fn token(&self) -> &Token {
+        self.0.as_deref().expect("taken only by drop")
+    }
+
+    pub(crate) fn segment(&self) -> &SegmentRef {
+        &self.token().segment
+    }
+
+    /// Whoever holds this token holds that one too.
+    pub(super) fn link(&self, next: TokenRef) {
+        let _ = self.token().age.next.set(next.token().age.clone());
+        let _ = self.token().next.set(next);
+    }
+
+    /// A snapshot has it from now on. Statistics: Relaxed.
+    pub(crate) fn enter(&self) {
+        let token = self.token();
+        if token.age.snapshots.fetch_add(1, Relaxed) == 0 {
+            token.age.since.store(token.ages.now(), Relaxed);
+        }
+    }
+
+    /// The snapshot goes.
+    pub(crate) fn leave(&self) {
+        self.token().age.snapshots.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Drop for TokenRef {
+    fn drop(&mut self) {
+        let Some(mut token) = self.0.take().and_then(into_inner) else { return };
+        let mut release = move || {
+            // A loop: a chain of tokens may be as long as the writer's whole life.
+            while let Some(mut next) = token.next.take() {
+                match next.0.take().and_then(into_inner) {
+                    Some(last) => token = last,
+                    None => break,
+                }
+            }
+        };
+        if reclaim::on_reclaimer() { release() } else { reclaim::free(Box::new(release)) }
+    }
+}
+
+impl Drop for Token {
+    fn drop(&mut self) {
+        if let Some(next) = self.age.next.get() {
+            *self.ages.oldest() = next.clone();
+        }
+    }
+}
