@@ -84,7 +84,7 @@ impl Builder {
         self
     }
 
-    /// Born NOT_READY: reads wait for [`Writer::load`]. A feeder's cache always is.
+    /// Born NOT_READY: reads wait for [`crate::Writer::load`]. A feeder's cache always is.
     pub fn expect_load(mut self, expect: bool) -> Builder {
         self.expect_load = expect;
         self
@@ -97,7 +97,7 @@ impl Builder {
     }
 
     /// Declares an attribute for field selectors and indexes: extracted once from each value that is
-    /// written. An extractor that fails leaves it absent and is counted ([`Stats::extract_failures`]).
+    /// written. An extractor that fails leaves it absent and is counted ([`crate::Stats::extract_failures`]).
     pub fn field(mut self, attribute: Attribute) -> Builder {
         self.fields.push(attribute);
         self

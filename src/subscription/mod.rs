@@ -196,11 +196,19 @@ impl Subscription {
     }
 
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
-    fn begin(&mut self, late: bool) -> Result<()> {
+    fn begin(&mut self, late: bool) -> Step<()> {
         let inner = self.inner().clone();
         let Some(options) = self.options.as_deref().cloned() else { return Ok(()) };
         match options.start {
-            Start::Now if late => self.live_from(inner.ring.first_seq(), self.listing()),
+            Start::Now if late => {
+                let listing = inner.ring.first_seq();
+                self.live(listing, self.listing());
+                if !self.remember(listing) {
+                    // What counts as shown has left.
+                    self.shown = Some(Box::default());
+                    return Err(Halt::Lost(self.loss()));
+                }
+            }
             Start::Now => loop {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.live(head, position);
@@ -222,7 +230,7 @@ impl Subscription {
                 let position = Position { epoch: found.epoch, revision };
                 self.live(found.seq, position);
                 if !self.remember(found.seq) {
-                    return Err(inner.compacted("subscribe after", revision));
+                    return Err(inner.compacted("subscribe after", revision).into());
                 }
                 if found.future {
                     let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
@@ -232,15 +240,6 @@ impl Subscription {
             }
         }
         Ok(())
-    }
-
-    /// `Now` before the first listing: the state of that counts as shown.
-    fn live_from(&mut self, cursor: u64, position: Position) {
-        self.live(cursor, position);
-        if !self.remember(cursor) {
-            // Lapped before the first poll: the next one says so.
-            self.shown = self.on_lag.remembers().then(Box::default);
-        }
     }
 
     /// The position of the first listing.

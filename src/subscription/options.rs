@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::shared::Shared;
-use super::{Bookmarks, Phase, Start, Subscription};
+use super::{Bookmarks, Halt, Phase, Start, Subscription};
 use crate::cache::{Cache, Inner};
 use crate::error::{Result, say};
 use crate::event::{Kind, Position};
@@ -261,7 +261,10 @@ impl SubscribeBuilder {
         fence(SeqCst);
         subscription.choose_route();
         if inner.is_ready() {
-            subscription.begin(false)?;
+            subscription.begin(false).map_err(|halt| match halt {
+                Halt::Over(error) => error,
+                Halt::Lost(loss) => loss.error(subscription.position),
+            })?;
         }
         subscription.share();
         if limited {

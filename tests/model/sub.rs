@@ -89,6 +89,8 @@ pub struct Sub {
     /// It was certainly looked at everything before this one.
     sure: usize,
     floor: Option<u64>,
+    /// It may not know yet that such a start was passed, or has not looked at the log since a loss.
+    ahead: bool,
     bookmarked: Position,
     /// Closed by its owner or with the cache: nothing behind this index.
     end: Option<usize>,
@@ -153,6 +155,7 @@ impl Sub {
             sure: 0,
             vague: false,
             floor: None,
+            ahead: false,
             bookmarked: Position::default(),
             end: None,
             seen: Position::default(),
@@ -204,8 +207,8 @@ impl Sub {
         match self.options.start {
             Start::Now => {
                 self.live_from(twin, count, at);
-                if late && twin.first_live > 1 {
-                    // The state of then has left: nothing counts as shown.
+                if late && twin.first_live > 1 && self.options.remembers() {
+                    // The state of then has left: nothing counts as shown, and that is a loss.
                     self.shown = Some(Shown::default());
                 }
             }
@@ -216,7 +219,7 @@ impl Sub {
                 Found::At(count) => self.live_from(twin, count, Position { epoch: twin.epoch_at(count), revision }),
                 Found::Future => {
                     self.live_from(twin, twin.events.len(), Position { epoch: twin.now.epoch, revision });
-                    self.floor = Some(revision);
+                    (self.floor, self.ahead) = (Some(revision), true);
                 }
             },
         }
@@ -444,7 +447,7 @@ impl Sub {
 
     pub fn poll(&mut self, twin: &Twin, max: usize) -> Option<Batch> {
         let before = self.real.position();
-        let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && self.floor.is_none());
+        let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && !self.ahead);
         let answer = self.real.poll(max);
         crate::trace(|| {
             format!("  {} polls {max}: {answer:?}, {:?} at {}, {before:?}", self.name, self.phase, self.next)
@@ -568,7 +571,9 @@ impl Sub {
         initial: bool,
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
-        if self.options.stop_on_resync && twin.now.epoch != before.epoch && before.epoch != 0 {
+        // It begins at the listing where that came after it.
+        let epoch = if before.epoch == 0 { twin.birth + 1 } else { before.epoch };
+        if self.options.stop_on_resync && twin.now.epoch != epoch {
             let error = answer.expect_err("RESYNCED was expected");
             assert_eq!((error.code(), error.current()), (Code::Resynced, twin.now.revision), "{error}");
             self.phase = Phase::Ended;
@@ -613,7 +618,8 @@ impl Sub {
         if !done {
             // A conflated loss is found by this very poll, which may have moved on to it first.
             let position = self.real.position();
-            let moved = self.options.on_lag == OnLag::Conflate && before.epoch == position.epoch && before < position;
+            let begun = before == Position::default() || before.epoch == position.epoch;
+            let moved = self.options.on_lag == OnLag::Conflate && begun && before < position;
             assert!(position == before || moved, "the position before it is complete: {before:?}, {position:?}");
             return Some(batch);
         }
@@ -646,7 +652,7 @@ impl Sub {
 
     /// LAGGED was told, or (Conflate) acted upon.
     fn lose(&mut self, skip: usize) {
-        self.floor = None;
+        (self.floor, self.ahead) = (None, true);
         // What is masked may have been passed over in a segment that it still held.
         self.exact &= !self.options.filter.masks();
         match self.options.on_lag {
@@ -668,8 +674,18 @@ impl Sub {
         // What has left is not looked at: a start of the future may have been passed in it.
         let unsure = self.floor.is_some() && !self.all_live(twin);
         let may_lose = lapped.is_some() || unsure;
+        // A wait may have met the gap before what follows had left.
+        let gap_told = |error: &Error| match (stop, self.floor) {
+            (Some(Stop::Gap(at)), Some(asked)) if gap => {
+                let to = twin.events[at].turn.expect("a mark").to;
+                (error.lost_from(), error.lost_to()) == (asked + 1, to)
+            }
+            _ => false,
+        };
         match &answer {
-            Err(error) if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) => {
+            Err(error)
+                if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
+            {
                 let skip = self.loss_of(twin, error).skip;
                 assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
                 match (self.floor, above) {
@@ -729,7 +745,10 @@ impl Sub {
                 return None;
             }
             self.pass(twin, at);
-            self.whole_seen = at;
+            // Behind a close it cannot say how far it came where the last event has left.
+            if self.end.is_none() || lapped.is_none() {
+                self.whole_seen = at;
+            }
             return self.check_nothing(twin, answer);
         }
         let batch = answer.unwrap_or_else(|error| {
@@ -743,7 +762,7 @@ impl Sub {
             expected.assert_shown_as(event, *kind, self.options.filter.raw);
             assert_eq!(event.sequence(), expected.seq);
         }
-        self.floor = None;
+        (self.floor, self.ahead) = (None, false);
         self.check_border(twin, max, &batch, &found, lapped);
         assert_eq!(batch.position(), self.real.position());
         let last = found[batch.len() - 1].0;
@@ -875,7 +894,7 @@ impl Sub {
             twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
         let Route::Chain { index } = &stats.route else {
             let answered = matches!(self.phase, Phase::Live) && self.opened_at < twin.events.len();
-            let polled = from != usize::MAX && self.floor.is_none();
+            let polled = from != usize::MAX && self.floor.is_none() && !self.ahead;
             let must = answered && polled && !twin.few_buckets && !fitting.is_empty();
             return assert!(!must, "it scans, though {fitting:?} fits {:?}", self.options.filter);
         };
