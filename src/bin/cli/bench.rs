@@ -431,9 +431,11 @@ mod tests {
 
     #[test]
     fn every_group_has_keys_of_its_own() {
-        let load = Load { objects: 10, events: 1, subscribers: 3, value_size: 1, selective: true };
-        for object in 0..10 {
-            assert!(key(object, load).starts_with(&group_prefix(object % 3)));
+        let load = Load { objects: 300, events: 1, subscribers: 30, value_size: 1, selective: true };
+        for object in 0..300 {
+            let key = key(object, load);
+            let groups: Vec<u64> = (0..30).filter(|group| key.starts_with(&group_prefix(*group))).collect();
+            assert_eq!(groups, [object % 30], "{key}");
         }
     }
 }
