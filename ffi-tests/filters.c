@@ -654,6 +654,7 @@ static void test_on_lag_resnapshot(void)
     watchcore_cache *cache = NULL;
     watchcore_writer *writer = NULL;
     watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_RESNAPSHOT);
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
     watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     lagged_once(subscription);
@@ -663,7 +664,11 @@ static void test_on_lag_resnapshot(void)
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
     CHECK(figures.shown_keys == 1 && figures.shown_bytes > 0 && figures.lagged == 1);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.shown_bytes == figures.shown_bytes && stats.link_bytes == 0);
     watchcore_subscription_free(subscription);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.shown_bytes == 0);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
 }

@@ -147,6 +147,8 @@ func TestResnapshot(t *testing.T) {
 	if stats.ShownBytes == 0 {
 		t.Errorf("their memory is not shown: %+v", stats)
 	}
+	want(t, "the sum of it", cache.Stats().ShownBytes, stats.ShownBytes)
+	want(t, "links that wait", cache.Stats().LinkBytes, 0)
 }
 
 // Who began in the middle is taken to know the state there, and nothing else.

@@ -175,6 +175,8 @@ type Stats struct {
 	ExtractFailures   uint64        // values whose attributes could not be extracted
 	Lagged            uint64        // how often a subscription lost events, told or not
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
+	ShownBytes        uint64        // of the keys that subscriptions remember as shown
+	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
 	UnreleasedBatches int64         // handed out and not given back
 	UnreleasedPages   int64         // handed out and not given back
 }
@@ -209,6 +211,8 @@ func (c *Cache) Stats() Stats {
 		ExtractFailures:   uint64(s.extract_failures),
 		Lagged:            uint64(s.lagged),
 		CaughtPanics:      uint64(s.caught_panics),
+		ShownBytes:        uint64(s.shown_bytes),
+		LinkBytes:         uint64(s.link_bytes),
 		UnreleasedBatches: core.state.batches.Load(),
 		UnreleasedPages:   core.state.pages.Load(),
 	}

@@ -854,6 +854,10 @@ typedef struct watchcore_stats {
     uint64_t lagged;
     // Panics of foreign code that were caught in this process.
     uint64_t caught_panics;
+    // Bytes of the keys that subscriptions remember as shown (after a loss they are told the difference).
+    uint64_t shown_bytes;
+    // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
+    uint64_t link_bytes;
 } watchcore_stats;
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any

@@ -69,6 +69,8 @@ pub(crate) struct Gauges {
     pub(crate) buckets: AtomicU64,
     pub(crate) extract_failures: AtomicU64,
     pub(crate) lagged: AtomicU64,
+    pub(crate) shown_bytes: AtomicU64,
+    pub(crate) link_bytes: AtomicU64,
 }
 
 pub(crate) const NOT_READY: u32 = 0;
@@ -238,6 +240,8 @@ impl Inner {
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
             lagged: gauges.lagged.load(Relaxed),
+            shown_bytes: gauges.shown_bytes.load(Relaxed),
+            link_bytes: gauges.link_bytes.load(Relaxed),
             caught_panics: crate::decode::caught(),
         }
     }

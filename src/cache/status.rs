@@ -116,6 +116,12 @@ pub struct Stats {
     pub extract_failures: u64,
     /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
     pub lagged: u64,
+    /// Bytes of the keys that subscriptions remember as shown (policies Resnapshot and Conflate), as of
+    /// their last polls.
+    pub shown_bytes: u64,
+    /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
+    /// last polls.
+    pub link_bytes: u64,
     /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
     pub caught_panics: u64,
 }
@@ -123,6 +129,6 @@ pub struct Stats {
 impl Stats {
     /// All bytes held.
     pub fn bytes(&self) -> u64 {
-        self.version_bytes + self.index_bytes + self.log_bytes
+        self.version_bytes + self.index_bytes + self.log_bytes + self.shown_bytes + self.link_bytes
     }
 }

@@ -140,6 +140,10 @@ pub struct watchcore_stats {
     pub lagged: u64,
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
+    /// Bytes of the keys that subscriptions remember as shown (after a loss they are told the difference).
+    pub shown_bytes: u64,
+    /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
+    pub link_bytes: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -165,6 +169,8 @@ unsafe impl Sized32 for watchcore_stats {
         extract_failures: 0,
         lagged: 0,
         caught_panics: 0,
+        shown_bytes: 0,
+        link_bytes: 0,
     };
 }
 
@@ -299,6 +305,8 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         extract_failures: now.extract_failures,
         lagged: now.lagged,
         caught_panics: now.caught_panics,
+        shown_bytes: now.shown_bytes,
+        link_bytes: now.link_bytes,
     }
 }
 

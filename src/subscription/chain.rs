@@ -76,6 +76,12 @@ impl Reader {
         self.forget_links();
     }
 
+    /// Bytes of the links that wait to be followed: at most those of [`LINKS`].
+    #[inline]
+    pub(super) fn link_bytes(&self) -> u16 {
+        self.links.as_ref().map_or(0, |links| (links.seqs.capacity() * size_of::<u64>()).min(u16::MAX.into()) as u16)
+    }
+
     pub(super) fn forget_links(&mut self) {
         self.links = None;
     }

@@ -160,6 +160,8 @@ pub struct Subscription {
     on_lag: OnLag,
     /// The keys that the consumer has been shown, for policies that need them.
     shown: Option<Box<Shown>>,
+    /// Bytes of that, and of collected links, as the cache's statistics know them.
+    counted: (u64, u16),
     reader: Reader,
     /// Told by the next poll, once.
     failure: Option<Box<Halt>>,
@@ -493,9 +495,22 @@ impl Subscription {
 
     /// Publishes what other threads may see of this cursor: statistics only.
     #[inline]
-    fn share(&self) {
+    fn share(&mut self) {
+        if self.shown.is_some() || self.counted != (0, 0) || self.reader.link_bytes() != 0 {
+            self.count();
+        }
         self.shared.cursor.store(self.cursor, Relaxed);
         self.shared.position.store(progress_word(self.position), Relaxed);
+    }
+
+    /// What it remembers, for the cache's statistics.
+    #[cold]
+    fn count(&mut self) {
+        let now = (self.shown.as_ref().map_or(0, |shown| shown.bytes()), self.reader.link_bytes());
+        let before = std::mem::replace(&mut self.counted, now);
+        let gauges = &self.shared.inner.gauges;
+        gauges.shown_bytes.fetch_add(now.0.wrapping_sub(before.0), Relaxed);
+        gauges.link_bytes.fetch_add(u64::from(now.1).wrapping_sub(before.1.into()), Relaxed);
     }
 
     /// The position: every match up to and with it was handed out. 0 during the initial state.
@@ -545,6 +560,8 @@ impl Drop for Subscription {
         self.shared.end.store(0, Release);
         self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
         self.reader.leave(&self.shared.inner);
+        self.shown = None;
+        self.count();
     }
 }
 

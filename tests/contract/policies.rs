@@ -216,6 +216,29 @@ fn a_maximum_lag_closes_with_its_reason() {
 }
 
 #[test]
+fn collected_links_take_at_most_8_kib_a_subscription() {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut one = cache.subscribe(Start::Now).key("/k").open().unwrap();
+    let put = |writer: &mut Writer, revision| writer.apply(revision, [Change::put("/k", "v")]).unwrap();
+    // The first revision makes the bucket.
+    put(&mut writer, 1);
+    assert_eq!(one.poll(10).unwrap().len(), 1);
+    (2..=1001).for_each(|revision| put(&mut writer, revision));
+    assert_eq!(one.poll(10).unwrap().len(), 10);
+    assert_eq!(one.stats().route, Route::Chain { index: "key".into() });
+    let bytes = cache.stats().link_bytes;
+    assert!((990 * 8..=8192).contains(&bytes), "{bytes}");
+    while !one.poll(100).unwrap().is_empty() {}
+    assert_eq!(cache.stats().link_bytes, 0);
+    (1002..=1100).for_each(|revision| put(&mut writer, revision));
+    assert_eq!(one.poll(10).unwrap().len(), 10);
+    assert!(cache.stats().link_bytes > 0);
+    drop(one);
+    assert_eq!(cache.stats().link_bytes, 0);
+}
+
+#[test]
 fn what_was_shown_takes_at_most_32_bytes_a_key() {
     const KEYS: u64 = 10_000;
     let (cache, mut writer) = embedded();
@@ -232,7 +255,13 @@ fn what_was_shown_takes_at_most_32_bytes_a_key() {
             assert_eq!(stats.shown_keys, KEYS);
             assert!(stats.shown_bytes <= 32 * KEYS, "{stats:?}");
         }
+        // The cache's own figures have the sum.
+        let sum = whole.stats().shown_bytes + now.stats().shown_bytes;
+        assert_eq!(cache.stats().shown_bytes, sum);
+        drop(whole);
+        assert_eq!(cache.stats().shown_bytes, now.stats().shown_bytes);
     }
+    assert_eq!(cache.stats().shown_bytes, 0);
     let stops = cache.subscribe(Start::Now).open().unwrap().stats();
     assert_eq!((stops.shown_keys, stops.shown_bytes), (0, 0));
 }
