@@ -324,7 +324,7 @@ impl Sub {
             }
             _ => {}
         }
-        if self.refused {
+        if self.refused || self.bracket_lost {
             return assert!(answer.expect("an error is to be told"));
         }
         if let Phase::Unready = self.phase

@@ -239,6 +239,11 @@ mod tests {
             written(|buffer| event(buffer, None, &unknown)),
             "{\"type\":\"DELETED\",\"revision\":13,\"key\":\"/a/x\"}\n"
         );
+        let empty = Shown { kind: "MODIFIED", value: Some(b""), prev_value: None, numbers: None, ..shown() };
+        assert_eq!(
+            written(|buffer| event(buffer, None, &empty)),
+            "{\"type\":\"MODIFIED\",\"revision\":13,\"key\":\"/a/x\",\"value\":\"\"}\n"
+        );
     }
 
     #[test]
