@@ -79,10 +79,6 @@ func reservePort(t testing.TB) int {
 
 func startServer(t testing.TB, scheme string, extra ...string) *server {
 	t.Helper()
-	// Only for go test -short, which make test does not use: no servers there.
-	if testing.Short() {
-		t.Skip("it starts an etcd")
-	}
 	s := &server{
 		t:      t,
 		client: fmt.Sprintf("%s://127.0.0.1:%d", scheme, reservePort(t)),

@@ -167,10 +167,6 @@ func TestReadsWait(t *testing.T) {
 
 // What a context without a deadline means: the default of a read.
 func TestReadsEndByThemselves(t *testing.T) {
-	// Only for go test -short, which make test does not use: it waits out the default deadline.
-	if testing.Short() {
-		t.Skip("it takes 3 s")
-	}
 	t.Parallel()
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
