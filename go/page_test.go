@@ -70,7 +70,7 @@ func TestPagingWithConditions(t *testing.T) {
 	cache, writer := podCache(t)
 	var changes []watchcore.Change
 	for i := range 100 {
-		changes = append(changes, watchcore.Put(fmt.Sprintf("/pods/a/%02d", i), pod(fmt.Sprint(i%10), "")))
+		changes = append(changes, watchcore.Put(fmt.Sprintf("/pods/a/%02d", i), pod(fmt.Sprint(i%10), fmt.Sprint("app=", i%4))))
 	}
 	check(t, writer.Apply(1, changes...))
 	got := pages(t, cache, watchcore.AllKeys(), func(page *watchcore.Page) {
@@ -78,6 +78,9 @@ func TestPagingWithConditions(t *testing.T) {
 	}, watchcore.Limit(3), watchcore.Fields("phase=7"))
 	want(t, "items", len(got), 10)
 	want(t, "the last", got[9], "/pods/a/97@1")
+	got = pages(t, cache, watchcore.AllKeys(), func(*watchcore.Page) {},
+		watchcore.Limit(3), watchcore.Fields("phase=7"), watchcore.Labels("app in (1)"))
+	want(t, "with both", strings.Join(got, " "), "/pods/a/17@1 /pods/a/37@1 /pods/a/57@1 /pods/a/77@1 /pods/a/97@1")
 }
 
 func TestContinueBehindTheWindow(t *testing.T) {

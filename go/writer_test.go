@@ -53,6 +53,7 @@ func TestLargeChanges(t *testing.T) {
 	cache, writer := embedded(t)
 	long := bytes.Repeat([]byte("x"), 3<<20)
 	check(t, writer.Apply(1, watchcore.Put("/long", long), watchcore.Put("/short", "s")))
+	want(t, "objects", cache.Status().Objects, 2)
 	check(t, writer.Apply(2, watchcore.Put("/short", strings.Repeat("y", 100))))
 	kv, _, err := cache.Get(bounded(t), "/long", watchcore.Any())
 	check(t, err)
