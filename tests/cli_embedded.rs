@@ -3,6 +3,8 @@
 
 mod cli_support;
 use cli_support::{Running, command, members, run};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 const SMALL: [&str; 7] = ["bench", "--objects", "50", "--events", "3000", "--value-size", "16"];
 
@@ -88,6 +90,30 @@ fn the_tour_in_json_to_the_letter() {
 #[test]
 fn quiet_prints_nothing() {
     assert_eq!(run(&["demo", "--format", "quiet"]).is(0).out, "");
+}
+
+#[test]
+fn the_tour_takes_a_prefix_of_any_bytes() {
+    let mut command = command(&["demo", "--format", "json", "--prefix"]);
+    command.arg(OsStr::from_bytes(b"/\xff/"));
+    let ended = Running::start(command).end().is(0);
+    let usual = run(&["demo", "--format", "json"]).is(0);
+    assert_eq!(ended.lines().len(), usual.lines().len());
+    assert!(ended.out.contains("key_base64") && ended.err.is_empty(), "{ended:?}");
+}
+
+#[test]
+fn a_load_that_no_machine_bears_is_an_error() {
+    let most = u64::MAX.to_string();
+    for words in [["bench", "--objects", &most], ["bench", "--subscribers", &most]] {
+        let ended = run(&[&words[..], &["--format", "json"]].concat()).is(1);
+        assert!(
+            ended.error("RESOURCE_EXHAUSTED")["message"].as_str().is_some_and(|text| text.contains("Ask for less"))
+        );
+        assert!(ended.err.starts_with("error: the objects and subscriptions need about "), "{ended:?}");
+    }
+    let watch = ["watch", "--prefix", "/", "--subscribers", &most, "--etcd", "http://127.0.0.1:1"];
+    assert!(run(&watch).is(1).err.starts_with("error: the subscribers need about "));
 }
 
 #[test]

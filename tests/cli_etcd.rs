@@ -448,6 +448,19 @@ fn a_closed_pipe_ends_a_watch_quietly() {
 }
 
 #[test]
+fn a_closed_pipe_ends_a_watch_that_has_nothing_to_print() {
+    let (etcd, client) = etcd();
+    client.put("/a/x", "1");
+    let endpoint = etcd.url();
+    let (watch, stdout) = Running::start_unread(command(&words(&endpoint, &["watch", "--prefix", "/a/"])));
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(stdout));
+    assert!(lines.any(|line| line.expect("readable").contains("initial_state_end")));
+    drop(lines);
+    let ended = watch.end().is(0);
+    assert_eq!(ended.err, "", "quietly");
+}
+
+#[test]
 fn a_watch_that_falls_behind_says_what_it_lost_and_stops() {
     let (etcd, client) = etcd();
     client.put("/a/x", "1");

@@ -3,6 +3,8 @@
 
 mod cli_support;
 use cli_support::{NOBODY, Running, command, run};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 #[test]
 fn help_and_version_are_no_errors() {
@@ -26,7 +28,17 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
         &["watch", "--prefix", "/a/", "--key", "/b"],
         &["get", "/b", "--prefix", "/a/"],
         &["watch", "--prefix", "/a/", "--start", "yesterday"],
+        &["watch", "--prefix", "/a/", "--start", "after:9223372036854775808"],
+        &["watch", "--prefix", "/a/", "--key", ""],
         &["watch", "--prefix", "/a/", "--count", "0"],
+        &["watch", "--prefix", "/a/", "--subscribers", "0"],
+        &["watch", "--prefix", "/a/", "--capacity", "1"],
+        &["watch", "--prefix", "/a/", "--capacity", "18446744073709551615"],
+        &["list", "--prefix", "/a/", "--limit", "18446744073709551616"],
+        &["list", "--prefix", "/a/", "--limit", "-1"],
+        &["list", "--prefix", "/a/", "--revision", "18446744073709551615"],
+        &["get", ""],
+        &["get", "/a", "--revision", "0"],
         &["watch", "--prefix", "/a/", "--timeout", "5"],
         &["watch", "--prefix", "/a/", "--format", "yaml"],
         &["list", "--prefix", "/a/", "--etcd", "ftp://x"],
@@ -34,11 +46,28 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
         &["list", "--prefix", "/a/", "--etcd", "https://a:1", "--cacert", "/no/such/file.pem"],
         &["list", "--prefix", "/a/", "--etcd", "https://a:1"],
         &["bench", "--objects", "none"],
+        &["bench", "--value-size", "2147483648"],
     ] {
         let ended = run(arguments).is(2);
         assert!(ended.out.is_empty(), "{arguments:?}: {ended:?}");
         assert!(ended.err.contains("error: ") || ended.err.contains("Usage"), "{arguments:?}: {ended:?}");
         assert!(!ended.err.contains("summary: "), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn keys_and_prefixes_are_any_bytes_and_text_is_utf_8() {
+    let bytes = OsStr::from_bytes(b"/\xff");
+    let of = |words: &[&str], last: &OsStr| {
+        let mut command = command(words);
+        command.arg(last);
+        Running::start(command).end()
+    };
+    let ended = of(&["get", "--timeout", "1ms", "--etcd", NOBODY], bytes).is(4);
+    assert!(ended.err.contains("error: "), "{ended:?}");
+    for option in ["--labels", "--fields", "--continue", "--timeout", "--etcd"] {
+        let ended = of(&["list", "--prefix", "/", option], bytes).is(2);
+        assert!(ended.err.contains("error: invalid UTF-8") && ended.out.is_empty(), "{ended:?}");
     }
 }
 

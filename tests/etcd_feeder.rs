@@ -279,6 +279,27 @@ fn one_value_above_the_limit_raises_it() {
 }
 
 #[test]
+fn the_watch_has_a_connection_of_its_own_and_brings_no_previous_value() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/w/a", "the value before");
+    let proxy = Proxy::swallowing(etcd.address(), "the value before");
+    let cache = cache("/w/");
+    let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the connection of the watch", || proxy.accepted() == 2);
+    // The listing has passed; a watch that asked for previous values would lose its event now.
+    proxy.swallow(true);
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    cache.wait_until(ctl.put("/w/a", "the value after"), BOUND).unwrap();
+    let batch = live.poll(10).unwrap();
+    let event = batch.events().first().expect("the event came");
+    assert_eq!(event.value(), Some(&b"the value after"[..]));
+    assert_eq!(event.prev_value(), Some(&b"the value before"[..]), "the cache has it");
+    assert_eq!((proxy.swallowed(), proxy.accepted(), feeder.counters().connects), (0, 2, 1));
+}
+
+#[test]
 fn a_lease_that_expires_deletes_with_the_last_value() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();

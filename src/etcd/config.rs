@@ -451,6 +451,21 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_unless_told() {
+        let Options { page_size, too_far_behind, progress_interval, progress_requests, message_limit, .. } =
+            FeederBuilder::new(vec!["a".into()]).options;
+        assert_eq!((page_size, too_far_behind), (5000, 20_000));
+        assert_eq!((progress_interval, progress_requests), (Duration::from_secs(1), true));
+        assert_eq!(message_limit, 64 << 20);
+        let options = FeederBuilder::new(vec!["a".into()]).options;
+        assert_eq!((options.backoff_first, options.backoff_most), (Duration::from_millis(50), Duration::from_secs(10)));
+        assert_eq!(
+            (options.follow_compaction, options.start_revision, options.stop_after_listing),
+            (None, None, false)
+        );
+    }
+
+    #[test]
     fn zeros_are_refused() {
         let new = || FeederBuilder::new(vec!["a".into()]);
         assert!(new().page_size(0).options.checked().is_err());

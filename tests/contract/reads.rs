@@ -90,6 +90,7 @@ fn a_read_of_the_future_ends_at_its_deadline() {
     }
     write(&mut writer, [6]);
     assert_eq!(value_at(&cache, "/k", Read::Exact(6)).unwrap().unwrap(), "6");
+    assert_eq!(DEFAULT_WAIT, Duration::from_secs(3), "where no deadline is given");
 }
 
 #[test]

@@ -90,11 +90,26 @@ fn between_from_and_to_nothing_is_true() {
     write(&mut writer, [4, 5]);
     writer.resync(10, [record("/k", "9", 4, 9, 4)], ResyncReason::Compacted).unwrap();
     write(&mut writer, [11]);
+    let page = || ReadOptions::new(Read::Any).limit(1);
+    let of_another_process = |revision| {
+        let (cache, mut writer) = embedded();
+        writer.apply(revision, [Change::put("/j", "1"), Change::put("/k", "1")]).unwrap();
+        cache.list_with(&Range::all(), &page()).unwrap().continue_token().unwrap().to_string()
+    };
     for inside in 6..=9 {
         let open = cache.subscribe(Start::After(inside)).open();
         compacted(open, inside, 1, 11);
         compacted(cache.get("/k", Read::Exact(inside)), inside, 1, 11);
         compacted(cache.list(&Range::all(), Read::Exact(inside), 0), inside, 1, 11);
+        for (from, to) in [(inside, 11), (4, inside)] {
+            refused(cache.diff(from, to, &Filter::any()), Code::Compacted);
+        }
+        refused(cache.list_with(&Range::all(), &page().continue_from(of_another_process(inside))), Code::Compacted);
+    }
+    // Around it all hold.
+    assert_eq!(lines(&cache.diff(5, 10, &Filter::any()).unwrap()), ["10 MODIFIED /k=9"]);
+    for outside in [5, 10] {
+        cache.list_with(&Range::all(), &page().continue_from(of_another_process(outside))).unwrap();
     }
     // States are cut by the event's revision, not by the object's.
     for (revision, value) in [(4, "4"), (5, "5"), (10, "9"), (11, "11")] {

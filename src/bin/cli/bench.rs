@@ -9,11 +9,15 @@ use super::json::Line;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
 use super::progress;
+use super::room;
 use super::signals::Interrupt;
 use super::source::Deadline;
 use watchcore::{Cache, Change, Code, Index, Range, Read, Record, Route, Start, Subscription};
 
 const PREFIX: &str = "/bench/";
+/// About what an object takes beside its value, and a subscription.
+const OBJECT: u128 = 256;
+const SUBSCRIPTION: u128 = 640;
 /// The segments of a group's prefix.
 const GROUP_DEPTH: usize = 2;
 const DEFAULT_BUCKETS: usize = 65_536;
@@ -55,6 +59,8 @@ pub(crate) fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
         unreachable!("a bench")
     };
     let load = Load { objects, events, subscribers, value_size, selective };
+    let in_objects = u128::from(objects) * (value_size as u128 + OBJECT);
+    room::check("the objects and subscriptions", in_objects + u128::from(subscribers) * SUBSCRIPTION)?;
     let guard = Guard { deadline: Deadline::of(options), interrupt };
     let figures = measure(load, options.capacity, &guard)?;
     match out.format {
@@ -80,6 +86,11 @@ impl Guard<'_> {
             return Err(self.deadline.failure("the load was not done").into());
         }
         Ok(())
+    }
+
+    /// The same, where each step is short.
+    fn check_now_and_then(&self, step: u64) -> Result<(), Stop> {
+        if step.is_multiple_of(1024) { self.check() } else { Ok(()) }
     }
 }
 
@@ -114,9 +125,12 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     }
     let cache = builder.build()?;
     let mut writer = cache.writer()?;
-    let keys: Vec<String> = (0..load.objects).map(|object| key(object, load)).collect();
     let value = vec![b'v'; load.value_size];
-    guard.check()?;
+    let mut keys = Vec::new();
+    for object in 0..load.objects {
+        guard.check_now_and_then(object)?;
+        keys.push(key(object, load));
+    }
 
     let spinner = progress::spinner("loading");
     let mut sorted: Vec<&String> = keys.iter().collect();
@@ -135,7 +149,7 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     figures.load = begin.elapsed();
     spinner.finish_and_clear();
 
-    let readers = Readers::start(&cache, load)?;
+    let readers = Readers::start(&cache, load, guard)?;
     figures.readers = readers.each.len() as u64;
     let bar = progress::bar("changes", load.events);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -161,7 +175,7 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     }
     drop(readers);
     bar.finish_and_clear();
-    let expected = if load.selective { load.events } else { load.events * load.subscribers };
+    let expected = if load.selective { load.events } else { load.events.saturating_mul(load.subscribers) };
     if figures.deliveries != expected {
         let message = format!(
             "{} deliveries instead of {expected}: this is a bug of the library, please report it",
@@ -189,10 +203,11 @@ struct Readers {
 }
 
 impl Readers {
-    fn start(cache: &Cache, load: Load) -> Result<Readers, Stop> {
+    fn start(cache: &Cache, load: Load, guard: &Guard<'_>) -> Result<Readers, Stop> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from).min(load.subscribers as usize);
         let mut shares: Vec<Vec<Subscription>> = (0..threads).map(|_| Vec::new()).collect();
         for subscriber in 0..load.subscribers {
+            guard.check_now_and_then(subscriber)?;
             let mut builder = cache.subscribe(Start::Now);
             if load.selective {
                 builder = builder.prefix(group_prefix(subscriber));

@@ -5,8 +5,10 @@ mod exit;
 mod json;
 mod options;
 mod output;
+mod pipe;
 mod progress;
 mod read;
+mod room;
 mod shown;
 mod signals;
 mod source;
@@ -35,6 +37,8 @@ pub(crate) fn main() -> ExitCode {
             return exit::ERROR.into();
         }
     };
+    let hung_up = interrupt.clone();
+    pipe::when_its_reader_goes(move || hung_up.hang_up());
     let ended = run(&options, &interrupt, &mut out);
     finish(ended, &interrupt, &mut out).into()
 }
@@ -64,6 +68,10 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
         Err(stop) => stop,
     };
     match stop {
+        Stop::Interrupted if interrupt.has_hung_up() => {
+            interrupt.forget_last_words();
+            exit::DONE
+        }
         Stop::Failure(failure) => told(&failure, interrupt, out),
         Stop::ClosedPipe => {
             interrupt.forget_last_words();

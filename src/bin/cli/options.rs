@@ -133,7 +133,7 @@ enum Command {
         #[arg(long, value_name = "N", default_value = "10", value_parser = values::count)]
         subscribers: u64,
         /// Bytes of a value
-        #[arg(long, value_name = "B", default_value_t = 512)]
+        #[arg(long, value_name = "B", default_value = "512", value_parser = values::value_size)]
         value_size: usize,
         /// Each subscription follows its own share of the keys, not all
         #[arg(long)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::exit;
@@ -63,6 +63,16 @@ impl Interrupt {
     fn force(&self, signal: i32) -> ! {
         self.speak();
         std::process::exit(exit::of_signal(signal).into())
+    }
+
+    /// Whoever read standard output has gone: ends the command as a signal does.
+    pub(crate) fn hang_up(&self) {
+        self.raise(SIGPIPE);
+    }
+
+    /// It was that which came first.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.signal() == Some(SIGPIPE)
     }
 
     /// The signal that came, if one did.

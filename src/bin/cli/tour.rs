@@ -93,7 +93,7 @@ fn tour(cache: &Cache, hand: &mut dyn Hand, who: &str, out: &mut Output) -> Resu
             "The past can be read: fruit/pear at revision {before}, and the snapshot taken then, which never changes."
         ),
     )?;
-    let pear = format!("{prefix}fruit/pear");
+    let pear = [cache.prefix(), b"fruit/pear"].concat();
     if let Some(kv) = cache.get(&pear, Read::Exact(before))?.kv {
         out.key_value(&kv)?;
     }
@@ -107,7 +107,7 @@ fn tour(cache: &Cache, hand: &mut dyn Hand, who: &str, out: &mut Output) -> Resu
             "A second consumer comes back and goes on after revision {before}, for fruit/ only: nothing is missing."
         ),
     )?;
-    let mut fruit = cache.subscribe(Start::After(before)).prefix(format!("{prefix}fruit/")).open()?;
+    let mut fruit = cache.subscribe(Start::After(before)).prefix([cache.prefix(), b"fruit/"].concat()).open()?;
     show(&mut fruit, out)?;
 
     let status = cache.status();

@@ -13,6 +13,16 @@ pub(crate) enum StartMode {
     StateAtLeast(u64),
 }
 
+/// etcd's revisions have 63 bits.
+const HIGHEST: u64 = i64::MAX as u64;
+
+fn too_high() -> String {
+    format!("no revision of etcd's is above {HIGHEST}")
+}
+
+/// The longest value that a cache takes.
+const LONGEST_VALUE: usize = i32::MAX as usize;
+
 /// `500ms`, `10s`, `1.5m`, `2h`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let expected = "expected a number with a unit: 500ms, 10s, 5m, 1h";
@@ -37,7 +47,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 /// `now`, `after:R`, `state`, `state-at-least:R`.
 pub(crate) fn start(text: &str) -> Result<StartMode, String> {
     let expected = "expected now, after:R, state or state-at-least:R";
-    let number = |digits: &str| digits.parse::<u64>().map_err(|_| format!("{digits:?} is no revision; {expected}"));
+    let number = |digits: &str| match digits.parse() {
+        Ok(revision) if revision <= HIGHEST => Ok(revision),
+        Ok(_) => Err(too_high()),
+        Err(_) => Err(format!("{digits:?} is no revision; {expected}")),
+    };
     match text.split_once(':') {
         None if text == "now" => Ok(StartMode::Now),
         None if text == "state" => Ok(StartMode::State),
@@ -51,7 +65,8 @@ pub(crate) fn start(text: &str) -> Result<StartMode, String> {
 pub(crate) fn revision(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(0) => Err("revisions begin at 1".to_owned()),
-        Ok(revision) => Ok(revision),
+        Ok(revision) if revision <= HIGHEST => Ok(revision),
+        Ok(_) => Err(too_high()),
         Err(_) => Err("expected a revision, a whole number from 1".to_owned()),
     }
 }
@@ -68,6 +83,12 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
 /// A count where 0 is all.
 pub(crate) fn limit(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number; 0 is all".to_owned())
+}
+
+/// Bytes of a value.
+pub(crate) fn value_size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok().filter(|size| *size <= LONGEST_VALUE);
+    size.ok_or_else(|| format!("expected a whole number of bytes, at most {LONGEST_VALUE}"))
 }
 
 /// A label selector that the library takes.
@@ -141,10 +162,13 @@ pub(crate) fn endpoint(text: &str) -> Result<String, String> {
 }
 
 /// The endpoints of the environment. `WATCHCORE_ETCD` may also name a
-/// directory of binaries (that is for the tests): only URLs are taken.
+/// directory of binaries (that is for the tests): a path without a scheme is
+/// passed over.
 pub(crate) fn endpoints_of_environment(value: Option<&str>) -> Result<Vec<String>, String> {
     match value {
-        Some(value) if value.contains("://") => value.split(',').map(endpoint).collect(),
+        Some(value) if value.contains("://") || (value.contains(':') && !value.contains('/')) => {
+            value.split(',').map(endpoint).collect()
+        }
         _ => Ok(Vec::new()),
     }
 }
@@ -193,11 +217,16 @@ mod tests {
         for wrong in ["", "after", "after:", "after:x", "after:-1", "now:3", "state:3", "State", "state-at-least:"] {
             assert!(start(wrong).is_err(), "{wrong:?} was taken");
         }
+        assert!(start("after:9223372036854775808").unwrap_err().contains("9223372036854775807"));
     }
 
     #[test]
     fn numbers_begin_at_one() {
         assert_eq!(revision("1"), Ok(1));
+        assert_eq!(revision("9223372036854775807"), Ok(i64::MAX as u64));
+        assert!(revision("9223372036854775808").unwrap_err().contains("9223372036854775807"));
+        assert_eq!((value_size("0"), value_size("2147483647")), (Ok(0), Ok(LONGEST_VALUE)));
+        assert!(value_size("2147483648").is_err() && value_size("-1").is_err());
         assert_eq!(count("7"), Ok(7));
         for wrong in ["0", "", "x", "-3", "1.0"] {
             assert!(revision(wrong).is_err() && count(wrong).is_err(), "{wrong:?} was taken");
@@ -215,6 +244,8 @@ mod tests {
         assert_eq!(endpoints_of_environment(Some("/usr/local/bin")), Ok(vec![]), "a directory is no endpoint");
         let two = endpoints_of_environment(Some("http://a:1,https://b:2"));
         assert_eq!(two, Ok(vec!["http://a:1".to_owned(), "https://b:2".to_owned()]));
+        let without_scheme = endpoints_of_environment(Some("a:1,b:2"));
+        assert_eq!(without_scheme, Ok(vec!["a:1".to_owned(), "b:2".to_owned()]));
         assert!(endpoints_of_environment(Some("http://a:1,ftp://b")).is_err());
     }
 

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::exit::{Failure, Stop};
 use super::options::{Options, Watch};
 use super::output::Output;
+use super::room;
 use super::shown::Shown;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, FUTURE, Source};
@@ -18,6 +19,8 @@ use watchcore::{Batch, Cache, Code, Event, Kind, OnLag, ResyncReason, Start, Sub
 const BATCH: usize = 1024;
 /// Between two bookmarks, where they are asked for.
 const BOOKMARKS: Duration = Duration::from_millis(500);
+/// About what a subscriber takes.
+const SUBSCRIBER: u128 = 1024;
 /// A wait without a listing is cut into such pieces, to see a feeder that has failed.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -77,7 +80,8 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     if watch.bookmarks {
         feeder = feeder.progress_interval(BOOKMARKS);
     }
-    let open = |start, timeout| open(watch, &cache, start, timeout);
+    room::check("the subscribers", u128::from(watch.subscribers) * SUBSCRIBER)?;
+    let open = |start, timeout| open(watch, &cache, start, timeout, deadline, interrupt);
     // `after` sets the feeder's pace, so its subscriptions come first (etcd's
     // revisions begin at 1, and 1 has no event). The others begin at what etcd
     // has when it is reached.
@@ -129,10 +133,23 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
 }
 
 /// The subscriptions, all alike.
-fn open(watch: &Watch, cache: &Cache, start: Start, timeout: Duration) -> Result<Vec<Follower>, Stop> {
+fn open(
+    watch: &Watch,
+    cache: &Cache,
+    start: Start,
+    timeout: Duration,
+    deadline: Deadline,
+    interrupt: &Interrupt,
+) -> Result<Vec<Follower>, Stop> {
     let state = matches!(start, Start::State | Start::StateAtLeast(_));
     let plan = Plan { until: watch.until, count: watch.count, bookmarks: watch.bookmarks, lag: watch.lag, state };
     let one = |number| {
+        if interrupt.signal().is_some() {
+            return Err(Stop::Interrupted);
+        }
+        if deadline.has_passed() {
+            return Err(deadline.failure("the subscriptions were not all open").into());
+        }
         let mut builder = cache.subscribe(start).filter(watch.filter.clone()).on_lag(watch.lag).start_timeout(timeout);
         builder = builder.bookmarks(watch.bookmarks || watch.until.is_some()).bookmark_interval(BOOKMARKS);
         if let Some(key) = &watch.key {
@@ -271,7 +288,7 @@ fn follow(
         }
         let mut idle = true;
         let mut at = 0;
-        while at < followers.len() {
+        while at < followers.len() && interrupt.signal().is_none() && !deadline.has_passed() {
             match followers[at].look(totals, out) {
                 Err(Stop::Failure(_)) if interrupt.signal().is_some() => return Err(Stop::Interrupted),
                 Err(stop) => return Err(stop),
@@ -281,6 +298,9 @@ fn follow(
                     at += 1;
                 }
             }
+        }
+        if interrupt.signal().is_some() {
+            continue;
         }
         ready = ready || source.is_ready();
         if ready {
@@ -298,7 +318,7 @@ fn follow(
             return Err(failure.into());
         }
         if deadline.has_passed() {
-            return Err(source.late(deadline, "the watch did not come to its end; etcd").into());
+            return Err(source.late(deadline, "no end of the watch of etcd").into());
         }
         if !idle {
             continue;

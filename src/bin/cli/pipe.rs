@@ -1,0 +1,32 @@
+//! A reader of standard output that goes while there is nothing to write.
+
+/// Calls `gone`, on a thread of its own, once nobody reads the pipe that standard output is. Where it
+/// is none, or the system cannot tell, the next write does.
+#[cfg(target_os = "linux")]
+pub(crate) fn when_its_reader_goes(gone: impl FnOnce() + Send + 'static) {
+    use std::os::fd::AsFd as _;
+    let Ok(output) = std::io::stdout().as_fd().try_clone_to_owned() else { return };
+    let wait = move || {
+        if closed(output).is_ok() {
+            gone();
+        }
+    };
+    let _ = std::thread::Builder::new().name("reader-gone".to_owned()).spawn(wait);
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn when_its_reader_goes(_: impl FnOnce() + Send + 'static) {}
+
+/// Waits until the other end of a pipe is closed; an error where `output` is a file.
+#[cfg(target_os = "linux")]
+fn closed(output: std::os::fd::OwnedFd) -> std::io::Result<()> {
+    use tokio::io::Interest;
+    use tokio::net::unix::pipe::Sender;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    runtime.block_on(async {
+        // Left blocking, and never written to: those who write share it.
+        let pipe = Sender::from_owned_fd_unchecked(output)?;
+        while !pipe.ready(Interest::ERROR).await?.is_error() {}
+        Ok(())
+    })
+}
