@@ -48,7 +48,7 @@ const (
 	ErrLagged Code = C.WATCHCORE_LAGGED
 	// ErrFutureRevision: the revision did not come in time.
 	ErrFutureRevision Code = C.WATCHCORE_FUTURE_REVISION
-	// ErrResynced: the history was replaced and the subscription asked to stop then.
+	// ErrResynced: the history was replaced: the subscription asked to stop then, or the wait was in the former one.
 	ErrResynced Code = C.WATCHCORE_RESYNCED
 	// ErrUnauthenticated: etcd refused the credentials.
 	ErrUnauthenticated Code = C.WATCHCORE_UNAUTHENTICATED

@@ -96,7 +96,8 @@
 // The revision did not come in time. Try again.
 #define WATCHCORE_FUTURE_REVISION 12
 
-// The history was replaced and the subscription asked to stop then. Start from the state.
+// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
+// one. Start from the state.
 #define WATCHCORE_RESYNCED 13
 
 // etcd refused the credentials.
@@ -1057,7 +1058,7 @@ int32_t watchcore_feeder_counters(const struct watchcore_feeder *feeder,
 // `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 // `kv` with watchcore_key_value_release.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 int32_t watchcore_cache_get(const struct watchcore_cache *cache,
                             const void *key,
                             size_t key_length,
@@ -1108,7 +1109,7 @@ void watchcore_text_free(struct watchcore_text *text);
 // `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 // was counted; each may be NULL.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 int32_t watchcore_cache_count(const struct watchcore_cache *cache,
                               const struct watchcore_range *range,
                               const struct watchcore_read_options *read,

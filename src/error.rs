@@ -64,7 +64,7 @@ codes! {
     Compacted = 10, "COMPACTED", 410, false, "the revision is older than the window";
     Lagged = 11, "LAGGED", 410, false, "events were lost to this reader";
     FutureRevision = 12, "FUTURE_REVISION", 504, true, "the revision did not come in time";
-    Resynced = 13, "RESYNCED", 410, false, "the history was replaced and the subscription asked to stop";
+    Resynced = 13, "RESYNCED", 410, false, "the history was replaced: the reader, or the wait in the former one, has ended";
     Unauthenticated = 20, "UNAUTHENTICATED", 401, false, "etcd refused the credentials";
     PermissionDenied = 21, "PERMISSION_DENIED", 403, true, "etcd denied access to the range";
     Unavailable = 22, "UNAVAILABLE", 503, true, "etcd is out of reach";

@@ -30,7 +30,8 @@ pub const WATCHCORE_COMPACTED: i32 = 10;
 pub const WATCHCORE_LAGGED: i32 = 11;
 /// The revision did not come in time. Try again.
 pub const WATCHCORE_FUTURE_REVISION: i32 = 12;
-/// The history was replaced and the subscription asked to stop then. Start from the state.
+/// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
+/// one. Start from the state.
 pub const WATCHCORE_RESYNCED: i32 = 13;
 /// etcd refused the credentials.
 pub const WATCHCORE_UNAUTHENTICATED: i32 = 20;

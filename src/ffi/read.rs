@@ -165,7 +165,7 @@ pub struct watchcore_text {
 /// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
 /// `kv` with watchcore_key_value_release.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_get(
     cache: *const watchcore_cache,
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
 /// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
 /// was counted; each may be NULL.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, CLOSED.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_count(
     cache: *const watchcore_cache,
