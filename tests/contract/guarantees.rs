@@ -408,3 +408,34 @@ fn inside_the_order_is_the_sequence_number() {
     assert!(events[0].0 > 0, "0 is not in the log");
     assert_eq!(live.position(), cache.position());
 }
+
+#[test]
+fn the_position_of_a_chain_reaches_its_end_and_the_mark_before_it() {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let set = WakeSet::new().unwrap();
+    let subscribe = || cache.subscribe(Start::Now).key("/mine").open().unwrap();
+    let (mut closed, mut waits, mut arms) = (subscribe(), subscribe(), subscribe());
+    set.add(&mut arms, 1).unwrap();
+    let to_deleted = [(1, Change::put("/mine", "1")), (2, Change::put("/other", "2"))];
+    to_deleted.into_iter().for_each(|(revision, change)| drop(writer.apply(revision, [change])));
+    for one in [&mut closed, &mut waits, &mut arms] {
+        assert_eq!(revisions(one), [1]);
+    }
+    assert!(!arms.arm().unwrap());
+    write(&mut writer, [3, 4]);
+    closed.close();
+    waits.close();
+    write(&mut writer, [5]);
+    writer.resync(5, [], ResyncReason::Requested).unwrap();
+    // Behind a close: up to what was published before.
+    refused(waits.wait(BOUND), Code::Closed);
+    for one in [&mut closed, &mut waits] {
+        refused(one.poll(1), Code::Closed);
+        assert_eq!(one.position().revision, 4);
+    }
+    // Before a mark: all before it, wherever the notifier stood.
+    let epoch = arms.position().epoch;
+    assert_eq!(lines(&arms.poll(1).unwrap()), ["5 RESYNC Begin Requested 5..5"]);
+    assert_eq!(arms.position(), Position { epoch, revision: 5 });
+}

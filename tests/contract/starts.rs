@@ -88,6 +88,51 @@ fn a_reset_ends_a_future_start() {
 }
 
 #[test]
+fn a_future_start_whose_place_has_left_is_told_what_became_of_it() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, [10]);
+    let after = |revision| cache.subscribe(Start::After(revision)).open().unwrap();
+    let (mut reached, mut ahead, mut behind, mut closed) = (after(1000), after(1001), after(999), after(300));
+    write(&mut writer, 11..=310);
+    // What was published before this is handed out, or told as lost.
+    closed.close();
+    write(&mut writer, 311..=1000);
+    assert!(cache.oldest() > 310, "the place of all four has left");
+    writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(drain(&mut reached)[0], "5 RESYNC Begin HistoryReset 1000..5", "nothing above it was lost");
+    assert_eq!(drain(&mut behind)[0], "1000 MODIFIED /k=1000");
+    assert_eq!(drain(&mut ahead), ["FUTURE_REVISION"]);
+    let error = refused(closed.poll(1), Code::Lagged);
+    assert_eq!(error.lost_from(), 301);
+
+    // The reset has left, too.
+    let epoch = cache.position().epoch;
+    let mut reached = cache.subscribe(Start::After(20)).epoch(epoch).open().unwrap();
+    write(&mut writer, 6..=20);
+    writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
+    write(&mut writer, 6..=1100);
+    refused(reached.poll(1), Code::Lagged);
+}
+
+#[test]
+fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
+    let builder = Cache::builder("/").capacity(128).segment_slots(16).expect_load(true);
+    let cache = builder.index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let subscribe = |on_lag| cache.subscribe(Start::Now).key("/mine").on_lag(on_lag).open().unwrap();
+    let (mut stops, mut remembers) = (subscribe(OnLag::Stop), subscribe(OnLag::Resnapshot));
+    writer.load(1, [record("/mine", "1", 1, 1, 1)]).unwrap();
+    write(&mut writer, 2..=500);
+    assert_eq!(drain(&mut stops), [""; 0], "it reads its bucket, and that has lost nothing");
+    let error = refused(remembers.poll(10), Code::Lagged);
+    assert_eq!((error.lost_from(), error.lost_to()), (2, cache.oldest() - 1));
+    assert_eq!(
+        drain(&mut remembers),
+        ["500 RESYNC Begin Lagged 1..500", "500 ADDED /mine=1", "500 RESYNC End Lagged 1..500"]
+    );
+}
+
+#[test]
 fn a_future_start_inside_a_bracket_has_lagged() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [5]);
