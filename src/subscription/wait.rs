@@ -77,6 +77,9 @@ impl Subscription {
                     continue;
                 }
                 self.go_to_mark(&bucket, look)?;
+                if self.cursor >= look.head {
+                    continue;
+                }
             }
             let Some(segment) = self.segment()? else { continue };
             for event in segment.view(run_of(&segment, self.cursor, look.head)) {

@@ -408,3 +408,47 @@ fn inside_the_order_is_the_sequence_number() {
     assert!(events[0].0 > 0, "0 is not in the log");
     assert_eq!(live.position(), cache.position());
 }
+
+#[test]
+fn the_position_of_a_chain_reaches_the_close() {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let subscribe = || cache.subscribe(Start::Now).key("/mine");
+    let (mut polls, mut waits) = (subscribe().open().unwrap(), subscribe().open().unwrap());
+    // Its bucket has events that it is not shown.
+    let mut masked = subscribe().types(&[Kind::Deleted]).open().unwrap();
+    writer.apply(1, [Change::put("/mine", "1")]).unwrap();
+    assert_eq!((revisions(&mut polls), revisions(&mut waits), revisions(&mut masked)), (vec![1], vec![1], vec![]));
+    writer.apply(2, [Change::put("/mine", "2")]).unwrap();
+    assert_eq!((revisions(&mut polls), revisions(&mut waits)), (vec![2], vec![2]));
+    write(&mut writer, [3, 4]);
+    [&polls, &waits, &masked].into_iter().for_each(Subscription::close);
+    // Waited behind the close, polled behind a mark that is behind the close.
+    refused(masked.wait(BOUND), Code::Closed);
+    write(&mut writer, [5]);
+    writer.resync(5, [], ResyncReason::Requested).unwrap();
+    refused(waits.wait(BOUND), Code::Closed);
+    for one in [&mut polls, &mut waits, &mut masked] {
+        refused(one.poll(1), Code::Closed);
+        assert_eq!(one.position().revision, 4);
+    }
+}
+
+#[test]
+fn the_position_before_a_mark_is_complete_wherever_the_notifier_stood() {
+    let (cache, mut writer) = embedded();
+    let set = WakeSet::new().unwrap();
+    let mut sleeps = cache.subscribe(Start::Now).key("/mine").open().unwrap();
+    let mut other = cache.subscribe(Start::Now).key("/k").open().unwrap();
+    set.add(&mut sleeps, 1).unwrap();
+    set.add(&mut other, 2).unwrap();
+    assert!(!sleeps.arm().unwrap() && !other.arm().unwrap());
+    // Who wakes the other has looked at this for both.
+    write(&mut writer, [1]);
+    let mut tags = [0];
+    assert!(set.wait(BOUND) && set.take(&mut tags) == 1 && tags == [2]);
+    writer.resync(1, [], ResyncReason::Requested).unwrap();
+    let epoch = sleeps.position().epoch;
+    assert_eq!(lines(&sleeps.poll(1).unwrap()), ["1 RESYNC Begin Requested 1..1"]);
+    assert_eq!(sleeps.position(), Position { epoch, revision: 1 });
+}

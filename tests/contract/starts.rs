@@ -88,6 +88,64 @@ fn a_reset_ends_a_future_start() {
 }
 
 #[test]
+fn a_future_start_whose_place_has_left_is_told_what_became_of_it() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, [10]);
+    let after = |revision| cache.subscribe(Start::After(revision)).open().unwrap();
+    let (mut reached, mut ahead, mut behind, mut closed) = (after(1000), after(1001), after(999), after(300));
+    write(&mut writer, 11..=310);
+    // What was published before this is handed out, or told as lost.
+    closed.close();
+    write(&mut writer, 311..=1000);
+    assert!(cache.oldest() > 310, "the place of all four has left");
+    writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(drain(&mut reached)[0], "5 RESYNC Begin HistoryReset 1000..5", "nothing above it was lost");
+    assert_eq!(drain(&mut behind)[0], "1000 MODIFIED /k=1000");
+    assert_eq!(drain(&mut ahead), ["FUTURE_REVISION"]);
+    let error = refused(closed.poll(1), Code::Lagged);
+    assert_eq!(error.lost_from(), 301);
+}
+
+#[test]
+fn a_future_start_on_the_edge_of_what_has_left() {
+    let lapped = |asked: u64| {
+        let (cache, mut writer) = tiny();
+        write(&mut writer, [10]);
+        let subscription = cache.subscribe(Start::After(asked)).open().unwrap();
+        write(&mut writer, 11..=1000);
+        (cache, writer, subscription)
+    };
+    let oldest = lapped(999).0.oldest();
+    assert_eq!(revisions(&mut lapped(oldest - 1).2), Vec::from_iter(oldest..=1000));
+    let error = refused(lapped(oldest - 2).2.poll(1), Code::Lagged);
+    assert_eq!((error.lost_from(), error.lost_to()), (oldest - 1, oldest - 1));
+
+    // It was reached, and the reset behind that has left.
+    let (_cache, mut writer, mut subscription) = lapped(1000);
+    writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
+    write(&mut writer, 6..=900);
+    refused(subscription.poll(1), Code::Lagged);
+}
+
+#[test]
+fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
+    let builder = Cache::builder("/").capacity(128).segment_slots(16).expect_load(true);
+    let cache = builder.index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let subscribe = |on_lag| cache.subscribe(Start::Now).key("/mine").on_lag(on_lag).open().unwrap();
+    let (mut stops, mut remembers) = (subscribe(OnLag::Stop), subscribe(OnLag::Resnapshot));
+    writer.load(1, [record("/mine", "1", 1, 1, 1)]).unwrap();
+    write(&mut writer, 2..=500);
+    assert_eq!(drain(&mut stops), [""; 0], "it reads its bucket, and that has lost nothing");
+    let error = refused(remembers.poll(10), Code::Lagged);
+    assert_eq!((error.lost_from(), error.lost_to()), (2, cache.oldest() - 1));
+    assert_eq!(
+        drain(&mut remembers),
+        ["500 RESYNC Begin Lagged 1..500", "500 ADDED /mine=1", "500 RESYNC End Lagged 1..500"]
+    );
+}
+
+#[test]
 fn a_future_start_inside_a_bracket_has_lagged() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [5]);
