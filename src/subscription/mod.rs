@@ -224,6 +224,8 @@ impl Subscription {
                 self.initial(head, position);
             }
             Start::StateAtLeast(_) => {
+                // It begins above all that is there: it is behind nothing.
+                self.cursor = u64::MAX;
                 self.phase = Phase::Revision { until: Instant::now().checked_add(options.start_timeout) };
             }
             Start::After(revision) => {
@@ -440,6 +442,11 @@ impl Subscription {
             let history = inner.ring.history(&pin);
             let present = history.at(head);
             let oldest = inner.ring.oldest_revision();
+            // Loaded again, behind `oldest`.
+            if inner.ring.history(&pin).resets_above(head) {
+                std::thread::yield_now();
+                continue;
+            }
             let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
             let before = Position { epoch: history.at(seq).epoch, revision: oldest - 1 };
             if inner.ring.oldest_seq() > seq || inner.ring.oldest_revision() != oldest {
