@@ -418,13 +418,23 @@ impl Hub {
             }
         });
         if visited.is_err() {
-            // Lapped: everybody looks for himself, from his own cursor.
-            self.lapped.fetch_add(1, Relaxed);
-            for id in chains.drain().flat_map(|(_, members)| members) {
-                if let Some(entry) = entries.get_mut(&id) {
+            // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
+            // shows in a bucket's newest. Who has something looks for himself, from his own cursor.
+            let mark = cache.newest_mark();
+            let mut any = false;
+            chains.values_mut().for_each(|members| {
+                members.retain(|id| {
+                    let Some(entry) = entries.get_mut(id) else { return false };
+                    let Want::Chain { cursor, bucket, .. } = &entry.want else { return false };
+                    if bucket.newest() < *cursor && mark < *cursor {
+                        return true;
+                    }
+                    any = true;
                     call(woken, entry);
-                }
-            }
+                    false
+                });
+            });
+            self.lapped.fetch_add(u64::from(any), Relaxed);
         }
         *chained_to = head;
         chains.retain(|_, members| !members.is_empty());

@@ -38,6 +38,7 @@ use crate::log::ring::{progress_of, progress_word};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;
 use crate::route::matcher::Matcher;
+use crate::store::snapshot::Snapshot;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
 use crate::wake::{Parker, SetShared, Ticket};
 use chain::Reader;
@@ -211,13 +212,16 @@ impl Subscription {
                     return Err(Halt::Lost(self.loss()));
                 }
             }
-            Start::Now => loop {
+            Start::Now => {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.live(head, position);
-                if self.remember(head) {
-                    break;
+                if !self.remember(head) {
+                    // Overtaken: it holds what it reads.
+                    let snapshot = Snapshot::take(&inner);
+                    self.live(snapshot.head(), snapshot.position());
+                    self.remember_held(&snapshot);
                 }
-            },
+            }
             Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
             Start::State => {
                 let (position, head) = inner.now(&reclaim::pin());

@@ -317,3 +317,26 @@ fn a_task_that_goes_with_its_waker_may_wait_itself() {
     in_time(|| drop(one));
     assert_eq!(cache.stats().waiting, 0);
 }
+
+#[test]
+fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let set = WakeSet::new().unwrap();
+    let mut both = ["/one", "/two"].map(|key| cache.subscribe(Start::Now).key(key).open().unwrap());
+    write(&mut writer, [1]);
+    for (tag, one) in both.iter_mut().enumerate() {
+        assert!(one.poll(1).unwrap().is_empty());
+        assert!(matches!(one.stats().route, Route::Chain { .. }));
+        set.add(one, tag as u64).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    write(&mut writer, 2..=1000);
+    writer.apply(1001, [Change::put("/two", "x")]).unwrap();
+    assert!(set.wait(BOUND));
+    let mut tags = [9; 2];
+    assert_eq!((set.take(&mut tags), tags[0]), (1, 1));
+    assert_eq!(drain(&mut both[1]), ["1001 ADDED /two=x"]);
+    assert!(drain(&mut both[0]).is_empty());
+    assert_eq!(both[0].position().revision, 1001);
+}
