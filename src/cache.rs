@@ -76,6 +76,13 @@ pub(crate) struct Gauges {
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
+/// Subscriptions with a maximum lag, and when the notifier looks at them next.
+#[derive(Default)]
+struct Limited {
+    all: Vec<Weak<Shared>>,
+    next: Option<Instant>,
+}
+
 /// The state that threads and readers share; handles hold the right to close beside it.
 pub(crate) struct Inner {
     pub(crate) prefix: Box<[u8]>,
@@ -86,8 +93,7 @@ pub(crate) struct Inner {
     pub(crate) indexes: Arc<Indexes>,
     pub(crate) decoder: Option<Decoder>,
     pub(crate) requests: Requests,
-    /// Subscriptions with a maximum lag.
-    limited: Mutex<Vec<Weak<Shared>>>,
+    limited: Mutex<Limited>,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
     pub(crate) hub: Hub,
@@ -152,7 +158,7 @@ impl Inner {
 
     /// Watches over a subscription with a maximum lag, four times a second.
     pub(crate) fn limit(self: &Arc<Inner>, shared: &Arc<Shared>) {
-        lock(&self.limited).push(Arc::downgrade(shared));
+        lock(&self.limited).all.push(Arc::downgrade(shared));
         self.hub.notify(self);
     }
 
@@ -175,8 +181,8 @@ impl Inner {
             let present = history.at(head);
             let oldest = self.ring.oldest_revision();
             let revision = asked.revision;
-            // A reset in the middle of its commit: its `oldest` is of a history above our head.
-            if self.ring.history(&pin).turns.iter().any(|turn| turn.resets() && turn.seq >= head) {
+            // Loaded again, behind `oldest`.
+            if self.ring.history(&pin).resets_above(head) {
                 std::thread::yield_now();
                 continue;
             }
@@ -262,10 +268,9 @@ impl Watched for Inner {
         let closed = self.is_closed();
         let ready = self.is_ready();
         let consistent = self.served.load(Acquire);
-        let failed_early = !ready && lock(&self.info).failed;
+        let failed = !ready && lock(&self.info).failed;
         let (position, head) = self.now(&reclaim::pin());
-        // A source that failed before its listing wakes whoever waits for that.
-        Glance { position, head, ready: ready || failed_early, closed, consistent }
+        Glance { position, head, ready, failed, closed, consistent }
     }
 
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, ()> {
@@ -316,12 +321,18 @@ impl Watched for Inner {
 
     fn keep_limits(&self) -> Option<Instant> {
         let limited: Vec<Arc<Shared>> = {
-            let mut all = lock(&self.limited);
-            all.retain(|one| one.strong_count() > 0);
-            all.iter().filter_map(Weak::upgrade).collect()
+            let mut limited = lock(&self.limited);
+            // Not with every revision that somebody waits for.
+            if limited.next.is_some_and(|next| Instant::now() < next) && !self.is_closed() {
+                return limited.next;
+            }
+            limited.all.retain(|one| one.strong_count() > 0);
+            limited.all.iter().filter_map(Weak::upgrade).collect()
         };
         let open = limited.iter().filter(|shared| shared.keep_limit()).count();
-        (open > 0).then(|| Instant::now() + Duration::from_millis(250))
+        let next = (open > 0).then(|| Instant::now() + Duration::from_millis(250));
+        lock(&self.limited).next = next;
+        next
     }
 
     fn hub(&self) -> &Hub {

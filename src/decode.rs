@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{Code, Error, Result, say};
+use crate::writer::show;
 use std::any::{Any, type_name};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,8 +27,8 @@ impl Decoder {
         Decoder(Arc::new(move |key, value| match decode(key, value) {
             Ok(made) => Ok(Box::new(made)),
             Err(error) => Err(say::invalid(format!(
-                "decode the value of key {:?} as {}: {error}. The value itself is delivered as it is.",
-                String::from_utf8_lossy(key),
+                "decode the value of key {} as {}: {error}. The value itself is delivered as it is.",
+                show(key),
                 type_name::<T>()
             ))),
         }))
@@ -60,8 +61,8 @@ impl Cell {
                 Err(Error::new(
                     Code::Panic,
                     format!(
-                        "decode the value of key {:?}: the decoder panicked. Mend it; the value itself is delivered as it is.",
-                        String::from_utf8_lossy(key)
+                        "decode the value of key {}: the decoder panicked. Mend it; the value itself is delivered as it is.",
+                        show(key)
                     ),
                 ))
             }))

@@ -20,6 +20,7 @@ use crate::store::version::{KeyValue, KeyValueRef, SlotPtr, VersionPtr};
 use crate::sync::lock;
 use crate::token::{Token, stable_hash};
 use crate::wake::{SetShared, Want as Wanted};
+use crate::writer::show;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
@@ -336,9 +337,9 @@ impl Cache {
         let key = key.as_ref();
         if key.is_empty() || !key.starts_with(self.prefix()) {
             return Err(say::invalid(format!(
-                "get {:?}: the key must start with the cache's prefix {:?}",
-                String::from_utf8_lossy(key),
-                String::from_utf8_lossy(self.prefix())
+                "get {}: the key must start with the cache's prefix {}. Ask for a key below it.",
+                show(key),
+                show(self.prefix())
             )));
         }
         let matcher = self.matcher(&options.filter)?;
@@ -404,15 +405,12 @@ impl Cache {
             other => other?,
         };
         let counts = options.filter.is_only_a_range();
+        let mut held: Option<Snapshot> = None;
         loop {
-            let (now, newest) = self.inner.now(&reclaim::pin());
-            let (head, position) = match exact {
-                None => (newest, now),
-                Some((position, seq)) => (seq, position),
-            };
+            let (head, position) = self.at(exact, &held);
             let mut items: Vec<KeyValue> = Vec::new();
             let (mut remaining, mut more) = (0, false);
-            let walked = walk(&self.inner, head, &range, &mut start.clone(), |_, live| {
+            let each = |_: SlotPtr, live: Option<&KeyValue>| {
                 let Some(kv) = live else { return true };
                 if options.limit == 0 || items.len() < options.limit {
                     if matcher.holds(kv) {
@@ -423,12 +421,16 @@ impl Cache {
                 more = true;
                 remaining += 1;
                 counts
-            });
-            if walked.is_err() {
+            };
+            if let Some(snapshot) = &held {
+                snapshot.walk(&range, &start, each);
+            } else if walk(&self.inner, head, &range, &mut start.clone(), each).is_err() {
                 if exact.is_some() {
                     let error = self.inner.compacted("list at", position.revision);
                     return Err(going_on(error, token, start));
                 }
+                // Once overtaken, it holds what it reads: it ends however fast the writer is.
+                held = Some(Snapshot::take(&self.inner));
                 continue;
             }
             let token = more.then(|| {
@@ -488,21 +490,35 @@ impl Cache {
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;
         let exact = self.settle("count at", options.read, options.timeout)?;
+        let mut held: Option<Snapshot> = None;
         loop {
-            let (now, newest) = self.inner.now(&reclaim::pin());
-            let (head, position) = match exact {
-                None => (newest, now),
-                Some((position, seq)) => (seq, position),
-            };
+            let (head, position) = self.at(exact, &held);
             let mut count = 0;
-            let walked = walk(&self.inner, head, &range, &mut None, |_, live| {
+            let each = |_: SlotPtr, live: Option<&KeyValue>| {
                 count += u64::from(live.is_some_and(|kv| matcher.holds(kv)));
                 true
-            });
-            match walked {
-                Ok(_) => return Ok(Counted { revision: position.revision, epoch: position.epoch, count }),
-                Err(()) if exact.is_some() => return Err(self.inner.compacted("count at", position.revision)),
-                Err(()) => {}
+            };
+            if let Some(snapshot) = &held {
+                snapshot.walk(&range, &None, each);
+            } else if walk(&self.inner, head, &range, &mut None, each).is_err() {
+                if exact.is_some() {
+                    return Err(self.inner.compacted("count at", position.revision));
+                }
+                held = Some(Snapshot::take(&self.inner));
+                continue;
+            }
+            return Ok(Counted { revision: position.revision, epoch: position.epoch, count });
+        }
+    }
+
+    /// The head to read at and its position: the exact one, that of what is held, or the newest.
+    fn at(&self, exact: Option<(Position, u64)>, held: &Option<Snapshot>) -> (u64, Position) {
+        match (exact, held) {
+            (Some((position, seq)), _) => (seq, position),
+            (None, Some(snapshot)) => (snapshot.head(), snapshot.position()),
+            (None, None) => {
+                let (position, head) = self.inner.now(&reclaim::pin());
+                (head, position)
             }
         }
     }

@@ -111,6 +111,8 @@ pub(crate) struct Glance {
     pub(crate) position: Position,
     pub(crate) head: u64,
     pub(crate) ready: bool,
+    /// The source failed before the first listing: no wait for the cache goes on.
+    pub(crate) failed: bool,
     pub(crate) closed: bool,
     /// Consistent reads served up to this ticket.
     pub(crate) consistent: u64,
@@ -129,6 +131,7 @@ impl Want {
             Want::Chain { cursor, bucket, .. } => {
                 now.head > *cursor && (bucket.newest() >= *cursor || cache.newest_mark() >= *cursor)
             }
+            _ if now.failed => true,
             Want::Revision(revision) => now.ready && now.position.revision >= *revision,
             Want::RevisionIn(Position { epoch, revision }) => {
                 now.ready && (now.position.revision >= *revision || now.position.epoch != *epoch)
@@ -249,8 +252,10 @@ impl Hub {
 
     /// Ends a registration; the cursor from which the consumer goes on, if the notifier moved it.
     pub(crate) fn unregister(&self, ticket: &Ticket) -> Option<u64> {
+        // Dropped outside the lock: a waker and a predicate are foreign code.
+        let entry;
         let mut table = lock(&self.table);
-        let entry = table.entries.remove(&ticket.0)?;
+        entry = table.entries.remove(&ticket.0)?;
         table.others.remove(&ticket.0);
         if entry.counted {
             self.waiting.0.fetch_sub(1, Relaxed);
@@ -413,13 +418,23 @@ impl Hub {
             }
         });
         if visited.is_err() {
-            // Lapped: everybody looks for himself, from his own cursor.
-            self.lapped.fetch_add(1, Relaxed);
-            for id in chains.drain().flat_map(|(_, members)| members) {
-                if let Some(entry) = entries.get_mut(&id) {
+            // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
+            // shows in a bucket's newest. Who has something looks for himself, from his own cursor.
+            let mark = cache.newest_mark();
+            let mut any = false;
+            chains.values_mut().for_each(|members| {
+                members.retain(|id| {
+                    let Some(entry) = entries.get_mut(id) else { return false };
+                    let Want::Chain { cursor, bucket, .. } = &entry.want else { return false };
+                    if bucket.newest() < *cursor && mark < *cursor {
+                        return true;
+                    }
+                    any = true;
                     call(woken, entry);
-                }
-            }
+                    false
+                });
+            });
+            self.lapped.fetch_add(u64::from(any), Relaxed);
         }
         *chained_to = head;
         chains.retain(|_, members| !members.is_empty());
@@ -435,7 +450,11 @@ impl Hub {
             let Want::Event { matcher, request: Some(request), cursor } = &entry.want else { continue };
             let Some(answer) = request.answer() else { continue };
             let (matcher, cursor) = (matcher.clone(), *cursor);
-            let bucket = answer.clone().filter(|bucket| bucket.boundary() <= head && entry.waker.is_some());
+            // Answered for a revision that is still to come: with the next look.
+            if answer.as_ref().is_some_and(|bucket| bucket.boundary() > head) {
+                continue;
+            }
+            let bucket = answer.clone().filter(|_| entry.waker.is_some());
             table.asking.remove(&id);
             let Some(bucket) = bucket else { continue };
             let Some(group) = table.groups.get_mut(&matcher) else { continue };
@@ -621,11 +640,11 @@ mod notifier {
                 for cache in caches {
                     let hub: &Hub = cache.hub();
                     match catch_unwind(AssertUnwindSafe(|| hub.pass(&*cache))) {
-                        Ok(Some(at)) => {
+                        Ok(again) => {
+                            // What was wanted before holds no more: nobody may be left who wants it.
                             timers.retain(|(_, other)| !Arc::ptr_eq(other, &cache));
-                            timers.push((at, cache));
+                            timers.extend(again.map(|at| (at, cache)));
                         }
-                        Ok(None) => {}
                         Err(_) => tracing::error!("the notifier caught a panic and goes on"),
                     }
                 }

@@ -542,7 +542,8 @@ fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
     Ok(())
 }
 
-fn show(key: &[u8]) -> String {
+/// A key for a message: its beginning, where it is long.
+pub(crate) fn show(key: &[u8]) -> String {
     let short = String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned();
     if key.len() > 80 { format!("{short:?}…") } else { format!("{short:?}") }
 }

@@ -67,6 +67,11 @@ impl History {
         }
     }
 
+    /// Whether a reset above `head` is in the middle of its commit: `oldest` may be of that history.
+    pub(crate) fn resets_above(&self, head: u64) -> bool {
+        self.turns.iter().any(|turn| turn.resets() && turn.seq >= head)
+    }
+
     /// The first turn that opens a gap (from, to) around `revision`, in the present history.
     pub(crate) fn gap_around(&self, revision: u64, head: u64) -> Option<&Turn> {
         let since = self.at(head).since_seq;

@@ -244,9 +244,11 @@ impl Ring {
         self.slots * self.segments
     }
 
-    /// Events in [from, head), gaps of closed segments taken off. O(segments).
+    /// Events in [from, head), gaps of closed segments in the window taken off. O(segments).
     pub(crate) fn events_between(&self, from: u64, head: u64) -> u64 {
-        let (mut at, mut events) = (from, 0);
+        // All but the last of the segments that have left are counted at once.
+        let near = self.oldest_seq().saturating_sub(self.slots).min(head);
+        let (mut at, mut events) = (from.max(near), near.saturating_sub(from));
         while at < head {
             let pin = reclaim::pin();
             let next = self.base_of(at) + self.slots;
@@ -261,12 +263,14 @@ impl Ring {
         events
     }
 
-    /// h(R): the seq of the first event above `revision` in the present history; `head` if none.
+    /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds
+    /// only if it is not below `oldest_seq` as loaded behind it.
     pub(crate) fn seq_above(&self, revision: u64, present: &Present, head: u64, pin: &Guard) -> u64 {
         let oldest = self.oldest_seq().max(self.base_of(present.since_seq));
         let (mut low, mut high) = (oldest / self.slots, (head - 1) / self.slots + 1);
         // The last segment whose first event of this history is not above the revision.
-        while high - low > 1 {
+        // The other way round where the window has moved beyond the head: then the head is the answer.
+        while low + 1 < high {
             let middle = (low + high) / 2;
             let above = match self.place(middle * self.slots, pin) {
                 Place::At(segment) => segment.base() >= head || segment.event(segment.base()).revision > revision,
@@ -274,7 +278,8 @@ impl Ring {
             };
             if above { high = middle } else { low = middle }
         }
-        let Place::At(segment) = self.place(low * self.slots, pin) else { return head };
+        // It left while this searched: its base lies below `oldest_seq` now, and the caller looks again.
+        let Place::At(segment) = self.place(low * self.slots, pin) else { return low * self.slots };
         let from = segment.base().max(present.since_seq);
         let end = segment.end(head);
         if from >= end {

@@ -11,6 +11,7 @@ use crate::route::attribute::{Attributes, Schema};
 use crate::route::filter::{CHANGES, Filter, Predicate, Range};
 use crate::route::selector::{FieldRequirement, LabelRequirement};
 use crate::store::version::{KeyValue, Numbers, VersionPtr};
+use crate::writer::show;
 
 /// A filter bound to the attributes of a cache. Equal ones are evaluated once an event.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -43,8 +44,8 @@ impl Matcher {
         let bind = |requirement: &FieldRequirement| match schema.field(&requirement.name) {
             Some(number) => Ok((number, requirement.clone())),
             None => Err(say::invalid(format!(
-                "filter by field {:?}: the cache declares {}. Declare it with the builder's field.",
-                requirement.name,
+                "filter by field {}: the cache declares {}. Declare it with the builder's field.",
+                show(requirement.name.as_bytes()),
                 declared(schema)
             ))),
         };

@@ -10,7 +10,7 @@ use crate::reclaim;
 use crate::route::filter::{Filter, Range};
 use crate::route::matcher::Matcher;
 use crate::store::index::Index;
-use crate::store::version::{KeyValueRef, SlotPtr};
+use crate::store::version::{KeyValue, KeyValueRef, SlotPtr};
 use std::sync::Arc;
 
 /// The whole state at one revision: made in O(1), never changes (I5).
@@ -86,6 +86,30 @@ impl Snapshot {
     pub fn filtered(&self, filter: &Filter) -> Result<impl Iterator<Item = KeyValueRef<'_>> + use<'_>> {
         let matcher = Matcher::new(filter, false, &self.inner.prefix, &self.inner.schema)?;
         Ok(self.range(&filter.range).filter(move |kv| matcher.holds(kv)))
+    }
+
+    /// Visits the slots of a range from `from` on with what lives in them; `each` returns false to stop.
+    pub(crate) fn walk(
+        &self,
+        range: &Range,
+        from: &Option<Vec<u8>>,
+        mut each: impl FnMut(SlotPtr, Option<&KeyValue>) -> bool,
+    ) {
+        let mut span = range.span.clone();
+        if let Some(from) = from {
+            span.from.clone_from(from);
+        }
+        for slot in self.index.range(&span).filter(|slot| range.contains(slot.key())) {
+            let version = slot.at(self.head);
+            if !each(slot, version.get().filter(|kv| !kv.is_tombstone())) {
+                return;
+            }
+        }
+    }
+
+    /// One past the newest event that it shows.
+    pub(crate) fn head(&self) -> u64 {
+        self.head
     }
 
     /// Number of key-values of a range. O(keys of the range).

@@ -305,15 +305,14 @@ impl Subscription {
                     own.versions.extend(gone);
                 }
                 if self.shown.is_some() {
-                    shown.push((at, kind, seq));
+                    shown.push((at, kind, seq, segment.clone()));
                 }
             }
             at -= 1;
         }
         // What went back over the border was not shown.
-        for (link, kind, seq) in shown {
+        for (link, kind, seq, segment) in shown {
             if link > at {
-                let segment = self.segment_of(seq, &mut hand)?.clone();
                 self.note(kind, segment.event(seq));
             }
         }

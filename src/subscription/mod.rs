@@ -38,6 +38,7 @@ use crate::log::ring::{progress_of, progress_word};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;
 use crate::route::matcher::Matcher;
+use crate::store::snapshot::Snapshot;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
 use crate::wake::{Parker, SetShared, Ticket};
 use chain::Reader;
@@ -211,19 +212,24 @@ impl Subscription {
                     return Err(Halt::Lost(self.loss()));
                 }
             }
-            Start::Now => loop {
+            Start::Now => {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.live(head, position);
-                if self.remember(head) {
-                    break;
+                if !self.remember(head) {
+                    // Overtaken: it holds what it reads.
+                    let snapshot = Snapshot::take(&inner);
+                    self.live(snapshot.head(), snapshot.position());
+                    self.remember_held(&snapshot);
                 }
-            },
+            }
             Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
             Start::State => {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.initial(head, position);
             }
             Start::StateAtLeast(_) => {
+                // It begins above all that is there: it is behind nothing.
+                self.cursor = u64::MAX;
                 self.phase = Phase::Revision { until: Instant::now().checked_add(options.start_timeout) };
             }
             Start::After(revision) => {
@@ -440,6 +446,11 @@ impl Subscription {
             let history = inner.ring.history(&pin);
             let present = history.at(head);
             let oldest = inner.ring.oldest_revision();
+            // Loaded again, behind `oldest`.
+            if inner.ring.history(&pin).resets_above(head) {
+                std::thread::yield_now();
+                continue;
+            }
             let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
             let before = Position { epoch: history.at(seq).epoch, revision: oldest - 1 };
             if inner.ring.oldest_seq() > seq || inner.ring.oldest_revision() != oldest {

@@ -18,6 +18,7 @@ use crate::event::{Event, Kind, Phase as End, Position, Resync, ResyncReason, fl
 use crate::read::{PIN_KEYS, walk};
 use crate::reclaim;
 use crate::route::filter::Range;
+use crate::store::snapshot::Snapshot;
 use crate::store::tree::Tree;
 use crate::store::version::{Key, KeyValue, Numbers, SlotPtr, VersionPtr};
 
@@ -150,6 +151,19 @@ impl Subscription {
         });
         self.shown = Some(Box::new(shown));
         walked.is_ok()
+    }
+
+    /// The same for a state that somebody holds.
+    pub(super) fn remember_held(&mut self, snapshot: &Snapshot) {
+        let mut shown = Shown::default();
+        let range = self.matcher.range().cloned().unwrap_or_else(Range::all);
+        snapshot.walk(&range, &None, |slot, live| {
+            if live.is_some_and(|kv| self.matcher.holds(kv)) {
+                shown.add(slot.shared_key());
+            }
+            true
+        });
+        self.shown = Some(Box::new(shown));
     }
 
     /// An event was handed out, or would have been but for the mask of kinds.

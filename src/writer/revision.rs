@@ -83,7 +83,7 @@ impl Core {
             (Verb::Put(_), alive) => Numbers {
                 create_revision: alive.map_or(revision, KeyValue::create_revision),
                 mod_revision: revision,
-                version: alive.map_or(1, |kv| kv.version() + 1),
+                version: alive.map_or(1, |kv| kv.version().saturating_add(1)),
                 lease: 0,
             },
             (Verb::Exact(_, numbers), _) => {

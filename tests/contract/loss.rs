@@ -235,3 +235,16 @@ fn batches_outlive_everything() {
     other.end();
     assert_eq!((kv.value(), kv.mod_revision()), (Some(&b"5"[..]), 5));
 }
+
+#[test]
+fn a_start_that_waits_for_its_revision_is_not_behind() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, 1..=100);
+    let mut later = cache.subscribe(Start::StateAtLeast(200)).max_lag_events(10).open().unwrap();
+    assert!(later.poll(100).unwrap().is_empty());
+    assert_eq!((later.lag(), cache.status().max_lag_events), (Lag::default(), 0));
+    write(&mut writer, 101..=200);
+    assert_eq!(drain(&mut later), ["200 ADDED /k=200", "200 BOOKMARK"]);
+    write(&mut writer, 201..=211);
+    assert_eq!(drain(&mut later), ["LAGGED"]);
+}

@@ -1,6 +1,8 @@
 //! Section 5: reads at any, at least and exactly; snapshots; status.
 
 use crate::tools::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 use watchcore::*;
 
@@ -266,4 +268,63 @@ fn the_last_handle_closes_the_cache() {
     drop(other);
     assert!(writer.is_closed());
     assert_eq!(drain(&mut live), ["1 ADDED /k=1", "CLOSED"]);
+}
+
+#[test]
+fn exact_reads_at_the_edge_of_the_window_are_exact_or_compacted() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=500);
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let writes = spawn(move || {
+        let mut revision = 500;
+        while !stopped.load(SeqCst) {
+            write(&mut writer, revision + 1..=revision + 100);
+            revision += 100;
+        }
+    });
+    for look in 0..20_000 {
+        let at = cache.oldest() - 1 + look % 2;
+        match value_at(&cache, "/k", Read::Exact(at)) {
+            Ok(value) => assert_eq!(value, Some(at.to_string())),
+            Err(error) => assert_eq!(error.code(), Code::Compacted, "{error}"),
+        }
+    }
+    stop.store(true, SeqCst);
+    writes.end();
+}
+
+#[test]
+fn reads_of_everything_end_however_fast_the_writer_is() {
+    let (cache, mut writer) = tiny();
+    let keys: Vec<String> = (0..20_000).map(|key| format!("/many/{key:05}")).collect();
+    writer.apply(1, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let writes = spawn(move || {
+        let mut revision = 1;
+        while !stopped.load(SeqCst) {
+            revision += 1;
+            write(&mut writer, [revision]);
+        }
+    });
+    for _ in 0..3 {
+        let page = in_time(|| cache.list(&Range::prefix("/many/"), Read::Any, 0)).unwrap();
+        assert_eq!(page.len(), 20_000);
+        assert_eq!(in_time(|| cache.count(&Range::prefix("/many/"), Read::Any)).unwrap().count, 20_000);
+        let now = cache.subscribe(Start::Now).prefix("/many/").on_lag(OnLag::Conflate);
+        assert_eq!(in_time(|| now.open()).unwrap().stats().shown_keys, 20_000);
+    }
+    stop.store(true, SeqCst);
+    writes.end();
+}
+
+#[test]
+fn a_message_shows_the_beginning_of_a_long_key() {
+    let (cache, _writer) = embedded();
+    let error = refused(cache.get(vec![0xff; 1 << 20], Read::Any), Code::InvalidArgument);
+    assert!(error.message().len() < 1000, "{}", error.message().len());
+    let filter = Filter::any().fields(format!("{}=1", "x".repeat(1 << 20))).unwrap();
+    let error = refused(cache.subscribe(Start::Now).filter(filter).open(), Code::InvalidArgument);
+    assert!(error.message().len() < 1000, "{}", error.message().len());
 }

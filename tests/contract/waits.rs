@@ -258,3 +258,85 @@ fn a_wait_with_a_source_asks_it_at_once() {
     writer.progress(8).unwrap();
     assert_eq!(waits.end().unwrap(), 8);
 }
+
+#[test]
+fn a_failure_before_the_first_listing_ends_every_wait() {
+    let (cache, mut writer) = unloaded();
+    struct Quiet;
+    impl Source for Quiet {
+        fn wake(&self) {}
+    }
+    writer.attach(Arc::new(Quiet)).unwrap();
+    let caches = [cache.clone(), cache.clone(), cache.clone()];
+    let [ready, revision, consistent] = caches;
+    let sleepers = [
+        spawn(move || in_time(|| ready.wait_ready(Duration::MAX))),
+        spawn(move || in_time(|| revision.wait_until(9, Duration::MAX)).map(|_| ())),
+        spawn(move || in_time(|| consistent.consistent_revision(Duration::MAX)).map(|_| ())),
+    ];
+    until("all sleep", || cache.stats().waiting == 3);
+    writer.set_state(SourceState::Failed(Error::new(Code::PermissionDenied, "no")));
+    for sleeper in sleepers {
+        refused(sleeper.end(), Code::PermissionDenied);
+    }
+}
+
+#[test]
+fn a_cache_is_given_back_before_a_deadline_that_nobody_waits_for_any_more() {
+    let kept = Arc::new(());
+    let held = kept.clone();
+    let cache = Cache::builder("/").decoder(move |_, _| Ok::<_, String>(Arc::strong_count(&held))).build().unwrap();
+    let mut late = cache.subscribe(Start::StateAtLeast(9)).start_timeout(Duration::from_secs(3600)).open().unwrap();
+    let set = WakeSet::new().unwrap();
+    set.add(&mut late, 1).unwrap();
+    assert!(!late.arm().unwrap());
+    drop((late, cache));
+    until("its memory is given back", || Arc::strong_count(&kept) == 1);
+}
+
+#[cfg(feature = "async")]
+#[test]
+fn a_task_that_goes_with_its_waker_may_wait_itself() {
+    struct Waits {
+        _held: std::sync::Mutex<Subscription>,
+    }
+    impl std::task::Wake for Waits {
+        fn wake(self: Arc<Self>) {}
+    }
+    let (cache, _writer) = embedded();
+    let set = WakeSet::new().unwrap();
+    let mut other = cache.subscribe(Start::Now).open().unwrap();
+    set.add(&mut other, 1).unwrap();
+    assert!(!other.arm().unwrap());
+    let mut one = cache.subscribe(Start::Now).open().unwrap();
+    let waker = std::task::Waker::from(Arc::new(Waits { _held: other.into() }));
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut stream = one.stream();
+    assert!(futures_core::Stream::poll_next(std::pin::Pin::new(&mut stream), &mut context).is_pending());
+    drop(waker);
+    in_time(|| drop(one));
+    assert_eq!(cache.stats().waiting, 0);
+}
+
+#[test]
+fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let set = WakeSet::new().unwrap();
+    let mut both = ["/one", "/two"].map(|key| cache.subscribe(Start::Now).key(key).open().unwrap());
+    write(&mut writer, [1]);
+    for (tag, one) in both.iter_mut().enumerate() {
+        assert!(one.poll(1).unwrap().is_empty());
+        assert!(matches!(one.stats().route, Route::Chain { .. }));
+        set.add(one, tag as u64).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    write(&mut writer, 2..=1000);
+    writer.apply(1001, [Change::put("/two", "x")]).unwrap();
+    assert!(set.wait(BOUND));
+    let mut tags = [9; 2];
+    assert_eq!((set.take(&mut tags), tags[0]), (1, 1));
+    assert_eq!(drain(&mut both[1]), ["1001 ADDED /two=x"]);
+    assert!(drain(&mut both[0]).is_empty());
+    assert_eq!(both[0].position().revision, 1001);
+}

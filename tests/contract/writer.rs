@@ -327,3 +327,12 @@ fn the_threads_of_the_core_are_named_and_take_no_signals() {
     found.sort();
     assert_eq!(found, ["watchcore-free", "watchcore-wake"]);
 }
+
+#[test]
+fn the_highest_version_stays() {
+    let (cache, mut writer) = embedded();
+    let highest = Record { version: u64::MAX, ..record("/a", "1", 1, 1, 1) };
+    writer.apply(1, [Change::put_exact(highest)]).unwrap();
+    writer.apply(2, [Change::put("/a", "2")]).unwrap();
+    assert_eq!(state(&cache), [("/a".into(), "2".into(), 1, 2, u64::MAX)]);
+}
