@@ -280,13 +280,15 @@ impl Ring {
         }
         // It left while this searched: its base lies below `oldest_seq` now, and the caller looks again.
         let Place::At(segment) = self.place(low * self.slots, pin) else { return low * self.slots };
-        let from = segment.base().max(present.since_seq);
         let end = segment.end(head);
-        if from >= end {
-            return end;
-        }
-        let events = segment.view(from..end);
-        from + events.partition_point(|event| event.revision <= revision) as u64
+        let from = segment.base().max(present.since_seq);
+        let seq = if from < end {
+            from + segment.view(from..end).partition_point(|event| event.revision <= revision) as u64
+        } else {
+            end
+        };
+        // Behind all of it: at the next one, so that nothing is lost with this one.
+        if seq == end && end < head { segment.limit() } else { seq }
     }
 }
 
