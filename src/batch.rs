@@ -1,7 +1,5 @@
 //! A batch: the events of one poll, and what keeps them alive.
 
-#![forbid(unsafe_code)]
-
 use crate::event::{Event, Position};
 use crate::log::segment::SegmentRef;
 use crate::store::version::KeyValue;
@@ -79,7 +77,7 @@ impl Batch {
         self.position
     }
 
-    /// The parts, for the C ABI. The owner word is given back through [`Batch::from_raw_parts`].
+    /// The parts, for the C ABI. The owner word is given back through [`RawBatch::release`].
     #[doc(hidden)]
     pub fn into_raw_parts(self) -> RawBatch {
         let (events, len) = (self.events().as_ptr(), self.len());
@@ -106,13 +104,20 @@ pub struct RawBatch {
 }
 
 impl RawBatch {
-    /// Gives back what the owner word holds. Once, with a word from [`Batch::into_raw_parts`].
+    /// Gives back what the owner word holds.
+    ///
+    /// # Safety
+    ///
+    /// `owner` is from [`Batch::into_raw_parts`], and is given back once.
     #[doc(hidden)]
-    pub fn release(owner: usize) {
-        if owner & 1 == 1 {
-            drop(SegmentRef::from_raw((owner & !1) as *const _));
-        } else {
-            crate::log::segment::drop_boxed::<Own>(owner);
+    pub unsafe fn release(owner: usize) {
+        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
+        unsafe {
+            if owner & 1 == 1 {
+                drop(SegmentRef::from_raw((owner & !1) as *const _));
+            } else {
+                crate::log::segment::drop_boxed::<Own>(owner);
+            }
         }
     }
 }

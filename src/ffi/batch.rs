@@ -96,8 +96,8 @@ pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
         // SAFETY: readable and writable by the caller's promise.
         let old = unsafe { batch.replace(EMPTY) };
         if !old.owner.is_null() && handle::same_process() {
-            // It came from `give` and was not released, by the caller's promise.
-            RawBatch::release(old.owner.expose_provenance());
+            // SAFETY: it came from `give` and was not released, by the caller's promise.
+            unsafe { RawBatch::release(old.owner.expose_provenance()) };
         }
     });
 }

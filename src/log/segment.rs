@@ -253,9 +253,13 @@ impl SegmentRef {
         self.0.take().map_or(std::ptr::null(), Arc::into_raw)
     }
 
-    /// Takes a count back that [`SegmentRef::into_raw`] gave away.
-    pub(crate) fn from_raw(pointer: *const Segment) -> SegmentRef {
-        // SAFETY: I9: only called once with what `into_raw` returned.
+    /// Takes a count back.
+    ///
+    /// # Safety
+    ///
+    /// [`SegmentRef::into_raw`] gave it away, and it is taken back once.
+    pub(crate) unsafe fn from_raw(pointer: *const Segment) -> SegmentRef {
+        // SAFETY: I9: the count that `into_raw` gave away, by the caller's promise.
         SegmentRef(Some(unsafe { Arc::from_raw(pointer) }))
     }
 }
@@ -282,9 +286,13 @@ impl Drop for SegmentRef {
 }
 
 /// Drops a box that [`crate::Batch::into_raw_parts`] turned into a word; 0 is nothing.
-pub(crate) fn drop_boxed<T>(word: usize) {
+///
+/// # Safety
+///
+/// The word is that of a `Box<T>` that was given away, and is dropped once.
+pub(crate) unsafe fn drop_boxed<T>(word: usize) {
     if word != 0 {
-        // SAFETY: I9: only called once with the word of a `Box<T>` that was given away.
+        // SAFETY: I9: by the caller's promise.
         drop(unsafe { Box::from_raw(word as *mut T) });
     }
 }
