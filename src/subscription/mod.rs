@@ -161,8 +161,8 @@ pub struct Subscription {
     on_lag: OnLag,
     /// The keys that the consumer has been shown, for policies that need them.
     shown: Option<Box<Shown>>,
-    /// Bytes of that, and of collected links, as the cache's statistics know them.
-    counted: (u64, u16),
+    /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
+    counted: u64,
     reader: Reader,
     /// Told by the next poll, once.
     failure: Option<Box<Halt>>,
@@ -507,7 +507,7 @@ impl Subscription {
     /// Publishes what other threads may see of this cursor: statistics only.
     #[inline]
     fn share(&mut self) {
-        if self.shown.is_some() || self.counted != (0, 0) || self.reader.link_bytes() != 0 {
+        if self.shown.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
             self.count();
         }
         self.shared.cursor.store(self.cursor, Relaxed);
@@ -517,11 +517,12 @@ impl Subscription {
     /// What it remembers, for the cache's statistics.
     #[cold]
     fn count(&mut self) {
-        let now = (self.shown.as_ref().map_or(0, |shown| shown.bytes()), self.reader.link_bytes());
+        let shown = self.shown.as_ref().map_or(0, |shown| shown.bytes());
+        let now = shown << 16 | u64::from(self.reader.link_bytes());
         let before = std::mem::replace(&mut self.counted, now);
         let gauges = &self.shared.inner.gauges;
-        gauges.shown_bytes.fetch_add(now.0.wrapping_sub(before.0), Relaxed);
-        gauges.link_bytes.fetch_add(u64::from(now.1).wrapping_sub(before.1.into()), Relaxed);
+        gauges.shown_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
+        gauges.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
     }
 
     /// The position: every match up to and with it was handed out. 0 during the initial state.

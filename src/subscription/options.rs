@@ -249,7 +249,7 @@ impl SubscribeBuilder {
             stop_on_resync: self.stop_on_resync,
             on_lag: self.on_lag,
             shown: None,
-            counted: (0, 0),
+            counted: 0,
             reader: Default::default(),
             failure: None,
             parker: None,
