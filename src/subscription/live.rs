@@ -152,15 +152,18 @@ impl Subscription {
             return Err(say::future("subscribe after", asked, turn.to).into());
         }
         // What left lies below the first event that is there.
-        let left = if oldest < inner.ring.head() {
+        let below_first = || {
             let first = segment.event(oldest);
             match first.resync() {
                 Some(mark) if mark.phase == Phase::Begin => mark.from,
                 _ => first.revision - u64::from(first.flags & flags::FIRST != 0),
             }
-        } else {
-            inner.ring.oldest_revision() - 1
         };
+        let mut left = if oldest < inner.ring.head() { below_first() } else { u64::MAX };
+        if !history.turns.iter().any(|turn| turn.resets() && turn.seq >= oldest) {
+            // Of the same history; it knows of revisions that do not exist, and of compactions.
+            left = left.min(inner.ring.oldest_revision() - 1);
+        }
         if left > asked {
             return Err(Halt::Lost(self.loss()));
         }

@@ -120,6 +120,18 @@ fn a_future_start_on_the_edge_of_what_has_left() {
     let error = refused(lapped(oldest - 2).2.poll(1), Code::Lagged);
     assert_eq!((error.lost_from(), error.lost_to()), (oldest - 1, oldest - 1));
 
+    // The revisions that nothing happened in were not lost.
+    let every_tenth = |asked: Option<u64>| {
+        let (cache, mut writer) = tiny();
+        write(&mut writer, [10]);
+        let subscription = asked.map(|asked| cache.subscribe(Start::After(asked)).open().unwrap());
+        write(&mut writer, (2..=400).map(|step| step * 10));
+        (cache, writer, subscription)
+    };
+    let oldest = every_tenth(None).0.oldest();
+    let (_cache, _writer, subscription) = every_tenth(Some(oldest - 1));
+    assert_eq!(revisions(&mut subscription.unwrap())[0], oldest + 9);
+
     // It was reached, and the reset behind that has left.
     let (_cache, mut writer, mut subscription) = lapped(1000);
     writer.resync(5, [record("/k", "5", 5, 5, 1)], ResyncReason::HistoryReset).unwrap();
