@@ -381,7 +381,11 @@ static void test_error_struct(void)
     watchcore_cache *cache = embedded(NULL);
     watchcore_writer *writer = NULL;
     watchcore_error bad;
-    static char key[4000];
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_attribute fields[20];
+    static char names[20][64];
+    size_t i;
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     CHECK(watchcore_cache_text(cache, 0, NULL, 0, NULL, NULL) == WATCHCORE_INVALID_ARGUMENT);
     memset(&bad, 0, sizeof(bad));
@@ -391,9 +395,22 @@ static void test_error_struct(void)
     CHECK(watchcore_cache_writer(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT && writer == NULL);
     CHECK(watchcore_cache_writer(cache, &writer, (watchcore_error *)(void *)((char *)&bad + 1)) ==
           WATCHCORE_INVALID_ARGUMENT);
-    memset(key, 'x', sizeof(key));
-    key[0] = 'y';
-    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_cache_get(cache, key, sizeof(key), NULL, &answer, &error));
+    watchcore_cache_free(cache);
+    /* What names all the fields that there are is long. */
+    for (i = 0; i < 20; i++) {
+        static const watchcore_attribute one = WATCHCORE_ATTRIBUTE_INIT;
+        fields[i] = one;
+        fields[i].kind = WATCHCORE_ATTRIBUTE_KEY_SEGMENT;
+        fields[i].depth = (uint32_t)i;
+        (void)snprintf(names[i], sizeof(names[i]), "a-field-with-a-name-of-forty-characters-%02u", (unsigned)i);
+        fields[i].name = text(names[i]);
+    }
+    options.fields = fields;
+    options.field_count = 20;
+    cache = NULL;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    read.fields = text("another=1");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
     CHECK(strlen(error.message) == WATCHCORE_MESSAGE_BYTES - 1);
     watchcore_cache_free(cache);
 }
