@@ -1,5 +1,7 @@
 //! A batch: the events of one poll, and what keeps them alive.
 
+#![forbid(unsafe_code)]
+
 use crate::event::{Event, Position};
 use crate::log::segment::SegmentRef;
 use crate::store::version::KeyValue;
@@ -101,25 +103,6 @@ pub struct RawBatch {
     pub owner: usize,
     pub continues: bool,
     pub position: Position,
-}
-
-impl RawBatch {
-    /// Gives back what the owner word holds.
-    ///
-    /// # Safety
-    ///
-    /// `owner` is from [`Batch::into_raw_parts`], and is given back once.
-    #[doc(hidden)]
-    pub unsafe fn release(owner: usize) {
-        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
-        unsafe {
-            if owner & 1 == 1 {
-                drop(SegmentRef::from_raw((owner & !1) as *const _));
-            } else {
-                crate::log::segment::drop_boxed::<Own>(owner);
-            }
-        }
-    }
 }
 
 impl<'a> IntoIterator for &'a Batch {

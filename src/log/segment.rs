@@ -285,6 +285,25 @@ impl Drop for SegmentRef {
     }
 }
 
+impl crate::batch::RawBatch {
+    /// Gives back what the owner word holds.
+    ///
+    /// # Safety
+    ///
+    /// `owner` is from [`crate::Batch::into_raw_parts`], and is given back once.
+    #[doc(hidden)]
+    pub unsafe fn release(owner: usize) {
+        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
+        unsafe {
+            if owner & 1 == 1 {
+                drop(SegmentRef::from_raw((owner & !1) as *const _));
+            } else {
+                drop_boxed::<crate::batch::Own>(owner);
+            }
+        }
+    }
+}
+
 /// Drops a box that [`crate::Batch::into_raw_parts`] turned into a word; 0 is nothing.
 ///
 /// # Safety
