@@ -544,9 +544,6 @@ impl World {
                 assert_eq!(answer.expect_err("the history was reset").code(), Code::Resynced);
                 return false;
             }
-            if twin.is_former(*epoch) {
-                return false;
-            }
             let reached = *revision <= twin.now.revision;
             assert_eq!(answer.unwrap(), reached.then_some(twin.now));
             !reached
