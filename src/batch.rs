@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::event::{Event, Position};
+use crate::data::event::{Event, Position};
+use crate::data::key_value::KeyValue;
 use crate::log::segment::SegmentRef;
-use crate::store::version::KeyValue;
 use std::ops::Range;
 
 /// The events handed out by one poll, in order.

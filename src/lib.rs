@@ -39,43 +39,42 @@
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!("watchcore needs 64-bit atomics");
 
+mod attribute;
 mod batch;
 mod cache;
-mod decode;
+mod data;
 mod error;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-mod event;
 #[cfg(feature = "ffi")]
 mod ffi;
+mod filter;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod read;
 mod reclaim;
-mod route;
 mod store;
 mod subscription;
 mod sync;
 mod sys;
-mod token;
 mod wake;
 mod writer;
 
+pub use attribute::schema::{Attribute, Labels};
 pub use batch::{Batch, RawBatch};
 pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
+pub use data::event::{Event, Kind, Phase, Position, Resync, ResyncReason, flags};
+pub use data::key_value::{KeyValue, KeyValueRef};
 pub use error::{Code, Error, Result};
-pub use event::{Event, Kind, Phase, Position, Resync, ResyncReason, flags};
+pub use filter::indexes::Index;
+pub use filter::range::{Filter, Range};
+pub use read::continue_token::token_revision;
+pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
-pub use route::attribute::{Attribute, Labels};
-pub use route::filter::{Filter, Range};
-pub use route::index::Index;
-pub use store::snapshot::Snapshot;
-pub use store::version::{KeyValue, KeyValueRef};
 #[cfg(feature = "async")]
 pub use subscription::Stream;
 pub use subscription::{Closer, Lag, OnLag, Pace, Route, Start, SubscribeBuilder, Subscription, SubscriptionStats};
-pub use token::token_revision;
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Record, Writer};
 

@@ -54,8 +54,8 @@
 //! Freed versions and slots stay mapped to the end of an execution, and every plain object has a
 //! `Track`: a read that is not ordered behind the making, or before the end, fails as such.
 
-use crate::event::ResyncReason;
-use crate::store::version::{KeyValue as Version, Numbers, VersionPtr};
+use crate::data::event::ResyncReason;
+use crate::data::key_value::{KeyValue as Version, Numbers, VersionPtr};
 use crate::sync::Relaxed;
 use crate::sync::weak::{self, Site};
 use crate::wake::notifier;

@@ -27,9 +27,9 @@ pub use set::WakeSet;
 pub(crate) use waker::{Parker, Waker};
 
 use crate::cache::matches_for_notifier;
-use crate::event::{Event, Kind, Position};
-use crate::route::bucket::{Bucket, Request, Router};
-use crate::route::matcher::Matcher;
+use crate::data::event::{Event, Kind, Position};
+use crate::filter::matcher::Matcher;
+use crate::log::buckets::{Bucket, Request, Router};
 use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

@@ -2,16 +2,16 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Cache, Gauges, Handle, Inner, LIVING, Limits, NOT_READY, READY};
-use crate::decode::Decoder;
+use super::shared::{Cache, Gauges, Handle, Inner, LIVING, Limits, NOT_READY, READY};
+use crate::attribute::schema::{Attribute, Labels, Schema};
+use crate::data::decoded::Decoder;
 use crate::error::{Result, say};
-use crate::log::history::History;
+use crate::filter::indexes::{Index, Indexes};
+use crate::log::buckets::{Requests, Router};
+use crate::log::epochs::History;
 use crate::log::ring::Ring;
 use crate::reclaim::Published;
-use crate::route::attribute::{Attribute, Labels, Schema};
-use crate::route::bucket::{Requests, Router};
-use crate::route::index::{Index, Indexes};
-use crate::store::index::Index as Root;
+use crate::store::table::Index as Root;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
 use crate::wake::Hub;
 use crate::writer::Core;

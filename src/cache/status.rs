@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::event::Position;
 use crate::error::Error;
-use crate::event::Position;
 use std::time::{Duration, SystemTime};
 
 /// How fresh a cache is.

@@ -1,6 +1,6 @@
 //! What a feeder did, counted.
 
-use crate::event::ResyncReason;
+use crate::data::event::ResyncReason;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 macro_rules! counters {

@@ -1,7 +1,7 @@
 //! Whether what comes fits what the cache holds. It costs one look-up and finds lost, repeated and
 //! foreign events, and listings of another history.
 
-use crate::store::version::KeyValue;
+use crate::data::key_value::KeyValue;
 use crate::writer::Record;
 use etcd_client::proto::PbEvent;
 use std::fmt;

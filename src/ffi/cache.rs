@@ -5,8 +5,8 @@ use super::count::Fun;
 use super::declare::{attribute, index, watchcore_attribute, watchcore_index};
 use super::error::{call, invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
-use crate::route::attribute::MAX_FIELDS;
-use crate::route::index::MOST;
+use crate::attribute::schema::MAX_FIELDS;
+use crate::filter::indexes::MOST;
 use crate::{Cache, Labels, Result};
 
 /// A cache: the log and the store of one key range. Made by watchcore_cache_new.

@@ -2,7 +2,7 @@
 
 use super::bytes::{Sized32, slice, watchcore_bytes};
 use super::error::invalid;
-use crate::route::protobuf;
+use crate::attribute::protobuf;
 use crate::{Attribute, Index, Result};
 
 /// An attribute is a segment of the key.

@@ -1,5 +1,8 @@
 //! The log: a ring of segments, atomically indexed.
 
-pub(crate) mod history;
+pub(crate) mod buckets;
+pub(crate) mod epochs;
+mod retention;
 pub(crate) mod ring;
 pub(crate) mod segment;
+pub(crate) mod summaries;

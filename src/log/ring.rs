@@ -18,26 +18,21 @@
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 
-mod token;
-
-use token::Ages;
-pub(crate) use token::TokenRef;
-
-use crate::event::{Event, Position, flags};
-use crate::log::history::{History, Present};
+use super::retention::Ages;
+pub(crate) use super::retention::TokenRef;
+use crate::attribute::schema::Schema;
+use crate::data::event::{Event, Position, flags};
+use crate::log::buckets::Router;
+use crate::log::epochs::{History, Present};
 use crate::log::segment::{Held, Segment, SegmentRef};
+use crate::log::summaries::Summary;
 use crate::reclaim::{self, Guard, Published};
-use crate::route::attribute::Schema;
-use crate::route::bucket::Router;
-use crate::route::summary::Summary;
 use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use crossbeam_utils::CachePadded;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr;
-// Statistics carry no order: std's also under loom.
-use std::sync::atomic::AtomicU64 as Count;
-use std::sync::{Arc as Shared, Mutex as Lock};
+use std::sync::Arc as Shared;
 use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
@@ -554,7 +549,7 @@ impl RingWriter {
     }
 
     /// Keeps a forgotten slot with the newest segment.
-    pub(crate) fn keep_forgotten(&self, slot: crate::store::version::SlotPtr) {
+    pub(crate) fn keep_forgotten(&self, slot: crate::data::key_value::SlotPtr) {
         self.newest().keep_forgotten(slot);
     }
 

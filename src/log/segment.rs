@@ -12,11 +12,11 @@
 //! | --- | --- | --- |
 //! | `write` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
 
-use crate::event::Event;
+use crate::data::event::Event;
+use crate::data::key_value::SlotPtr;
+use crate::filter::matcher::Matcher;
+use crate::log::summaries::Summary;
 use crate::reclaim;
-use crate::route::matcher::Matcher;
-use crate::route::summary::Summary;
-use crate::store::version::SlotPtr;
 use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Relaxed, into_inner, lock};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;

@@ -1,6 +1,4 @@
-//! The keyed store: versions, slots, the ordered index, and views of them.
+//! The keyed store: the ordered index of slots, and the writer's hash.
 
-pub(crate) mod index;
-pub(crate) mod snapshot;
+pub(crate) mod table;
 pub(crate) mod tree;
-pub(crate) mod version;

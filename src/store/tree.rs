@@ -10,7 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::store::version::{Key, SlotPtr};
+use crate::data::key_value::{Key, SlotPtr};
 use std::sync::Arc;
 
 /// What a tree holds: ordered by its key.
@@ -399,8 +399,8 @@ impl<'a, E> Iterator for Iter<'a, E> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
     use crate::reclaim;
-    use crate::store::version::{KeyValue, Numbers, VersionPtr};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

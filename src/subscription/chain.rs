@@ -5,12 +5,12 @@
 use super::{Halt, Look, Step, Subscription};
 use crate::batch::{Batch, Own};
 use crate::cache::Inner;
+use crate::data::event::flags;
 use crate::error::{Code, Error};
-use crate::event::flags;
+use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Place, progress_of};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;
-use crate::route::bucket::{Bucket, Request};
 use crate::sync::Relaxed;
 use std::sync::Arc;
 

@@ -4,8 +4,8 @@
 
 use super::{Floor, Halt, Look, Loss, Step, Subscription};
 use crate::batch::{Batch, Own};
+use crate::data::event::{Event, Kind, Phase, Position, ResyncReason, flags};
 use crate::error::{Code, Error, say};
-use crate::event::{Event, Kind, Phase, Position, ResyncReason, flags};
 use crate::log::ring::{Place, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;

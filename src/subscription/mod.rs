@@ -32,13 +32,13 @@ pub use wait::Stream;
 
 use crate::batch::{Batch, Own};
 use crate::cache::Inner;
+use crate::data::event::{Event, Kind, Position};
 use crate::error::{Code, Error, Result, say};
-use crate::event::{Event, Kind, Position};
+use crate::filter::matcher::Matcher;
 use crate::log::ring::{progress_of, progress_word};
 use crate::log::segment::SegmentRef;
+use crate::read::snapshot::Snapshot;
 use crate::reclaim;
-use crate::route::matcher::Matcher;
-use crate::store::snapshot::Snapshot;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
 use crate::wake::{Parker, SetShared, Ticket};
 use chain::Reader;

@@ -5,11 +5,11 @@
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Phase, Start, Subscription};
 use crate::cache::{Cache, Inner};
+use crate::data::event::{Kind, Position};
 use crate::error::{Result, say};
-use crate::event::{Kind, Position};
+use crate::filter::matcher::Matcher;
+use crate::filter::range::{Filter, Range};
 use crate::read::DEFAULT_WAIT;
-use crate::route::filter::{Filter, Range};
-use crate::route::matcher::Matcher;
 use crate::sync::{Relaxed, SeqCst, fence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};

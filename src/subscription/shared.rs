@@ -4,7 +4,7 @@
 
 use super::options::Options;
 use crate::cache::Inner;
-use crate::event::Position;
+use crate::data::event::Position;
 use crate::log::ring::MAX_REVISION;
 use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};

@@ -14,13 +14,13 @@
 use super::live::resynced;
 use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::event::{Event, Kind, Phase as End, Position, Resync, ResyncReason, flags};
+use crate::data::event::{Event, Kind, Phase as End, Position, Resync, ResyncReason, flags};
+use crate::data::key_value::{Key, KeyValue, Numbers, SlotPtr, VersionPtr};
+use crate::filter::range::Range;
+use crate::read::snapshot::Snapshot;
 use crate::read::{PIN_KEYS, walk};
 use crate::reclaim;
-use crate::route::filter::Range;
-use crate::store::snapshot::Snapshot;
 use crate::store::tree::Tree;
-use crate::store::version::{Key, KeyValue, Numbers, SlotPtr, VersionPtr};
 
 /// The keys that a consumer has been shown and that were not deleted for it.
 #[derive(Default)]

@@ -5,8 +5,8 @@
 use super::shared::OPEN;
 use super::{Look, Phase, Start, Step, Subscription};
 use crate::batch::Batch;
+use crate::data::event::Position;
 use crate::error::{Code, Result, say};
-use crate::event::Position;
 use crate::log::ring::{progress_of, run_of};
 use crate::sync::{Acquire, SeqCst, fence};
 use crate::wake::{Told, WakeSet, Waker, Want};

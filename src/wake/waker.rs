@@ -63,7 +63,7 @@ impl Waker {
             Waker::Member(set, tag) => set.list(tag),
         }));
         if called.is_err() {
-            crate::decode::count_panic();
+            crate::data::decoded::count_panic();
             tracing::error!("a waker panicked; the notifier goes on");
         }
     }

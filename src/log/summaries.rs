@@ -5,12 +5,12 @@
 
 #![forbid(unsafe_code)]
 
-use crate::event::{Event, Kind, flags};
-use crate::route::attribute::{Attributes, Schema};
-use crate::route::matcher::Matcher;
-use crate::route::selector::Test;
-use crate::store::index::KeyHash;
-use crate::store::version::KeyValue;
+use crate::attribute::schema::{Attributes, Schema};
+use crate::data::event::{Event, Kind, flags};
+use crate::data::key_value::KeyValue;
+use crate::filter::matcher::Matcher;
+use crate::filter::selector::Test;
+use crate::store::table::KeyHash;
 use std::hash::{BuildHasher, Hasher};
 
 /// Bits of the filter of attribute values.

@@ -2,7 +2,7 @@
 //!
 //! Every message says what was asked, what holds, and what to do next.
 
-use crate::event::Position;
+use crate::data::event::Position;
 use std::fmt;
 use std::sync::Arc;
 

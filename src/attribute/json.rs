@@ -14,9 +14,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::attribute::Found;
-use super::selector::refuse;
+use super::schema::Found;
 use crate::error::Result;
+use crate::filter::selector::refuse;
 use std::borrow::Cow;
 
 /// Arrays and objects inside each other.

@@ -18,7 +18,7 @@
 //! | `Slot::set_newest` | `Slot::newest` after head | Release / Acquire |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
-use crate::decode::{Cell, Decoder, drop_foreign};
+use crate::data::decoded::{Cell, Decoder, drop_foreign};
 use crate::error::Result;
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicUsize, Relaxed, Release, ord};
@@ -70,7 +70,7 @@ pub(crate) struct Numbers {
 /// What a cache adds to the versions of its live keys.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Extras<'a> {
-    /// Encoded attributes: see `route::attribute`.
+    /// Encoded attributes: see `attribute::encode`.
     pub(crate) attributes: &'a [u8],
     pub(crate) decoder: Option<&'a Decoder>,
 }
@@ -210,7 +210,7 @@ impl KeyValue {
         Some(unsafe { std::slice::from_raw_parts(head.value, head.value_length as usize) })
     }
 
-    /// The attributes that were extracted when it was written: see `route::attribute`.
+    /// The attributes that were extracted when it was written: see `attribute::encode`.
     #[inline]
     pub(crate) fn attributes(&self) -> &[u8] {
         let body = self.body();

@@ -3,14 +3,14 @@
 #![forbid(unsafe_code)]
 
 use crate::cache::Inner;
+use crate::data::event::Position;
+use crate::data::key_value::{KeyValue, KeyValueRef, SlotPtr};
 use crate::error::Result;
-use crate::event::Position;
+use crate::filter::matcher::Matcher;
+use crate::filter::range::{Filter, Range};
 use crate::log::ring::TokenRef;
 use crate::reclaim;
-use crate::route::filter::{Filter, Range};
-use crate::route::matcher::Matcher;
-use crate::store::index::Index;
-use crate::store::version::{KeyValue, KeyValueRef, SlotPtr};
+use crate::store::table::Index;
 use std::sync::Arc;
 
 /// The whole state at one revision: made in O(1), never changes (I5).

@@ -1,7 +1,7 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
 //! It changes only when a key appears or is finally forgotten, so an overwrite copies no path of
-//! it. The tree holds plain pointers to slots. Who owns the slots: see `store::version::SlotPtr`.
+//! it. The tree holds plain pointers to slots. Who owns the slots: see `data::slot::SlotPtr`.
 //!
 //! The writer has a private hash beside it: a lookup costs one hash and one compare.
 //! Rejected: a tree of counted slots (each copied leaf would touch the counts of up to 64 slots),
@@ -9,9 +9,9 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::key_value::SlotPtr;
 use crate::reclaim;
 use crate::store::tree::Tree;
-use crate::store::version::SlotPtr;
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};

@@ -20,10 +20,10 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::key_value::KeyValue;
+use crate::filter::indexes::Indexes;
 use crate::log::segment::Segment;
-use crate::route::index::Indexes;
-use crate::store::index::KeyHash;
-use crate::store::version::KeyValue;
+use crate::store::table::KeyHash;
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};

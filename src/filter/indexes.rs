@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
+use crate::attribute::schema::{Attributes, Schema};
+use crate::data::key_value::KeyValue;
 use crate::error::{Result, say};
-use crate::route::attribute::{Attributes, Schema};
-use crate::route::matcher::Matcher;
-use crate::route::selector::Test;
-use crate::store::index::prefix_end;
-use crate::store::version::KeyValue;
+use crate::filter::matcher::Matcher;
+use crate::filter::selector::Test;
+use crate::store::table::prefix_end;
 
 /// Most indexes of a cache.
 pub(crate) const MOST: usize = 8;
@@ -234,7 +234,7 @@ impl Indexes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::filter::Filter;
+    use crate::filter::range::Filter;
 
     fn fits(index: Index, filter: Filter) -> Option<String> {
         let schema = Schema::new(Vec::new(), None).unwrap();
@@ -257,7 +257,7 @@ mod tests {
         assert_eq!(fits(Index::prefix(2), any().range(&Range::between("/a/b/x", "/a/c/"))), None);
         assert_eq!(fits(Index::prefix(2), any().range(&Range::between("/a/b/x", ""))), None);
     }
-    use crate::route::filter::Range;
+    use crate::filter::range::Range;
 
     #[test]
     fn prefixes_by_depth() {

@@ -2,11 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Count, Lock, Shared};
 use crate::log::segment::SegmentRef;
 use crate::reclaim;
 use crate::sync::{Arc, Relaxed, into_inner};
-use std::sync::OnceLock;
+// Statistics carry no order: std's also under loom.
+use std::sync::atomic::AtomicU64 as Count;
+use std::sync::{Arc as Shared, Mutex as Lock, OnceLock};
 use std::time::Instant;
 
 /// A token: owns its segment and, once it exists, the next token.

@@ -2,23 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-mod builder;
-mod status;
-
-pub use builder::Builder;
-pub use status::{SourceReport, SourceState, State, Stats, Status};
-
-use crate::decode::Decoder;
+use super::{Builder, SourceReport, State, Stats, Status};
+use crate::attribute::schema::Schema;
+use crate::data::decoded::Decoder;
+use crate::data::event::{Event, Position};
 use crate::error::{Error, Result, say};
-use crate::event::{Event, Position};
+use crate::filter::indexes::Indexes;
+use crate::filter::matcher::Matcher;
+use crate::log::buckets::Requests;
 use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
 use crate::reclaim::{self, Guard, Published};
-use crate::route::attribute::Schema;
-use crate::route::bucket::Requests;
-use crate::route::index::Indexes;
-use crate::route::matcher::Matcher;
-use crate::store::index::Index as Root;
+use crate::store::table::Index as Root;
 use crate::subscription::Shared;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Glance, Hub, Watched};
@@ -78,7 +73,7 @@ pub(crate) const READY: u32 = 1;
 
 /// Subscriptions with a maximum lag, and when the notifier looks at them next.
 #[derive(Default)]
-struct Limited {
+pub(super) struct Limited {
     all: Vec<Weak<Shared>>,
     next: Option<Instant>,
 }
@@ -93,14 +88,14 @@ pub(crate) struct Inner {
     pub(crate) indexes: Arc<Indexes>,
     pub(crate) decoder: Option<Decoder>,
     pub(crate) requests: Requests,
-    limited: Mutex<Limited>,
+    pub(super) limited: Mutex<Limited>,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
     pub(crate) hub: Hub,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
-    ready: AtomicU32,
+    pub(super) ready: AtomicU32,
     /// Stored before the head that nobody follows any more is looked at: see `subscription`.
-    closed: AtomicBool,
+    pub(super) closed: AtomicBool,
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
     pub(crate) core: Mutex<Option<Box<Core>>>,
@@ -248,7 +243,7 @@ impl Inner {
             lagged: gauges.lagged.load(Relaxed),
             shown_bytes: gauges.shown_bytes.load(Relaxed),
             link_bytes: gauges.link_bytes.load(Relaxed),
-            caught_panics: crate::decode::caught(),
+            caught_panics: crate::data::decoded::caught(),
         }
     }
 }
@@ -349,7 +344,7 @@ pub(crate) fn matches_for_notifier(matcher: &Matcher, event: &Event) -> bool {
 }
 
 /// Caches whose memory was not given back yet.
-static LIVING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+pub(super) static LIVING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 /// How many caches of this process still have memory: one that was dropped may be with the notifier
 /// or the reclaimer for a moment.
@@ -372,7 +367,7 @@ impl Drop for Inner {
     }
 }
 
-struct Handle(Arc<Inner>);
+pub(super) struct Handle(pub(super) Arc<Inner>);
 
 impl Drop for Handle {
     fn drop(&mut self) {
@@ -387,7 +382,7 @@ impl Drop for Handle {
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) inner: Arc<Inner>,
-    _handle: Arc<Handle>,
+    pub(super) _handle: Arc<Handle>,
 }
 
 impl Cache {

@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::event::Kind;
+use crate::data::key_value::KeyValue;
 use crate::error::Result;
-use crate::event::Kind;
-use crate::route::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
-use crate::store::index::{Span, prefix_end};
-use crate::store::version::KeyValue;
+use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
+use crate::store::table::{Span, prefix_end};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

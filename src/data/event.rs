@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::store::version::{KeyValue, VersionPtr};
+use crate::data::key_value::{KeyValue, VersionPtr};
 
 /// A place in a history: (epoch, revision).
 ///

@@ -6,19 +6,19 @@
 
 #![forbid(unsafe_code)]
 
-mod revision;
+mod transaction;
 
-use revision::{Prepared, Revision};
+use transaction::{Prepared, Revision};
 
 use crate::cache::{Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
+use crate::data::event::{Position, ResyncReason};
+use crate::data::key_value::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
 use crate::error::{Code, Error, Result, say};
-use crate::event::{Position, ResyncReason};
-use crate::log::history::{History, Turn};
+use crate::log::buckets::Router;
+use crate::log::epochs::{History, Turn};
 use crate::log::ring::{MAX_REVISION, RingWriter};
 use crate::reclaim;
-use crate::route::bucket::Router;
-use crate::store::index::{Index, Slots};
-use crate::store::version::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
+use crate::store::table::{Index, Slots};
 use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -583,7 +583,7 @@ fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
         check_pair(inner, change.key, value)?;
     }
     if changes.len() > 1 {
-        let mut seen = HashSet::with_capacity_and_hasher(changes.len(), crate::store::index::KeyHash::default());
+        let mut seen = HashSet::with_capacity_and_hasher(changes.len(), crate::store::table::KeyHash::default());
         for change in changes {
             if !seen.insert(change.key) {
                 return Err(say::invalid(format!(

@@ -5,12 +5,12 @@
 
 #![forbid(unsafe_code)]
 
+use crate::attribute::schema::{Attributes, Schema};
+use crate::data::event::{Event, Kind};
+use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
 use crate::error::{Result, say};
-use crate::event::{Event, Kind};
-use crate::route::attribute::{Attributes, Schema};
-use crate::route::filter::{CHANGES, Filter, Predicate, Range};
-use crate::route::selector::{FieldRequirement, LabelRequirement};
-use crate::store::version::{KeyValue, Numbers, VersionPtr};
+use crate::filter::range::{CHANGES, Filter, Predicate, Range};
+use crate::filter::selector::{FieldRequirement, LabelRequirement};
 use crate::writer::show;
 
 /// A filter bound to the attributes of a cache. Equal ones are evaluated once an event.

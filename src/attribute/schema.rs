@@ -10,8 +10,8 @@
 
 use super::json::{Malformed, Pointer, Pointers};
 use super::protobuf::{self, Paths};
-use super::selector::parse_labels;
 use crate::error::{Code, Error, Result, say};
+use crate::filter::selector::parse_labels;
 use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -492,7 +492,7 @@ impl<'a> Attributes<'a> {
 #[cfg(all(test, feature = "json"))]
 mod tests {
     use super::*;
-    use crate::route::protobuf::tests::pod;
+    use crate::attribute::protobuf::tests::pod;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 

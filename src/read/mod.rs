@@ -2,23 +2,25 @@
 
 #![forbid(unsafe_code)]
 
+pub(crate) mod continue_token;
+pub(crate) mod snapshot;
 mod waiter;
 
 pub use waiter::{Waiter, Want};
 
 use crate::batch::{Batch, Own};
 use crate::cache::{Cache, Inner};
+use crate::data::event::{Kind, Position};
+use crate::data::key_value::{KeyValue, KeyValueRef, SlotPtr, VersionPtr};
 use crate::error::{Code, Error, Result, say};
-use crate::event::{Kind, Position};
+use crate::filter::matcher::Matcher;
+use crate::filter::range::{Filter, Range};
 use crate::log::ring::Place;
+use crate::read::continue_token::{Token, stable_hash};
+use crate::read::snapshot::Snapshot;
 use crate::reclaim;
-use crate::route::filter::{Filter, Range};
-use crate::route::matcher::Matcher;
-use crate::store::index::Span;
-use crate::store::snapshot::Snapshot;
-use crate::store::version::{KeyValue, KeyValueRef, SlotPtr, VersionPtr};
+use crate::store::table::Span;
 use crate::sync::lock;
-use crate::token::{Token, stable_hash};
 use crate::wake::{SetShared, Want as Wanted};
 use crate::writer::show;
 use std::hash::{BuildHasher, RandomState};

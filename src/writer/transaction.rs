@@ -4,12 +4,12 @@
 
 use super::{Change, Core, Record, Verb, show};
 use crate::cache::Inner;
+use crate::data::event::{Event, Kind, Phase, flags};
+use crate::data::key_value::{Extras, KeyValue, Numbers, SlotPtr, VersionPtr};
 use crate::error::{Result, say};
-use crate::event::{Event, Kind, Phase, flags};
-use crate::log::history::Turn;
+use crate::log::epochs::Turn;
 use crate::log::ring::Plan;
 use crate::reclaim::{self, Guard};
-use crate::store::version::{Extras, KeyValue, Numbers, SlotPtr, VersionPtr};
 use crate::sync::Relaxed;
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct Prepared {
     kind: Kind,
     flags: u32,
     pub(super) numbers: Numbers,
-    /// Made once its sequence number is known, with two counts: see `store::version`.
+    /// Made once its sequence number is known, with two counts: see `data::key_value`.
     cur: VersionPtr,
     /// Index in the input, for key and value.
     pub(super) input: usize,

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::event::{Position, Resync, ResyncReason};
+use crate::data::event::{Position, Resync, ResyncReason};
 
 /// One resync as the log remembers it.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ impl Turn {
         self.reason == ResyncReason::HistoryReset || self.to <= self.from
     }
 
-    pub(crate) fn mark(&self, phase: crate::event::Phase) -> Resync {
+    pub(crate) fn mark(&self, phase: crate::data::event::Phase) -> Resync {
         Resync { phase, reason: self.reason, epoch: self.epoch, from: self.from, to: self.to }
     }
 }

@@ -1,0 +1,5 @@
+//! Declared attributes of values: where they come from, and the bytes that they are kept as.
+
+mod json;
+pub(crate) mod protobuf;
+pub(crate) mod schema;

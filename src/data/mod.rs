@@ -1,0 +1,5 @@
+//! What is stored and handed out: key-values, the slots of keys, events, decoded values.
+
+pub(crate) mod decoded;
+pub(crate) mod event;
+pub(crate) mod key_value;
