@@ -25,7 +25,7 @@ for step in rust doc; do
         /^ *Running unittests src\/lib\.rs / { binary = "lib"; next }
         /^ *Running unittests src\/bin\/watchcore\.rs / { binary = "bin"; next }
         /^ *Running unittests / { binary = $3; sub(/.*\//, "", binary); sub(/\.rs$/, "", binary); next }
-        /^ *Running tests\// { binary = $2; sub(/^tests\//, "", binary); sub(/\.rs$/, "", binary); next }
+        /^ *Running tests\// { binary = $2; sub(/^tests\//, "", binary); sub(/(\/main)?\.rs$/, "", binary); next }
         /^ *Doc-tests / { binary = "doc"; next }
         /^test .* \.\.\. ok$/ { name = $2; print binary "::" name }
     ' >>"$tmp/passed"
@@ -59,9 +59,8 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         if (name ~ /^loom: /) return "loom"
         if (name ~ /^c: /) { sub(/::.*/, "", name); return name }
         n = split(name, parts, "::")
-        if (parts[1] == "contract" && n > 2) return "contract::" parts[2]
         if (parts[1] == "lib" || parts[1] == "bin") { sub(/::(tests::)?[a-z0-9_]+$/, "", name); return name }
-        return parts[1]
+        return n > 2 ? parts[1] "::" parts[2] : parts[1]
     }
     # The same for the command of a patch.
     function file_of_command(command, words, n, i, name) {

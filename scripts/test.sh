@@ -71,7 +71,7 @@ step_loom() {
 # Wake sets with a pipe, as where there is no eventfd. A cfg is another build: own directory.
 step_pipe() {
     RUSTFLAGS="${RUSTFLAGS:-} --cfg watchcore_pipe" cargo test --no-default-features --features async \
-        --target-dir target/pipe --lib --test contract --test stress --test stream
+        --target-dir target/pipe --lib --test contract --test stress --test process
 }
 
 step_lib() { make lib; }

@@ -1,6 +1,8 @@
-//! What the tests with a real etcd share.
+//! What test binaries share: each takes this module and uses its own part.
 #![allow(dead_code)]
 
+#[cfg(feature = "cli")]
+pub(crate) mod cli;
 pub(crate) mod etcd;
 pub(crate) mod history;
 pub(crate) mod ports;

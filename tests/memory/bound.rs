@@ -1,44 +1,8 @@
 //! What the allocator counts against what `stats()` says, and against the bound of the contract.
-//!
-//! One test: the count is the whole process's.
-#![allow(missing_docs)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use crate::heap::{alone, held};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Change, Kind, Read, Record, Snapshot, Start, Subscription, Writer};
-
-struct Counting;
-
-static HELD: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        HELD.fetch_add(size as i64 - layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Bytes allocated now, once everything that waited to be freed is freed.
-fn held() -> i64 {
-    assert!(watchcore::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
-    HELD.load(Relaxed)
-}
 
 /// A dropped cache may be with the notifier for a moment.
 fn all_gone() {
@@ -118,6 +82,7 @@ impl World {
 
 #[test]
 fn stats_agree_with_the_allocator_and_the_bound_holds() {
+    let _alone = alone();
     // The threads, the collector and the lazily made tables first.
     {
         let mut warm = World::new(0, 1024, 1 << 20);

@@ -1,10 +1,9 @@
 //! The Rust of README.md compiles as it stands there, and runs where it needs no etcd; the functions
 //! that docs/API.md names exist.
-#![cfg(all(feature = "etcd", feature = "json"))]
 
 use watchcore::{Attribute, Cache, Change, Index, Labels, OnLag, Range, Read, ReadOptions, Result, Start, etcd};
 
-const README: &str = include_str!("../README.md");
+const README: &str = include_str!("../../README.md");
 
 #[rustfmt::skip]
 #[allow(dead_code, unused_variables, reason = "it follows an etcd for ever")]
@@ -84,7 +83,7 @@ fn functions(directory: &std::path::Path, found: &mut Vec<String>) {
 fn the_functions_of_the_api_exist() {
     let mut source = Vec::new();
     functions(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut source);
-    let code = include_str!("../docs/API.md").split("```").nth(1).expect("a block of code");
+    let code = include_str!("../../docs/API.md").split("```").nth(1).expect("a block of code");
     let mut named = 0;
     for before in code.split('(') {
         let before = before.strip_suffix("::<T>").unwrap_or(before);

@@ -1,5 +1,5 @@
 //! The first things a user does, in one process.
-#![allow(missing_docs)]
+
 use std::time::Duration;
 use watchcore::*;
 

@@ -1,13 +1,9 @@
 //! Selectors, pages and single keys of the command line, against a real etcd.
-#![cfg(feature = "cli")]
 
-mod cli_support;
-mod support;
-
-use cli_support::{Ended, Running, command, members, run};
+use crate::support::cli::{Ended, Running, command, members, run};
+use crate::support::etcd::{Ctl, Etcd};
 use etcd_client::{ConnectOptions, Permission, TxnOp};
 use serde_json::Value;
-use support::etcd::{Ctl, Etcd};
 
 /// The words of a command with its endpoint, in JSON.
 fn words<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {

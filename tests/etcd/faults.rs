@@ -1,13 +1,10 @@
 //! The feeder when etcd fails it: nothing is lost, or a resync says what changed.
-#![cfg(feature = "etcd")]
 
-mod support;
-
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::history::{Recorder, assert_same, value};
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
 use std::time::Duration;
-use support::etcd::{Ctl, Etcd};
-use support::history::{Recorder, assert_same, value};
-use support::proxy::Proxy;
-use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder};
 use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
 

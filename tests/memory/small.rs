@@ -1,43 +1,7 @@
 //! The small things of which there are many: idle subscriptions, buckets, keys remembered as shown.
-//!
-//! One test: the count is the whole process's.
-#![allow(missing_docs)]
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use std::time::Duration;
+use crate::heap::{alone, held};
 use watchcore::{Cache, Change, Index, OnLag, Route, Start, Subscription};
-
-struct Counting;
-
-static HELD: AtomicI64 = AtomicI64::new(0);
-
-// SAFETY: the system's allocator does the work.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        HELD.fetch_add(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        HELD.fetch_sub(layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        HELD.fetch_add(size as i64 - layout.size() as i64, Relaxed);
-        // SAFETY: the caller's promise.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-fn held() -> i64 {
-    assert!(watchcore::quiesce(Duration::from_secs(60)), "the reclaimer does not come to rest");
-    HELD.load(Relaxed)
-}
 
 const COUNT: usize = 10_000;
 
@@ -58,6 +22,7 @@ fn each(mut open: impl FnMut(usize) -> Subscription) -> (Vec<Subscription>, i64)
 
 #[test]
 fn subscriptions_buckets_and_shown_keys_are_small() {
+    let _alone = alone();
     let cache = Cache::builder("/").index(Index::prefix(3)).build().unwrap();
     let mut writer = cache.writer().unwrap();
     writer.apply(1, [Change::put("/x", "")]).unwrap();

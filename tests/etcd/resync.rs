@@ -1,17 +1,14 @@
 //! Every reason of a resync on a real etcd, seen by subscriptions, snapshots and reads from before it.
-#![cfg(feature = "etcd")]
 
-mod support;
-
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::history::{Recorder, Seen, assert_same};
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use support::etcd::{Ctl, Etcd};
-use support::history::{Recorder, Seen, assert_same};
-use support::proxy::Proxy;
-use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder};
 use watchcore::{Cache, Code, KeyValue, Kind, Phase, Position, Range, Read, Resync, ResyncReason, Snapshot, Start};
 

@@ -1,17 +1,13 @@
 //! `watch` with several subscribers, and what it prints when it has fallen behind, against a real etcd.
-#![cfg(feature = "cli")]
 
-mod cli_support;
-mod support;
-
-use cli_support::{Ended, PATIENCE, Running, command, members, run};
+use crate::support::cli::{Ended, PATIENCE, Running, command, members, run};
+use crate::support::etcd::{Ctl, Etcd};
 use etcd_client::{DeleteOptions, TxnOp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::ChildStdout;
 use std::time::Instant;
-use support::etcd::{Ctl, Etcd};
 
 /// The words of a watch of `/a/` with a small log, in JSON.
 fn watch<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {

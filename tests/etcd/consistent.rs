@@ -1,15 +1,12 @@
 //! Consistent reads on a real etcd: they are, and many of them cost few calls.
-#![cfg(feature = "etcd")]
 
-mod support;
-
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::history::assert_same;
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::etcd::{Ctl, Etcd};
-use support::history::assert_same;
-use support::proxy::Proxy;
-use support::{BOUND, wait_for};
 use watchcore::etcd::Feeder;
 use watchcore::{Cache, Code, State, Waiter, WakeSet, Want};
 

@@ -9,19 +9,12 @@
 //! | `WATCHCORE_SHRINK` | steps of shrinking at most |
 #![allow(missing_docs, unreachable_pub)]
 
-#[path = "model/filter.rs"]
 mod filter;
-#[path = "model/ops.rs"]
 mod ops;
-#[path = "model/plan.rs"]
 mod plan;
-#[path = "model/reads.rs"]
 mod reads;
-#[path = "model/sub.rs"]
 mod sub;
-#[path = "model/twin.rs"]
 mod twin;
-#[path = "model/world.rs"]
 mod world;
 
 use proptest::collection::vec;

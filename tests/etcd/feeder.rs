@@ -1,15 +1,12 @@
 //! The feeder against a real etcd: what is listed, what is followed, and how it ends.
-#![cfg(feature = "etcd")]
 
-mod support;
-
+use crate::support::etcd::Etcd;
+use crate::support::history::{Recorder, Seen, assert_same, value};
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
 use etcd_client::TxnOp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use support::etcd::Etcd;
-use support::history::{Recorder, Seen, assert_same, value};
-use support::proxy::Proxy;
-use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder};
 use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
 
@@ -72,7 +69,7 @@ fn lists_and_follows_every_event() {
     let status = cache.status();
     assert_eq!(status.state, State::Ready);
     assert_eq!(status.source.endpoint, etcd.url());
-    assert_eq!(status.source.server_version, support::etcd::version());
+    assert_eq!(status.source.server_version, crate::support::etcd::version());
     let counters = feeder.counters();
     assert_eq!(counters.integrity_violations, 0);
     assert_eq!(counters.resyncs, [0; 7]);

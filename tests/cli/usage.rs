@@ -1,8 +1,6 @@
 //! The command line without any etcd: usage, and how it ends when nobody answers.
-#![cfg(feature = "cli")]
 
-mod cli_support;
-use cli_support::{NOBODY, Running, command, run};
+use crate::support::cli::{NOBODY, Running, command, run};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 

@@ -4,15 +4,10 @@
 //! schedule is the machine's), `WATCHCORE_STEPS` makes it longer.
 #![allow(missing_docs, unreachable_pub)]
 
-#[path = "stress/bound.rs"]
 mod bound;
-#[path = "stress/follow.rs"]
 mod follow;
-#[path = "stress/heap.rs"]
 mod heap;
-#[path = "stress/plan.rs"]
 mod plan;
-#[path = "stress/workers.rs"]
 mod workers;
 
 use bound::{BOUND, Task, until};

@@ -1,17 +1,14 @@
 //! The feeder where etcd asks who is there: passwords, permissions, TLS, and servers that are old.
-#![cfg(feature = "etcd")]
 
-mod support;
-
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::history::assert_same;
+use crate::support::proxy::Proxy;
+use crate::support::tls::Authority;
+use crate::support::{BOUND, wait_for};
 use etcd_client::{ConnectOptions, Permission};
 use std::fmt::{self, Write as _};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
-use support::etcd::{Ctl, Etcd};
-use support::history::assert_same;
-use support::proxy::Proxy;
-use support::tls::Authority;
-use support::{BOUND, wait_for};
 use watchcore::etcd::{Feeder, FeederBuilder, Tls};
 use watchcore::{Cache, Code, Read, ResyncReason, State};
 
@@ -272,7 +269,7 @@ fn a_user_where_authentication_is_off_is_not_needed() {
 fn an_old_server_is_used_with_a_warning() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
-    let version = support::etcd::version();
+    let version = crate::support::etcd::version();
     let old = format!("3.4.{}", &"11111"[..version.len() - 4]);
     let proxy = Proxy::forging(etcd.address(), &version, &old);
     let (cache, feeder) = start(feeder(&proxy.url()), "/a/");

@@ -1,16 +1,12 @@
 //! The command line against a real etcd: what each command prints, and how it ends.
-#![cfg(feature = "cli")]
 
-mod cli_support;
-mod support;
-
-use cli_support::{PATIENCE, Running, command, members, run};
+use crate::support::cli::{PATIENCE, Running, command, members, run};
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::proxy::Proxy;
+use crate::support::tls::Authority;
 use etcd_client::TxnOp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-use support::etcd::{Ctl, Etcd};
-use support::proxy::Proxy;
-use support::tls::Authority;
 
 /// An etcd of its own, and a client for it.
 fn etcd() -> (Etcd, Ctl) {

@@ -1,8 +1,6 @@
 //! `bench` and `demo`, which need no etcd.
-#![cfg(feature = "cli")]
 
-mod cli_support;
-use cli_support::{Running, command, members, run};
+use crate::support::cli::{Running, command, members, run};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
@@ -147,7 +145,7 @@ fn signals_end_a_bench() {
 /// Until the process catches SIGINT and SIGTERM, as the kernel tells.
 fn wait_for_handlers(running: &Running) {
     let path = format!("/proc/{}/status", running.id());
-    let deadline = std::time::Instant::now() + cli_support::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::support::cli::PATIENCE;
     while std::time::Instant::now() < deadline {
         let status = std::fs::read_to_string(&path).expect("it runs");
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("SigCgt");

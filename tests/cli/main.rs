@@ -1,0 +1,10 @@
+//! The command line, as it was built: what it prints, and how it ends.
+#![allow(unreachable_pub)]
+
+mod commands;
+mod embedded;
+mod lag;
+mod select;
+#[path = "../support/mod.rs"]
+mod support;
+mod usage;

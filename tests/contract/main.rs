@@ -1,0 +1,27 @@
+//! The contract, row by row. A test is named after its row.
+#![allow(unreachable_pub)]
+
+mod decode;
+mod errors;
+mod events;
+mod filters;
+mod guarantees;
+mod loss;
+mod others;
+mod pages;
+mod policies;
+#[cfg(all(feature = "etcd", feature = "json"))]
+mod readme;
+mod reads;
+mod resync;
+mod smoke;
+mod starts;
+#[cfg(feature = "async")]
+mod stream;
+mod tools;
+mod waits;
+mod writer;
+
+#[cfg(feature = "async")]
+#[path = "../support/bell.rs"]
+mod bell;

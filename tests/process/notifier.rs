@@ -1,0 +1,82 @@
+//! What stops or harms the notifier, which all caches of the process share.
+
+use crate::alone;
+use crate::bell::{BOUND, bell, next, once};
+use futures_core::Stream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Wake, Waker};
+use std::time::Instant;
+use watchcore::{Cache, Change, Start};
+
+/// Holds the notifier until it is let go.
+struct Brake(Sender<()>, std::sync::Mutex<Receiver<()>>);
+
+impl Wake for Brake {
+    fn wake(self: Arc<Self>) {
+        self.0.send(()).ok();
+        self.1.lock().unwrap().recv_timeout(BOUND).ok();
+    }
+}
+
+#[test]
+fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
+    let _alone = alone();
+    let cache = Cache::builder("/").capacity(128).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut parked = cache.subscribe(Start::Now).key("/never").open().unwrap();
+    let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
+    let (bell, rings) = bell();
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    assert!(once(&mut parked, &bell).is_pending());
+    assert_eq!(cache.stats().notifier_lapped, 0);
+    writer.apply(1, [Change::put("/a", "")]).unwrap();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    // It has looked at revision 1; what follows goes round under it.
+    for revision in 2..=1000 {
+        writer.apply(revision, [Change::put("/b", "")]).unwrap();
+    }
+    go.send(()).unwrap();
+    // Not before: its own poll would find the loss first.
+    rings.recv_timeout(BOUND).expect("the notifier wakes all");
+    let error = next(&mut parked, &bell, &rings).unwrap().unwrap_err();
+    assert_eq!((error.code(), error.lost_to()), (watchcore::Code::Lagged, cache.oldest() - 1));
+    assert_eq!(cache.stats().notifier_lapped, 1);
+}
+
+/// Panics where it is woken.
+struct Mine;
+
+impl Wake for Mine {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker of the user's");
+    }
+}
+
+#[test]
+fn a_panicking_waker_is_caught_and_others_are_woken() {
+    let _alone = alone();
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let (mut bad, mut good) =
+        (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::Now).open().unwrap());
+    let mine = Waker::from(Arc::new(Mine));
+    let (bell, rings) = bell();
+    for revision in 1..=2 {
+        assert!(Pin::new(&mut bad.stream()).poll_next(&mut Context::from_waker(&mine)).is_pending());
+        assert!(once(&mut good, &bell).is_pending());
+        writer.apply(revision, [Change::put("/a", "")]).unwrap();
+        let until = Instant::now() + BOUND;
+        while cache.stats().caught_panics < revision {
+            assert!(Instant::now() < until, "the panic is counted");
+            std::thread::yield_now();
+        }
+        for subscription in [&mut good, &mut bad] {
+            let batch = next(subscription, &bell, &rings).unwrap().unwrap();
+            assert_eq!((batch.len(), batch.events()[0].revision()), (1, revision));
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! An executor of a few lines: a waker that rings, and polls of a subscription as a stream.
+#![allow(dead_code)]
+
+use futures_core::Stream;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
+use watchcore::{Batch, Result, Subscription};
+
+pub const BOUND: Duration = Duration::from_secs(60);
+
+/// Counts its rings, and passes each on.
+pub struct Bell(pub Sender<()>, pub AtomicUsize);
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.1.fetch_add(1, SeqCst);
+        self.0.send(()).ok();
+    }
+}
+
+pub fn bell() -> (Arc<Bell>, Receiver<()>) {
+    let (ring, rings) = channel();
+    (Arc::new(Bell(ring, AtomicUsize::new(0))), rings)
+}
+
+/// Polls once, as an executor does: the stream is made anew, nothing is lost with the old one.
+pub fn once(subscription: &mut Subscription, bell: &Arc<Bell>) -> Poll<Option<Result<Batch>>> {
+    let waker = Waker::from(bell.clone());
+    let mut stream = subscription.stream();
+    Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker))
+}
+
+/// The next item; waits for the waker where there is none yet.
+pub fn next(subscription: &mut Subscription, bell: &Arc<Bell>, rings: &Receiver<()>) -> Option<Result<Batch>> {
+    loop {
+        match once(subscription, bell) {
+            Poll::Ready(item) => return item,
+            Poll::Pending => rings.recv_timeout(BOUND).expect("it is woken"),
+        }
+    }
+}
