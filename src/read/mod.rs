@@ -322,19 +322,16 @@ impl Cache {
         Ok(Snapshot::take(&self.inner))
     }
 
-    /// One key. Waits like [`Cache::get_within`] with 3 s.
+    /// One key, as [`Cache::get_with`] reads it with a timeout of 3 s and no filter.
     pub fn get(&self, key: impl AsRef<[u8]>, read: Read) -> Result<Answer> {
-        self.get_within(key, read, DEFAULT_WAIT)
+        self.get_with(key, &ReadOptions::new(read))
     }
 
-    /// One key, from any number of threads while the writer goes on. `Any` never waits; the others
-    /// wait at most `timeout` for their revision, then FUTURE_REVISION. COMPACTED where `Exact` lies
-    /// below the window. O(log n).
-    pub fn get_within(&self, key: impl AsRef<[u8]>, read: Read, timeout: Duration) -> Result<Answer> {
-        self.get_with(key, &ReadOptions::new(read).timeout(timeout))
-    }
-
-    /// As [`Cache::get_within`]; a key-value that the options' filter does not let pass is absent.
+    /// One key, from any number of threads while the writer goes on.
+    ///
+    /// `Any` never waits; `AtLeast` and an `Exact` above the present revision block at most the options'
+    /// timeout for it, then FUTURE_REVISION. COMPACTED where `Exact` lies below the window. A key-value
+    /// that the options' filter does not let pass is absent. O(log n).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
         let key = key.as_ref();
         if key.is_empty() || !key.starts_with(self.prefix()) {
@@ -368,19 +365,14 @@ impl Cache {
         }
     }
 
-    /// The key-values of a range. Waits like [`Cache::list_within`] with 3 s.
+    /// The key-values of a range, at most `limit` of them (0: all), as [`Cache::list_with`] reads them
+    /// with a timeout of 3 s and no filter.
     pub fn list(&self, range: &Range, read: Read, limit: usize) -> Result<Page> {
-        self.list_within(range, read, limit, DEFAULT_WAIT)
+        self.list_with(range, &ReadOptions::new(read).limit(limit))
     }
 
-    /// The key-values of a range in key order, at most `limit` (0: all), all of one revision.
-    /// Errors as [`Cache::get_within`]. O(keys of the range).
-    pub fn list_within(&self, range: &Range, read: Read, limit: usize, timeout: Duration) -> Result<Page> {
-        self.list_with(range, &ReadOptions::new(read).limit(limit).timeout(timeout))
-    }
-
-    /// As [`Cache::list_within`], with a filter and page by page: later pages are of exactly the
-    /// revision of the first.
+    /// The key-values of a range in key order, all of one revision, page by page: later pages are of
+    /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
     ///
     /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that goes on
     /// at the same key in the newest state. A token that is damaged, or of another cache, range or
@@ -477,17 +469,14 @@ impl Cache {
         Matcher::new(filter, false, &self.inner.prefix, &self.inner.schema)
     }
 
-    /// The number of live keys of a range. Errors as [`Cache::get_within`]. O(keys of the range).
+    /// The number of live keys of a range, as [`Cache::count_with`] counts them with a timeout of 3 s and
+    /// no filter.
     pub fn count(&self, range: &Range, read: Read) -> Result<Counted> {
-        self.count_within(range, read, DEFAULT_WAIT)
+        self.count_with(range, &ReadOptions::new(read))
     }
 
-    /// As [`Cache::count`], with a timeout of its own.
-    pub fn count_within(&self, range: &Range, read: Read, timeout: Duration) -> Result<Counted> {
-        self.count_with(range, &ReadOptions::new(read).timeout(timeout))
-    }
-
-    /// As [`Cache::count`], of those that the options' filter lets pass; their limit is not looked at.
+    /// The number of live keys of a range that the options' filter lets pass; their limit is not looked
+    /// at. Waits and errors as [`Cache::get_with`]. O(keys of the range).
     pub fn count_with(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;

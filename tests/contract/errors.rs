@@ -59,7 +59,7 @@ fn each_error_says_what_was_asked_what_holds_and_what_to_do() {
     let rows = [
         (cache.subscribe(Start::After(3)).open().err(), vec![3, oldest, 1000]),
         (cache.get("/k", Read::Exact(4)).err(), vec![4, oldest, 1000]),
-        (cache.get_within("/k", Read::AtLeast(2000), short).err(), vec![2000, 1000]),
+        (cache.get_with("/k", &ReadOptions::new(Read::AtLeast(2000)).timeout(short)).err(), vec![2000, 1000]),
         (cache.wait_until(2000, short).err(), vec![2000, 1000]),
         (slow.poll(1).err(), vec![1, oldest - 1, oldest, 1000]),
         (writer.apply(7, [Change::put("/k", "")]).err(), vec![7, 1000]),

@@ -210,7 +210,7 @@ fn oldest_is_one_above_what_left_the_log() {
         assert_eq!(value_at(&cache, "/k", Read::Exact(revision)).unwrap(), Some(revision.to_string()));
     }
     assert!(last > 1);
-    let above = cache.get_within("/k", Read::Exact(4001), std::time::Duration::ZERO);
+    let above = cache.get_with("/k", &ReadOptions::new(Read::Exact(4001)).timeout(std::time::Duration::ZERO));
     let error = refused(above, Code::FutureRevision);
     assert_eq!((error.asked(), error.current()), (4001, 4000));
 }
@@ -359,7 +359,7 @@ fn above_a_reset_after_is_compacted_and_reads_wait() {
     assert!(state.poll(10).unwrap().is_empty());
     let short = std::time::Duration::from_millis(2);
     for read in [Read::AtLeast(60), Read::Exact(60)] {
-        let error = refused(cache.get_within("/k", read, short), Code::FutureRevision);
+        let error = refused(cache.get_with("/k", &ReadOptions::new(read).timeout(short)), Code::FutureRevision);
         assert_eq!((error.asked(), error.current()), (60, 50));
     }
     assert_eq!(refused(cache.wait_until(60, short), Code::FutureRevision).asked(), 60);

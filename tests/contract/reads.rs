@@ -56,12 +56,12 @@ fn at_least_waits_for_its_revision() {
     let (cache, mut writer) = embedded();
     write(&mut writer, [5]);
     // It is there: no wait.
-    assert_eq!(cache.get_within("/k", Read::AtLeast(5), Duration::ZERO).unwrap().revision, 5);
-    assert_eq!(cache.get_within("/k", Read::AtLeast(0), Duration::ZERO).unwrap().revision, 5);
+    assert_eq!(cache.get_with("/k", &ReadOptions::new(Read::AtLeast(5)).timeout(Duration::ZERO)).unwrap().revision, 5);
+    assert_eq!(cache.get_with("/k", &ReadOptions::new(Read::AtLeast(0)).timeout(Duration::ZERO)).unwrap().revision, 5);
     let other = cache.clone();
     let waits = spawn(move || {
-        let got = other.get_within("/k", Read::AtLeast(8), BOUND).unwrap();
-        let listed = other.list_within(&Range::all(), Read::AtLeast(9), 0, BOUND).unwrap();
+        let got = other.get_with("/k", &ReadOptions::new(Read::AtLeast(8)).timeout(BOUND)).unwrap();
+        let listed = other.list_with(&Range::all(), &ReadOptions::new(Read::AtLeast(9)).timeout(BOUND)).unwrap();
         let exact = value_at(&other, "/k", Read::Exact(10)).unwrap();
         (got.revision, listed.revision(), exact)
     });
@@ -82,9 +82,13 @@ fn a_read_of_the_future_ends_at_its_deadline() {
     for read in [Read::AtLeast(6), Read::Exact(6)] {
         let short = Duration::from_millis(5);
         for error in [
-            in_time(|| refused(cache.get_within("/k", read, short), Code::FutureRevision)),
-            in_time(|| refused(cache.list_within(&Range::all(), read, 0, short), Code::FutureRevision)),
-            in_time(|| refused(cache.count_within(&Range::all(), read, short), Code::FutureRevision)),
+            in_time(|| refused(cache.get_with("/k", &ReadOptions::new(read).timeout(short)), Code::FutureRevision)),
+            in_time(|| {
+                refused(cache.list_with(&Range::all(), &ReadOptions::new(read).timeout(short)), Code::FutureRevision)
+            }),
+            in_time(|| {
+                refused(cache.count_with(&Range::all(), &ReadOptions::new(read).timeout(short)), Code::FutureRevision)
+            }),
         ] {
             assert_eq!((error.asked(), error.current()), (6, 5));
             assert!(error.is_retryable());
@@ -248,7 +252,7 @@ fn a_closed_cache_still_answers_what_it_knows() {
     assert_eq!(behind.position().revision, 3);
     assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
     assert_eq!(cache.snapshot().unwrap().len(), 1);
-    refused(in_time(|| cache.get_within("/k", Read::AtLeast(4), Duration::MAX)), Code::Closed);
+    refused(in_time(|| cache.get_with("/k", &ReadOptions::new(Read::AtLeast(4)).timeout(Duration::MAX))), Code::Closed);
     refused(in_time(|| cache.wait_until(4, Duration::MAX)), Code::Closed);
     refused(writer.apply(4, [Change::put("/k", "4")]), Code::Closed);
     refused(writer.progress(4), Code::Closed);

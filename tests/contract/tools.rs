@@ -101,7 +101,7 @@ pub fn write(writer: &mut Writer, revisions: impl IntoIterator<Item = u64>) {
 }
 
 pub fn value_at(cache: &Cache, key: &str, read: Read) -> Result<Option<String>> {
-    Ok(cache.get_within(key, read, BOUND)?.kv.and_then(|kv| kv.value().map(text)))
+    Ok(cache.get_with(key, &ReadOptions::new(read).timeout(BOUND))?.kv.and_then(|kv| kv.value().map(text)))
 }
 
 /// The state as a reader sees it, with all its numbers.

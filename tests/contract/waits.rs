@@ -86,7 +86,7 @@ fn a_close_of_the_cache_ends_every_wait_at_once() {
         spawn(move || live.wait(Duration::MAX).map(|_| ())),
         spawn(move || never.wait(Duration::MAX).and_then(|_| never.poll(1)).map(|_| ())),
         spawn(move || waits.wait_until(9, Duration::MAX).map(|_| ())),
-        spawn(move || reads.get_within("/k", Read::Exact(9), Duration::MAX).map(|_| ())),
+        spawn(move || reads.get_with("/k", &ReadOptions::new(Read::Exact(9)).timeout(Duration::MAX)).map(|_| ())),
     ];
     until("all sleep", || cache.stats().waiting == 4);
     cache.close();

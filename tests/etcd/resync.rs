@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use watchcore::etcd::{Feeder, FeederBuilder};
-use watchcore::{Cache, Code, KeyValue, Kind, Phase, Position, Range, Read, Resync, ResyncReason, Snapshot, Start};
+use watchcore::{
+    Cache, Code, KeyValue, Kind, Phase, Position, Range, Read, ReadOptions, Resync, ResyncReason, Snapshot, Start,
+};
 
 /// What is said of one key: value, then create_revision, mod_revision and version, then the lease.
 type Held = (Vec<u8>, [u64; 3], i64);
@@ -310,7 +312,7 @@ fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, t
     let from = old.revision;
     let reset = reason == ResyncReason::HistoryReset;
     let exact = |revision| {
-        let page = cache.list_within(&Range::all(), Read::Exact(revision), 0, Duration::ZERO)?;
+        let page = cache.list_with(&Range::all(), &ReadOptions::new(Read::Exact(revision)).timeout(Duration::ZERO))?;
         assert_eq!(page.revision(), revision);
         Ok(page.items().iter().map(held).collect::<Listing>())
     };

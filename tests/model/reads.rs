@@ -125,9 +125,16 @@ fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], filter: &Filter, limi
     let matching = state.iter().filter(|(key, kv)| filter.holds(key, kv)).count() as u64;
     assert_eq!((count.epoch, count.revision, count.count), (at.epoch, at.revision, matching));
     if filter.is_only_keys() {
-        let count = cache.count_within(&filter.keys.range(), read, Duration::ZERO).unwrap().count;
+        let count =
+            cache.count_with(&filter.keys.range(), &ReadOptions::new(read).timeout(Duration::ZERO)).unwrap().count;
         assert_eq!(count, matching);
-        assert_eq!(cache.list_within(&filter.keys.range(), read, limit, Duration::ZERO).unwrap().len(), list.len());
+        assert_eq!(
+            cache
+                .list_with(&filter.keys.range(), &ReadOptions::new(read).limit(limit).timeout(Duration::ZERO))
+                .unwrap()
+                .len(),
+            list.len()
+        );
     }
 }
 

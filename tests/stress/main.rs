@@ -199,12 +199,14 @@ fn a_close_ends_every_wait_and_loses_nothing() {
             }),
             world.spawn("get at least", move |w| {
                 w.ready();
-                let answer = w.cache.get_within("/s/a/000", Read::AtLeast(never), Duration::MAX);
+                let answer =
+                    w.cache.get_with("/s/a/000", &ReadOptions::new(Read::AtLeast(never)).timeout(Duration::MAX));
                 assert_eq!(answer.unwrap_err().code(), Code::Closed);
             }),
             world.spawn("list exactly", move |w| {
                 w.ready();
-                let answer = w.cache.list_within(&Range::all(), Read::Exact(never), 0, Duration::MAX);
+                let answer =
+                    w.cache.list_with(&Range::all(), &ReadOptions::new(Read::Exact(never)).timeout(Duration::MAX));
                 assert_eq!(answer.unwrap_err().code(), Code::Closed);
             }),
         ];

@@ -366,7 +366,7 @@ impl World {
             let name = plan.name(key);
             let path = Range::path("/s/b");
             let answer = match dice >> 16 & 3 {
-                0 => self.cache.list_within(&path, read, 7, BOUND).map(|page| {
+                0 => self.cache.list_with(&path, &ReadOptions::new(read).limit(7).timeout(BOUND)).map(|page| {
                     let step = page.revision() / 2;
                     let all: Vec<usize> =
                         plan.state(step).map(|(key, _)| key).filter(|key| path.contains(plan.name(*key))).collect();
@@ -379,12 +379,12 @@ impl World {
                     });
                     (page.revision(), page.epoch())
                 }),
-                1 => self.cache.count_within(&Range::all(), read, BOUND).map(|counted| {
+                1 => self.cache.count_with(&Range::all(), &ReadOptions::new(read).timeout(BOUND)).map(|counted| {
                     let there = plan.state(counted.revision / 2).count() as u64;
                     assert_eq!(counted.count, there, "{read:?} at {} {plan:?}", counted.revision);
                     (counted.revision, counted.epoch)
                 }),
-                _ => self.cache.get_within(name, read, BOUND).map(|answer| {
+                _ => self.cache.get_with(name, &ReadOptions::new(read).timeout(BOUND)).map(|answer| {
                     let seen = answer.kv.as_ref().map(|kv| check_kv(plan, kv).1);
                     let there = plan.shown(key, answer.revision / 2);
                     assert_eq!(seen, there, "{name:?} {read:?} at {} {plan:?}", answer.revision);

@@ -91,7 +91,10 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     // A key is a prefix of itself: nothing else need be held, and nothing else is asked for.
     let prefix = options.prefix.as_deref().unwrap_or(key);
     let (source, read, patience) = listed(options, prefix, Some(key), *revision, Deadline::of(options), interrupt)?;
-    let answer = source.cache.get_within(key, read, patience).map_err(|error| unless(interrupt, error))?;
+    let answer = source
+        .cache
+        .get_with(key, &ReadOptions::new(read).timeout(patience))
+        .map_err(|error| unless(interrupt, error))?;
     source.feeder.stop();
     let Some(kv) = answer.kv else {
         let mut name = Vec::new();
