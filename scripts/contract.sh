@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Holds docs/CONTRACT.md against the test run: every row has a test that ran and
-# passed, every surface or the reason why it lacks one, and the mutations that it
-# must have. Names the rows that do not, and fails.
+# passed, every surface or the reason why it lacks one, and, where a fault is
+# silent, a mutation; and every mutation applies to the tree. Names what does not
+# hold, and fails.
 #
 #   scripts/contract.sh [GROUP...]     rust loom c go: whose logs are there (all)
 #
@@ -49,6 +50,10 @@ for patch in tests/mutants/*.patch; do
     [ -e "$patch" ] || continue
     printf '%s %s\n' "$(basename "$patch" .patch)" "$(head -n 1 "$patch")"
 done >"$tmp/patches"
+stale=0
+for patch in tests/mutants/*.patch; do
+    git apply --check -p1 "$patch" 2>"$tmp/apply" || { echo "$patch: does not apply: $(head -n 1 "$tmp/apply")"; stale=1; }
+done
 
 awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v patches="$tmp/patches" '
     function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
@@ -61,17 +66,6 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         n = split(name, parts, "::")
         if (parts[1] == "lib" || parts[1] == "bin") { sub(/::(tests::)?[a-z0-9_]+$/, "", name); return name }
         return n > 2 ? parts[1] "::" parts[2] : parts[1]
-    }
-    # The same for the command of a patch.
-    function file_of_command(command, words, n, i, name) {
-        n = split(command, words, " ")
-        if (command ~ /ffi-tests run-/) { sub(/.*run-/, "", command); return "c: " command }
-        if (command ~ /go\.sh /) { for (i = 1; i < n; i++) if (words[i] == "-run") { name = words[i + 1]; gsub(/[\^$"\047]/, "", name); return file_of("go: " name) } }
-        if (command ~ /cfg loom/) return "loom"
-        for (i = 1; i < n; i++) if (words[i] == "--test") return file_of(words[i + 1] "::" words[n])
-        if (command ~ / --lib /) return file_of("lib::" words[n])
-        if (command ~ / --bin /) return file_of("bin::" words[n])
-        return ""
     }
     # The test that a command runs, where it runs one.
     function test_of_command(command, words, n, i, name) {
@@ -96,12 +90,14 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
             patch_row[name] = row
             sub(/^# row [0-9.]+; (may hang; )?/, "", head)
             patch_test[name] = test_of_command(head)
-            file = file_of_command(head)
-            if (file == "") complain("tests/mutants/" name, "its command names no test file: " head)
-            mutated[file] = 1
         }
         split("1 2 3 4 5 6 7 9 10", sections, " ")
-        must["1"] = must["3"] = must["6"] = 1
+        # Where a fault is silent: an event lost, doubled, torn, or told of another history; memory given
+        # back too early; a wait that nobody ends. Each of these rows keeps a mutation.
+        split("1.1 1.3 1.4 1.5 1.6 1.7 1.8 1.9 1.10 1.11 1.12 1.15 1.16 1.17 1.19 1.20 1.21 1.23 1.26 1.27 1.29 " \
+            "1.30 1.31 2.2 3.2 3.8 3.9 5.4 5.14 5.18 5.23 5.25 5.28 5.30 6.1 6.2 6.4 6.7 6.8 6.9 6.10 6.13 6.15 " \
+            "6.19 6.22 6.23 6.26 6.28 6.30 6.31 6.35 6.37 6.38 6.39 6.40 6.43 7.1 7.10 7.11 7.14 10.7 10.13 10.21", list, " ")
+        for (i in list) hard[list[i]] = 1
     }
     /^\| *[0-9]+\.[0-9]+ *\|/ {
         n = split($0, cell, "|")
@@ -120,7 +116,6 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
             all_tests = all_tests name " "
             file = file_of(name)
             if (file == "") complain("row " row, "there is no test " name)
-            else if (!(file in named)) named[file] = row
             group = group_of(name)
             if (index(groups, " " group " ") == 0) { passed_over[name] = 1; continue }
             if (!(name in ran)) complain("row " row, "did not run and pass: " name)
@@ -161,7 +156,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         gsub(/[ ,]|–/, "", mutations)
         if (mutations ~ /TODO/) complain("row " row, "its mutation is still to be written")
         else if (mutations != "") complain("row " row, "its mutation is a name in backticks or –, not " mutations)
-        else if (count == 0 && section in must) complain("row " row, "has no mutation: each row of this section needs one")
+        else if (count == 0 && row in hard) complain("row " row, "has no mutation: a fault here is silent, so it needs one")
         next
     }
     /^\| *[0-9]/ { complain("line " NR, "not a row: " $0) }
@@ -169,11 +164,11 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         for (i in sections) if (!(sections[i] in have)) complain("section " sections[i], "has no rows")
         for (name in patch_row) if (index(told[name], " " patch_row[name] " ") == 0)
             complain("tests/mutants/" name, "row " patch_row[name] " does not name it")
-        for (file in named) if (!(file in mutated)) complain(file, "no mutation for a test of this file (row " named[file] ")")
+        for (row in hard) if (!(row in seen)) complain("row " row, "is named in scripts/contract.sh, and is not there")
         for (name in proven) p++
         for (name in passed_over) o++
         printf "%d rows, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
         if (wrong) printf "%d complaints about docs/CONTRACT.md\n", wrong
         exit wrong > 0
     }
-' $table
+' $table && [ $stale = 0 ]
