@@ -34,6 +34,7 @@
 //! | the same, where the notifier hands a waiter to its bucket | `bucket_handed_over` | the notifier's fence |
 //! | mark.newest | `mark_against_chain` | head store |
 //! | eviction of buckets | `bucket_evicted` | step: one in use is evicted |
+//! | inbox | `inbox` | its exchange; its swap |
 //! | version count | `version_count` | the giving back; the last one's load |
 //!
 //! The order of the steps is proven by the same models. Each of these fails when it is turned round:
@@ -772,6 +773,26 @@ fn bucket_evicted(weakened: Weak) {
     });
 }
 
+/// Row "inbox": what is taken is complete, and taken once.
+fn inbox_push_against_take(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let inbox = std::sync::Arc::new(Local::new(sync::Inbox::new()));
+        let tracked = || Box::new((reclaim::Track::new(), 1));
+        let pushing = {
+            let inbox = inbox.clone();
+            thread::spawn(move || {
+                inbox.push(tracked());
+                inbox.push(tracked());
+            })
+        };
+        inbox.push(tracked());
+        let take = || inbox.take_all().into_iter().map(|value| (value.0.read(), value.1).1).sum::<u32>();
+        let first = take();
+        pushing.join().unwrap();
+        assert_eq!(first + take(), 3, "each value is taken once");
+    });
+}
+
 /// Row "version count": everything that was read happens before the free.
 fn version_count(weakened: Weak) {
     PLAIN.run(weakened, || {
@@ -802,6 +823,11 @@ macro_rules! proof {
     };
 }
 
+proof!(
+    inbox_push_against_take, loom_inbox,
+    loom_inbox_weak_push: InboxPush => "Causality violation",
+    loom_inbox_weak_take: InboxTake => "Causality violation",
+);
 proof!(
     publish_against_poll, loom_publish_against_poll,
     loom_publish_against_poll_weak_head: Head => "Causality violation",

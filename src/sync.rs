@@ -7,6 +7,11 @@
 //! An access whose order a loom test proves has a name: `ord!(Head, Release)` is `Release`. Under
 //! loom a test may weaken one name, and must then fail.
 
+mod inbox;
+
+#[allow(unused_imports, reason = "the notifier and the writer's requests come to use it")]
+pub(crate) use inbox::Inbox;
+
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
     Arc, Condvar, Mutex, MutexGuard,
@@ -67,6 +72,8 @@ pub(crate) mod weak {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Site {
         Nothing,
+        InboxPush,
+        InboxTake,
         /// `Published`: the swap and the load, by the type that is published.
         Replace,
         Load,

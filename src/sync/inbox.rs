@@ -1,0 +1,130 @@
+//! An inbox: anybody pushes, one taker takes everything at once. No lock, no wait, no bound of its own.
+//!
+//! A stack of nodes. A push is one compare-exchange on its top, a take one swap of the whole; the taker
+//! turns it round, so that what one thread pushed comes in that order.
+//!
+//! | push | take | order |
+//! | --- | --- | --- |
+//! | compare-exchange of the top | swap of the top, load in `is_empty` | Release / Acquire |
+//!
+//! A node is reached through the top alone and only the swap takes it from there, so a node that a push
+//! has read as `next` is never looked at by the push: there is no ABA.
+
+use super::{Acquire, AtomicPtr, Relaxed, Release, ord};
+use std::ptr;
+
+struct Node<T> {
+    value: T,
+    next: *mut Node<T>,
+}
+
+/// See the module.
+pub(crate) struct Inbox<T> {
+    top: AtomicPtr<Node<T>>,
+}
+
+// SAFETY: the inbox owns its nodes; a value goes from the thread that pushes to the one that takes, and
+// nobody sees it in between.
+unsafe impl<T: Send> Send for Inbox<T> {}
+// SAFETY: as above: sharing an inbox only lets values be sent through it.
+unsafe impl<T: Send> Sync for Inbox<T> {}
+
+impl<T> Inbox<T> {
+    pub(crate) fn new() -> Inbox<T> {
+        Inbox { top: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    /// Hands a value over. True: there was nothing before it. O(1); allocates one node.
+    pub(crate) fn push(&self, value: T) -> bool {
+        let node = Box::into_raw(Box::new(Node { value, next: ptr::null_mut() }));
+        let mut top = self.top.load(Relaxed);
+        loop {
+            // SAFETY: the node came from a box and is ours alone until the exchange succeeds.
+            unsafe { (*node).next = top };
+            // Release: partner of the swap in `take_all`.
+            match self.top.compare_exchange_weak(top, node, ord!(InboxPush, Release), Relaxed) {
+                Ok(_) => return top.is_null(),
+                Err(now) => top = now,
+            }
+        }
+    }
+
+    /// Takes everything, oldest first. O(what is there).
+    pub(crate) fn take_all(&self) -> Vec<T> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        // Acquire: partner of the exchange in `push`.
+        let mut node = self.top.swap(ptr::null_mut(), ord!(InboxTake, Acquire));
+        let mut values = Vec::new();
+        while !node.is_null() {
+            // SAFETY: the swap made the whole chain ours, and each node of it is taken once.
+            let taken = unsafe { Box::from_raw(node) };
+            node = taken.next;
+            values.push(taken.value);
+        }
+        values.reverse();
+        values
+    }
+
+    /// Whether there was nothing at some moment of this call. Acquire: partner of the exchange in `push`.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top.load(Acquire).is_null()
+    }
+}
+
+impl<T> Drop for Inbox<T> {
+    fn drop(&mut self) {
+        self.take_all();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn pushed_values_are_taken_in_order() {
+        let inbox = Inbox::new();
+        assert!(inbox.is_empty() && inbox.take_all().is_empty());
+        assert!(inbox.push(1) && !inbox.push(2));
+        assert_eq!(inbox.take_all(), [1, 2]);
+        assert!(inbox.push(3));
+        let counted = Arc::new(());
+        let inbox = Inbox::new();
+        inbox.push(counted.clone());
+        drop(inbox);
+        assert_eq!(Arc::strong_count(&counted), 1, "what was never taken is dropped");
+    }
+
+    #[test]
+    fn each_value_is_taken_once_by_somebody() {
+        const EACH: u32 = 2_000;
+        let inbox = Inbox::new();
+        let mut taken = std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                let inbox = &inbox;
+                scope.spawn(move || {
+                    (0..EACH).for_each(|value| {
+                        inbox.push(thread * EACH + value);
+                    })
+                });
+            }
+            let mut taken = Vec::new();
+            while taken.len() < 4 * EACH as usize {
+                let more = inbox.take_all();
+                let in_order = |thread| {
+                    let own = more.iter().filter(|value| *value / EACH == thread);
+                    own.clone().zip(own.skip(1)).all(|(first, second)| first < second)
+                };
+                assert!((0..4).all(in_order), "the order of one thread is kept");
+                taken.extend(more);
+                std::thread::yield_now();
+            }
+            taken
+        });
+        taken.sort_unstable();
+        assert!(taken.iter().copied().eq(0..4 * EACH));
+    }
+}
