@@ -863,7 +863,7 @@ typedef struct watchcore_stats {
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
 // thread of the library or of the caller, on several at once; it must not call the library and must return
-// soon.
+// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
 typedef void (*watchcore_log_function)(void *context, uint32_t level, const char *message, size_t length);
 
 // One event: 64 bytes of the library's memory, valid until its batch is released.
@@ -1251,8 +1251,9 @@ int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
                                    struct watchcore_subscription **subscription,
                                    struct watchcore_error *error);
 
-// Hands out the next events, at most `max` (0: as many as there are; a batch lies in one segment of the log,
-// so it has at most 1024 and the next poll gives more). No event is no error: `batch->count` is 0.
+// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
+// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
+// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
 // `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
 // watchcore_batch_release, on any thread.
 // Never blocks. One thread at a time.

@@ -161,7 +161,7 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
     count::infallible(Fun::watchcore_batch_event);
-    // SAFETY: NULL or valid by the module's contract.
+    // SAFETY: NULL or the caller's batch.
     let Some(batch) = (unsafe { batch.as_ref() }) else { return std::ptr::null() };
     if index >= batch.count {
         return std::ptr::null();
@@ -170,40 +170,64 @@ pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, in
     unsafe { batch.events.byte_add(index * batch.stride as usize) }.cast()
 }
 
-/// Safety: `event` is NULL or valid.
-unsafe fn bytes_of(
-    event: *const watchcore_event,
-    which: impl FnOnce(&watchcore_event) -> *const watchcore_key_value,
-    part: impl FnOnce(&watchcore_key_value) -> (*const u8, u32),
-) -> watchcore_bytes {
-    // SAFETY: the caller's promise; what an event points to is valid as long as it is.
-    let kv = unsafe { event.as_ref().and_then(|event| which(event).as_ref()) };
-    kv.map(part).map_or(watchcore_bytes::ABSENT, |(data, length)| watchcore_bytes {
-        data: data.cast(),
-        length: length as usize,
-    })
+/// The key of a key-value that may be NULL.
+///
+/// Single fields are read, never a reference to the whole made: the log changes the rest of an event, and the store
+/// that of a version, while C looks at it.
+///
+/// # Safety
+///
+/// `kv` is NULL or belongs to an event whose batch was not released.
+unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+    if kv.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: the key and its length never change.
+    unsafe { watchcore_bytes { data: (*kv).key.cast(), length: (*kv).key_length as usize } }
+}
+
+/// The value of a key-value that may be NULL.
+///
+/// # Safety
+///
+/// As for `key_of`.
+unsafe fn value_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+    if kv.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: the value and its length never change.
+    unsafe { watchcore_bytes { data: (*kv).value.cast(), length: (*kv).value_length as usize } }
 }
 
 /// The key of an event. The symbol beside the inline function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_event_key(event: *const watchcore_event) -> watchcore_bytes {
     count::infallible(Fun::watchcore_event_key);
-    // SAFETY: NULL or valid by the module's contract.
-    unsafe { bytes_of(event, |e| e.kv, |kv| (kv.key, kv.key_length)) }
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { key_of((*event).kv) }
 }
 
 /// The new value of an event. The symbol beside the inline function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_event_value(event: *const watchcore_event) -> watchcore_bytes {
     count::infallible(Fun::watchcore_event_value);
-    // SAFETY: NULL or valid by the module's contract.
-    unsafe { bytes_of(event, |e| e.kv, |kv| (kv.value, kv.value_length)) }
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { value_of((*event).kv) }
 }
 
 /// The value before an event. The symbol beside the inline function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_event_prev_value(event: *const watchcore_event) -> watchcore_bytes {
     count::infallible(Fun::watchcore_event_prev_value);
-    // SAFETY: NULL or valid by the module's contract.
-    unsafe { bytes_of(event, |e| e.prev_kv, |kv| (kv.value, kv.value_length)) }
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { value_of((*event).prev_kv) }
 }

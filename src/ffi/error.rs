@@ -172,7 +172,7 @@ unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
 }
 
 /// What a panic said.
-fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
+pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     let text = if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {

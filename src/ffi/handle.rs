@@ -20,10 +20,12 @@
 //! another number answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
 
 use super::count::{self, Fun};
-use super::error::{invalid, unsupported};
+use super::error::{invalid, panic_text, unsupported};
 use crate::{Code, Error, Result};
 use std::cell::UnsafeCell;
+use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -124,27 +126,64 @@ pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O::C {
     handle
 }
 
-/// The handle behind a pointer of C, if it is one.
+/// A handle that is there, by the pointer that `new` made.
 ///
-/// Safety: `pointer` is NULL, or readable as far as a `Head` reaches; where its kind is right it is a handle
-/// that nobody frees during `'a` (or, of an exclusive one, that `free` leaves to the thread inside).
-#[inline]
-unsafe fn check<'a, O: Object>(pointer: *const O::C, what: &str) -> Result<&'a Handle<O>> {
-    let handle = pointer.cast::<Handle<O>>();
-    if handle.is_null() || !handle.is_aligned() {
-        return Err(wrong::<O>(what, "is NULL or not aligned"));
+/// It stays a raw pointer, because the last one inside frees through it: a reference would forbid that while it
+/// lives, and what is derived from a shared one may never be freed through. References go to single parts.
+struct Live<O: Object>(NonNull<Handle<O>>);
+
+impl<O: Object> Clone for Live<O> {
+    fn clone(&self) -> Self {
+        *self
     }
-    if !debug::lives(handle as usize, O::KIND) {
-        return Err(wrong::<O>(what, "was freed, or is of another kind"));
+}
+
+impl<O: Object> Copy for Live<O> {}
+
+impl<O: Object> Live<O> {
+    /// The handle behind a pointer of C, if it is one.
+    ///
+    /// # Safety
+    ///
+    /// `pointer` is NULL, or readable as far as a `Head` reaches; where its kind is right it is a handle that nobody
+    /// frees while the value is used (or, of an exclusive one, that `free` leaves to the thread inside).
+    #[inline]
+    unsafe fn check(pointer: *mut O::C, what: &str) -> Result<Live<O>> {
+        let Some(handle) = NonNull::new(pointer.cast::<Handle<O>>()).filter(|handle| handle.is_aligned()) else {
+            return Err(wrong::<O>(what, "is NULL or not aligned"));
+        };
+        if !debug::lives(handle.as_ptr() as usize, O::KIND) {
+            return Err(wrong::<O>(what, "was freed, or is of another kind"));
+        }
+        // SAFETY: a `Head` is readable there.
+        let kind = unsafe { &handle.cast::<Head>().as_ref().kind };
+        // Relaxed: written before the pointer was handed out; DEAD is best effort.
+        if kind.load(Ordering::Relaxed) != O::KIND {
+            return Err(wrong::<O>(what, "is another kind of handle, or was freed"));
+        }
+        Ok(Live(handle))
     }
-    // SAFETY: readable by the caller's promise.
-    let head = unsafe { &*handle.cast::<Head>() };
-    // Relaxed: written before the pointer was handed out; DEAD is best effort.
-    if head.kind.load(Ordering::Relaxed) != O::KIND {
-        return Err(wrong::<O>(what, "is another kind of handle, or was freed"));
+
+    fn head(&self) -> &Head {
+        // SAFETY: `check` found a handle, which stays while this value is used.
+        unsafe { &(*self.0.as_ptr()).head }
     }
-    // SAFETY: the kind is right, so it is a whole handle.
-    Ok(unsafe { &*handle })
+
+    fn shared(&self) -> &O::Shared {
+        // SAFETY: as in `head`; nothing writes to it before the handle is destroyed.
+        unsafe { &(*self.0.as_ptr()).shared }
+    }
+
+    fn own(&self) -> *mut O::Own {
+        // SAFETY: as in `head`.
+        unsafe { (*self.0.as_ptr()).own.get() }
+    }
+
+    /// Refuses handles of another process.
+    #[inline]
+    fn check_process(&self) -> Result<()> {
+        if self.head().process == PROCESS.load(Ordering::Relaxed) { Ok(()) } else { Err(forked()) }
+    }
 }
 
 #[cold]
@@ -161,21 +200,21 @@ fn poisoned<O: Object>(what: &str) -> Error {
 }
 
 /// The part of a handle that many threads may use.
-pub(super) struct SharedGuard<'a, O: Object>(&'a Handle<O>);
+pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O::C>);
 
-/// Safety: as for `check`.
+/// # Safety
+///
+/// As for `Live::check`.
 #[inline]
 pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O::C, what: &str) -> Result<SharedGuard<'a, O>> {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { check::<O>(pointer, what)? };
-    if handle.head.process != PROCESS.load(Ordering::Relaxed) {
-        return Err(forked());
-    }
+    // SAFETY: the same contract.
+    let handle = unsafe { Live::<O>::check(pointer.cast_mut(), what)? };
+    handle.check_process()?;
     // Relaxed: a hint; a panic at this moment may be seen by the next call.
-    if handle.head.state.load(Ordering::Relaxed) & POISONED != 0 {
+    if handle.head().state.load(Ordering::Relaxed) & POISONED != 0 {
         return Err(poisoned::<O>(what));
     }
-    let guard = SharedGuard(handle);
+    let guard = SharedGuard(handle, PhantomData);
     debug::panic_point();
     Ok(guard)
 }
@@ -186,7 +225,7 @@ where
 {
     /// A clone to wait on: the handle may be freed meanwhile.
     pub(super) fn leave(self) -> O::Shared {
-        self.0.shared.clone()
+        self.0.shared().clone()
     }
 }
 
@@ -194,7 +233,7 @@ impl<O: Object> Deref for SharedGuard<'_, O> {
     type Target = O::Shared;
     #[inline]
     fn deref(&self) -> &O::Shared {
-        &self.0.shared
+        self.0.shared()
     }
 }
 
@@ -202,27 +241,27 @@ impl<O: Object> Drop for SharedGuard<'_, O> {
     #[inline]
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.head.state.fetch_or(POISONED, Ordering::Relaxed);
+            self.0.head().state.fetch_or(POISONED, Ordering::Relaxed);
         }
     }
 }
 
 /// The part of a handle that one thread at a time may use.
-pub(super) struct Guard<'a, O: Object>(&'a Handle<O>);
+pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O::C>);
 
-/// Safety: as for `check`.
+/// # Safety
+///
+/// As for `Live::check`.
 #[inline]
 pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O::C, what: &str) -> Result<Guard<'a, O>> {
-    // SAFETY: the caller's promise.
-    let handle = unsafe { check::<O>(pointer.cast_const(), what)? };
-    if handle.head.process != PROCESS.load(Ordering::Relaxed) {
-        return Err(forked());
-    }
+    // SAFETY: the same contract.
+    let handle = unsafe { Live::<O>::check(pointer, what)? };
+    handle.check_process()?;
     // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
-    if let Err(before) = handle.head.state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+    if let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
         return Err(refused::<O>(before, what));
     }
-    let guard = Guard(handle);
+    let guard = Guard(handle, PhantomData);
     debug::panic_point();
     Ok(guard)
 }
@@ -246,7 +285,7 @@ impl<O: Object> Deref for Guard<'_, O> {
     #[inline]
     fn deref(&self) -> &O::Own {
         // SAFETY: INSIDE is ours, so nobody else has it.
-        unsafe { &*self.0.own.get() }
+        unsafe { &*self.0.own() }
     }
 }
 
@@ -254,14 +293,14 @@ impl<O: Object> DerefMut for Guard<'_, O> {
     #[inline]
     fn deref_mut(&mut self) -> &mut O::Own {
         // SAFETY: INSIDE is ours, so nobody else has it.
-        unsafe { &mut *self.0.own.get() }
+        unsafe { &mut *self.0.own() }
     }
 }
 
 impl<O: Object> Drop for Guard<'_, O> {
     #[inline]
     fn drop(&mut self) {
-        let state = &self.0.head.state;
+        let state = &self.0.head().state;
         if std::thread::panicking() {
             state.fetch_or(POISONED, Ordering::Relaxed);
         }
@@ -271,46 +310,55 @@ impl<O: Object> Drop for Guard<'_, O> {
         }
         // Acquire: partner of the Release in `free`.
         if state.fetch_and(!INSIDE, Ordering::AcqRel) & FREED != 0 {
-            // SAFETY: `free` saw INSIDE and left it to us; its caller promises that nobody uses it any more.
-            unsafe { destroy::<O>(std::ptr::from_ref(self.0).cast_mut()) };
+            // SAFETY: `free` saw INSIDE and left it to the thread inside, which this is.
+            unsafe { destroy(self.0) };
         }
     }
 }
 
 /// Ends a handle; the thread inside an exclusive call frees it on leaving.
 ///
-/// Safety: `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
+/// # Safety
+///
+/// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
 pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O::C) {
     let body = || {
         if pointer.is_null() {
             return true;
         }
-        // SAFETY: the caller's promise.
-        let Ok(handle) = (unsafe { check::<O>(pointer, "handle") }) else { return false };
-        if handle.head.process != PROCESS.load(Ordering::Relaxed) {
+        // SAFETY: nobody else frees it.
+        let Ok(handle) = (unsafe { Live::<O>::check(pointer, "handle") }) else { return false };
+        if handle.check_process().is_err() {
             return true;
         }
         if !debug::died(pointer as usize, O::KIND) {
             return false;
         }
-        O::close(&handle.shared);
+        O::close(handle.shared());
         // AcqRel: either the thread inside sees FREED, or we see that it has left and what it did.
-        if handle.head.state.fetch_or(FREED, Ordering::AcqRel) & INSIDE == 0 {
-            // SAFETY: nobody is inside, and nobody enters any more by the caller's promise.
-            unsafe { destroy::<O>(std::ptr::from_ref(handle).cast_mut()) };
+        if handle.head().state.fetch_or(FREED, Ordering::AcqRel) & INSIDE == 0 {
+            // SAFETY: nobody is inside, and nobody enters any more.
+            unsafe { destroy(handle) };
         }
         true
     };
     count::infallible(fun);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
         Ok(true) => {}
-        Ok(false) | Err(_) => count::misused(fun),
+        Ok(false) => count::misused(fun),
+        Err(payload) => {
+            panic_text(payload);
+            count::misused(fun);
+        }
     }
 }
 
-/// Safety: nobody uses the handle any more.
-unsafe fn destroy<O: Object>(handle: *mut Handle<O>) {
-    // SAFETY: the caller's promise; made by `new`.
+/// # Safety
+///
+/// Nobody uses the handle any more.
+unsafe fn destroy<O: Object>(handle: Live<O>) {
+    let handle = handle.0.as_ptr();
+    // SAFETY: the pointer is the one that `new` made from a box.
     unsafe {
         (*handle).head.kind.store(DEAD, Ordering::Relaxed);
         #[cfg(not(feature = "ffi-debug"))]

@@ -1,11 +1,12 @@
 //! The one callback: a log function, for the whole process.
 
 use super::count::Fun;
-use super::error::{call, invalid, unsupported, watchcore_error};
+use super::error::{call, invalid, panic_text, unsupported, watchcore_error};
 use super::handle::check_process;
 use crate::{Code, Error, Result};
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 
@@ -24,9 +25,9 @@ pub const WATCHCORE_LOG_TRACE: u32 = 5;
 
 /// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
 /// thread of the library or of the caller, on several at once; it must not call the library and must return
-/// soon.
+/// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
 pub type watchcore_log_function =
-    Option<unsafe extern "C" fn(context: *mut c_void, level: u32, message: *const c_char, length: usize)>;
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, level: u32, message: *const c_char, length: usize)>;
 
 /// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
 /// When this returns, the function set before is not called any more: its `context` may be freed.
@@ -46,7 +47,7 @@ pub unsafe extern "C" fn watchcore_log_set(
 }
 
 struct Sink {
-    function: unsafe extern "C" fn(*mut c_void, u32, *const c_char, usize),
+    function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
     context: *mut c_void,
 }
 
@@ -129,11 +130,15 @@ impl tracing::Subscriber for Collector {
         let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(sink) = &*sink {
             INSIDE.set(true);
-            // SAFETY: the caller of `watchcore_log_set` promises it until the function is taken away, which
-            // waits for this lock.
-            unsafe {
-                (sink.function)(sink.context, number(event.metadata().level()), text.0.as_ptr().cast(), text.0.len())
-            };
+            let level = number(event.metadata().level());
+            // The function is foreign: what unwinds out of it must not reach the code that wrote the message.
+            let called = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: it may be called until it is taken away, which waits for this lock.
+                unsafe { (sink.function)(sink.context, level, text.0.as_ptr().cast(), text.0.len()) }
+            }));
+            if let Err(payload) = called {
+                panic_text(payload);
+            }
             INSIDE.set(false);
         }
     }
@@ -145,6 +150,20 @@ impl tracing::Subscriber for Collector {
     fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
     fn enter(&self, _: &tracing::span::Id) {}
     fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Runs `body` with a log function for the messages of this thread.
+#[cfg(all(test, not(loom)))]
+pub(super) fn with_function(
+    function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
+    context: *mut c_void,
+    body: impl FnOnce(),
+) {
+    *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Sink { function, context });
+    LEVEL.store(WATCHCORE_LOG_ERROR, Ordering::Relaxed);
+    tracing::subscriber::with_default(Collector, body);
+    LEVEL.store(WATCHCORE_LOG_OFF, Ordering::Relaxed);
+    *SINK.write().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
 /// "message, name=value, ...".

@@ -9,6 +9,8 @@ use super::handle::{self, Object};
 use super::read::{lend, range_of, watchcore_key_value, watchcore_range};
 use crate::{Filter, KeyValueRef, Result, Snapshot};
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
 
 /// The state at one revision; it never changes. Made by watchcore_snapshot_new.
 pub struct watchcore_snapshot {
@@ -246,24 +248,46 @@ impl Object for IteratorObject {
 }
 
 /// A walk that owns the snapshot it walks over.
+///
+/// The snapshot lies behind a raw pointer: a `Box` says that nobody else looks at what it owns, also when it is
+/// only moved, and `items` looks at it.
 pub(super) struct Walk {
-    /// Borrows from `snapshot`; declared before it, so dropped before it.
-    items: Box<dyn Iterator<Item = KeyValueRef<'static>> + Send>,
-    /// Boxed: it must not move while `items` borrows from it.
-    _snapshot: Box<Snapshot>,
+    /// Borrows from `snapshot`; dropped before it.
+    items: ManuallyDrop<Box<dyn Iterator<Item = KeyValueRef<'static>> + Send>>,
+    snapshot: NonNull<Snapshot>,
 }
+
+// SAFETY: the walk owns the snapshot, which is Send and Sync, and nobody else has the pointer.
+unsafe impl Send for Walk {}
 
 impl Walk {
     fn new(snapshot: Snapshot, filter: &Filter) -> Result<Walk> {
-        let snapshot = Box::new(snapshot);
-        // SAFETY: the box is kept beside the borrow (or dropped with it below), is never moved out of or changed,
-        // and goes after it.
-        let borrowed: &'static Snapshot = unsafe { &*std::ptr::from_ref(&*snapshot) };
-        Ok(Walk { items: Box::new(borrowed.filtered(filter)?), _snapshot: snapshot })
+        let snapshot = NonNull::from(Box::leak(Box::new(snapshot)));
+        // SAFETY: it is freed by `drop`, after `items`, or below, and only read until then.
+        let borrowed: &'static Snapshot = unsafe { snapshot.as_ref() };
+        match borrowed.filtered(filter) {
+            Ok(items) => Ok(Walk { items: ManuallyDrop::new(Box::new(items)), snapshot }),
+            Err(why) => {
+                // SAFETY: made from a box above; nothing borrows from it.
+                drop(unsafe { Box::from_raw(snapshot.as_ptr()) });
+                Err(why)
+            }
+        }
     }
 
     fn next(&mut self) -> Option<*const watchcore_key_value> {
         self.items.next().map(|kv| lend(&kv))
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        // SAFETY: `items` is dropped here only, and first; the snapshot came from a box, and nothing borrows from it
+        // any more.
+        unsafe {
+            ManuallyDrop::drop(&mut self.items);
+            drop(Box::from_raw(self.snapshot.as_ptr()));
+        }
     }
 }
 

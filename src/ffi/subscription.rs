@@ -41,6 +41,9 @@ const _: () = {
     assert!(WATCHCORE_ON_LAG_CONFLATE == OnLag::Conflate as u32);
 };
 
+/// The events of a batch where the caller names no maximum.
+const MOST: usize = 1024;
+
 /// A cursor with a filter over a cache. Made by watchcore_subscription_new.
 pub struct watchcore_subscription {
     _private: [u8; 0],
@@ -223,8 +226,9 @@ pub unsafe extern "C" fn watchcore_subscription_new(
     unsafe { call(Fun::watchcore_subscription_new, error, body) }
 }
 
-/// Hands out the next events, at most `max` (0: as many as there are; a batch lies in one segment of the log,
-/// so it has at most 1024 and the next poll gives more). No event is no error: `batch->count` is 0.
+/// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
+/// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
+/// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
 /// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
 /// watchcore_batch_release, on any thread.
 /// Never blocks. One thread at a time.
@@ -242,7 +246,7 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
         check_out(batch, "batch")?;
         // SAFETY: the caller's promise.
         let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
-        let polled = subscription.poll(if max == 0 { usize::MAX } else { max })?;
+        let polled = subscription.poll(if max == 0 { MOST } else { max })?;
         // SAFETY: checked above.
         unsafe { batch.write(batch::give(polled)) };
         Ok(())

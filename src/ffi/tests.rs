@@ -19,6 +19,59 @@ use crate::{Cache, Code, Filter, Labels, Read, ReadOptions};
 use proptest::prelude::*;
 use std::ptr::{null, null_mut};
 
+/// A panic payload whose drop panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("the payload's drop");
+    }
+}
+
+/// A handle whose end panics.
+struct Panics;
+
+impl super::handle::Object for Panics {
+    type C = u8;
+    type Shared = ();
+    type Own = ();
+    const KIND: u32 = 0x5743_ffff;
+    const NAME: &'static str = "panics";
+    fn close(_: &()) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn no_payload_unwinds_into_c() {
+    let handle = super::handle::new::<Panics>((), ());
+    // SAFETY: it was just made; its memory is lost, as that of every handle whose end panics.
+    unsafe { super::handle::free::<Panics>(super::count::Fun::watchcore_text_free, handle) };
+    let code = call(|error| {
+        // SAFETY: `error` is what `call` gives.
+        unsafe { super::error::call(super::count::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
+    });
+    assert_eq!(code, Code::Panic as i32);
+    let answered = super::error::answer(super::count::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
+    assert_eq!(answered, 7);
+}
+
+/// A log function that panics: the message is delivered, and the code that wrote it goes on.
+#[test]
+fn log_function_may_panic() {
+    unsafe extern "C-unwind" fn panics(context: *mut std::ffi::c_void, _: u32, _: *const std::ffi::c_char, _: usize) {
+        // SAFETY: the test's counter.
+        unsafe { (*context.cast::<std::sync::atomic::AtomicU32>()).fetch_add(1, std::sync::atomic::Ordering::Relaxed) };
+        std::panic::panic_any(Bomb);
+    }
+    let calls = std::sync::atomic::AtomicU32::new(0);
+    super::log::with_function(panics, (&raw const calls).cast_mut().cast(), || {
+        tracing::error!("one");
+        tracing::error!("two");
+    });
+    assert_eq!(calls.into_inner(), 2, "the second is not taken for one of the function's own");
+}
+
 fn bytes(of: &[u8]) -> watchcore_bytes {
     watchcore_bytes { data: of.as_ptr().cast(), length: of.len() }
 }

@@ -1,6 +1,6 @@
 //! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters behind one descriptor.
 
-use super::bytes::{check_out, slice, write_optional};
+use super::bytes::{check_out, write_optional};
 use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
 use super::error::{call, invalid, watchcore_error};
@@ -259,14 +259,23 @@ pub unsafe extern "C" fn watchcore_wakeset_take(
     let body = || {
         check_out(count, "count")?;
         check_out(tags, "tags")?;
-        // SAFETY: only the pointer and the length are looked at.
-        unsafe { slice::<u64>(tags.cast(), capacity, "tags")? };
         // SAFETY: the caller's promise.
         let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // SAFETY: room for `capacity` numbers by the caller's promise; numbers need no drop.
-        let room = unsafe { std::slice::from_raw_parts_mut(tags, capacity) };
+        // The caller's memory need not be initialised, so it is only written to.
+        let mut chunk = [0; 256];
+        let mut taken = 0;
+        while taken < capacity {
+            let room = chunk.len().min(capacity - taken);
+            let filled = set.take(&mut chunk[..room]);
+            // SAFETY: room for `capacity` numbers from `tags` on.
+            unsafe { tags.add(taken).copy_from_nonoverlapping(chunk.as_ptr(), filled) };
+            taken += filled;
+            if filled < room {
+                break;
+            }
+        }
         // SAFETY: checked above.
-        unsafe { count.write(set.take(room)) };
+        unsafe { count.write(taken) };
         Ok(())
     };
     // SAFETY: the caller's promise for `error`.
