@@ -53,6 +53,7 @@ step_tools() {
 step_etcd() { scripts/etcd.sh; }
 
 step_fmt() { cargo fmt --check; }
+step_storeys() { scripts/storeys.sh; }
 step_clippy() { cargo clippy --all-targets --all-features -- -D warnings; }
 step_no-features() { cargo build --no-default-features; }
 # Library, binary, integration tests and examples; the header test is among them.
@@ -199,6 +200,7 @@ if wants rust || wants c || wants go; then
 fi
 if wants rust; then
     step fmt
+    step storeys
     step clippy
     step no-features
     step rust

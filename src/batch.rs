@@ -1,10 +1,9 @@
 //! A batch: the events of one poll, and what keeps them alive.
 
-#![forbid(unsafe_code)]
-
-use crate::data::event::{Event, Position};
+use crate::data::event::Event;
 use crate::data::key_value::KeyValue;
 use crate::log::segment::SegmentRef;
+use crate::position::Position;
 use std::ops::Range;
 
 /// The events handed out by one poll, in order.
@@ -103,6 +102,37 @@ pub struct RawBatch {
     pub owner: usize,
     pub continues: bool,
     pub position: Position,
+}
+
+impl RawBatch {
+    /// Gives back what the owner word holds.
+    ///
+    /// # Safety
+    ///
+    /// `owner` is from [`Batch::into_raw_parts`], and is given back once.
+    #[doc(hidden)]
+    pub unsafe fn release(owner: usize) {
+        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
+        unsafe {
+            if owner & 1 == 1 {
+                drop(SegmentRef::from_raw((owner & !1) as *const _));
+            } else {
+                drop_boxed::<Own>(owner);
+            }
+        }
+    }
+}
+
+/// Drops a box that [`Batch::into_raw_parts`] turned into a word; 0 is nothing.
+///
+/// # Safety
+///
+/// The word is that of a `Box<T>` that was given away, and is dropped once.
+unsafe fn drop_boxed<T>(word: usize) {
+    if word != 0 {
+        // SAFETY: I9: by the caller's promise.
+        drop(unsafe { Box::from_raw(word as *mut T) });
+    }
 }
 
 impl<'a> IntoIterator for &'a Batch {

@@ -26,10 +26,11 @@ pub(crate) use set::SetShared;
 pub use set::WakeSet;
 pub(crate) use waker::{Parker, Waker};
 
-use crate::cache::matches_for_notifier;
-use crate::data::event::{Event, Kind, Position};
+use crate::data::event::{Event, Kind};
 use crate::filter::matcher::Matcher;
+use crate::filter::matcher::matches_for_notifier;
 use crate::log::buckets::{Bucket, Request, Router};
+use crate::position::Position;
 use crate::sync::{AcqRel, AtomicBool, AtomicUsize, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;

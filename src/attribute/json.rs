@@ -14,9 +14,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::schema::Found;
+use super::encode::Found;
 use crate::error::Result;
-use crate::filter::selector::refuse;
+use crate::error::refuse;
 use std::borrow::Cow;
 
 /// Arrays and objects inside each other.

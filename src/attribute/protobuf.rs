@@ -11,8 +11,8 @@
 
 #![forbid(unsafe_code)]
 
+use super::encode::Found;
 use super::json::Malformed;
-use super::schema::Found;
 use std::borrow::Cow;
 
 pub(crate) const MAGIC: &[u8] = b"k8s\0";
@@ -119,7 +119,7 @@ impl Paths {
 }
 
 /// An entry of a map of strings. What is left out is empty.
-fn entry(message: &[u8]) -> Result<super::schema::Label<'_>, Malformed> {
+fn entry(message: &[u8]) -> Result<super::encode::Label<'_>, Malformed> {
     let (mut key, mut value): (&[u8], &[u8]) = (&[], &[]);
     let mut fields = Fields(message);
     while let Some((number, field)) = fields.next()? {

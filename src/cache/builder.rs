@@ -2,7 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::{Cache, Gauges, Handle, Inner, LIVING, Limits, NOT_READY, READY};
+use super::Cache;
+use super::core::Core;
+use super::shared::{Gauges, Inner, LIVING, Limits, NOT_READY, READY};
 use crate::attribute::schema::{Attribute, Labels, Schema};
 use crate::data::decoded::Decoder;
 use crate::error::{Result, say};
@@ -11,10 +13,10 @@ use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::History;
 use crate::log::ring::Ring;
 use crate::reclaim::Published;
-use crate::store::table::Index as Root;
+use crate::store::root::Index as Root;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
 use crate::wake::Hub;
-use crate::writer::Core;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -41,8 +43,15 @@ impl std::fmt::Debug for Limits {
     }
 }
 
+impl Cache {
+    /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
+    pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
+        Builder::new(prefix.as_ref().to_vec())
+    }
+}
+
 impl Builder {
-    pub(super) fn new(prefix: Vec<u8>) -> Builder {
+    fn new(prefix: Vec<u8>) -> Builder {
         Builder {
             prefix,
             capacity: 65_536,
@@ -163,14 +172,14 @@ impl Builder {
         let slots = self.segment_slots.unwrap_or_else(|| (1u64 << eighth.ilog2()).min(1024));
         check(slots.is_power_of_two(), "segment_slots: a power of two")?;
         let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
-        let birth = u64::from(crate::read::birth_mark());
+        let birth = u64::from(birth_mark());
         let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let bytes = self.capacity_bytes / segments;
         let (ring, ring_writer) = Ring::new(slots, segments, bytes, history.clone(), indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
-        let inner = Arc::new(Inner {
+        let inner = Inner {
             prefix: self.prefix.into(),
             name: self.name,
             limits: self.limits,
@@ -189,8 +198,13 @@ impl Builder {
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
-        });
+        };
         LIVING.fetch_add(1, Relaxed);
-        Ok(Cache { _handle: Arc::new(Handle(inner.clone())), inner })
+        Ok(Cache::new(inner))
     }
+}
+
+/// A key of the epoch space of this cache: 32 bits, never 0.
+fn birth_mark() -> u32 {
+    (RandomState::new().hash_one(std::process::id()) as u32).max(1)
 }

@@ -1,12 +1,112 @@
-//! The cache: log, store and waiters of one prefix, and the handles on it.
+//! The cache: log, store and waiters of one prefix, and the handle on it.
+//!
+//! [`Inner`] is what all parts of one cache share. [`Cache`] is the user's handle: each storey above
+//! adds its own methods to it, the writer `writer`, reads `get` and `list`, subscriptions `subscribe`.
 
 #![forbid(unsafe_code)]
 
 mod builder;
+mod core;
 mod shared;
+mod source;
 mod status;
 
 pub use builder::Builder;
-pub use shared::{Cache, Source};
-pub(crate) use shared::{Info, Inner, NOT_READY, READY, living, matches_for_notifier};
-pub use status::{SourceReport, SourceState, State, Stats, Status};
+pub(crate) use core::Core;
+pub(crate) use shared::{Info, Inner, LagLimit, NOT_READY, READY, living};
+pub use source::{Source, SourceReport, SourceState};
+pub use status::{State, Stats, Status};
+
+use crate::position::Position;
+use crate::sync::{Relaxed, lock};
+use std::sync::Arc;
+
+struct Handle(Arc<Inner>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// A cache of one prefix: a bounded log of its changes and a keyed store of its state.
+///
+/// Clone, Send and Sync. The last handle dropped closes it: subscriptions get what is left, then
+/// CLOSED. Batches, key-values and snapshots outlive it.
+#[derive(Clone)]
+pub struct Cache {
+    pub(crate) inner: Arc<Inner>,
+    _handle: Arc<Handle>,
+}
+
+impl Cache {
+    pub(super) fn new(inner: Inner) -> Cache {
+        let inner = Arc::new(inner);
+        Cache { _handle: Arc::new(Handle(inner.clone())), inner }
+    }
+
+    /// Where the cache stands.
+    pub fn position(&self) -> Position {
+        self.inner.position()
+    }
+
+    /// `After(R)` and `Exact(R)` work for R from one below this up to the current revision.
+    pub fn oldest(&self) -> u64 {
+        self.inner.ring.oldest_revision()
+    }
+
+    /// The prefix of every key.
+    pub fn prefix(&self) -> &[u8] {
+        &self.inner.prefix
+    }
+
+    /// The name given to the builder.
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// State, position, window, lag and the source's last error. Takes a short lock that the
+    /// writer does not take while it publishes.
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let stats = inner.stats();
+        let info = lock(&inner.info);
+        let state = if inner.is_closed() {
+            State::Closed
+        } else if info.failed {
+            State::Failed
+        } else if !inner.is_ready() {
+            State::NotReady
+        } else {
+            info.stale_since.map_or(State::Ready, |since| State::Stale { since })
+        };
+        Status {
+            state,
+            position: inner.position(),
+            oldest: self.oldest(),
+            objects: stats.objects,
+            bytes: stats.bytes(),
+            last_error: info.last_error.clone(),
+            subscriptions: stats.subscriptions,
+            max_lag_events: inner.gauges.max_lag.load(Relaxed),
+            source: info.report.clone(),
+        }
+    }
+
+    /// What the cache holds and by what.
+    pub fn stats(&self) -> Stats {
+        self.inner.stats()
+    }
+
+    /// Closes the cache: idempotent, from any thread. Waiters end at once; subscriptions hand out
+    /// what is left, then answer CLOSED.
+    pub fn close(&self) {
+        self.inner.close();
+    }
+}
+
+impl std::fmt::Debug for Cache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cache").field("name", &self.name()).field("position", &self.position()).finish()
+    }
+}

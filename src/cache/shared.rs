@@ -1,33 +1,26 @@
-//! The cache: log + store + waiters of one prefix, and the handles on it.
+//! What all parts of one cache share: log, store, waiters, gauges, and what is known of the source.
 
 #![forbid(unsafe_code)]
 
-use super::{Builder, SourceReport, State, Stats, Status};
+use super::core::Core;
+use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
-use crate::data::event::{Event, Position};
-use crate::error::{Error, Result, say};
+use crate::data::event::Event;
+use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
-use crate::filter::matcher::Matcher;
+use crate::filter::matcher::{Matcher, matches_for_notifier};
 use crate::log::buckets::Requests;
 use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
+use crate::position::Position;
 use crate::reclaim::{self, Guard, Published};
-use crate::store::table::Index as Root;
-use crate::subscription::Shared;
+use crate::store::root::Index as Root;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Glance, Hub, Watched};
-use crate::writer::{Core, Writer};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
-
-/// Something that feeds a cache: told when somebody waits for news of it.
-pub trait Source: Send + Sync {
-    /// Somebody asks for progress or for a consistent read: see [`Writer::demand`]. Must be cheap
-    /// and must not block; called from any thread.
-    fn wake(&self);
-}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Limits {
@@ -71,10 +64,16 @@ pub(crate) struct Gauges {
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
+/// A subscription with a maximum lag, as the cache sees it.
+pub(crate) trait LagLimit: Send + Sync {
+    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    fn keep_limit(&self) -> bool;
+}
+
 /// Subscriptions with a maximum lag, and when the notifier looks at them next.
 #[derive(Default)]
 pub(super) struct Limited {
-    all: Vec<Weak<Shared>>,
+    all: Vec<Weak<dyn LagLimit>>,
     next: Option<Instant>,
 }
 
@@ -152,8 +151,8 @@ impl Inner {
     }
 
     /// Watches over a subscription with a maximum lag, four times a second.
-    pub(crate) fn limit(self: &Arc<Inner>, shared: &Arc<Shared>) {
-        lock(&self.limited).all.push(Arc::downgrade(shared));
+    pub(crate) fn limit(self: &Arc<Inner>, limited: Weak<dyn LagLimit>) {
+        lock(&self.limited).all.push(limited);
         self.hub.notify(self);
     }
 
@@ -201,7 +200,7 @@ impl Inner {
             }
             return Ok(Found { seq, epoch: history.at(seq).epoch, future: false });
         }
-        Err(Error::new(crate::Code::Internal, format!("{what}: the log moved on 10,000 times during one look")))
+        Err(Error::new(Code::Internal, format!("{what}: the log moved on 10,000 times during one look")))
     }
 
     /// (oldest, current) for an error: what left lies below what was published before.
@@ -315,7 +314,7 @@ impl Watched for Inner {
     }
 
     fn keep_limits(&self) -> Option<Instant> {
-        let limited: Vec<Arc<Shared>> = {
+        let limited: Vec<Arc<dyn LagLimit>> = {
             let mut limited = lock(&self.limited);
             // Not with every revision that somebody waits for.
             if limited.next.is_some_and(|next| Instant::now() < next) && !self.is_closed() {
@@ -333,14 +332,6 @@ impl Watched for Inner {
     fn hub(&self) -> &Hub {
         &self.hub
     }
-}
-
-/// As [`Matcher::matches`]; a predicate that panics wakes its owner, on whose thread it panics again.
-pub(crate) fn matches_for_notifier(matcher: &Matcher, event: &Event) -> bool {
-    if !matcher.has_predicates() {
-        return matcher.matches(event);
-    }
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| matcher.matches(event))).unwrap_or(true)
 }
 
 /// Caches whose memory was not given back yet.
@@ -367,98 +358,8 @@ impl Drop for Inner {
     }
 }
 
-pub(super) struct Handle(pub(super) Arc<Inner>);
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
-
-/// A cache of one prefix: a bounded log of its changes and a keyed store of its state.
-///
-/// Clone, Send and Sync. The last handle dropped closes it: subscriptions get what is left, then
-/// CLOSED. Batches, key-values and snapshots outlive it.
-#[derive(Clone)]
-pub struct Cache {
-    pub(crate) inner: Arc<Inner>,
-    pub(super) _handle: Arc<Handle>,
-}
-
-impl Cache {
-    /// Options of a new cache that holds the keys which start with `prefix` (empty: all keys).
-    pub fn builder(prefix: impl AsRef<[u8]>) -> Builder {
-        Builder::new(prefix.as_ref().to_vec())
-    }
-
-    /// The writer. One lives at a time (I1): BUSY while another does; a dropped one can be taken
-    /// again. Never blocks.
-    pub fn writer(&self) -> Result<Writer> {
-        Writer::take(&self.inner)
-    }
-
-    /// Where the cache stands.
-    pub fn position(&self) -> Position {
-        self.inner.position()
-    }
-
-    /// `After(R)` and `Exact(R)` work for R from one below this up to the current revision.
-    pub fn oldest(&self) -> u64 {
-        self.inner.ring.oldest_revision()
-    }
-
-    /// The prefix of every key.
-    pub fn prefix(&self) -> &[u8] {
-        &self.inner.prefix
-    }
-
-    /// The name given to the builder.
-    pub fn name(&self) -> &str {
-        &self.inner.name
-    }
-
-    /// State, position, window, lag and the source's last error. Takes a short lock that the
-    /// writer does not take while it publishes.
-    pub fn status(&self) -> Status {
-        let inner = &self.inner;
-        let stats = inner.stats();
-        let info = lock(&inner.info);
-        let state = if inner.is_closed() {
-            State::Closed
-        } else if info.failed {
-            State::Failed
-        } else if !inner.is_ready() {
-            State::NotReady
-        } else {
-            info.stale_since.map_or(State::Ready, |since| State::Stale { since })
-        };
-        Status {
-            state,
-            position: inner.position(),
-            oldest: self.oldest(),
-            objects: stats.objects,
-            bytes: stats.bytes(),
-            last_error: info.last_error.clone(),
-            subscriptions: stats.subscriptions,
-            max_lag_events: inner.gauges.max_lag.load(Relaxed),
-            source: info.report.clone(),
-        }
-    }
-
-    /// What the cache holds and by what.
-    pub fn stats(&self) -> Stats {
-        self.inner.stats()
-    }
-
-    /// Closes the cache: idempotent, from any thread. Waiters end at once; subscriptions hand out
-    /// what is left, then answer CLOSED.
-    pub fn close(&self) {
-        self.inner.close();
-    }
-}
-
-impl std::fmt::Debug for Cache {
+impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cache").field("name", &self.name()).field("position", &self.position()).finish()
+        f.debug_struct("Cache").field("name", &self.name).finish()
     }
 }

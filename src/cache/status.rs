@@ -2,8 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::event::Position;
+use super::SourceReport;
 use crate::error::Error;
+use crate::position::Position;
 use std::time::{Duration, SystemTime};
 
 /// How fresh a cache is.
@@ -23,38 +24,6 @@ pub enum State {
     Failed,
     /// Closed.
     Closed,
-}
-
-/// What a feeder says of its source.
-#[derive(Clone, Debug)]
-pub enum SourceState {
-    /// Connected and following.
-    Fresh,
-    /// Out of reach: why.
-    Stale(Error),
-    /// Refused: why.
-    Failed(Error),
-}
-
-/// What a feeder tells about its source, as [`Status::source`] shows it.
-#[derive(Clone, Debug, Default)]
-pub struct SourceReport {
-    /// The endpoint in use, or the last one tried.
-    pub endpoint: String,
-    /// Version that the server reports.
-    pub server_version: String,
-    /// The cluster's id.
-    pub cluster_id: u64,
-    /// The member's id.
-    pub member_id: u64,
-    /// Connections made.
-    pub connects: u64,
-    /// Connections made beyond the first.
-    pub reconnects: u64,
-    /// Resyncs.
-    pub resyncs: u64,
-    /// Newest revision seen in any header.
-    pub etcd_revision: u64,
 }
 
 /// A cache at a glance.

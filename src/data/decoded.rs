@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+use crate::error::show;
 use crate::error::{Code, Error, Result, say};
-use crate::writer::show;
 use std::any::{Any, type_name};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};

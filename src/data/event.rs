@@ -1,34 +1,9 @@
-//! Positions, kinds and the event: one cache line that Rust, C and Go read in place.
+//! Kinds and the event: one cache line that Rust, C and Go read in place.
 
 #![forbid(unsafe_code)]
 
 use crate::data::key_value::{KeyValue, VersionPtr};
-
-/// A place in a history: (epoch, revision).
-///
-/// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at
-/// the cache's birth, the lower count from 1. Where a position is asked for, epoch 0 is unchecked.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct Position {
-    /// The history, or 0 for "unchecked".
-    pub epoch: u64,
-    /// The revision: everything up to and with it that matches was handed out.
-    pub revision: u64,
-}
-
-impl From<u64> for Position {
-    /// A revision whose epoch is unchecked.
-    fn from(revision: u64) -> Position {
-        Position { epoch: 0, revision }
-    }
-}
-
-impl Position {
-    /// The epoch counted from 1, as people see it (the cache's birth mark is cut off).
-    pub fn epoch_number(&self) -> u64 {
-        self.epoch & 0xffff_ffff
-    }
-}
+use crate::error::Result;
 
 /// What an event tells. The numbers are part of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -244,12 +219,12 @@ impl Event {
 
     /// The new value as the cache's decoder understands it: see [`KeyValue::decoded`]. `None` in
     /// deletions and marks.
-    pub fn decoded<T: 'static>(&self) -> crate::Result<Option<&T>> {
+    pub fn decoded<T: 'static>(&self) -> Result<Option<&T>> {
         self.kv().map_or(Ok(None), KeyValue::decoded)
     }
 
     /// The value before, decoded; `None` where there is none.
-    pub fn prev_decoded<T: 'static>(&self) -> crate::Result<Option<&T>> {
+    pub fn prev_decoded<T: 'static>(&self) -> Result<Option<&T>> {
         self.prev().map_or(Ok(None), KeyValue::decoded)
     }
 

@@ -3,3 +3,4 @@
 pub(crate) mod decoded;
 pub(crate) mod event;
 pub(crate) mod key_value;
+pub(crate) mod slot;

@@ -2,7 +2,11 @@
 //!
 //! Every message says what was asked, what holds, and what to do next.
 
-use crate::data::event::Position;
+mod quote;
+
+pub(crate) use quote::{boundary, printable, refuse, show};
+
+use crate::position::Position;
 use std::fmt;
 use std::sync::Arc;
 

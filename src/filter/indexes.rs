@@ -2,12 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use crate::attribute::schema::{Attributes, Schema};
+use crate::attribute::encode::Attributes;
+use crate::attribute::schema::Schema;
 use crate::data::key_value::KeyValue;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::selector::Test;
-use crate::store::table::prefix_end;
+use crate::store::root::prefix_end;
 
 /// Most indexes of a cache.
 pub(crate) const MOST: usize = 8;

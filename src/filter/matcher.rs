@@ -5,13 +5,14 @@
 
 #![forbid(unsafe_code)]
 
-use crate::attribute::schema::{Attributes, Schema};
+use crate::attribute::encode::Attributes;
+use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Kind};
 use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
+use crate::error::show;
 use crate::error::{Result, say};
 use crate::filter::range::{CHANGES, Filter, Predicate, Range};
 use crate::filter::selector::{FieldRequirement, LabelRequirement};
-use crate::writer::show;
 
 /// A filter bound to the attributes of a cache. Equal ones are evaluated once an event.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -178,4 +179,12 @@ impl Matcher {
 fn declared(schema: &Schema) -> String {
     let names: Vec<String> = schema.names().map(|name| format!("{name:?}")).collect();
     if names.is_empty() { "no field".into() } else { names.join(", ") }
+}
+
+/// As [`Matcher::matches`]; a predicate that panics wakes its owner, on whose thread it panics again.
+pub(crate) fn matches_for_notifier(matcher: &Matcher, event: &Event) -> bool {
+    if !matcher.has_predicates() {
+        return matcher.matches(event);
+    }
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| matcher.matches(event))).unwrap_or(true)
 }

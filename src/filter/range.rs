@@ -6,7 +6,7 @@ use crate::data::event::Kind;
 use crate::data::key_value::KeyValue;
 use crate::error::Result;
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
-use crate::store::table::{Span, prefix_end};
+use crate::store::root::{Span, prefix_end};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -17,7 +17,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result, say};
+use crate::attribute::encode::Attributes;
+use crate::attribute::schema::Labels;
+use crate::error::{Error, Result, boundary, printable, refuse};
 use std::fmt;
 
 /// One requirement of a label selector.
@@ -486,30 +488,6 @@ fn utf8<'a>(what: &str, text: &'a [u8]) -> Result<&'a str> {
     std::str::from_utf8(text).map_err(|wrong| refuse(what, text, wrong.valid_up_to(), "expected UTF-8"))
 }
 
-pub(crate) fn refuse(what: &str, text: &[u8], at: usize, why: &str) -> Error {
-    say::invalid(format!("{what} \"{}\": byte {at}: {why}.", Around(text, at)))
-}
-
-/// The text around a position, about 80 bytes of it.
-struct Around<'a>(&'a [u8], usize);
-
-impl fmt::Display for Around<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Around(text, at) = *self;
-        let (from, to) =
-            if text.len() <= 80 { (0, text.len()) } else { (at.saturating_sub(40), (at + 40).min(text.len())) };
-        let (from, to) = (boundary(text, from), boundary(text, to));
-        if from > 0 {
-            f.write_str("...")?;
-        }
-        printable(f, &text[from..to])?;
-        if to < text.len() {
-            f.write_str("...")?;
-        }
-        Ok(())
-    }
-}
-
 /// What stands where something else was expected.
 struct Found<'a>(&'a [u8]);
 
@@ -526,22 +504,16 @@ impl fmt::Display for Found<'_> {
     }
 }
 
-/// The greatest place at or before `at` that splits no character.
-fn boundary(text: &[u8], at: usize) -> usize {
-    let back = (0..4usize).find(|back| {
-        at.checked_sub(*back).is_none_or(|at| text.get(at).is_none_or(|b| *b & 0b1100_0000 != 0b1000_0000))
-    });
-    at.saturating_sub(back.unwrap_or(0))
-}
-
-fn printable(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
-    for c in String::from_utf8_lossy(text).chars() {
-        match c {
-            '"' | '\'' | '\\' => write!(f, "{c}")?,
-            c => write!(f, "{}", c.escape_debug())?,
-        }
+impl Labels {
+    /// Whether extracted attributes pass a label selector. For benches.
+    #[doc(hidden)]
+    pub fn selector(text: &str) -> Result<impl Fn(&[u8]) -> bool> {
+        let requirements = parse_labels(text.as_bytes())?;
+        Ok(move |attributes: &[u8]| {
+            let attributes = Attributes(attributes);
+            requirements.iter().all(|requirement| requirement.holds(attributes.label(requirement.key.as_bytes())))
+        })
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::event::{Position, Resync, ResyncReason};
+use crate::data::event::{Resync, ResyncReason};
+use crate::position::Position;
 
 /// One resync as the log remembers it.
 #[derive(Clone, Debug)]

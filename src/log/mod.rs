@@ -2,7 +2,8 @@
 
 pub(crate) mod buckets;
 pub(crate) mod epochs;
-mod retention;
+pub(crate) mod retention;
 pub(crate) mod ring;
 pub(crate) mod segment;
 pub(crate) mod summaries;
+pub(crate) mod writer;

@@ -13,7 +13,7 @@
 //! | `write` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
 
 use crate::data::event::Event;
-use crate::data::key_value::SlotPtr;
+use crate::data::slot::SlotPtr;
 use crate::filter::matcher::Matcher;
 use crate::log::summaries::Summary;
 use crate::reclaim;
@@ -282,36 +282,5 @@ impl Drop for SegmentRef {
                 reclaim::free(Box::new(move || drop(last)));
             }
         }
-    }
-}
-
-impl crate::batch::RawBatch {
-    /// Gives back what the owner word holds.
-    ///
-    /// # Safety
-    ///
-    /// `owner` is from [`crate::Batch::into_raw_parts`], and is given back once.
-    #[doc(hidden)]
-    pub unsafe fn release(owner: usize) {
-        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
-        unsafe {
-            if owner & 1 == 1 {
-                drop(SegmentRef::from_raw((owner & !1) as *const _));
-            } else {
-                drop_boxed::<crate::batch::Own>(owner);
-            }
-        }
-    }
-}
-
-/// Drops a box that [`crate::Batch::into_raw_parts`] turned into a word; 0 is nothing.
-///
-/// # Safety
-///
-/// The word is that of a `Box<T>` that was given away, and is dropped once.
-pub(crate) unsafe fn drop_boxed<T>(word: usize) {
-    if word != 0 {
-        // SAFETY: I9: by the caller's promise.
-        drop(unsafe { Box::from_raw(word as *mut T) });
     }
 }

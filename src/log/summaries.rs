@@ -5,7 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::attribute::schema::{Attributes, Schema};
+use crate::attribute::encode::Attributes;
+use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Kind, flags};
 use crate::data::key_value::KeyValue;
 use crate::filter::matcher::Matcher;

@@ -5,8 +5,8 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::event::Position;
 use crate::error::{Result, say};
+use crate::position::Position;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 

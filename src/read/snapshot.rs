@@ -3,14 +3,15 @@
 #![forbid(unsafe_code)]
 
 use crate::cache::Inner;
-use crate::data::event::Position;
-use crate::data::key_value::{KeyValue, KeyValueRef, SlotPtr};
+use crate::data::key_value::{KeyValue, KeyValueRef};
+use crate::data::slot::SlotPtr;
 use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
-use crate::log::ring::TokenRef;
+use crate::log::retention::TokenRef;
+use crate::position::Position;
 use crate::reclaim;
-use crate::store::table::Index;
+use crate::store::root::Index;
 use std::sync::Arc;
 
 /// The whole state at one revision: made in O(1), never changes (I5).

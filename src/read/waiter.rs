@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::cache::Inner;
-use crate::data::event::Position;
 use crate::error::{Code, Error, Result, say};
+use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, lock};
 use crate::wake::{Parker, SetShared, Ticket, Told, WakeSet, Waker, Want as Wanted};

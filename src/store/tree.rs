@@ -10,7 +10,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::key_value::{Key, SlotPtr};
+use crate::data::slot::{Key, SlotPtr};
 use std::sync::Arc;
 
 /// What a tree holds: ordered by its key.

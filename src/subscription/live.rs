@@ -4,10 +4,11 @@
 
 use super::{Floor, Halt, Look, Loss, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::data::event::{Event, Kind, Phase, Position, ResyncReason, flags};
+use crate::data::event::{Event, Kind, Phase, ResyncReason, flags};
 use crate::error::{Code, Error, say};
 use crate::log::ring::{Place, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
+use crate::position::Position;
 use crate::reclaim;
 
 /// Which way a subscription reads the log.

@@ -31,12 +31,13 @@ pub use shared::{Closer, Lag, Pace};
 pub use wait::Stream;
 
 use crate::batch::{Batch, Own};
-use crate::cache::Inner;
-use crate::data::event::{Event, Kind, Position};
+use crate::cache::{Inner, LagLimit};
+use crate::data::event::{Event, Kind};
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::log::ring::{progress_of, progress_word};
 use crate::log::segment::SegmentRef;
+use crate::position::Position;
 use crate::read::snapshot::Snapshot;
 use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};

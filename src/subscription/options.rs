@@ -5,10 +5,11 @@
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Phase, Start, Subscription};
 use crate::cache::{Cache, Inner};
-use crate::data::event::{Kind, Position};
+use crate::data::event::Kind;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
+use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
 use crate::sync::{Relaxed, SeqCst, fence};
 use std::sync::Arc;
@@ -269,7 +270,8 @@ impl SubscribeBuilder {
         }
         subscription.share();
         if limited {
-            inner.limit(&subscription.shared);
+            let shared = Arc::downgrade(&subscription.shared);
+            inner.limit(shared);
         }
         Ok(subscription)
     }

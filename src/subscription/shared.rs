@@ -3,9 +3,9 @@
 #![forbid(unsafe_code)]
 
 use super::options::Options;
-use crate::cache::Inner;
-use crate::data::event::Position;
+use crate::cache::{Inner, LagLimit};
 use crate::log::ring::MAX_REVISION;
+use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::wake::Rest;
@@ -153,8 +153,14 @@ impl Shared {
         };
     }
 
-    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
-    pub(crate) fn keep_limit(&self) -> bool {
+    /// The lag for which it was closed, told once.
+    pub(super) fn take_too_slow(&self) -> Option<Box<Lag>> {
+        lock(&self.state).too_slow.take()
+    }
+}
+
+impl LagLimit for Shared {
+    fn keep_limit(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
             return false;
         }
@@ -166,11 +172,6 @@ impl Shared {
         // Nothing more is handed out.
         self.close_at(0);
         false
-    }
-
-    /// The lag for which it was closed, told once.
-    pub(super) fn take_too_slow(&self) -> Option<Box<Lag>> {
-        lock(&self.state).too_slow.take()
     }
 }
 

@@ -14,11 +14,13 @@
 use super::live::resynced;
 use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::data::event::{Event, Kind, Phase as End, Position, Resync, ResyncReason, flags};
-use crate::data::key_value::{Key, KeyValue, Numbers, SlotPtr, VersionPtr};
+use crate::data::event::{Event, Kind, Phase as End, Resync, ResyncReason, flags};
+use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
+use crate::data::slot::{Key, SlotPtr};
 use crate::filter::range::Range;
+use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::{PIN_KEYS, walk};
+use crate::read::view::{PIN_KEYS, walk};
 use crate::reclaim;
 use crate::store::tree::Tree;
 

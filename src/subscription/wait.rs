@@ -5,9 +5,10 @@
 use super::shared::OPEN;
 use super::{Look, Phase, Start, Step, Subscription};
 use crate::batch::Batch;
-use crate::data::event::Position;
+use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::{progress_of, run_of};
+use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, fence};
 use crate::wake::{Told, WakeSet, Waker, Want};
 use std::sync::Arc;
@@ -85,7 +86,7 @@ impl Subscription {
             for event in segment.view(run_of(&segment, self.cursor, look.head)) {
                 let Ok(kind) = self.passes(event) else { return Ok(true) };
                 if let Some(kind) = kind {
-                    if kind == crate::Kind::Resync || self.matcher.shows(kind) {
+                    if kind == Kind::Resync || self.matcher.shows(kind) {
                         return Ok(true);
                     }
                     self.note(kind, event);

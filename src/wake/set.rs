@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use crate::sync::{AcqRel, AtomicBool, Mutex, SeqCst, fence, lock};
 use crate::sys::Signal;
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ impl WakeSet {
     pub fn new() -> Result<WakeSet> {
         let signal = Signal::new().map_err(|error| {
             Error::new(
-                crate::Code::ResourceExhausted,
+                Code::ResourceExhausted,
                 format!("a wake set needs a descriptor: {error}. Close others, or raise the limit of open files."),
             )
         })?;
@@ -105,5 +105,11 @@ impl WakeSet {
 impl std::fmt::Debug for WakeSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WakeSet").field("fd", &self.fd()).finish()
+    }
+}
+
+impl std::fmt::Debug for SetShared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SetShared")
     }
 }

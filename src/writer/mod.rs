@@ -6,82 +6,27 @@
 
 #![forbid(unsafe_code)]
 
+mod change;
 mod transaction;
+mod validate;
 
+use change::Verb;
+pub use change::{Change, Record};
 use transaction::{Prepared, Revision};
+use validate::{check_keys, check_revision, rises, sort_listing};
 
-use crate::cache::{Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
-use crate::data::event::{Position, ResyncReason};
-use crate::data::key_value::{KeyValue, KeyValueRef, Numbers, SlotPtr, VersionPtr};
+use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
+use crate::data::event::ResyncReason;
+use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
+use crate::data::slot::SlotPtr;
 use crate::error::{Code, Error, Result, say};
-use crate::log::buckets::Router;
-use crate::log::epochs::{History, Turn};
-use crate::log::ring::{MAX_REVISION, RingWriter};
+use crate::log::epochs::Turn;
+use crate::position::Position;
 use crate::reclaim;
-use crate::store::table::{Index, Slots};
+use crate::store::root::Index;
 use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
-use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::SystemTime;
-
-/// A key-value as a listing or an exact put brings it.
-#[derive(Clone, Copy, Debug)]
-pub struct Record<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-    /// Revision at which the key was created.
-    pub create_revision: u64,
-    /// Revision of the last change.
-    pub mod_revision: u64,
-    /// Number of changes since it was created, from 1.
-    pub version: u64,
-    /// The lease, 0 for none.
-    pub lease: i64,
-}
-
-impl Record<'_> {
-    fn numbers(&self) -> Numbers {
-        Numbers {
-            create_revision: self.create_revision,
-            mod_revision: self.mod_revision,
-            version: self.version,
-            lease: self.lease,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Verb<'a> {
-    Put(&'a [u8]),
-    Exact(&'a [u8], Numbers),
-    Delete,
-}
-
-/// One change of one key.
-#[derive(Clone, Copy, Debug)]
-pub struct Change<'a> {
-    key: &'a [u8],
-    verb: Verb<'a>,
-}
-
-impl<'a> Change<'a> {
-    /// Sets a value; create revision and version follow from the key's state, the lease is 0.
-    pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), verb: Verb::Put(value.as_ref()) }
-    }
-
-    /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
-    pub fn put_exact(record: Record<'a>) -> Change<'a> {
-        Change { key: record.key, verb: Verb::Exact(record.value, record.numbers()) }
-    }
-
-    /// Deletes a present key.
-    pub fn delete(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), verb: Verb::Delete }
-    }
-}
 
 /// What a feeder is asked for; see [`Writer::demand`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,65 +37,11 @@ pub struct Demand {
     pub consistent: u64,
 }
 
-/// The writer's private state; it outlives the handle.
-pub(crate) struct Core {
-    ring: RingWriter,
-    slots: Slots,
-    /// The writer's own copy of the index; published when it changed.
-    index: Index,
-    index_changed: bool,
-    /// Tombstones in the order of their events.
-    tombstones: VecDeque<(u64, SlotPtr)>,
-    /// Forgotten slots that the published root still holds.
-    forgotten: Vec<SlotPtr>,
-    position: Position,
-    history: History,
-    highest: u64,
-    /// Whether anything was ever written: then `load` is late.
-    written: bool,
-    poisoned: bool,
-    scratch: Vec<Prepared>,
-    router: Router,
-    /// Encoded attributes of the version that is being made.
-    attributes: Vec<u8>,
-}
-
-impl Core {
-    pub(crate) fn new(ring: RingWriter, history: History, router: Router) -> Core {
-        Core {
-            ring,
-            slots: Slots::default(),
-            index: Index::default(),
-            index_changed: false,
-            tombstones: VecDeque::new(),
-            forgotten: Vec::new(),
-            position: Position { epoch: history.first_epoch, revision: history.listing },
-            history,
-            highest: 0,
-            written: false,
-            poisoned: false,
-            scratch: Vec::new(),
-            router,
-            attributes: Vec::new(),
-        }
-    }
-
-    /// Frees every slot; on the reclaimer, when the cache is gone.
-    pub(crate) fn destroy(mut self: Box<Self>) {
-        // The forgotten ones are in no segment yet.
-        self.forgotten.drain(..).for_each(SlotPtr::destroy);
-        self.index = Index::default();
-        self.slots.drain().for_each(SlotPtr::destroy);
-    }
-
-    /// Bytes of the writer's own tables.
-    fn table_bytes(&self) -> u64 {
-        let tombstones = self.tombstones.capacity() * size_of::<(u64, SlotPtr)>();
-        (self.slots.bytes() + tombstones + self.router.bytes()) as u64
-    }
-
-    fn live(&self, key: &[u8]) -> Option<SlotPtr> {
-        self.slots.get(key)
+impl Cache {
+    /// The writer. One lives at a time (I1): BUSY while another does; a dropped one can be taken
+    /// again. Never blocks.
+    pub fn writer(&self) -> Result<Writer> {
+        Writer::take(&self.inner)
     }
 }
 
@@ -160,6 +51,8 @@ impl Core {
 pub struct Writer {
     inner: Arc<Inner>,
     core: Option<Box<Core>>,
+    /// Room for the changes of one revision.
+    scratch: Vec<Prepared>,
 }
 
 impl Writer {
@@ -172,7 +65,7 @@ impl Writer {
             return Err(say::closed("take the writer of a cache"));
         }
         match lock(&inner.core).take() {
-            Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core) }),
+            Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core), scratch: Vec::new() }),
             None => Err(Error::new(
                 Code::Busy,
                 "take the writer of a cache: a writer lives already (a feeder has one too). Drop it first.",
@@ -299,39 +192,35 @@ impl Writer {
     }
 
     fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
+        let mut prepared = std::mem::take(&mut self.scratch);
+        prepared.clear();
+        let outcome = self.apply_prepared(revision, changes, &mut prepared);
+        self.scratch = prepared;
+        outcome
+    }
+
+    fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], prepared: &mut Vec<Prepared>) -> Result<()> {
         let (inner, core) = self.open("apply")?;
         rises("apply", revision, inner, core)?;
         check_keys(inner, changes)?;
         core.forget(inner, 2 * changes.len());
         core.begin_revision(inner);
-        let mut prepared = std::mem::take(&mut core.scratch);
-        prepared.clear();
-        let mut outcome = Ok(());
         for (input, change) in changes.iter().enumerate() {
-            match core.prepare(revision, input, change) {
-                Ok(one) => prepared.push(one),
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
+            prepared.push(core.prepare(revision, input, change)?);
         }
-        if outcome.is_ok() {
-            let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::kept));
-            core.make_versions(inner, &plan, 0, &mut prepared, |input| {
-                let change = &changes[input];
-                (
-                    change.key,
-                    match change.verb {
-                        Verb::Put(value) | Verb::Exact(value, _) => Some(value),
-                        Verb::Delete => None,
-                    },
-                )
-            });
-            core.commit(inner, Revision { revision, turn: None }, plan, &mut prepared);
-        }
-        core.scratch = prepared;
-        outcome
+        let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::kept));
+        core.make_versions(inner, &plan, 0, prepared, |input| {
+            let change = &changes[input];
+            (
+                change.key,
+                match change.verb {
+                    Verb::Put(value) | Verb::Exact(value, _) => Some(value),
+                    Verb::Delete => None,
+                },
+            )
+        });
+        core.commit(inner, Revision { revision, turn: None }, plan, prepared);
+        Ok(())
     }
 
     /// Replaces the state by a listing: the difference is one atomic revision, deletes first, then
@@ -516,107 +405,4 @@ impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer").field("position", &self.position()).finish()
     }
-}
-
-fn check_revision(revision: u64) -> Result<()> {
-    if revision >= MAX_REVISION {
-        return Err(say::invalid(format!("revision {revision}: revisions must lie below 2^52")).with_asked(revision));
-    }
-    Ok(())
-}
-
-fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
-    if !inner.is_ready() {
-        return Err(inner.not_ready(what));
-    }
-    check_revision(revision)?;
-    let current = core.position.revision;
-    if revision <= current {
-        return Err(Error::new(
-            Code::OutOfOrder,
-            format!("{what} at revision {revision}: the cache is at {current} and revisions must rise. Use resync for a history that went back."),
-        )
-        .with_asked(revision)
-        .with_current(current));
-    }
-    Ok(())
-}
-
-/// A key for a message: its beginning, where it is long.
-pub(crate) fn show(key: &[u8]) -> String {
-    let short = String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned();
-    if key.len() > 80 { format!("{short:?}…") } else { format!("{short:?}") }
-}
-
-fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-    if key.is_empty() {
-        return Err(say::invalid("a key must not be empty"));
-    }
-    if key.len() > inner.limits.key {
-        return Err(say::invalid(format!(
-            "key {}: {} bytes, the limit is {}. Raise max_key_bytes, or shorten it.",
-            show(key),
-            key.len(),
-            inner.limits.key
-        )));
-    }
-    if !key.starts_with(&inner.prefix) {
-        return Err(say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix))));
-    }
-    match value {
-        Some(value) if value.len() > inner.limits.value => Err(say::invalid(format!(
-            "key {}: a value of {} bytes, the limit is {}. Raise max_value_bytes.",
-            show(key),
-            value.len(),
-            inner.limits.value
-        ))),
-        _ => Ok(()),
-    }
-}
-
-fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
-    for change in changes {
-        let value = match change.verb {
-            Verb::Put(value) | Verb::Exact(value, _) => Some(value),
-            Verb::Delete => None,
-        };
-        check_pair(inner, change.key, value)?;
-    }
-    if changes.len() > 1 {
-        let mut seen = HashSet::with_capacity_and_hasher(changes.len(), crate::store::table::KeyHash::default());
-        for change in changes {
-            if !seen.insert(change.key) {
-                return Err(say::invalid(format!(
-                    "key {}: twice in one revision. Apply the last change only.",
-                    show(change.key)
-                )));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn sort_listing(inner: &Inner, revision: u64, records: &mut [Record<'_>]) -> Result<()> {
-    for record in records.iter() {
-        check_pair(inner, record.key, Some(record.value))?;
-        let sound = (1..=record.mod_revision).contains(&record.create_revision)
-            && record.mod_revision <= revision
-            && record.version >= 1;
-        if !sound {
-            return Err(say::invalid(format!(
-                "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
-                show(record.key),
-                record.create_revision,
-                record.mod_revision,
-                record.version
-            )));
-        }
-    }
-    if !records.is_sorted_by(|a, b| a.key < b.key) {
-        records.sort_by_key(|record| record.key);
-        if let Some(pair) = records.windows(2).find(|pair| pair[0].key == pair[1].key) {
-            return Err(say::invalid(format!("key {}: twice in one listing", show(pair[0].key))));
-        }
-    }
-    Ok(())
 }

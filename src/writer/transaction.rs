@@ -2,13 +2,14 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Change, Core, Record, Verb, show};
-use crate::cache::Inner;
+use super::change::{Change, Record, Verb};
+use crate::cache::{Core, Inner};
 use crate::data::event::{Event, Kind, Phase, flags};
-use crate::data::key_value::{Extras, KeyValue, Numbers, SlotPtr, VersionPtr};
-use crate::error::{Result, say};
+use crate::data::key_value::{Extras, KeyValue, Numbers, VersionPtr};
+use crate::data::slot::SlotPtr;
+use crate::error::{Result, say, show};
 use crate::log::epochs::Turn;
-use crate::log::ring::Plan;
+use crate::log::writer::Plan;
 use crate::reclaim::{self, Guard};
 use crate::sync::Relaxed;
 use std::sync::Arc;

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Everything calls downwards only: fails and names the line where a room of src/
+# uses one that stands above it. Looks at `use crate::...` and at paths inside the
+# code, not at comments and tests. The picture is in ARCHITECTURE.md.
+set -uo pipefail
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+
+# From the ground up. `root` is src/lib.rs: what it re-exports is for users.
+storeys="sync position error sys reclaim data store attribute filter log batch wake cache writer read subscription root etcd ffi bin"
+
+find src -name '*.rs' ! -name '*tests.rs' ! -path 'src/loom*' | sort | xargs awk -v storeys="$storeys" '
+    BEGIN { count = split(storeys, order, " "); for (i = 1; i <= count; i++) rank[order[i]] = i }
+    FNR == 1 {
+        room = FILENAME; sub("^src/", "", room); sub("[./].*", "", room); if (room == "lib") room = "root"
+        tests = 0
+        if (!(room in rank)) { print FILENAME ": no storey of the list"; bad = 1 }
+    }
+    /^#\[cfg\((all\()?test/ { tests = 1 }
+    tests { next }
+    { sub("//.*", "") }
+    {
+        for (rest = $0; match(rest, /[^A-Za-z0-9_$]crate::[A-Za-z_]+/); rest = substr(rest, RSTART + RLENGTH)) {
+            called = substr(rest, RSTART + 8, RLENGTH - 8)
+            if (!(called in rank)) called = "root"
+            if (rank[called] > rank[room]) { printf "%s:%d: %s calls up to %s\n", FILENAME, FNR, room, called; bad = 1 }
+        }
+    }
+    END { exit bad }'

@@ -1,0 +1,72 @@
+//! What only the writer touches: it lies in the cache while no writer lives, and outlives the handle.
+
+#![forbid(unsafe_code)]
+
+use crate::data::slot::SlotPtr;
+use crate::log::buckets::Router;
+use crate::log::epochs::History;
+use crate::log::writer::RingWriter;
+use crate::position::Position;
+use crate::store::root::Index;
+use crate::store::table::Slots;
+use std::collections::VecDeque;
+
+/// The writer's private state; it outlives the handle.
+pub(crate) struct Core {
+    pub(crate) ring: RingWriter,
+    pub(crate) slots: Slots,
+    /// The writer's own copy of the index; published when it changed.
+    pub(crate) index: Index,
+    pub(crate) index_changed: bool,
+    /// Tombstones in the order of their events.
+    pub(crate) tombstones: VecDeque<(u64, SlotPtr)>,
+    /// Forgotten slots that the published root still holds.
+    pub(crate) forgotten: Vec<SlotPtr>,
+    pub(crate) position: Position,
+    pub(crate) history: History,
+    pub(crate) highest: u64,
+    /// Whether anything was ever written: then `load` is late.
+    pub(crate) written: bool,
+    pub(crate) poisoned: bool,
+    pub(crate) router: Router,
+    /// Encoded attributes of the version that is being made.
+    pub(crate) attributes: Vec<u8>,
+}
+
+impl Core {
+    pub(crate) fn new(ring: RingWriter, history: History, router: Router) -> Core {
+        Core {
+            ring,
+            slots: Slots::default(),
+            index: Index::default(),
+            index_changed: false,
+            tombstones: VecDeque::new(),
+            forgotten: Vec::new(),
+            position: Position { epoch: history.first_epoch, revision: history.listing },
+            history,
+            highest: 0,
+            written: false,
+            poisoned: false,
+            router,
+            attributes: Vec::new(),
+        }
+    }
+
+    /// Frees every slot; on the reclaimer, when the cache is gone.
+    pub(crate) fn destroy(mut self: Box<Self>) {
+        // The forgotten ones are in no segment yet.
+        self.forgotten.drain(..).for_each(SlotPtr::destroy);
+        self.index = Index::default();
+        self.slots.drain().for_each(SlotPtr::destroy);
+    }
+
+    /// Bytes of the writer's own tables.
+    pub(crate) fn table_bytes(&self) -> u64 {
+        let tombstones = self.tombstones.capacity() * size_of::<(u64, SlotPtr)>();
+        (self.slots.bytes() + tombstones + self.router.bytes()) as u64
+    }
+
+    pub(crate) fn live(&self, key: &[u8]) -> Option<SlotPtr> {
+        self.slots.get(key)
+    }
+}

@@ -1,0 +1,54 @@
+//! Keys and texts as messages quote them.
+
+#![forbid(unsafe_code)]
+
+use super::{Error, say};
+use std::fmt;
+
+/// A key for a message: its beginning, where it is long.
+pub(crate) fn show(key: &[u8]) -> String {
+    let short = String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned();
+    if key.len() > 80 { format!("{short:?}…") } else { format!("{short:?}") }
+}
+
+pub(crate) fn refuse(what: &str, text: &[u8], at: usize, why: &str) -> Error {
+    say::invalid(format!("{what} \"{}\": byte {at}: {why}.", Around(text, at)))
+}
+
+/// The text around a position, about 80 bytes of it.
+struct Around<'a>(&'a [u8], usize);
+
+impl fmt::Display for Around<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Around(text, at) = *self;
+        let (from, to) =
+            if text.len() <= 80 { (0, text.len()) } else { (at.saturating_sub(40), (at + 40).min(text.len())) };
+        let (from, to) = (boundary(text, from), boundary(text, to));
+        if from > 0 {
+            f.write_str("...")?;
+        }
+        printable(f, &text[from..to])?;
+        if to < text.len() {
+            f.write_str("...")?;
+        }
+        Ok(())
+    }
+}
+
+/// The greatest place at or before `at` that splits no character.
+pub(crate) fn boundary(text: &[u8], at: usize) -> usize {
+    let back = (0..4usize).find(|back| {
+        at.checked_sub(*back).is_none_or(|at| text.get(at).is_none_or(|b| *b & 0b1100_0000 != 0b1000_0000))
+    });
+    at.saturating_sub(back.unwrap_or(0))
+}
+
+pub(crate) fn printable(f: &mut fmt::Formatter<'_>, text: &[u8]) -> fmt::Result {
+    for c in String::from_utf8_lossy(text).chars() {
+        match c {
+            '"' | '\'' | '\\' => write!(f, "{c}")?,
+            c => write!(f, "{}", c.escape_debug())?,
+        }
+    }
+    Ok(())
+}

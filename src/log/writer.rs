@@ -1,0 +1,341 @@
+//! The writer's side of the ring: where a revision's events go, what leaves for them, what is published.
+//!
+//! See [`super::ring`] for the order of its steps.
+
+#![forbid(unsafe_code)]
+
+use super::buckets::Router;
+use super::epochs::History;
+use super::retention::TokenRef;
+use super::ring::{Directory, Ring, progress_word};
+use super::segment::SegmentRef;
+use super::summaries::Summary;
+use crate::attribute::schema::Schema;
+use crate::data::event::Event;
+use crate::data::slot::SlotPtr;
+use crate::position::Position;
+use crate::reclaim::{self, Guard};
+use crate::sync::{Relaxed, Release, ord};
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc as Shared;
+
+struct Live {
+    token: TokenRef,
+    /// 0, or the number of the giant revision that it was opened for.
+    giant: u64,
+}
+
+/// The writer's side of the ring.
+pub(crate) struct RingWriter {
+    /// Segments in the directory, oldest first; their tokens are the directory's counts.
+    live: VecDeque<Live>,
+    /// M.
+    segments: u64,
+    directory_size: u64,
+    /// Base of the newest segment, and slots used in it.
+    base: u64,
+    fill: u64,
+    /// Base of the segment whose token is published.
+    token_base: u64,
+    /// A segment also closes at this many bytes.
+    segment_bytes: u64,
+    current_bytes: u64,
+    /// Of the newest segment.
+    summary: Box<Summary>,
+    schema: Shared<Schema>,
+}
+
+/// The sequence numbers of one revision: runs of consecutive ones.
+pub(crate) struct Seqs {
+    first: Range<u64>,
+    more: Vec<Range<u64>>,
+}
+
+impl Seqs {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.first.clone().chain(self.more.iter().cloned().flatten())
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first.start
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.more.last().unwrap_or(&self.first).end - 1
+    }
+
+    pub(crate) fn take(&mut self) -> Seqs {
+        std::mem::replace(self, Seqs { first: 0..0, more: Vec::new() })
+    }
+
+    fn add(&mut self, run: Range<u64>) {
+        match (run.is_empty(), self.first.is_empty()) {
+            (true, _) => {}
+            (_, true) => self.first = run,
+            _ => self.more.push(run),
+        }
+    }
+}
+
+/// Where the events of one revision go, and what had to be allocated for that.
+pub(crate) struct Plan {
+    pub(crate) seqs: Seqs,
+    opened: Vec<(TokenRef, Box<Summary>)>,
+    /// Slots used in the segments left: the newest one before, then each opened but the last.
+    closed: Vec<u64>,
+    directory: Option<Box<Directory>>,
+    giant: bool,
+    /// How many of the oldest segments go first.
+    evicted: usize,
+    fill: u64,
+    bytes: u64,
+}
+
+impl RingWriter {
+    /// The writer of a ring whose only segment is that of `token`, with `slots` slots.
+    pub(super) fn new(
+        token: TokenRef,
+        slots: u64,
+        segments: u64,
+        segment_bytes: u64,
+        schema: Shared<Schema>,
+    ) -> RingWriter {
+        RingWriter {
+            live: VecDeque::from([Live { token, giant: 0 }]),
+            segments,
+            directory_size: segments,
+            base: slots,
+            fill: 0,
+            token_base: slots,
+            segment_bytes,
+            current_bytes: 0,
+            summary: Box::new(Summary::new(&schema)),
+            schema,
+        }
+    }
+
+    fn newest(&self) -> &SegmentRef {
+        self.live.back().expect("never empty").token.segment()
+    }
+
+    /// The next sequence number, unless its segment is closed first.
+    pub(crate) fn next_seq(&self) -> u64 {
+        self.base + self.fill
+    }
+
+    /// Prepare: lays out the events of one revision (their bytes are given) and allocates for it.
+    pub(crate) fn plan(&self, ring: &Ring, sizes: impl ExactSizeIterator<Item = u64>) -> Plan {
+        let count = sizes.len() as u64;
+        let slots = ring.slots;
+        let short = count <= slots / 8;
+        let mut base = self.base;
+        let start = base + self.fill;
+        let mut plan = Plan {
+            seqs: Seqs { first: start..start, more: Vec::new() },
+            opened: Vec::new(),
+            closed: Vec::new(),
+            directory: None,
+            giant: false,
+            evicted: 0,
+            fill: self.fill,
+            bytes: self.current_bytes,
+        };
+        let mut run = start..start;
+        for (at, size) in sizes.enumerate() {
+            // A short revision never straddles: whether it fits is asked once, before its first event.
+            let full = if short {
+                at == 0 && (plan.fill + count > slots || plan.bytes >= self.segment_bytes)
+            } else {
+                plan.fill == slots || plan.bytes >= self.segment_bytes
+            };
+            if full {
+                let end = base + plan.fill;
+                plan.closed.push(plan.fill);
+                base += slots;
+                let segment = SegmentRef::new(base, slots as usize, end, ring.width, ring.held.clone());
+                let summary = Box::new(Summary::new(&self.schema));
+                plan.opened.push((TokenRef::new(segment, ring.ages.clone()), summary));
+                (plan.fill, plan.bytes) = (0, 0);
+                plan.seqs.add(std::mem::replace(&mut run, base..base));
+            }
+            run.end += 1;
+            plan.fill += 1;
+            plan.bytes += size;
+        }
+        plan.seqs.add(run);
+        if !plan.opened.is_empty() {
+            self.plan_directory(&mut plan);
+        }
+        plan
+    }
+
+    /// What must go, and whether another directory is due: a giant revision needs a longer one; when
+    /// the last giant is gone, a short one follows.
+    fn plan_directory(&self, plan: &mut Plan) {
+        let opened = plan.opened.len() as u64;
+        plan.giant = opened + 1 > self.segments;
+        plan.evicted = self.leaving(opened, plan.giant);
+        let stay = self.live.len() - plan.evicted;
+        let size = if plan.giant {
+            stay as u64 + opened + self.segments + 1
+        } else if self.live.iter().skip(plan.evicted).all(|live| live.giant == 0) {
+            self.segments
+        } else {
+            self.directory_size
+        };
+        if size != self.directory_size {
+            plan.directory = Some(Box::new(Directory::new(size)));
+        }
+    }
+
+    /// How many of the oldest segments go when `opened` new ones come: of ordinary segments at most M
+    /// stay; those of one giant go together. A giant evicts only what M younger segments follow, so
+    /// that one giant evicts nothing and many do not add up (I9).
+    fn leaving(&self, opened: u64, giant: bool) -> usize {
+        let mut ordinary = self.live.iter().filter(|live| live.giant == 0).count() as u64;
+        let mut gone = 0;
+        loop {
+            let id = self.live[gone].giant;
+            let group = if id == 0 { 1 } else { self.live.range(gone..).take_while(|live| live.giant == id).count() };
+            let stay = self.live.len() - gone - group;
+            let goes = if giant { stay as u64 >= self.segments } else { stay > 0 && ordinary + opened > self.segments };
+            if !goes {
+                return gone;
+            }
+            gone += group;
+            ordinary -= u64::from(id == 0);
+        }
+    }
+
+    /// Commit, step 1: makes room and writes the events. Nothing here can fail.
+    ///
+    /// `events` come with their sequence numbers and the bytes that their segment keeps alive.
+    pub(crate) fn write(
+        &mut self,
+        ring: &Ring,
+        plan: &mut Plan,
+        events: impl Iterator<Item = (Event, u64)>,
+        router: &mut Router,
+        pin: &Guard,
+    ) {
+        if !plan.opened.is_empty() {
+            self.make_room(ring, plan, pin);
+        }
+        let mut opened = std::mem::take(&mut plan.opened).into_iter();
+        let mut closed = std::mem::take(&mut plan.closed).into_iter();
+        let giant = if plan.giant { self.base } else { 0 };
+        for (at, (event, bytes)) in events.enumerate() {
+            while event.sequence >= self.newest().limit() {
+                let (Some((token, summary)), Some(len)) = (opened.next(), closed.next()) else { break };
+                self.open(ring, token, summary, len, giant, pin);
+            }
+            let seq = event.sequence;
+            let RingWriter { live, summary, .. } = self;
+            let segment = live.back().expect("never empty").token.segment();
+            segment.write(event, bytes);
+            summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
+                segment.event(segment.base() + u64::from(slot))
+            });
+            router.link(segment, seq, at);
+        }
+        self.fill = plan.fill;
+        self.current_bytes = plan.bytes;
+    }
+
+    /// Evicts what the new segments displace, and puts a new directory in place where one is due.
+    fn make_room(&mut self, ring: &Ring, plan: &mut Plan, pin: &Guard) {
+        for _ in 0..plan.evicted {
+            self.evict(ring, pin);
+        }
+        if let Some(directory) = plan.directory.take() {
+            self.directory_size = directory.entries.len() as u64;
+            for live in &self.live {
+                let segment = live.token.segment();
+                directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), Release);
+            }
+            ring.directory.replace(directory, pin);
+        }
+    }
+
+    fn evict(&mut self, ring: &Ring, pin: &Guard) {
+        let Some(oldest) = self.live.pop_front() else { return };
+        let segment = oldest.token.segment();
+        let base = segment.base();
+        let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
+        // The events that leave; in the present history they raise `oldest`.
+        let present = ring.history(pin).at(u64::MAX);
+        let end = segment.end(ring.head.load(Relaxed));
+        if end > base && end > present.since_seq {
+            let left = segment.event(end - 1).revision;
+            let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
+            ring.oldest_revision.store(oldest, Release);
+        }
+        // Release, before the entry changes and before anything is retired: a reader that looks
+        // after its root learns that its head has left the window.
+        ring.oldest_seq.store(next, Release);
+        ring.directory.load(pin).entry(base / ring.slots).store(ptr::null_mut(), Release);
+        let token = oldest.token;
+        reclaim::retire(pin, Box::new(move || drop(token)));
+    }
+
+    fn open(&mut self, ring: &Ring, token: TokenRef, fresh: Box<Summary>, closed: u64, giant: u64, pin: &Guard) {
+        let summary = std::mem::replace(&mut self.summary, fresh);
+        let before = self.live.back().expect("never empty");
+        before.token.segment().close(closed as u32, summary);
+        // Linked before the first write into it: whoever holds token k holds k+1.
+        before.token.link(token.clone());
+        let segment = token.segment();
+        // Release: partner of the load in `entry`.
+        let entry = ring.directory.load(pin);
+        entry.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
+        self.base = segment.base();
+        self.live.push_back(Live { token, giant });
+    }
+
+    /// Keeps a forgotten slot with the newest segment.
+    pub(crate) fn keep_forgotten(&self, slot: SlotPtr) {
+        self.newest().keep_forgotten(slot);
+    }
+
+    /// Commit, step 3: one store makes everything of the revision visible; then the token.
+    pub(crate) fn publish_head(&mut self, ring: &Ring, pin: &Guard) {
+        // Release: partner of `head`.
+        ring.head.store(self.base + self.fill, ord!(Head, Release));
+        if self.token_base != self.base {
+            self.token_base = self.base;
+            let newest = &self.live.back().expect("never empty").token;
+            // After the head: a token k+1 with a head in k would hold too little.
+            ring.token.replace(Box::new(newest.clone()), pin);
+        }
+    }
+
+    /// Commit, step 4. Release: partner of [`Ring::progress`].
+    pub(crate) fn set_progress(&self, ring: &Ring, position: Position) {
+        ring.progress.store(progress_word(position), ord!(Progress, Release));
+    }
+
+    pub(crate) fn set_oldest_revision(&self, ring: &Ring, revision: u64) {
+        ring.oldest_revision.store(revision, Release);
+    }
+
+    /// Publishes the epochs, before the head that covers the newest mark.
+    pub(crate) fn set_history(&self, ring: &Ring, history: Box<History>, pin: &Guard) {
+        // The end of the bracket: a batch that begins inside it must see that mark too.
+        let mark = if history.turns.is_empty() { 0 } else { self.base + self.fill - 1 };
+        ring.history.replace(history, pin);
+        // Release: partner of `newest_mark`, which is read after head.
+        ring.newest_mark.store(mark, Release);
+    }
+
+    /// Bytes of the newest segment that are not in the cache's sum yet.
+    pub(crate) fn untold_bytes(&self) -> u64 {
+        self.newest().untold()
+    }
+
+    /// Window now: segments, for the statistics.
+    pub(crate) fn segments_live(&self) -> usize {
+        self.live.len()
+    }
+}

@@ -1,0 +1,29 @@
+//! A position: where somebody stands in a history.
+
+#![forbid(unsafe_code)]
+
+/// A place in a history: (epoch, revision).
+///
+/// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at
+/// the cache's birth, the lower count from 1. Where a position is asked for, epoch 0 is unchecked.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Position {
+    /// The history, or 0 for "unchecked".
+    pub epoch: u64,
+    /// The revision: everything up to and with it that matches was handed out.
+    pub revision: u64,
+}
+
+impl From<u64> for Position {
+    /// A revision whose epoch is unchecked.
+    fn from(revision: u64) -> Position {
+        Position { epoch: 0, revision }
+    }
+}
+
+impl Position {
+    /// The epoch counted from 1, as people see it (the cache's birth mark is cut off).
+    pub fn epoch_number(&self) -> u64 {
+        self.epoch & 0xffff_ffff
+    }
+}

@@ -1,0 +1,96 @@
+//! The difference between two states of the window.
+
+#![forbid(unsafe_code)]
+
+use super::view::walk;
+use crate::batch::{Batch, Own};
+use crate::cache::Cache;
+use crate::data::event::Kind;
+use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::error::{Code, Error, Result, say};
+use crate::filter::range::{Filter, Range};
+use crate::log::ring::Place;
+use crate::position::Position;
+use crate::reclaim;
+
+impl Cache {
+    /// The net changes from the state at `from` to that at `to`, both in the window, the latest of
+    /// each key, in key order: Added, Modified or Deleted by what the key was at `from`. Each has the
+    /// revision of its own newest change, and `prev` is the value at `from`.
+    ///
+    /// A revision is unchecked, a [`Position`] is of its epoch. COMPACTED below the window,
+    /// FUTURE_REVISION above the current revision, INVALID_ARGUMENT where `to` is before `from`.
+    /// Never waits. O(keys of the filter's range).
+    pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
+        self.ready("diff")?;
+        let (from, to) = (from.into(), to.into());
+        let matcher = self.matcher(filter)?;
+        let inner = &self.inner;
+        let mut heads = [0; 2];
+        let mut epoch = 0;
+        for (head, asked) in heads.iter_mut().zip([from, to]) {
+            let found = inner.find("diff at", asked, true)?;
+            if found.future {
+                let current = self.position().revision;
+                return Err(Error::new(
+                    Code::FutureRevision,
+                    format!(
+                        "diff at revision {}: the cache is at {current}. Wait for it with wait_until.",
+                        asked.revision
+                    ),
+                )
+                .with_asked(asked.revision)
+                .with_current(current));
+            }
+            (*head, epoch) = (found.seq, found.epoch);
+        }
+        let [first, last] = heads;
+        if first > last || from.revision > to.revision {
+            return Err(say::invalid(format!(
+                "diff from revision {} to {}: the second must not be before the first. Swap them.",
+                from.revision, to.revision
+            )));
+        }
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let mut own = Own::default();
+        let mut failed = false;
+        let walked = walk(inner, first, &range, &mut None, |slot, before| {
+            let version = slot.at(last);
+            let Some(now) = version.get().filter(|kv| kv.seq() >= first) else { return true };
+            let cur = !now.is_tombstone() && matcher.holds(now);
+            let old = before.is_some_and(|kv| matcher.holds(kv));
+            let kind = match (cur, old) {
+                (true, false) => Kind::Added,
+                (true, true) => Kind::Modified,
+                (false, true) => Kind::Deleted,
+                (false, false) => return true,
+            };
+            if !matcher.shows(kind) {
+                return true;
+            }
+            let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
+                failed = true;
+                return false;
+            };
+            let mut event = segment.event(now.seq()).clone();
+            let kv = if kind == Kind::Deleted {
+                let numbers = before.map(KeyValue::numbers).unwrap_or_default();
+                KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
+            } else {
+                now.clone()
+            };
+            (event.kind, event.kv, event.prev) = (kind, kv.pointer(), VersionPtr::NULL);
+            own.versions.push(kv);
+            if let Some(before) = before {
+                event.prev = before.pointer();
+                own.versions.push(before.clone());
+            }
+            own.events.push(event);
+            true
+        });
+        if walked.is_err() || failed {
+            return Err(inner.compacted("diff at", from.revision));
+        }
+        Ok(Batch::own(own, false, Position { epoch, revision: to.revision }))
+    }
+}

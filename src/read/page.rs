@@ -1,0 +1,183 @@
+//! Lists: pages of one revision, and the tokens between them.
+
+#![forbid(unsafe_code)]
+
+use super::continue_token::{Token, stable_hash};
+use super::snapshot::Snapshot;
+use super::view::walk;
+use super::{Read, ReadOptions};
+use crate::cache::Cache;
+use crate::data::key_value::{KeyValue, KeyValueRef};
+use crate::data::slot::SlotPtr;
+use crate::error::{Code, Error, Result, say};
+use crate::filter::range::Range;
+use crate::position::Position;
+use crate::sync::lock;
+
+/// What [`Cache::list`] answers: key-values of one revision, in key order.
+#[derive(Clone, Debug)]
+pub struct Page {
+    items: Vec<KeyValue>,
+    position: Position,
+    remaining: u64,
+    token: Option<String>,
+}
+
+impl Page {
+    /// The revision it was answered at.
+    pub fn revision(&self) -> u64 {
+        self.position.revision
+    }
+    /// Its epoch.
+    pub fn epoch(&self) -> u64 {
+        self.position.epoch
+    }
+    /// The key-values.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = KeyValueRef<'_>> + '_ {
+        self.items.iter().map(|kv| KeyValueRef::new(kv.pointer()).expect("never null"))
+    }
+    /// The key-values as a slice.
+    pub fn items(&self) -> &[KeyValue] {
+        &self.items
+    }
+    /// The same, for the C ABI: a key-value is one pointer.
+    #[doc(hidden)]
+    pub fn as_raw(&self) -> &[KeyValue] {
+        &self.items
+    }
+    /// One of them.
+    pub fn get(&self, at: usize) -> Option<&KeyValue> {
+        self.items.get(at)
+    }
+    /// Number of key-values.
+    pub fn len(&self) -> usize {
+        self.items.len()
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+    /// Whether keys of the range remain behind the last one looked at, whether they match or not.
+    pub fn more(&self) -> bool {
+        self.token.is_some()
+    }
+    /// How many keys of the range remain behind the last one. Exact where the filter is only a range,
+    /// else 0: they were not counted.
+    pub fn remaining(&self) -> u64 {
+        self.remaining
+    }
+    /// The token of the next page, where there is more: for [`ReadOptions::continue_from`]. It is good
+    /// in another process too, while the revision of this page is in the window there.
+    pub fn continue_token(&self) -> Option<&str> {
+        self.token.as_deref()
+    }
+}
+
+impl Cache {
+    /// The key-values of a range, at most `limit` of them (0: all), as [`Cache::list_with`] reads them
+    /// with a timeout of 3 s and no filter.
+    pub fn list(&self, range: &Range, read: Read, limit: usize) -> Result<Page> {
+        self.list_with(range, &ReadOptions::new(read).limit(limit))
+    }
+
+    /// The key-values of a range in key order, all of one revision, page by page: later pages are of
+    /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
+    ///
+    /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that goes on
+    /// at the same key in the newest state. A token that is damaged, or of another cache, range or
+    /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys behind).
+    pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
+        let range = range.and(&options.filter.range);
+        let matcher = self.matcher(&options.filter)?;
+        let filter = {
+            let mut described = Vec::new();
+            range.describe(&mut described);
+            options.filter.describe(&mut described);
+            stable_hash(&described)
+        };
+        let mut token = Token { scope: self.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
+        let (read, start) = match &options.token {
+            None => (options.read, None),
+            Some(text) => {
+                let (read, start) = self.resume(text, &token, options.read)?;
+                (read, Some(start))
+            }
+        };
+        let exact = match self.settle("list at", read, options.timeout) {
+            Err(error) if error.code() == Code::Compacted => return Err(going_on(error, token, start)),
+            other => other?,
+        };
+        let counts = options.filter.is_only_a_range();
+        let mut held: Option<Snapshot> = None;
+        loop {
+            let (head, position) = self.at(exact, &held);
+            let mut items: Vec<KeyValue> = Vec::new();
+            let (mut remaining, mut more) = (0, false);
+            let each = |_: SlotPtr, live: Option<&KeyValue>| {
+                let Some(kv) = live else { return true };
+                if options.limit == 0 || items.len() < options.limit {
+                    if matcher.holds(kv) {
+                        items.push(kv.clone());
+                    }
+                    return true;
+                }
+                more = true;
+                remaining += 1;
+                counts
+            };
+            if let Some(snapshot) = &held {
+                snapshot.walk(&range, &start, each);
+            } else if walk(&self.inner, head, &range, &mut start.clone(), each).is_err() {
+                if exact.is_some() {
+                    let error = self.inner.compacted("list at", position.revision);
+                    return Err(going_on(error, token, start));
+                }
+                // Once overtaken, it holds what it reads: it ends however fast the writer is.
+                held = Some(Snapshot::take(&self.inner));
+                continue;
+            }
+            let token = more.then(|| {
+                (token.epoch, token.revision) = (position.epoch, position.revision);
+                token.next = items.last().map_or_else(Vec::new, |kv| kv.key().to_vec());
+                token.next.push(0);
+                token.encode()
+            });
+            return Ok(Page { items, position, remaining: if counts { remaining } else { 0 }, token });
+        }
+    }
+
+    /// What tokens of this cache have in common.
+    fn scope(&self) -> u64 {
+        let cluster = lock(&self.inner.info).report.cluster_id;
+        let of = if cluster == 0 { self.inner.name.as_bytes().to_vec() } else { cluster.to_le_bytes().to_vec() };
+        stable_hash(&[&(self.prefix().len() as u64).to_le_bytes()[..], self.prefix(), &of].concat())
+    }
+
+    /// The read and the first key of a token.
+    fn resume(&self, text: &str, own: &Token, read: Read) -> Result<(Read, Vec<u8>)> {
+        let token = Token::decode(text.as_bytes())?;
+        let foreign = |what: &str| {
+            say::invalid(format!(
+                "continue token: it is of another {what}. Use it where it was given, or list from the start."
+            ))
+        };
+        if token.scope != own.scope {
+            return Err(foreign("cache"));
+        }
+        if token.filter != own.filter {
+            return Err(foreign("range or filter"));
+        }
+        if read != Read::Any {
+            return Err(say::invalid("continue token: it brings its own revision. Leave the mode of the read at Any."));
+        }
+        let at = Position { epoch: token.epoch, revision: token.revision };
+        Ok((if at.revision == 0 { Read::Any } else { Read::ExactIn(at) }, token.next))
+    }
+}
+
+/// COMPACTED in the middle of a list: with the token that goes on in the newest state.
+fn going_on(error: Error, mut token: Token, start: Option<Vec<u8>>) -> Error {
+    let Some(next) = start else { return error };
+    (token.epoch, token.revision, token.next) = (0, 0, next);
+    error.with_continue_token(token.encode())
+}

@@ -1,0 +1,147 @@
+//! The same interface for loom: an epoch small enough to be explored.
+//!
+//! A stand-in for the collector, not a model of it. It keeps the two promises that the core builds
+//! on and no more: what was read under a pin happens before what was retired is freed, and a pin
+//! taken after that sees everything before it. Jobs run in `collect`, if nobody is pinned then.
+
+use super::Job;
+use crate::sync::weak::{self, Site};
+use crate::sync::{Acquire, AtomicUsize, Release};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+
+// Of one execution of a model; all its threads run on one thread of the system.
+thread_local! {
+    static SHOWN: Cell<bool> = const { Cell::new(false) };
+    static PINNED: Cell<usize> = const { Cell::new(0) };
+    static UNPINS: Cell<usize> = const { Cell::new(0) };
+    static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
+    static BOXES: RefCell<HashMap<usize, Track>> = RefCell::new(HashMap::new());
+    static BURIED: RefCell<Vec<Box<dyn FnOnce()>>> = const { RefCell::new(Vec::new()) };
+}
+
+loom::lazy_static! {
+    static ref UNPINNED: AtomicUsize = AtomicUsize::new(0);
+    static ref COLLECTED: AtomicUsize = AtomicUsize::new(0);
+}
+
+/// Begins an execution. `collects`: pins and collections are steps that loom explores; a model
+/// that never collects has no use for that.
+pub(crate) fn begin(collects: bool) {
+    SHOWN.with(|shown| shown.set(collects));
+    PINNED.with(|pinned| pinned.set(0));
+    // What a failed execution left behind belongs to objects that are gone.
+    std::mem::forget(WAITING.take());
+    std::mem::forget(BOXES.take());
+    BURIED.take().into_iter().for_each(|dig| dig());
+}
+
+fn shown() -> bool {
+    SHOWN.with(Cell::get)
+}
+
+pub(crate) struct Guard(());
+
+pub(crate) fn pin() -> Guard {
+    if shown() {
+        COLLECTED.fetch_add(0, Acquire);
+    }
+    PINNED.with(|pinned| pinned.set(pinned.get() + 1));
+    Guard(())
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if shown() && !std::thread::panicking() {
+            UNPINNED.fetch_add(0, Release);
+        }
+        PINNED.with(|pinned| pinned.set(pinned.get() - 1));
+        UNPINS.with(|unpins| unpins.set(unpins.get() + 1));
+    }
+}
+
+pub(crate) fn retire(_: &Guard, job: Job) {
+    if weak::is(Site::Grace) {
+        return job();
+    }
+    WAITING.with_borrow_mut(|waiting| waiting.push(job));
+}
+
+pub(crate) fn free(job: Job) {
+    job();
+}
+
+pub(crate) fn on_reclaimer() -> bool {
+    true
+}
+
+/// Frees what was retired, if nobody is pinned. The reclaimer's part: any thread of a model.
+pub(crate) fn collect() {
+    UNPINNED.fetch_add(0, Acquire);
+    let unpins = UNPINS.with(Cell::get);
+    COLLECTED.fetch_add(1, Release);
+    // Two words, so that an unpin releases nothing to a later pin: both must hold at once.
+    if PINNED.with(Cell::get) == 0 && UNPINS.with(Cell::get) == unpins {
+        WAITING.take().into_iter().for_each(|job| job());
+    }
+}
+
+/// Shows loom the reads of a plain object, and its making and its end.
+pub(crate) struct Track {
+    cell: loom::cell::UnsafeCell<()>,
+    ended: Cell<bool>,
+}
+
+// SAFETY: loom runs the threads of a model one at a time.
+unsafe impl Sync for Track {}
+// SAFETY: as above.
+unsafe impl Send for Track {}
+
+impl Track {
+    pub(crate) fn new() -> Track {
+        let track = Track { cell: loom::cell::UnsafeCell::new(()), ended: Cell::new(false) };
+        track.written();
+        track
+    }
+
+    pub(crate) fn written(&self) {
+        self.cell.with_mut(|_| ());
+    }
+
+    #[track_caller]
+    pub(crate) fn read(&self) {
+        if !std::thread::panicking() {
+            assert!(!self.ended.get(), "used after it was freed");
+            self.cell.with(|_| ());
+        }
+    }
+
+    pub(crate) fn end(&self) {
+        if !std::thread::panicking() {
+            assert!(!self.ended.replace(true), "freed twice");
+            self.cell.with_mut(|_| ());
+        }
+    }
+}
+
+/// Frees memory when the next execution begins: a late read finds its [`Track`] ended.
+pub(crate) fn bury(dig: Box<dyn FnOnce()>) {
+    BURIED.with_borrow_mut(|buried| buried.push(dig));
+}
+
+/// The [`Track`] of something that is reached by its address: what a `Published` holds, a segment.
+pub(crate) fn boxed(place: usize) {
+    let track = Track::new();
+    BOXES.with_borrow_mut(|boxes| boxes.insert(place, track));
+}
+
+#[track_caller]
+pub(crate) fn read(place: usize) {
+    BOXES.with_borrow(|boxes| boxes.get(&place).expect("used after it was freed").read());
+}
+
+pub(crate) fn unboxed(place: usize) {
+    if let Some(track) = BOXES.with_borrow_mut(|boxes| boxes.remove(&place)) {
+        track.end();
+    }
+}

@@ -1,0 +1,64 @@
+//! What a writer is given: records of a listing, and changes.
+
+#![forbid(unsafe_code)]
+
+use crate::data::key_value::Numbers;
+
+/// A key-value as a listing or an exact put brings it.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// Revision at which the key was created.
+    pub create_revision: u64,
+    /// Revision of the last change.
+    pub mod_revision: u64,
+    /// Number of changes since it was created, from 1.
+    pub version: u64,
+    /// The lease, 0 for none.
+    pub lease: i64,
+}
+
+impl Record<'_> {
+    pub(super) fn numbers(&self) -> Numbers {
+        Numbers {
+            create_revision: self.create_revision,
+            mod_revision: self.mod_revision,
+            version: self.version,
+            lease: self.lease,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Verb<'a> {
+    Put(&'a [u8]),
+    Exact(&'a [u8], Numbers),
+    Delete,
+}
+
+/// One change of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) verb: Verb<'a>,
+}
+
+impl<'a> Change<'a> {
+    /// Sets a value; create revision and version follow from the key's state, the lease is 0.
+    pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
+        Change { key: key.as_ref(), verb: Verb::Put(value.as_ref()) }
+    }
+
+    /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
+    pub fn put_exact(record: Record<'a>) -> Change<'a> {
+        Change { key: record.key, verb: Verb::Exact(record.value, record.numbers()) }
+    }
+
+    /// Deletes a present key.
+    pub fn delete(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
+        Change { key: key.as_ref(), verb: Verb::Delete }
+    }
+}

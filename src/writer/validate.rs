@@ -1,0 +1,107 @@
+//! What a writer refuses before it changes anything.
+
+#![forbid(unsafe_code)]
+
+use super::change::{Change, Record, Verb};
+use crate::cache::{Core, Inner};
+use crate::error::{Code, Error, Result, say, show};
+use crate::log::ring::MAX_REVISION;
+use crate::store::table::KeyHash;
+use std::collections::HashSet;
+
+pub(super) fn check_revision(revision: u64) -> Result<()> {
+    if revision >= MAX_REVISION {
+        return Err(say::invalid(format!("revision {revision}: revisions must lie below 2^52")).with_asked(revision));
+    }
+    Ok(())
+}
+
+pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
+    if !inner.is_ready() {
+        return Err(inner.not_ready(what));
+    }
+    check_revision(revision)?;
+    let current = core.position.revision;
+    if revision <= current {
+        return Err(Error::new(
+            Code::OutOfOrder,
+            format!("{what} at revision {revision}: the cache is at {current} and revisions must rise. Use resync for a history that went back."),
+        )
+        .with_asked(revision)
+        .with_current(current));
+    }
+    Ok(())
+}
+
+pub(super) fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
+    for change in changes {
+        let value = match change.verb {
+            Verb::Put(value) | Verb::Exact(value, _) => Some(value),
+            Verb::Delete => None,
+        };
+        check_pair(inner, change.key, value)?;
+    }
+    if changes.len() > 1 {
+        let mut seen = HashSet::with_capacity_and_hasher(changes.len(), KeyHash::default());
+        for change in changes {
+            if !seen.insert(change.key) {
+                return Err(say::invalid(format!(
+                    "key {}: twice in one revision. Apply the last change only.",
+                    show(change.key)
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn sort_listing(inner: &Inner, revision: u64, records: &mut [Record<'_>]) -> Result<()> {
+    for record in records.iter() {
+        check_pair(inner, record.key, Some(record.value))?;
+        let sound = (1..=record.mod_revision).contains(&record.create_revision)
+            && record.mod_revision <= revision
+            && record.version >= 1;
+        if !sound {
+            return Err(say::invalid(format!(
+                "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
+                show(record.key),
+                record.create_revision,
+                record.mod_revision,
+                record.version
+            )));
+        }
+    }
+    if !records.is_sorted_by(|a, b| a.key < b.key) {
+        records.sort_by_key(|record| record.key);
+        if let Some(pair) = records.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            return Err(say::invalid(format!("key {}: twice in one listing", show(pair[0].key))));
+        }
+    }
+    Ok(())
+}
+
+fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    if key.is_empty() {
+        return Err(say::invalid("a key must not be empty"));
+    }
+    if key.len() > inner.limits.key {
+        return Err(say::invalid(format!(
+            "key {}: {} bytes, the limit is {}. Raise max_key_bytes, or shorten it.",
+            show(key),
+            key.len(),
+            inner.limits.key
+        )));
+    }
+    if !key.starts_with(&inner.prefix) {
+        return Err(say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix))));
+    }
+    match value {
+        Some(value) if value.len() > inner.limits.value => Err(say::invalid(format!(
+            "key {}: a value of {} bytes, the limit is {}. Raise max_value_bytes.",
+            show(key),
+            value.len(),
+            inner.limits.value
+        ))),
+        _ => Ok(()),
+    }
+}
