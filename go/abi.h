@@ -141,6 +141,28 @@ static inline watchcore_error *wc_list(const watchcore_cache *cache, const watch
     WC_RETURN(watchcore_cache_list_next(cache, range, read, page, token, &error));
 }
 
+// What a page says of itself; items and token are the page's.
+typedef struct {
+    const watchcore_key_value *const *items;
+    size_t count;
+    uint64_t revision, epoch, remaining;
+    watchcore_bytes token;
+    uint32_t more;
+} wc_page_info;
+
+static inline wc_page_info wc_page(const watchcore_page *page)
+{
+    wc_page_info info;
+    info.items = watchcore_page_items(page);
+    info.count = watchcore_page_count(page);
+    info.revision = watchcore_page_revision(page);
+    info.epoch = watchcore_page_epoch(page);
+    info.remaining = watchcore_page_remaining(page);
+    info.token = watchcore_page_continue_token(page);
+    info.more = watchcore_page_more(page);
+    return info;
+}
+
 static inline watchcore_error *wc_count(const watchcore_cache *cache, const watchcore_range *range,
                                         const watchcore_read_options *read, uint64_t *count, uint64_t *revision)
 {

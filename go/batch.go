@@ -7,19 +7,21 @@ import "C"
 
 import (
 	"iter"
-	"sync/atomic"
 	"unsafe"
 )
 
-// Batch is some events of one subscription, in order: a view into the library's
-// memory until Release. It stays valid when the subscription and the cache are
-// closed. A nil *Batch has no events; all its methods may be called.
+// Batch is some events of one subscription, in order, in the library's memory until
+// Release. It stays valid when the subscription and the cache are closed. A nil
+// *Batch has no events; all its methods may be called.
+//
+// What the plain methods of its events return (Key, Value, PrevValue) is the
+// program's own. Views (KeyView and the like) are valid until Release.
 type Batch struct {
-	raw      rawBatch
-	events   []rawEvent
-	state    *coreState  // where it is counted; nil: a clone
-	released atomic.Bool // Release may be called more than once
-	poison   func()      // build tag debug
+	loan   loan
+	own    bool // a clone: its memory is Go's
+	flags  uint32
+	at     Position
+	events []rawEvent
 }
 
 // rawBatch is watchcore_batch.
@@ -67,32 +69,34 @@ func (r *rawBatch) view() []rawEvent {
 
 // newBatch takes over what a poll gave.
 func newBatch(raw *rawBatch, state *coreState) *Batch {
-	b := &Batch{raw: *raw, events: raw.view(), state: state}
-	state.batches.Add(1)
+	b := &Batch{events: raw.view(), flags: raw.flags, at: Position{Epoch: raw.epoch, Revision: raw.position}}
 	if debug {
-		b.poisonable()
+		b.events, b.loan.bytes = poisonable(b.events)
+		raw.release()
+		raw.owner = nil
 	}
+	b.loan.begin(goods{batch: *raw, count: &state.batches})
 	return b
 }
 
-// Release gives the batch back: neither its events nor what they returned may be
-// used any more. It may be called again, from any goroutine. A batch that is
-// never released holds its memory for ever; Stats counts those.
-func (b *Batch) Release() {
-	if b == nil || b.state == nil || b.released.Swap(true) {
-		return
+// lender is nil for a clone.
+func (b *Batch) lender() *loan {
+	if b.own {
+		return nil
 	}
-	b.events = nil
-	b.raw.release()
-	b.state.batches.Add(-1)
-	if debug {
-		b.poison()
-	}
+	return &b.loan
 }
 
-func (b *Batch) check() {
-	if debug && b.released.Load() {
-		panic("watchcore: a batch was used after its Release")
+// Release gives the batch back. It may be called again, from any goroutine. From
+// then on views of it must not be used any more, and its events and methods panic,
+// but for Position, Continues and what was cloned.
+//
+// A batch that is not released is given back by the garbage collector some time
+// after neither it nor one of its events is reachable, but for one of which a view
+// was taken: that is held for ever, and counted in Stats.
+func (b *Batch) Release() {
+	if b != nil && !b.own {
+		b.loan.end()
 	}
 }
 
@@ -101,14 +105,18 @@ func (b *Batch) Len() int {
 	if b == nil {
 		return 0
 	}
-	b.check()
+	if !b.own && b.loan.handle.closed() {
+		usedLate()
+	}
 	return len(b.events)
 }
 
 // At is the event at an index.
 func (b *Batch) At(i int) Event {
-	b.check()
-	return b.events[i].event()
+	lender := b.lender()
+	lender.enter()
+	defer lender.exit()
+	return b.events[i].event(lender)
 }
 
 // Events walks over the events.
@@ -117,9 +125,11 @@ func (b *Batch) Events() iter.Seq[Event] {
 		if b == nil {
 			return
 		}
-		b.check()
+		lender := b.lender()
+		lender.enter()
+		defer lender.exit()
 		for i := range b.events {
-			if !yield(b.events[i].event()) {
+			if !yield(b.events[i].event(lender)) {
 				return
 			}
 		}
@@ -130,25 +140,28 @@ func (b *Batch) Events() iter.Seq[Event] {
 // with it. Only where the revision is longer than 128 events or than MaxBatch;
 // never with WholeRevisions.
 func (b *Batch) Continues() bool {
-	return b != nil && b.raw.flags&C.WATCHCORE_CONTINUES != 0
+	return b != nil && b.flags&C.WATCHCORE_CONTINUES != 0
 }
 
-// Position is the subscription's position behind this batch.
+// Position is the subscription's position after this batch.
 func (b *Batch) Position() Position {
 	if b == nil {
 		return Position{}
 	}
-	return Position{Epoch: b.raw.epoch, Revision: b.raw.position}
+	return b.at
 }
 
-// Clone is a copy that owns its memory, in one allocation for all bytes. It need
-// not be released.
+// Clone is a copy that owns its memory, made by one allocation. It need not be
+// released. One event of it that is kept keeps all of it: Event.Clone copies one.
 func (b *Batch) Clone() *Batch {
 	if b == nil {
 		return nil
 	}
-	b.check()
-	own := &Batch{events: cloneEvents(b.events).events}
-	own.raw.flags, own.raw.position, own.raw.epoch = b.raw.flags, b.raw.position, b.raw.epoch
+	lender := b.lender()
+	lender.enter()
+	defer lender.exit()
+	start, events, _ := cloneEvents(unsafe.Sizeof(Batch{}), b.events)
+	own := (*Batch)(start)
+	own.own, own.flags, own.at, own.events = true, b.flags, b.at, events
 	return own
 }

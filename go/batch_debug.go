@@ -4,28 +4,38 @@ package watchcore
 
 const debug = true
 
-// With the build tag debug a batch is a copy, and Release overwrites it: bytes
-// kept too long read as 0xDB, and a batch used too late panics. Nothing of this
-// depends on when the library would have used its memory again.
-func (b *Batch) poisonable() {
-	copies := cloneEvents(b.events)
-	b.raw.release()
-	b.raw.owner = nil
-	b.events = copies.events
-	b.poison = func() {
-		for i := range copies.bytes {
-			copies.bytes[i] = 0xDB
-		}
+// With the build tag debug what is lent is a copy, and its end overwrites it: bytes
+// of views kept too long read as 0xDB. Nothing of this depends on when the library
+// would have used its memory again.
+
+func poisonable(events []rawEvent) ([]rawEvent, []byte) {
+	_, copies, bytes := cloneEvents(0, events)
+	return copies, bytes
+}
+
+func poisonableItems(items []*keyValue) ([]*keyValue, []byte) {
+	length := 0
+	for _, kv := range items {
+		length += kv.room()
+	}
+	bytes := make([]byte, length)
+	c := cloner{make([]keyValue, 0, len(items)), bytes[:0]}
+	copies := make([]*keyValue, len(items))
+	for i, kv := range items {
+		copies[i] = c.keyValue(kv)
+	}
+	return copies, bytes
+}
+
+func poison(bytes []byte) {
+	for i := range bytes {
+		bytes[i] = 0xDB
 	}
 }
 
-// A decoder is given copies, which are overwritten behind it.
+// A decoder is given copies, which are overwritten after it.
 func (d *Decoder[T]) call(key, value []byte) (T, error) {
 	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
-	defer func() {
-		for i := range bytes {
-			bytes[i] = 0xDB
-		}
-	}()
+	defer poison(bytes)
 	return d.decode(bytes[:len(key):len(key)], bytes[len(key):])
 }

@@ -3,6 +3,7 @@
 package watchcore_test
 
 import (
+	"context"
 	"testing"
 
 	"watchcore"
@@ -13,28 +14,36 @@ func TestDebugPoisonsReleasedBatches(t *testing.T) {
 	sub := subscribe(t, cache, watchcore.FromNow())
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	batch := oneBatch(t, sub)
-	kept, event := batch.At(0).Value(), batch.At(0)
-	want(t, "value", string(kept), "value")
+	key, value, copied := batch.At(0).KeyView(), batch.At(0).ValueView(), batch.At(0).Value()
+	want(t, "value", string(value), "value")
 	batch.Release()
-	want(t, "bytes kept too long", string(kept), "\xdb\xdb\xdb\xdb\xdb")
-	want(t, "key of an event kept too long", event.KeyString(), "\xdb\xdb")
-	for name, use := range map[string]func(){
-		"Len":    func() { batch.Len() },
-		"At":     func() { batch.At(0) },
-		"Events": func() { batch.Events()(func(watchcore.Event) bool { return true }) },
-		"Clone":  func() { batch.Clone() },
-	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s of a released batch did not panic", name)
-				}
-			}()
-			use()
-		}()
-	}
+	want(t, "views kept too long", string(key)+string(value), "\xdb\xdb\xdb\xdb\xdb\xdb\xdb")
+	want(t, "a copy", string(copied), "value")
 	batch.Release() // still allowed
 	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
+}
+
+func TestDebugPoisonsPagesAndWalks(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", "one"), watchcore.Put("/b", "two")))
+	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	check(t, err)
+	key, value := page.At(0).KeyView(), page.At(1).ValueView()
+	want(t, "views of a page", string(key)+string(value), "/atwo")
+	page.Release()
+	want(t, "views of a released page", string(key)+string(value), "\xdb\xdb\xdb\xdb\xdb")
+	snapshot, err := cache.Snapshot()
+	check(t, err)
+	defer snapshot.Close()
+	var last []byte
+	for item, err := range snapshot.Range(watchcore.AllKeys()) {
+		check(t, err)
+		if last != nil {
+			want(t, "a view of the item before", string(last), "\xdb\xdb\xdb")
+		}
+		last = item.ValueView()
+	}
+	want(t, "a view of the last item", string(last), "\xdb\xdb\xdb")
 }
 
 func TestDebugPoisonsWhatADecoderKeeps(t *testing.T) {

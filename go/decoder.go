@@ -63,6 +63,8 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 // Resync) is ErrInvalidArgument. Where another goroutine decodes it just now, it
 // waits for that.
 func (d *Decoder[T]) Value(e Event) (T, error) {
+	e.loan.enter()
+	defer e.loan.exit()
 	kv := e.kv()
 	if kv.valueBytes() == nil {
 		return noValue[T]("the event %v of revision %d has no value; a deletion has PrevValue", e.Type, e.Revision)
@@ -73,14 +75,19 @@ func (d *Decoder[T]) Value(e Event) (T, error) {
 // PrevValue is the value before the event, decoded: of a deletion the last one.
 // An event without one is ErrInvalidArgument.
 func (d *Decoder[T]) PrevValue(e Event) (T, error) {
-	if e.PrevValue() == nil {
+	e.loan.enter()
+	defer e.loan.exit()
+	kv := e.prev()
+	if kv.valueBytes() == nil {
 		return noValue[T]("there is no value before the event %v of revision %d. Ask Event.PrevValue first", e.Type, e.Revision)
 	}
-	return d.of(e.raw.prev)
+	return d.of(kv)
 }
 
 // Item is the value of an item of a page or a snapshot, decoded.
 func (d *Decoder[T]) Item(item KeyValueRef) (T, error) {
+	item.loan.enter()
+	defer item.loan.exit()
 	return d.of(item.kv)
 }
 

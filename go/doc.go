@@ -18,10 +18,13 @@
 //	batch, err := sub.Next(ctx)                // waits; the batch is to be released
 //	for result := range sub.ResultChan()       // single events; copies
 //
-// Batches and events are views into the library's memory: what [Event.Key] and
-// [Event.Value] return is valid until the batch is released, and never to be
-// written to. [Batch.Clone] and [Event.Clone] copy. With the build tag debug a
-// batch used too late panics, and bytes kept too long read as 0xDB.
+// What [Event.Key], [Event.Value] and [Event.PrevValue] return is the program's own:
+// it may be kept and written to. An event that is asked after its batch was released
+// panics; [Batch.Clone] and [Event.Clone] copy. So do items of pages and snapshots.
+//
+// [Event.KeyView], [Event.ValueView] and the like return the library's memory, without
+// a copy, for who counts nanoseconds: read-only, and valid until the batch is released.
+// With the build tag debug the bytes of a view kept too long read as 0xDB.
 //
 // # Waiting
 //
@@ -43,9 +46,9 @@
 // # What is to be given back
 //
 // Close caches, subscriptions, snapshots and writers, and release batches and
-// pages. What was forgotten of the first four is closed by the garbage collector
-// some time after the last use; batches and pages are not: [Stats] counts those
-// that were not released.
+// pages. What was forgotten of them is given back by the garbage collector some time
+// after the last use, but for batches and pages of which a view was taken: the
+// collector cannot see who still looks at it. [Stats] counts what was not given back.
 //
 // # Building
 //

@@ -266,6 +266,7 @@ func TestServerIsKilled(t *testing.T) {
 	const writes = 200
 	s := startServer(t, "http").start()
 	cache := open(t, s)
+	start := cache.Position()
 	sub := subscribe(t, cache, watchcore.FromNow())
 	seen := make(chan error, 1)
 	go func() {
@@ -291,6 +292,8 @@ func TestServerIsKilled(t *testing.T) {
 	}()
 	for i := range writes {
 		if i == writes/2 {
+			// Something has come, so that there is something to answer with.
+			eventually(t, "the first write", func() bool { return cache.Position().Revision > start.Revision })
 			s.kill()
 			eventually(t, "the cache is stale", func() bool { return cache.Status().State == watchcore.StateStale })
 			if cache.Status().StaleSince.IsZero() || cache.Status().LastError == nil {

@@ -49,15 +49,18 @@ func (t EventType) String() string {
 	return "EventType(" + strconv.FormatUint(uint64(t), 10) + ")"
 }
 
-// Event is one event. It is a view: what its methods return is the library's
-// memory, valid until the batch is released and never to be written to; Clone
-// copies. An Event from ResultChan or from a cloned batch owns its bytes.
+// Event is one event. What Key, Value and PrevValue return is the program's own: it
+// may be kept, and written to. KeyView, ValueView and PrevValueView return the
+// library's memory instead, without a copy, under conditions that they name.
 //
-// It is small, and its methods are inlined: pass it by value.
+// An event keeps its batch, and panics when it is asked after the batch was released:
+// Clone it to keep it for longer. An Event from ResultChan or of a cloned batch owns
+// its bytes. Events are small: pass them by value.
 type Event struct {
 	Revision uint64    // of the change; of an initial object its own; of a resync the new state's
 	Type     EventType // what happened
 	raw      *rawEvent
+	loan     *loan // nil: its memory is Go's
 }
 
 // rawEvent is watchcore_event.
@@ -79,12 +82,25 @@ func (e Event) kv() *keyValue {
 	return e.raw.kv
 }
 
-func (e Event) has(flag uint32) bool {
-	return e.raw != nil && e.raw.flags&flag != 0
+// prev is nil where there is none, and for the zero Event.
+func (e Event) prev() *keyValue {
+	if e.raw == nil {
+		return nil
+	}
+	return e.raw.prev
 }
 
-func (r *rawEvent) event() Event {
-	return Event{r.revision, r.kind, r}
+func (e Event) has(flag uint32) bool {
+	if e.raw == nil {
+		return false
+	}
+	e.loan.enter()
+	defer e.loan.exit()
+	return e.raw.flags&flag != 0
+}
+
+func (r *rawEvent) event(lender *loan) Event {
+	return Event{r.revision, r.kind, r, lender}
 }
 
 // keyValue is the library's key-value.
@@ -138,64 +154,127 @@ func (kv *keyValue) valueBytes() []byte {
 	return view(kv.value, kv.valueLength)
 }
 
+func (kv *keyValue) createRevision() uint64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.create
+}
+
+func (kv *keyValue) modRevision() uint64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.mod
+}
+
+func (kv *keyValue) changes() uint64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.generation
+}
+
+func (kv *keyValue) leaseID() int64 {
+	if kv == nil {
+		return 0
+	}
+	return kv.lease
+}
+
+// copied is nil where the bytes are absent, and empty but not nil where they are
+// empty.
+func copied(bytes []byte) []byte {
+	if bytes == nil {
+		return nil
+	}
+	return append([]byte{}, bytes...)
+}
+
 // Sequence is the place in the log; 0: not from the log.
 func (e Event) Sequence() uint64 {
 	if e.raw == nil {
 		return 0
 	}
+	e.loan.enter()
+	defer e.loan.exit()
 	return e.raw.sequence
 }
 
-// Key is the key; nil in bookmarks and resync marks.
-func (e Event) Key() []byte { return e.kv().keyBytes() }
+// Key is the key; "" in bookmarks and resync marks.
+func (e Event) Key() string {
+	e.loan.enter()
+	defer e.loan.exit()
+	return string(e.kv().keyBytes())
+}
 
-// KeyString is a copy of the key.
-func (e Event) KeyString() string { return string(e.kv().keyBytes()) }
+// Value is a copy of the new value: nil where there is none (deletions, bookmarks,
+// resync marks), empty but not nil where it is empty.
+func (e Event) Value() []byte {
+	e.loan.enter()
+	defer e.loan.exit()
+	return copied(e.kv().valueBytes())
+}
 
-// Value is the new value: nil where there is none (deletions, bookmarks, resync
-// marks), empty but not nil where it is empty.
-func (e Event) Value() []byte { return e.kv().valueBytes() }
-
-// PrevValue is the value before: nil where there was none (or it left the
+// PrevValue is a copy of the value before: nil where there was none (or it left the
 // window), empty but not nil where it was empty.
 func (e Event) PrevValue() []byte {
-	if e.raw == nil {
-		return nil
-	}
-	return e.raw.prev.valueBytes()
+	e.loan.enter()
+	defer e.loan.exit()
+	return copied(e.prev().valueBytes())
+}
+
+// KeyView is the key in the library's memory: valid until the batch is released, and
+// never to be written to, for other readers have the same bytes. A batch of which a
+// view was taken must be released: the garbage collector does not do it. nil in
+// bookmarks and resync marks.
+func (e Event) KeyView() []byte {
+	e.loan.view()
+	return e.kv().keyBytes()
+}
+
+// ValueView is the new value in the library's memory: valid until the batch is
+// released, and never to be written to, for the cache and other readers have the same
+// bytes. A batch of which a view was taken must be released. nil and empty as Value.
+func (e Event) ValueView() []byte {
+	e.loan.view()
+	return e.kv().valueBytes()
+}
+
+// PrevValueView is the value before in the library's memory, on the same conditions
+// as ValueView. nil and empty as PrevValue.
+func (e Event) PrevValueView() []byte {
+	e.loan.view()
+	return e.prev().valueBytes()
 }
 
 // CreateRevision is the revision at which the key was created. In a deletion
 // this and the next three are those of the last value.
 func (e Event) CreateRevision() uint64 {
-	if kv := e.kv(); kv != nil {
-		return kv.create
-	}
-	return 0
+	e.loan.enter()
+	defer e.loan.exit()
+	return e.kv().createRevision()
 }
 
 // ModRevision is the revision of the value shown.
 func (e Event) ModRevision() uint64 {
-	if kv := e.kv(); kv != nil {
-		return kv.mod
-	}
-	return 0
+	e.loan.enter()
+	defer e.loan.exit()
+	return e.kv().modRevision()
 }
 
 // Version is 1 + the number of changes since the key was created.
 func (e Event) Version() uint64 {
-	if kv := e.kv(); kv != nil {
-		return kv.generation
-	}
-	return 0
+	e.loan.enter()
+	defer e.loan.exit()
+	return e.kv().changes()
 }
 
 // Lease is the lease, 0 for none.
 func (e Event) Lease() int64 {
-	if kv := e.kv(); kv != nil {
-		return kv.lease
-	}
-	return 0
+	e.loan.enter()
+	defer e.loan.exit()
+	return e.kv().leaseID()
 }
 
 // Synthetic: made by a resync, not by a change at its revision.
@@ -213,7 +292,7 @@ type Phase uint32
 
 const (
 	Begin Phase = C.WATCHCORE_BEGIN // before the difference
-	End   Phase = C.WATCHCORE_END   // behind it
+	End   Phase = C.WATCHCORE_END   // after it
 )
 
 // ResyncReason says why the history was replaced.
@@ -248,6 +327,8 @@ func (e Event) Resync() ResyncMark {
 	if e.has(C.WATCHCORE_BEGIN) {
 		phase = Begin
 	}
+	e.loan.enter()
+	defer e.loan.exit()
 	return ResyncMark{Phase: phase, Reason: ResyncReason(e.raw.reason), Epoch: e.raw.epoch, From: e.raw.from, To: e.Revision}
 }
 
@@ -256,38 +337,63 @@ func (e Event) Clone() Event {
 	if e.raw == nil {
 		return e
 	}
-	return cloneEvents([]rawEvent{*e.raw}).events[0].event()
+	e.loan.enter()
+	defer e.loan.exit()
+	_, own, _ := cloneEvents(0, []rawEvent{*e.raw})
+	return own[0].event(nil)
 }
 
-// cloned holds copies of events: one allocation for the events, one for their
-// key-values, one for all bytes.
-type cloned struct {
-	events []rawEvent
-	kvs    []keyValue
-	bytes  []byte
-}
-
-func cloneEvents(events []rawEvent) cloned {
-	length, kvs := 0, 0
+// cloneEvents copies events into one allocation: a room for the caller at its start
+// (zero), the events, their key-values, their bytes.
+//
+// Its pointers all point into itself, so that the collector need not look inside: who
+// has any pointer to it keeps all of it. Nothing else may be stored in it that the
+// collector must see.
+func cloneEvents(room uintptr, events []rawEvent) (start unsafe.Pointer, copies []rawEvent, bytes []byte) {
+	length, count := 0, 0
 	for i := range events {
 		for _, kv := range [2]*keyValue{events[i].kv, events[i].prev} {
 			if kv != nil {
-				kvs++
-				// One byte more, so that the address of an empty value lies inside.
-				length += len(kv.keyBytes()) + len(kv.valueBytes()) + 1
+				count++
+				length += kv.room()
 			}
 		}
 	}
-	c := cloned{make([]rawEvent, len(events)), make([]keyValue, 0, kvs), make([]byte, 0, length)}
-	copy(c.events, events)
-	for i := range c.events {
-		c.events[i].kv = c.keepKeyValue(c.events[i].kv)
-		c.events[i].prev = c.keepKeyValue(c.events[i].prev)
+	const word = unsafe.Sizeof(uint64(0))
+	kvsAt := room + uintptr(len(events))*unsafe.Sizeof(rawEvent{})
+	bytesAt := kvsAt + uintptr(count)*unsafe.Sizeof(keyValue{})
+	block := make([]uint64, (bytesAt+uintptr(length)+word-1)/word)
+	start = unsafe.Pointer(unsafe.SliceData(block))
+	if len(events) == 0 {
+		return start, nil, nil
 	}
-	return c
+	copies = unsafe.Slice((*rawEvent)(unsafe.Add(start, room)), len(events))
+	copy(copies, events)
+	if count == 0 {
+		return start, copies, nil
+	}
+	bytes = unsafe.Slice((*byte)(unsafe.Add(start, bytesAt)), length)
+	c := cloner{unsafe.Slice((*keyValue)(unsafe.Add(start, kvsAt)), count)[:0], bytes[:0]}
+	for i := range copies {
+		copies[i].kv = c.keyValue(copies[i].kv)
+		copies[i].prev = c.keyValue(copies[i].prev)
+	}
+	return start, copies, bytes
 }
 
-func (c *cloned) keepKeyValue(kv *keyValue) *keyValue {
+// room is how many bytes a copy takes: one more, so that the address of an empty
+// value lies inside.
+func (kv *keyValue) room() int {
+	return len(kv.keyBytes()) + len(kv.valueBytes()) + 1
+}
+
+// cloner appends where there is room for all.
+type cloner struct {
+	kvs   []keyValue
+	bytes []byte
+}
+
+func (c *cloner) keyValue(kv *keyValue) *keyValue {
 	if kv == nil {
 		return nil
 	}
@@ -301,8 +407,8 @@ func (c *cloned) keepKeyValue(kv *keyValue) *keyValue {
 	return &c.kvs[len(c.kvs)-1]
 }
 
-// keep copies bytes behind those already there; there is always room.
-func (c *cloned) keep(bytes []byte) unsafe.Pointer {
+// keep copies bytes to the end of those already there.
+func (c *cloner) keep(bytes []byte) unsafe.Pointer {
 	at := len(c.bytes)
 	c.bytes = append(c.bytes, bytes...)
 	return unsafe.Pointer(unsafe.SliceData(c.bytes[at:]))

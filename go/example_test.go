@@ -98,7 +98,7 @@ func ExampleCache_Subscribe() {
 	}
 	defer batch.Release()
 	for e := range batch.Events() {
-		fmt.Println(e.Revision, e.Type, e.KeyString(), string(e.Value()))
+		fmt.Println(e.Revision, e.Type, e.Key(), string(e.Value()))
 	}
 	fmt.Println("position", sub.Position().Revision)
 	// Output:
@@ -128,7 +128,7 @@ func ExampleAfterPosition() {
 	}
 	defer batch.Release()
 	for e := range batch.Events() {
-		fmt.Println(e.Revision, e.Type, e.KeyString())
+		fmt.Println(e.Revision, e.Type, e.Key())
 	}
 	// Output:
 	// 3 ADDED /nodes/x
@@ -148,7 +148,7 @@ func ExampleSubscription_ResultChan() {
 		if result.Err != nil {
 			log.Fatal(result.Err)
 		}
-		fmt.Println(result.Event.Revision, result.Event.Type, result.Event.KeyString())
+		fmt.Println(result.Event.Revision, result.Event.Type, result.Event.Key())
 	}
 	// Output:
 	// 4 ADDED /pods/a
@@ -186,7 +186,7 @@ func ExampleCache_List() {
 	}
 	defer page.Release()
 	for kv := range page.All() {
-		fmt.Println(kv.KeyString(), string(kv.Value()))
+		fmt.Println(kv.Key(), string(kv.Value()))
 	}
 	fmt.Println("more:", page.More(), "remaining:", page.Remaining(), "revision:", page.Revision())
 	// Output:
@@ -211,7 +211,7 @@ func ExampleCache_Snapshot() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println(kv.KeyString(), string(kv.Value()))
+		fmt.Println(kv.Key(), string(kv.Value()))
 	}
 	// Output:
 	// /pods/a 2
@@ -266,7 +266,7 @@ func ExampleLabels() {
 	}
 	defer batch.Release()
 	for e := range batch.Events() {
-		fmt.Println(e.Revision, e.Type, e.KeyString())
+		fmt.Println(e.Revision, e.Type, e.Key())
 	}
 	_, err = cache.Subscribe(context.Background(), watchcore.Labels("app in (web"))
 	fmt.Println(errors.Is(err, watchcore.ErrInvalidArgument))
@@ -315,7 +315,7 @@ func ExampleOnLag() {
 				fmt.Println(e.Resync().Phase == watchcore.Begin, e.Resync().Reason == watchcore.ReasonLagged)
 				continue
 			}
-			fmt.Println(e.Type, e.KeyString(), string(e.Value()))
+			fmt.Println(e.Type, e.Key(), string(e.Value()))
 		}
 	}
 	// Output:
@@ -342,7 +342,7 @@ func ExampleContinue() {
 			log.Fatal(err)
 		}
 		for kv := range page.All() {
-			fmt.Println(kv.KeyString(), string(kv.Value()))
+			fmt.Println(kv.Key(), string(kv.Value()))
 		}
 		fmt.Println("revision", page.Revision(), "more", page.More())
 		token = page.Continue()
@@ -409,7 +409,7 @@ func ExampleDecoder() {
 		}
 		for e := range batch.Events() {
 			value, err := decoder.Value(e)
-			fmt.Println(e.KeyString(), value.Name, err != nil)
+			fmt.Println(e.Key(), value.Name, err != nil)
 		}
 		batch.Release()
 		sub.Close()

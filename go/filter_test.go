@@ -90,7 +90,7 @@ func TestSelectors(t *testing.T) {
 					}
 					for e := range batch.Events() {
 						if e.Type == watchcore.Added {
-							see(e.KeyString(), &seen)
+							see(e.Key(), &seen)
 						}
 					}
 					batch.Release()
@@ -102,7 +102,7 @@ func TestSelectors(t *testing.T) {
 			page, err := cache.List(bounded(t), keys, watchcore.Any(), listOptions...)
 			check(t, err)
 			for item := range page.All() {
-				see(item.KeyString(), &listed)
+				see(item.Key(), &listed)
 			}
 			page.Release()
 			agree("list", listed)
@@ -122,7 +122,7 @@ func TestSelectors(t *testing.T) {
 			var walked, changed []string
 			for item, err := range snapshot.Range(keys, row.conditions...) {
 				check(t, err)
-				see(item.KeyString(), &walked)
+				see(item.Key(), &walked)
 			}
 			agree("walk", walked)
 			count, err = snapshot.Count(keys, row.conditions...)
@@ -131,7 +131,7 @@ func TestSelectors(t *testing.T) {
 			batch, err := cache.Diff(start, cache.Position(), diffOptions...)
 			check(t, err)
 			for e := range batch.Events() {
-				see(e.KeyString(), &changed)
+				see(e.Key(), &changed)
 			}
 			batch.Release()
 			agree("diff", changed)

@@ -38,6 +38,8 @@ func (h *handle) release() {
 	}
 }
 
+func (h *handle) closed() bool { return h.state.Load()&handleClosed != 0 }
+
 // close may be called more than once.
 func (h *handle) close() {
 	if h.state.Or(handleClosed) == 0 {

@@ -97,7 +97,7 @@ func text(e watchcore.Event) string {
 	case watchcore.Resync:
 		return fmt.Sprintf("%d RESYNC %+v", e.Revision, e.Resync())
 	}
-	return fmt.Sprintf("%d %v %s %s<%s%s", e.Revision, e.Type, bytesText(e.Key()), bytesText(e.Value()), bytesText(e.PrevValue()), flags)
+	return fmt.Sprintf("%d %v %s %s<%s%s", e.Revision, e.Type, e.Key(), bytesText(e.Value()), bytesText(e.PrevValue()), flags)
 }
 
 // drain is what polls give until they give nothing.

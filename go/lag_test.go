@@ -41,7 +41,7 @@ func (v *view) follow(sub *watchcore.Subscription) {
 
 func (v *view) see(e watchcore.Event) {
 	v.t.Helper()
-	key := e.KeyString()
+	key := e.Key()
 	before, there := v.shown[key]
 	switch e.Type {
 	case watchcore.Added, watchcore.Modified:
@@ -67,7 +67,7 @@ func (v *view) equals(cache *watchcore.Cache) {
 	defer page.Release()
 	want(v.t, "keys", len(v.shown), page.Len())
 	for item := range page.All() {
-		want(v.t, item.KeyString(), v.shown[item.KeyString()], item.ModRevision())
+		want(v.t, item.Key(), v.shown[item.Key()], item.ModRevision())
 	}
 }
 

@@ -10,13 +10,7 @@ package watchcore
 // #cgo noescape wc_count
 // #cgo nocallback wc_count
 // #cgo nocallback watchcore_key_value_release
-// #cgo nocallback watchcore_page_items
-// #cgo nocallback watchcore_page_count
-// #cgo nocallback watchcore_page_revision
-// #cgo nocallback watchcore_page_epoch
-// #cgo nocallback watchcore_page_more
-// #cgo nocallback watchcore_page_remaining
-// #cgo nocallback watchcore_page_continue_token
+// #cgo nocallback wc_page
 // #cgo nocallback watchcore_text_get
 // #cgo nocallback watchcore_text_free
 import "C"
@@ -26,7 +20,6 @@ import (
 	"errors"
 	"iter"
 	"runtime"
-	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -185,10 +178,7 @@ func (c *Cache) List(ctx context.Context, keys Range, read Read, options ...List
 	if err != nil {
 		return nil, err
 	}
-	p := &Page{page: made, state: c.core.state}
-	p.items = unsafe.Slice((**keyValue)(unsafe.Pointer(C.watchcore_page_items(made))), int(C.watchcore_page_count(made)))
-	p.state.pages.Add(1)
-	return p, nil
+	return newPage(made, c.core.state), nil
 }
 
 func textOf(bytes C.watchcore_bytes) string {
@@ -265,7 +255,9 @@ func (c *Cache) Diff(from, to Position, options ...DiffOption) (*Batch, error) {
 		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
 		return nil, err
 	}
-	return newBatch(&raw, c.core.state), nil
+	b := newBatch(&raw, c.core.state)
+	b.loan.catch()
+	return b, nil
 }
 
 // read calls without waiting in C; where the revision is not there yet it waits
@@ -299,38 +291,83 @@ func isFuture(err error) bool {
 	return errors.Is(err, ErrFutureRevision) || errors.Is(err, ErrTimeout)
 }
 
-// KeyValueRef is a view of a key-value of a page or a snapshot: the library's
-// memory, valid as long as what it came from and never to be written to; Clone
-// copies.
+// KeyValueRef is a key-value of a page or a snapshot. What Key and Value return is the
+// program's own. It keeps its page, and panics when it is asked after the page was
+// released or the walk over the snapshot has ended: Clone it to keep it for longer.
+// The zero KeyValueRef is empty.
 type KeyValueRef struct {
-	kv *keyValue
+	kv   *keyValue
+	loan *loan
 }
 
 // Key is the key.
-func (r KeyValueRef) Key() []byte { return r.kv.keyBytes() }
+func (r KeyValueRef) Key() string {
+	r.loan.enter()
+	defer r.loan.exit()
+	return string(r.kv.keyBytes())
+}
 
-// KeyString is a copy of the key.
-func (r KeyValueRef) KeyString() string { return string(r.kv.keyBytes()) }
+// Value is a copy of the value.
+func (r KeyValueRef) Value() []byte {
+	r.loan.enter()
+	defer r.loan.exit()
+	return copied(r.kv.valueBytes())
+}
 
-// Value is the value.
-func (r KeyValueRef) Value() []byte { return r.kv.valueBytes() }
+// KeyView is the key in the library's memory: valid until the page is released, of a
+// snapshot in the loop's body, and never to be written to, for other readers have the
+// same bytes. A page of which a view was taken must be released: the garbage collector
+// does not do it.
+func (r KeyValueRef) KeyView() []byte {
+	r.loan.view()
+	return r.kv.keyBytes()
+}
+
+// ValueView is the value in the library's memory, on the same conditions as KeyView.
+func (r KeyValueRef) ValueView() []byte {
+	r.loan.view()
+	return r.kv.valueBytes()
+}
 
 // CreateRevision is the revision at which the key was created.
-func (r KeyValueRef) CreateRevision() uint64 { return r.kv.create }
+func (r KeyValueRef) CreateRevision() uint64 {
+	r.loan.enter()
+	defer r.loan.exit()
+	return r.kv.createRevision()
+}
 
 // ModRevision is the revision of the last change.
-func (r KeyValueRef) ModRevision() uint64 { return r.kv.mod }
+func (r KeyValueRef) ModRevision() uint64 {
+	r.loan.enter()
+	defer r.loan.exit()
+	return r.kv.modRevision()
+}
 
 // Version is 1 + the number of changes since the key was created.
-func (r KeyValueRef) Version() uint64 { return r.kv.generation }
+func (r KeyValueRef) Version() uint64 {
+	r.loan.enter()
+	defer r.loan.exit()
+	return r.kv.changes()
+}
 
 // Lease is the lease, 0 for none.
-func (r KeyValueRef) Lease() int64 { return r.kv.lease }
+func (r KeyValueRef) Lease() int64 {
+	r.loan.enter()
+	defer r.loan.exit()
+	return r.kv.leaseID()
+}
 
 // Clone is a copy that owns its bytes.
-func (r KeyValueRef) Clone() KeyValue { return r.kv.clone() }
+func (r KeyValueRef) Clone() KeyValue {
+	r.loan.enter()
+	defer r.loan.exit()
+	return r.kv.clone()
+}
 
 func (kv *keyValue) clone() KeyValue {
+	if kv == nil {
+		return KeyValue{}
+	}
 	key, value := kv.keyBytes(), kv.valueBytes()
 	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
 	return KeyValue{
@@ -343,25 +380,45 @@ func (kv *keyValue) clone() KeyValue {
 	}
 }
 
-// Page is some key-values of one revision, valid until Release. A nil *Page is
-// empty.
+// Page is some key-values of one revision, in the library's memory until Release. A
+// nil *Page is empty.
 type Page struct {
-	page     *C.watchcore_page
-	items    []*keyValue
-	state    *coreState
-	released atomic.Bool
+	loan      loan
+	items     []*keyValue
+	position  Position
+	remaining uint64
+	token     string
+	more      bool
 }
 
-// Release gives the page back: neither its items nor what they returned may be
-// used any more. It may be called again, from any goroutine.
-func (p *Page) Release() {
-	if p == nil || p.released.Swap(true) {
-		return
+// newPage takes over what a list gave.
+func newPage(made *C.watchcore_page, state *coreState) *Page {
+	info := C.wc_page(made)
+	p := &Page{
+		items:     unsafe.Slice((**keyValue)(unsafe.Pointer(info.items)), int(info.count)),
+		position:  Position{Epoch: uint64(info.epoch), Revision: uint64(info.revision)},
+		remaining: uint64(info.remaining),
+		token:     textOf(info.token),
+		more:      info.more != 0,
 	}
-	p.items = nil
-	C.watchcore_page_free(p.page)
-	p.page = nil
-	p.state.pages.Add(-1)
+	if debug {
+		p.items, p.loan.bytes = poisonableItems(p.items)
+	}
+	p.loan.begin(goods{page: made, count: &state.pages})
+	p.loan.catch()
+	return p
+}
+
+// Release gives the page back. It may be called again, from any goroutine. From then
+// on views of it must not be used any more, and its items, Len, At and All panic.
+//
+// A page that is not released is given back by the garbage collector some time after
+// neither it nor one of its items is reachable, but for one of which a view was taken:
+// that is held for ever, and counted in Stats.
+func (p *Page) Release() {
+	if p != nil {
+		p.loan.end()
+	}
 }
 
 // Len is the number of items.
@@ -369,11 +426,18 @@ func (p *Page) Len() int {
 	if p == nil {
 		return 0
 	}
+	if p.loan.handle.closed() {
+		usedLate()
+	}
 	return len(p.items)
 }
 
 // At is the item at an index.
-func (p *Page) At(i int) KeyValueRef { return KeyValueRef{p.items[i]} }
+func (p *Page) At(i int) KeyValueRef {
+	p.loan.enter()
+	defer p.loan.exit()
+	return KeyValueRef{p.items[i], &p.loan}
+}
 
 // All walks over the items in key order.
 func (p *Page) All() iter.Seq[KeyValueRef] {
@@ -381,45 +445,45 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 		if p == nil {
 			return
 		}
+		p.loan.enter()
+		defer p.loan.exit()
 		for _, kv := range p.items {
-			if !yield(KeyValueRef{kv}) {
+			if !yield(KeyValueRef{kv, &p.loan}) {
 				return
 			}
 		}
 	}
 }
 
-// More says whether keys of the range remain behind the last one looked at, whether
+// More says whether keys of the range remain after the last one looked at, whether
 // they fulfil the conditions or not.
-func (p *Page) More() bool {
-	return p != nil && p.page != nil && C.watchcore_page_more(p.page) != 0
-}
+func (p *Page) More() bool { return p != nil && p.more }
 
 // Continue is the token of the next page, for the option Continue; "" where there is
 // no more. It can be kept: it is good in another process too, while the page's
 // revision is in the window there.
 func (p *Page) Continue() string {
-	if p == nil || p.page == nil {
+	if p == nil {
 		return ""
 	}
-	return textOf(C.watchcore_page_continue_token(p.page))
+	return p.token
 }
 
-// Remaining is how many keys of the range remain behind the last item; 0 where the
+// Remaining is how many keys of the range remain after the last item; 0 where the
 // list had conditions: they were not counted then.
 func (p *Page) Remaining() uint64 {
-	if p == nil || p.page == nil {
+	if p == nil {
 		return 0
 	}
-	return uint64(C.watchcore_page_remaining(p.page))
+	return p.remaining
 }
 
 // Position is the state that the page was read from.
 func (p *Page) Position() Position {
-	if p == nil || p.page == nil {
+	if p == nil {
 		return Position{}
 	}
-	return Position{Epoch: uint64(C.watchcore_page_epoch(p.page)), Revision: uint64(C.watchcore_page_revision(p.page))}
+	return p.position
 }
 
 // Revision is the revision of that state.

@@ -60,7 +60,7 @@ func (c *subscriptionCore) forward(results chan<- Result) bool {
 	events := b.Clone().events
 	b.Release() // not held while the reader takes its time
 	for i := range events {
-		if !c.send(results, Result{Event: events[i].event()}) {
+		if !c.send(results, Result{Event: events[i].event(nil)}) {
 			return false
 		}
 	}

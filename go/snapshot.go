@@ -116,9 +116,8 @@ func (s *Snapshot) Count(keys Range, conditions ...Condition) (uint64, error) {
 }
 
 // Range walks over a range in key order, past what does not fulfil the conditions.
-// An item is valid in the loop's body:
-// Clone it to keep it. An error comes last, with an empty item, whose methods must
-// not be called.
+// Views of an item are valid in the loop's body, the item itself until the loop ends:
+// Clone it to keep it. An error comes last, with an empty item.
 func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValueRef, error] {
 	return func(yield func(KeyValueRef, error) bool) {
 		defer runtime.KeepAlive(s)
@@ -127,7 +126,9 @@ func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValue
 			yield(KeyValueRef{}, err)
 			return
 		}
-		defer C.watchcore_iterator_free(walk)
+		lender := &loan{}
+		lender.begin(goods{walk: walk})
+		defer lender.end()
 		items := make([]*keyValue, 16)
 		for {
 			var count C.size_t
@@ -137,8 +138,8 @@ func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValue
 				yield(KeyValueRef{}, err)
 				return
 			}
-			for _, kv := range items[:count] {
-				if !yield(KeyValueRef{kv}, nil) {
+			for i := range items[:count] {
+				if !show(items[i:i+1], lender, yield) {
 					return
 				}
 			}
@@ -150,6 +151,16 @@ func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValue
 			}
 		}
 	}
+}
+
+// show runs the loop's body for one item.
+func show(item []*keyValue, lender *loan, yield func(KeyValueRef, error) bool) bool {
+	if debug {
+		copies, bytes := poisonableItems(item)
+		defer poison(bytes)
+		item = copies
+	}
+	return yield(KeyValueRef{item[0], lender}, nil)
 }
 
 func (s *Snapshot) walk(keys Range, conditions []Condition) (*C.watchcore_iterator, error) {

@@ -177,8 +177,8 @@ type Stats struct {
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
 	ShownBytes        uint64        // of the keys that subscriptions remember as shown
 	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
-	UnreleasedBatches int64         // handed out and not given back
-	UnreleasedPages   int64         // handed out and not given back
+	UnreleasedBatches int64         // handed out and not given back, neither by Release nor by the garbage collector
+	UnreleasedPages   int64         // the same of pages
 }
 
 // Stats tells the cache's figures; of a closed one, only what was not given back.

@@ -45,6 +45,7 @@ type subscriptionCore struct {
 	max    int
 	member *member // nil: not in the wake set yet
 	raw    rawBatch
+	last   *Batch // the batch of the last poll, which should be released by the next one
 	state  *coreState
 	stop   func() bool // takes the context's hook away
 
@@ -121,10 +122,20 @@ func (c *subscriptionCore) free(p unsafe.Pointer) {
 	if c.member != nil {
 		c.member.leave()
 	}
+	c.settle()
 }
 
-// Poll takes the next events, at most max (0: as many as there are). It never
-// waits: nil without an error means nothing now.
+// settle leaves a batch that was not released yet to the garbage collector too. (Not
+// when it is made: that would cost those that are released.)
+func (c *subscriptionCore) settle() {
+	if c.last != nil {
+		c.last.loan.catch()
+		c.last = nil
+	}
+}
+
+// Poll takes the next events, at most max (0: 1024). It never waits: nil without an
+// error means nothing now. The batch is the caller's: Release it.
 func (s *Subscription) Poll(max int) (*Batch, error) {
 	defer runtime.KeepAlive(s)
 	c := s.core
@@ -150,7 +161,7 @@ func (s *Subscription) Next(ctx context.Context) (*Batch, error) {
 
 // Batches walks over the events batch by batch, and waits where there are none.
 // A batch is released when the loop's body ends, also by break or panic; Clone it
-// to keep it.
+// to keep it. What Key and Value of its events return may be kept.
 //
 // Beside an error the batch is nil. ErrLagged and ErrResynced are told in their
 // place, and the loop may go on to what the policy allows; any other error, and a
@@ -315,6 +326,7 @@ func (c *subscriptionCore) exit() {
 // poll gives events, or an error, or neither; then, with arm, the member is armed,
 // or ready says that something came meanwhile.
 func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err error) {
+	c.settle()
 	var now C.uint32_t
 	c.calls.Lock()
 	e := C.wc_poll(c.c(), C.size_t(max(most, 0)), c.raw.words(), bit(arm), &now)
@@ -326,7 +338,8 @@ func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err e
 		c.raw.release()
 		return nil, now != 0, nil
 	}
-	return newBatch(&c.raw, c.state), false, nil
+	c.last = newBatch(&c.raw, c.state)
+	return c.last, false, nil
 }
 
 func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {

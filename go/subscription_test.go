@@ -95,7 +95,7 @@ func TestFilters(t *testing.T) {
 			defer page.Release()
 			want(t, "items", page.Len(), len(row.want))
 			for i, at := range row.want {
-				want(t, "item", page.At(i).KeyString(), keys[at])
+				want(t, "item", page.At(i).Key(), keys[at])
 			}
 		})
 	}

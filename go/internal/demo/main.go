@@ -44,12 +44,12 @@ func (h fnv) field(bytes []byte) fnv {
 	return h.number(uint64(len(bytes)), 4).bytes(bytes)
 }
 
-func (h fnv) event(revision uint64, kind watchcore.EventType, key, value []byte) fnv {
-	return h.number(revision, 8).number(uint64(kind), 1).field(key).field(value)
+func (h fnv) event(revision uint64, kind watchcore.EventType, key string, value []byte) fnv {
+	return h.number(revision, 8).number(uint64(kind), 1).field([]byte(key)).field(value)
 }
 
-func object(modRevision uint64, key, value []byte) fnv {
-	return basis.number(modRevision, 8).field(key).field(value)
+func object(modRevision uint64, key string, value []byte) fnv {
+	return basis.number(modRevision, 8).field([]byte(key)).field(value)
 }
 
 type consumer struct {
@@ -90,11 +90,11 @@ func (c *consumer) take(e watchcore.Event) {
 		fmt.Fprintf(c.out, "%d %016x\n", e.Revision, uint64(basis.event(e.Revision, e.Type, key, value)))
 	}
 	if e.Type == watchcore.Deleted {
-		delete(c.state, string(key))
+		delete(c.state, key)
 	} else {
-		c.state[string(key)] = object(e.ModRevision(), key, value)
+		c.state[key] = object(e.ModRevision(), key, value)
 	}
-	c.done = c.done || string(key) == c.last
+	c.done = c.done || key == c.last
 }
 
 func (c *consumer) run(ctx context.Context, endpoint, prefix string) error {
