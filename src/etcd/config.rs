@@ -12,6 +12,13 @@ use std::time::Duration;
 /// Messages up to this length are taken before fragments are asked for.
 const MESSAGE_LIMIT: usize = 64 << 20;
 
+/// Longer durations count as this one. Sums and small multiples of it can be added to any clock reading, so no
+/// arithmetic of the feeder overflows, whatever was asked for.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Revisions lie below it everywhere in watchcore.
+const MAX_REVISION: u64 = 1 << 52;
+
 /// The certificates of a TLS connection, in PEM.
 #[derive(Clone, Default)]
 pub struct Tls {
@@ -50,6 +57,8 @@ impl fmt::Debug for User {
 }
 
 /// The options of a [`Feeder`]; [`FeederBuilder::start`] starts it.
+///
+/// A duration above one year, such as `Duration::MAX`, counts as one year.
 #[derive(Clone)]
 #[must_use = "a feeder runs only after start()"]
 pub struct FeederBuilder {
@@ -215,7 +224,9 @@ impl FeederBuilder {
     }
 
     /// Asks etcd every so often (15 s is a good interval) whether the oldest revision of the window is
-    /// still there; where it was compacted, the cache forgets it too. Off unless asked for.
+    /// still there; where it was compacted, the cache compacts to the same revision. Off unless asked for.
+    ///
+    /// Each question is one read of a count on the connection for reads. It never makes etcd read history.
     pub fn follow_compaction(mut self, interval: Duration) -> Self {
         self.options.follow_compaction = Some(interval);
         self
@@ -272,8 +283,8 @@ impl Options {
         if self.page_size < 1 {
             return Err(invalid(format!("page_size is {}; give at least 1", self.page_size)));
         }
-        if self.start_revision.is_some_and(|revision| i64::try_from(revision).is_err()) {
-            return Err(invalid("start_revision does not fit etcd's 63 bits; give a smaller one"));
+        if let Some(revision) = self.start_revision.filter(|revision| *revision >= MAX_REVISION) {
+            return Err(invalid(format!("start_revision is {revision}; revisions lie below 2^52")));
         }
         if self.message_limit == 0 {
             return Err(invalid("message_limit is 0; give at least the longest message expected"));
@@ -289,7 +300,22 @@ impl Options {
                 return Err(invalid(format!("{name} is 0; give a duration above it")));
             }
         }
+        self.bound_durations();
         Ok(self)
+    }
+
+    fn bound_durations(&mut self) {
+        let all = [
+            &mut self.progress_interval,
+            &mut self.dial_timeout,
+            &mut self.request_timeout,
+            &mut self.backoff_first,
+            &mut self.backoff_most,
+            &mut self.refused_retry,
+        ];
+        for duration in all.into_iter().chain(&mut self.follow_compaction) {
+            *duration = (*duration).min(LONGEST);
+        }
     }
 
     #[cfg(test)]
@@ -472,5 +498,35 @@ mod tests {
         assert!(new().progress_interval(Duration::ZERO).options.checked().is_err());
         assert!(new().message_limit(0).options.checked().is_err());
         assert_eq!(new().start_revision(0).options.checked().unwrap().start_revision, None);
+    }
+    #[test]
+    fn endless_durations_are_bounded() {
+        let longest = Duration::MAX;
+        let builder = FeederBuilder::new(vec!["a".into()])
+            .progress_interval(longest)
+            .dial_timeout(longest)
+            .request_timeout(longest)
+            .backoff(longest, longest)
+            .refused_retry(longest)
+            .follow_compaction(longest);
+        let options = builder.options.checked().unwrap();
+        // The largest sum and the largest multiple that the feeder makes of them, on a clock.
+        let now = tokio::time::Instant::now();
+        assert!(now.checked_add(options.dial_timeout + options.request_timeout).is_some());
+        assert!(now.checked_add(options.request_timeout * 6).is_some());
+        assert!(now.checked_add(options.progress_interval * 3).is_some());
+        let mut backoff = crate::etcd::backoff::Backoff::new(options.backoff_first, options.backoff_most);
+        (0..100).for_each(|_| assert!(backoff.next() <= LONGEST));
+        assert!(crate::etcd::backoff::spread(options.refused_retry) <= LONGEST * 2);
+        assert!(options.follow_compaction.is_some_and(|interval| now.checked_add(interval).is_some()));
+    }
+
+    #[test]
+    fn start_revision_is_bounded() {
+        let checked = |revision| FeederBuilder::new(vec!["a".into()]).start_revision(revision).options.checked();
+        assert_eq!(checked(MAX_REVISION - 1).unwrap().start_revision, Some(MAX_REVISION - 1));
+        for revision in [MAX_REVISION, 1 << 63, u64::MAX] {
+            assert_eq!(checked(revision).unwrap_err().code(), Code::InvalidArgument);
+        }
     }
 }
