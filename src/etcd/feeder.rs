@@ -10,10 +10,12 @@ use crate::error::{Code, Error, Result};
 use crate::writer::Writer;
 use std::cell::RefCell;
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
+use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
 /// How long a stop may take.
@@ -25,9 +27,16 @@ const STOP: Duration = Duration::from_secs(2);
 /// `Cache::status`. Dropping it stops it.
 pub struct Feeder {
     shared: Arc<Shared>,
+    /// Taken by whoever joins it.
     thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
     process: u32,
 }
+
+/// What the thread works with: sent to it when nothing can fail any more.
+type Work = (Runtime, Writer);
+/// What starts a thread with this body.
+type Body = Box<dyn FnOnce() + Send>;
 
 impl fmt::Debug for Feeder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,12 +52,28 @@ impl Feeder {
         FeederBuilder::new(endpoints.into_iter().map(Into::into).collect())
     }
 
-    pub(super) fn start(config: Config, mut writer: Writer) -> Result<Feeder> {
+    pub(super) fn start(config: Config, writer: Writer) -> Result<Feeder> {
+        Feeder::start_on(config, writer, |body| crate::sys::spawn("watchcore-etcd", body))
+    }
+
+    /// The event loop and the thread come first, the writer last: where one of them cannot be had, the cache
+    /// is as it was, and its writer can be taken again.
+    fn start_on(
+        config: Config,
+        mut writer: Writer,
+        spawn: impl FnOnce(Body) -> io::Result<JoinHandle<()>>,
+    ) -> Result<Feeder> {
+        let exhausted = |what, error| {
+            let text =
+                format!("the feeder {what}: {error}. Check the limits of threads and open files, and start it again");
+            Error::new(Code::ResourceExhausted, text)
+        };
+        let runtime = event_loop().map_err(|error| exhausted("has no event loop", error))?;
         let shared = Arc::new(Shared::default());
-        writer.attach(shared.clone())?;
+        let (hand_over, work) = mpsc::channel::<Work>();
         let of_thread = shared.clone();
-        let thread = crate::sys::spawn("watchcore-etcd", move || {
-            // Whatever happens inside: who waits for the end must learn of it.
+        let thread = spawn(Box::new(move || {
+            // Whatever happens inside: who waits for the end learns of it.
             struct End(Arc<Shared>);
             impl Drop for End {
                 fn drop(&mut self) {
@@ -56,32 +81,51 @@ impl Feeder {
                 }
             }
             let end = End(of_thread);
-            body(&config, writer, &end.0);
+            // Nothing is sent where the start failed after all.
+            if let Ok((runtime, writer)) = work.recv() {
+                body(&config, runtime, writer, &end.0);
+            }
+        }));
+        let attached = thread.map_err(|error| exhausted("has no thread", error)).and_then(|thread| {
+            writer.attach(shared.clone())?;
+            Ok(thread)
         });
-        let thread = thread.map_err(|error| {
-            let text = format!("the feeder's thread did not start: {error}. The process may have too many threads");
-            Error::new(Code::ResourceExhausted, text)
-        })?;
-        Ok(Feeder { shared, thread: Mutex::new(Some(thread)), process: std::process::id() })
+        let thread = match attached {
+            Ok(thread) => thread,
+            Err(error) => {
+                // The caller may be inside an event loop of its own, where dropping one would panic.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let thread_id = thread.thread().id();
+        if let Err(mpsc::SendError((runtime, _writer))) = hand_over.send((runtime, writer)) {
+            runtime.shutdown_background();
+            return Err(Error::new(Code::Internal, "the feeder's thread ended before it began"));
+        }
+        Ok(Feeder { shared, thread: Mutex::new(Some(thread)), thread_id, process: std::process::id() })
     }
 
-    /// Stops the feeder: no call to etcd is made after it returns, and whoever waits on the cache is
-    /// told that it is closed. It takes at most 2 seconds; stopping twice does nothing.
+    /// Stops the feeder: no call to etcd is made after it returns, and everybody who waits on the cache is
+    /// told that it is closed. Blocks until the thread has ended, at most until 2 seconds after the first stop,
+    /// however many callers there are; stopping again does nothing more.
     pub fn stop(&self) {
         if self.is_forked() {
             return;
         }
         self.shared.stop.notify_one();
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        if thread.as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id()) {
+        if self.thread_id == std::thread::current().id() {
             return;
         }
-        if !self.shared.wait_end(STOP) {
-            tracing::warn!("the feeder did not end within 2 s; it ends when the cache lets it go on");
+        if !self.shared.wait_end(self.shared.stop_deadline(STOP)) {
+            tracing::warn!(
+                "the feeder did not end within 2 s; it ends as soon as its thread comes back from the cache"
+            );
             return;
         }
-        if let Some(thread) = thread.take() {
-            // A panic of the thread was caught and told inside.
+        // The thread has nothing left to do but to return. A panic of it was caught and reported inside.
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
             let _ = thread.join();
         }
     }
@@ -125,30 +169,26 @@ impl Drop for Feeder {
     }
 }
 
+fn event_loop() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("watchcore-dns")
+        .max_blocking_threads(2)
+        .build()
+}
+
 /// The thread.
-fn body(config: &Config, writer: Writer, shared: &Shared) {
+fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     let writer = RefCell::new(writer);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .thread_name("watchcore-dns")
-            .max_blocking_threads(2)
-            .build();
-        match runtime {
-            Ok(runtime) => {
-                runtime.block_on(feed(config, &writer, shared));
-                // Looking up a name may hang; nobody waits for that.
-                runtime.shutdown_background();
-                None
-            }
-            Err(error) => Some(format!("the feeder has no event loop: {error}. Check the limit of open files")),
-        }
+        runtime.block_on(feed(config, &writer, shared));
+        // Looking up a name may hang; nobody waits for that.
+        runtime.shutdown_background();
     }));
-    let text = match outcome {
-        Ok(None) => return,
-        Ok(Some(text)) => text,
-        Err(_) => "the feeder panicked, which is a bug: start the program again, and report it".to_owned(),
-    };
+    if outcome.is_ok() {
+        return;
+    }
+    let text = "the feeder panicked, which is a bug: start the program again, and report it";
     tracing::error!("{text}");
     let error = Error::new(Code::Panic, text);
     shared.set_error(Some(error.clone()));
@@ -176,5 +216,49 @@ async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
         () = closed => {}
         () = work => {}
         () = tickets::serve(writer, of_tickets, config, shared) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cache;
+    use crate::cache::State;
+    use crate::etcd::range::KeyRange;
+
+    fn config() -> Config {
+        let options = super::super::config::Options::for_tests(Feeder::new(["http://127.0.0.1:1"]));
+        Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
+    }
+
+    #[test]
+    fn a_thread_that_does_not_start_leaves_the_cache_open() {
+        let cache = Cache::builder("/").build().unwrap();
+        let none = |_: Body| Err(io::Error::from(io::ErrorKind::WouldBlock));
+        let error = Feeder::start_on(config(), cache.writer().unwrap(), none).unwrap_err();
+        assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+        assert_eq!(cache.status().state, State::Ready, "the cache is the embedding program's still");
+        let feeder = Feeder::start(config(), cache.writer().expect("the writer came back")).expect("a feeder");
+        feeder.stop();
+        assert_eq!(cache.status().state, State::Closed);
+    }
+
+    #[test]
+    fn a_start_that_is_refused_leaves_no_thread() {
+        let cache = Cache::builder("/").build().unwrap();
+        let _open = cache.subscribe(crate::Start::Now).open().unwrap();
+        let mut ended = None;
+        let spawn = |body: Body| {
+            let (tell, told) = mpsc::channel::<()>();
+            ended = Some(told);
+            std::thread::Builder::new().spawn(move || {
+                body();
+                drop(tell);
+            })
+        };
+        let error = Feeder::start_on(config(), cache.writer().unwrap(), spawn).unwrap_err();
+        assert_eq!(error.code(), Code::Busy, "{error}");
+        assert_eq!(ended.unwrap().recv(), Err(mpsc::RecvError), "the thread ended");
+        assert_eq!(cache.status().state, State::Ready);
     }
 }

@@ -4,7 +4,7 @@ use super::counters::Counts;
 use crate::cache::Source;
 use crate::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -24,6 +24,8 @@ pub(super) struct Shared {
     last_error: Mutex<Option<Error>>,
     ended: Mutex<bool>,
     ends: Condvar,
+    /// When the wait for the end is over, set by the first stop.
+    stop_deadline: OnceLock<Instant>,
 }
 
 impl Source for Shared {
@@ -66,9 +68,14 @@ impl Shared {
         *locked(&self.ended)
     }
 
-    /// Waits for the end; false if it did not come in time.
-    pub(super) fn wait_end(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
+    /// Until when a stop waits: `limit` after the first one. Everybody who stops the feeder shares that
+    /// deadline, so callers that come together, or one that stops and then frees, wait `limit` in all.
+    pub(super) fn stop_deadline(&self, limit: Duration) -> Instant {
+        *self.stop_deadline.get_or_init(|| Instant::now() + limit)
+    }
+
+    /// Waits for the end; false if it did not come before the deadline. Holds no lock while it waits.
+    pub(super) fn wait_end(&self, deadline: Instant) -> bool {
         let mut ended = locked(&self.ended);
         while !*ended {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -88,9 +95,21 @@ mod tests {
     #[test]
     fn the_wait_for_the_end_is_bounded() {
         let shared = Shared::default();
-        assert!(!shared.wait_end(Duration::from_millis(1)));
+        assert!(!shared.wait_end(Instant::now() + Duration::from_millis(1)));
         shared.end();
-        assert!(shared.wait_end(Duration::ZERO) && shared.has_ended());
+        assert!(shared.wait_end(Instant::now()) && shared.has_ended());
+    }
+
+    #[test]
+    fn all_stops_share_one_deadline() {
+        let shared = Shared::default();
+        let first = shared.stop_deadline(Duration::from_secs(2));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(shared.stop_deadline(Duration::from_secs(2)), first));
+            }
+        });
+        assert_eq!(shared.stop_deadline(Duration::from_secs(9)), first, "a later stop does not begin anew");
     }
 
     #[test]
