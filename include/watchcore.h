@@ -1028,19 +1028,20 @@ void watchcore_writer_free(struct watchcore_writer *writer);
 // feeder tries again, watchcore_cache_status says how it goes.
 // `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
 // Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
-// subscriptions, which would miss the listing), CLOSED, UNSUPPORTED (built without etcd).
+// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
+// is as it was), UNSUPPORTED (built without etcd).
 int32_t watchcore_feeder_start(const struct watchcore_cache *cache,
                                const struct watchcore_etcd_options *options,
                                struct watchcore_feeder **feeder,
                                struct watchcore_error *error);
 
 // Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
-// still be read. Idempotent. Blocks, at most 2 s. Any thread, many at once.
+// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
 // Codes: INVALID_ARGUMENT.
 int32_t watchcore_feeder_stop(const struct watchcore_feeder *feeder, struct watchcore_error *error);
 
-// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most 2 s. Any thread; no other
-// call on the handle may run or follow.
+// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
+// Any thread; no other call on the handle may run or follow.
 void watchcore_feeder_free(struct watchcore_feeder *feeder);
 
 // Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.

@@ -44,8 +44,8 @@ pub(super) fn revision_of(event: &PbEvent) -> u64 {
 }
 
 /// Cuts events into runs of one revision each.
-pub(super) fn revisions(events: &[PbEvent]) -> impl Iterator<Item = (u64, &[PbEvent])> {
-    events.chunk_by(|a, b| revision_of(a) == revision_of(b)).map(|run| (revision_of(&run[0]), run))
+pub(super) fn revisions(events: &mut [PbEvent]) -> impl Iterator<Item = &mut [PbEvent]> {
+    events.chunk_by_mut(|a, b| revision_of(a) == revision_of(b))
 }
 
 #[cfg(test)]
@@ -102,9 +102,9 @@ mod tests {
 
     #[test]
     fn runs_are_cut_by_revision() {
-        let all = events(&[3, 3, 4, 9, 9, 9]);
-        let cut: Vec<(u64, usize)> = revisions(&all).map(|(revision, run)| (revision, run.len())).collect();
+        let mut all = events(&[3, 3, 4, 9, 9, 9]);
+        let cut: Vec<(u64, usize)> = revisions(&mut all).map(|run| (revision_of(&run[0]), run.len())).collect();
         assert_eq!(cut, [(3, 2), (4, 1), (9, 3)]);
-        assert_eq!(revisions(&[]).count(), 0);
+        assert_eq!(revisions(&mut []).count(), 0);
     }
 }

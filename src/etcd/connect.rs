@@ -3,7 +3,8 @@
 use super::config::Options;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
-use etcd_client::{Client, GetOptions, GetResponse, KvClient};
+use etcd_client::proto::PbResponseHeader;
+use etcd_client::{Client, GetOptions, GetResponse, KvClient, WatchClient, WatchOptions, WatchStream};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -42,6 +43,15 @@ pub(super) struct Header {
 }
 
 impl Header {
+    /// Of a message on a watch stream.
+    pub(super) fn of_message(header: Option<&PbResponseHeader>) -> Header {
+        header.map_or_else(Header::default, |header| Header {
+            revision: header.revision.max(0) as u64,
+            cluster: header.cluster_id,
+            member: header.member_id,
+        })
+    }
+
     pub(super) fn of(header: Option<&etcd_client::ResponseHeader>) -> Header {
         header.map_or_else(Header::default, |header| Header {
             revision: header.revision().max(0) as u64,
@@ -51,18 +61,19 @@ impl Header {
     }
 }
 
-/// The connection for lists and single reads; the watch has its own.
+/// The connection for lists and single reads; the session's watch has its own.
 #[derive(Clone)]
 pub(super) struct Reader {
     url: Rc<str>,
     kv: KvClient,
+    watch: WatchClient,
     timeout: Duration,
 }
 
 impl Reader {
     pub(super) fn new(url: &str, client: &Client, options: &Options, message_limit: usize) -> Reader {
         let kv = client.kv_client().max_decoding_message_size(message_limit);
-        Reader { url: url.into(), kv, timeout: options.request_timeout }
+        Reader { url: url.into(), kv, watch: client.watch_client(), timeout: options.request_timeout }
     }
 
     /// A new connection to the same endpoint.
@@ -81,7 +92,7 @@ impl Reader {
         within("a page of the listing", self.timeout * 6, self.kv.clone().get(key, Some(options))).await
     }
 
-    /// The newest revision, by a linearizable read that moves no data.
+    /// The header of a linearizable read that moves no data: etcd's newest revision.
     pub(super) async fn newest(&self, range: &KeyRange) -> Result<Header, Failure> {
         // The first key of the range: a user who may read the range may read it.
         let response = self.get(&range.start, GetOptions::new().with_count_only()).await?;
@@ -90,5 +101,57 @@ impl Reader {
             return Err(Failure::new(Class::Retry, "etcd answered a read without a revision"));
         }
         Ok(header)
+    }
+
+    /// The same, beside the position from before it began.
+    pub(super) async fn newest_since(&self, range: &KeyRange, applied: u64) -> Result<Newest, Failure> {
+        Ok(Newest { header: self.newest(range).await?, applied })
+    }
+
+    /// A watch on this connection.
+    pub(super) async fn watch(&self, key: &[u8], options: WatchOptions) -> Result<WatchStream, Failure> {
+        within("the watch", self.timeout, self.watch.clone().watch(key, Some(options))).await
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+}
+
+/// What a linearizable read said of the store, beside what had been applied *before the read began*: the one
+/// position that its revision may be compared with. What is applied while the read is under way may be newer
+/// than its answer, and says nothing of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Newest {
+    header: Header,
+    applied: u64,
+}
+
+impl Newest {
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Whether etcd's newest revision lies below what had been applied: then it is another history. A single
+    /// member may lag behind what was applied, but a linearizable read never does.
+    pub(super) fn went_back(&self) -> bool {
+        let Newest { header, applied } = self;
+        if header.revision < *applied {
+            tracing::warn!(applied, newest = header.revision, "etcd's revision went back: another history");
+        }
+        header.revision < *applied
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_compared_with_the_position_before_the_read() {
+        let newest = |revision, applied| Newest { header: Header { revision, ..Header::default() }, applied };
+        assert!(newest(9, 10).went_back());
+        assert!(!newest(10, 10).went_back());
+        assert!(!newest(12, 10).went_back());
     }
 }

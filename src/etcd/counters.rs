@@ -86,9 +86,17 @@ pub(super) fn highest(mark: &AtomicU64, value: u64) {
 }
 
 impl Counts {
+    /// A resync is about to be published.
     pub(super) fn resynced(&self, reason: ResyncReason) {
         if let Some(counter) = self.resyncs.get(reason as usize) {
             one(counter);
+        }
+    }
+
+    /// The cache refused it after all.
+    pub(super) fn resync_refused(&self, reason: ResyncReason) {
+        if let Some(counter) = self.resyncs.get(reason as usize) {
+            counter.fetch_sub(1, Relaxed);
         }
     }
 }

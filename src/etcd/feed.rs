@@ -1,22 +1,22 @@
 //! The life of a feeder: sessions with one endpoint after another, until it is stopped.
 //!
 //! A session connects, finds out whether the history is still the one that was applied, lists if it
-//! must, and then follows the watch.
+//! must, and then follows the watch. What outlives a session is in [`Session`] too: the resume point, the pending
+//! resync, the backoff.
 
 use super::backoff::{Backoff, spread};
+use super::compaction::compacted_at;
 use super::config::Config;
 use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
-use super::follow::compacted_at;
 use super::integrity;
 use super::list::{Listing, list};
-use super::probe::{Proof, probe};
+use super::probe::{HistoryCheck, check};
+use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
 use super::shared::Shared;
-use super::version::too_old;
-use crate::cache::{SourceReport, SourceState};
 use crate::data::event::ResyncReason;
 use crate::error::{Code, Error};
 use crate::writer::Writer;
@@ -24,19 +24,13 @@ use std::cell::RefCell;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// No message is taken beyond it, whatever the limits of a server.
-const LONGEST_MESSAGE: usize = 1 << 30;
-
 /// How often a start revision that has not happened is looked for.
 const FUTURE_RETRY: Duration = Duration::from_millis(250);
 
-/// Between two reports while nothing but events comes.
-const REPORTS: Duration = Duration::from_millis(100);
-
-/// What a session has to do before it can watch.
+/// What a session has to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Need {
-    Nothing,
+enum NextStep {
+    Watch,
     Load,
     Resync(ResyncReason),
 }
@@ -50,57 +44,52 @@ pub(super) enum End {
     Reopen,
 }
 
-/// The state of a feeder beyond its sessions.
-pub(super) struct Feed<'a> {
+/// The sessions of a feeder, one after another.
+pub(super) struct Session<'a> {
     pub(super) config: &'a Config,
     pub(super) writer: &'a RefCell<Writer>,
     pub(super) shared: &'a Shared,
-    pub(super) resume: Option<Resume>,
-    pub(super) backoff: Backoff,
     /// Whether watches ask for fragments, and the longest message taken.
     pub(super) fragment: bool,
     pub(super) message_limit: usize,
     /// Silences since anything came.
     pub(super) silences: u32,
-    /// The newest revision of etcd's that was seen.
-    pub(super) newest_seen: u64,
+    /// Where the cache stands in etcd's history, once it has its listing.
+    resume: Option<Resume>,
+    /// The reason of a listing that is needed, until it is published.
+    pending_resync: Option<ResyncReason>,
     endpoints: Endpoints,
+    /// Where the connection of the present session shows for the futures beside it.
     readers: &'a watch::Sender<Option<Reader>>,
-    report: SourceReport,
-    reported: Instant,
-    /// A listing that is to be made, until it is.
-    owed: Option<ResyncReason>,
+    reporter: Reporter<'a>,
+    backoff: Backoff,
     /// Listings without any progress between them.
     listings_in_a_row: Backoff,
-    warned_of: Option<String>,
 }
 
-impl<'a> Feed<'a> {
+impl<'a> Session<'a> {
     pub(super) fn new(
         config: &'a Config,
         writer: &'a RefCell<Writer>,
         shared: &'a Shared,
         readers: &'a watch::Sender<Option<Reader>>,
-    ) -> Feed<'a> {
+    ) -> Session<'a> {
         let options = &config.options;
         let backoff = || Backoff::new(options.backoff_first, options.backoff_most);
-        Feed {
+        Session {
             config,
             writer,
             shared,
-            resume: None,
-            backoff: backoff(),
             fragment: false,
             message_limit: options.message_limit,
             silences: 0,
-            newest_seen: 0,
+            resume: None,
+            pending_resync: None,
             endpoints: Endpoints::new(options.endpoints.iter().cloned()),
             readers,
-            report: SourceReport::default(),
-            reported: Instant::now(),
-            owed: None,
+            reporter: Reporter::new(config, writer, shared),
+            backoff: backoff(),
             listings_in_a_row: backoff(),
-            warned_of: None,
         }
     }
 
@@ -126,24 +115,24 @@ impl<'a> Feed<'a> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
         self.readers.send_replace(Some(reader.clone()));
-        let mut need = match (self.standing(&reader).await?, self.owed) {
-            (Need::Nothing, Some(reason)) => Need::Resync(reason),
-            (need, _) => need,
+        let mut step = match (self.standing(&reader).await?, self.pending_resync) {
+            (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
+            (step, _) => step,
         };
         loop {
-            if let Need::Resync(reason) = need {
-                self.owed = Some(reason);
+            if let NextStep::Resync(reason) = step {
+                self.pending_resync = Some(reason);
             }
-            if need != Need::Nothing {
-                self.list(&reader, need, &url).await?;
+            if step != NextStep::Watch {
+                self.list(&reader, step, &url).await?;
                 if self.config.options.stop_after_listing {
                     tracing::info!(endpoint = url, "listed; not watching, as asked");
                     return Ok(());
                 }
             }
             let watch = self.open(&url).await?;
-            need = match self.follow(&reader, watch).await? {
-                End::Resync(reason) => Need::Resync(reason),
+            step = match self.follow(&reader, watch).await? {
+                End::Resync(reason) => NextStep::Resync(reason),
                 End::Reopen => self.standing(&reader).await?,
             };
         }
@@ -154,108 +143,102 @@ impl<'a> Feed<'a> {
         let options = &self.config.options;
         let mut client = dial(options, url).await?;
         match within("the status", options.request_timeout, client.status()).await {
-            Ok(status) => {
-                if status.leader() == 0 {
-                    return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
-                }
-                let version = status.version().to_owned();
-                if let Some(minimum) = too_old(&version)
-                    && self.warned_of.as_ref() != Some(&version)
-                {
-                    tracing::warn!(
-                        endpoint = url,
-                        version,
-                        minimum,
-                        "this etcd is known to lose watch events; upgrade it to the minimum of its line"
-                    );
-                    self.warned_of = Some(version.clone());
-                }
-                self.report.server_version = version;
+            Ok(status) if status.leader() == 0 => {
+                return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
             }
+            Ok(status) => self.reporter.connected(url, Some(status.version())),
             // Servers need not let a user see their status.
-            Err(failure) if matches!(failure.class, Class::Denied | Class::Authenticate) => {}
+            Err(failure) if matches!(failure.class, Class::Denied | Class::Authenticate) => {
+                self.reporter.connected(url, None);
+            }
             Err(failure) => return Err(failure),
         }
-        self.report.endpoint = url.to_owned();
-        Ok(Reader::new(url, &client, &self.config.options, self.message_limit))
+        Ok(Reader::new(url, &client, options, self.message_limit))
     }
 
     /// What must be done before the watch can go on.
-    async fn standing(&mut self, reader: &Reader) -> Result<Need, Failure> {
+    async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
         let Some(resume) = &self.resume else {
             let loaded = self.writer.borrow().is_loaded();
-            return Ok(if loaded { Need::Resync(ResyncReason::Requested) } else { Need::Load });
+            return Ok(if loaded { NextStep::Resync(ResyncReason::Requested) } else { NextStep::Load });
         };
-        let header = reader.newest(&self.config.range).await?;
-        self.newest_seen = self.newest_seen.max(header.revision);
-        let point = resume.point();
-        if header.cluster != resume.cluster() || header.revision < point {
-            tracing::warn!(applied = point, newest = header.revision, "etcd has another history");
-            return Ok(Need::Resync(ResyncReason::HistoryReset));
+        let range = &self.config.range;
+        let newest = reader.newest_since(range, resume.point()).await?;
+        let header = newest.header();
+        self.reporter.saw(header.revision);
+        if newest.went_back() {
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+        }
+        if resume.is_of_another_cluster(header) {
+            tracing::warn!(cluster = header.cluster, "etcd is another cluster: another history");
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         one(&self.shared.counts.probes);
-        match probe(reader, &self.config.range, resume.evidence(), resume.firm()).await? {
-            Proof::Same => {}
-            Proof::Other => {
-                tracing::warn!(applied = resume.firm(), "etcd does not hold what was applied: another history");
-                return Ok(Need::Resync(ResyncReason::HistoryReset));
+        match check(reader, range, resume.evidence()).await? {
+            HistoryCheck::Same => {}
+            HistoryCheck::Other => {
+                let applied = resume.evidence().revision();
+                tracing::warn!(applied, "etcd does not hold what was applied: another history");
+                return Ok(NextStep::Resync(ResyncReason::HistoryReset));
             }
-            Proof::Compacted => return Ok(Need::Resync(ResyncReason::Compacted)),
+            HistoryCheck::Compacted => return Ok(NextStep::Resync(ResyncReason::Compacted)),
         }
         let behind = resume.behind(header.revision);
         if behind > self.config.options.too_far_behind && !resume.replays() {
             tracing::info!(behind, "too far behind to replay: listing");
-            return Ok(Need::Resync(ResyncReason::TooFarBehind));
+            return Ok(NextStep::Resync(ResyncReason::TooFarBehind));
         }
-        Ok(Need::Nothing)
+        Ok(NextStep::Watch)
     }
 
     /// Lists and publishes.
-    async fn list(&mut self, reader: &Reader, need: Need, url: &str) -> Result<(), Failure> {
-        if matches!(need, Need::Resync(_)) && !self.listings_in_a_row.is_fresh() {
+    async fn list(&mut self, reader: &Reader, step: NextStep, url: &str) -> Result<(), Failure> {
+        if matches!(step, NextStep::Resync(_)) && !self.listings_in_a_row.is_fresh() {
             tokio::time::sleep(self.listings_in_a_row.next()).await;
         }
         self.shared.take_resync();
         let options = &self.config.options;
-        let at = options.start_revision.filter(|_| need == Need::Load);
+        let at = options.start_revision.filter(|_| step == NextStep::Load);
         let started = Instant::now();
         let listing = match list(reader, &self.config.range, at, options.page_size, &self.shared.counts).await {
             Ok(listing) => listing,
-            Err(failure) => return Err(self.of_listing(failure, at, url).await),
+            Err(failure) => return Err(self.of_listing(reader, failure, at, url).await),
         };
-        let revision = listing.revision;
-        let cluster = listing.header.cluster;
-        self.report.cluster_id = cluster;
-        self.report.member_id = listing.header.member;
-        // Before the listing shows: its continue tokens carry the cluster.
-        self.report();
-        match need {
-            Need::Resync(wanted) => {
-                let reset = self.resume.as_ref().is_some_and(|old| {
-                    revision < old.point()
-                        || listing.header.cluster != old.cluster()
-                        // What a read could have proved is gone: the listing itself has to tell.
-                        || wanted == ResyncReason::Compacted && !self.continues(&listing, old.point())
-                });
-                let reason = if reset { ResyncReason::HistoryReset } else { wanted };
-                let from = self.writer.borrow().position().revision;
-                tracing::warn!(reason = reason.name(), from, to = revision, keys = listing.count, "resync");
-                // Before it shows: who sees the marks finds it counted.
-                self.shared.counts.resynced(reason);
-                let done = self.writer.borrow_mut().resync(revision, listing.records(), reason);
+        self.reporter.listing(&listing.header);
+        match step {
+            NextStep::Resync(wanted) => self.resync(&listing, wanted)?,
+            NextStep::Load | NextStep::Watch => {
+                let done = self.writer.borrow_mut().load(listing.revision, listing.records());
                 done.map_err(|error| refused(&error))?;
-                // Another one before any progress has to wait.
-                self.listings_in_a_row.next();
             }
-            _ => self.writer.borrow_mut().load(revision, listing.records()).map_err(|error| refused(&error))?,
         }
-        tracing::info!(endpoint = url, revision, keys = listing.count, elapsed = ?started.elapsed(), "listed");
-        self.owed = None;
-        self.newest_seen = listing.header.revision.max(revision);
-        let replay_until = if at.is_some() { listing.header.revision } else { 0 };
-        let newest = listing.newest().cloned();
-        self.resume = Some(Resume::listed(revision, cluster, listing.count, newest, replay_until));
-        self.report();
+        let elapsed = started.elapsed();
+        tracing::info!(endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
+        self.pending_resync = None;
+        self.resume = Some(Resume::listed(&listing, at.is_some()));
+        self.reporter.listed(listing.header.revision.max(listing.revision));
+        Ok(())
+    }
+
+    /// Publishes the difference to a listing; for another reason, where the listing shows that one.
+    fn resync(&mut self, listing: &Listing, wanted: ResyncReason) -> Result<(), Failure> {
+        let is_reset = self.resume.as_ref().is_some_and(|old| {
+            old.is_refuted_by(listing)
+                // The evidence is gone, so the listing itself has to show whether the history is the same.
+                || wanted == ResyncReason::Compacted && !self.continues(listing, old.point())
+        });
+        let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
+        let from = self.writer.borrow().position().revision;
+        // Before it shows: a reader who sees the marks finds it counted.
+        self.shared.counts.resynced(reason);
+        let done = self.writer.borrow_mut().resync(listing.revision, listing.records(), reason);
+        done.map_err(|error| {
+            self.shared.counts.resync_refused(reason);
+            refused(&error)
+        })?;
+        tracing::warn!(reason = reason.name(), from, to = listing.revision, keys = listing.count, "resync");
+        // Another one before any progress has to wait.
+        self.listings_in_a_row.next();
         Ok(())
     }
 
@@ -276,18 +259,18 @@ impl<'a> Feed<'a> {
     }
 
     /// A listing at an old revision fails in ways that only the user can mend.
-    async fn of_listing(&self, failure: Failure, at: Option<u64>, url: &str) -> Failure {
+    async fn of_listing(&self, reader: &Reader, failure: Failure, at: Option<u64>, url: &str) -> Failure {
         let Some(at) = at else { return failure };
         let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
         match failure.class {
-            Class::Compacted(_) => match compacted_at(self.config, url, at).await {
-                Some(kept) => Failure::new(
+            Class::Compacted(_) => match compacted_at(reader, &self.config.range, at).await {
+                Ok(kept) => Failure::new(
                     Class::Compacted(kept),
                     format!(
                         "{asked} compacted; it holds the state at {kept} and all changes after it. Begin at {kept} or later"
                     ),
                 ),
-                None => Failure::new(
+                Err(_) => Failure::new(
                     Class::Compacted(0),
                     format!("{asked} compacted. Begin at a later revision, or without one"),
                 ),
@@ -299,21 +282,33 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// The endpoint in use.
-    pub(super) fn url(&self) -> &str {
-        &self.report.endpoint
+    /// Where the cache stands. A session lists before it watches, so a watch always finds it.
+    pub(super) fn resume(&self) -> &Resume {
+        self.resume.as_ref().expect("a session lists before it watches")
+    }
+
+    pub(super) fn resume_mut(&mut self) -> &mut Resume {
+        self.resume.as_mut().expect("a session lists before it watches")
+    }
+
+    /// Whatever becomes of this session: a listing has to be published before anything is watched again.
+    pub(super) fn needs_listing(&mut self, reason: ResyncReason) {
+        self.pending_resync = Some(reason);
+    }
+
+    /// A header spoke of etcd's newest revision.
+    pub(super) fn saw(&mut self, revision: u64) {
+        self.reporter.saw(revision);
+    }
+
+    pub(super) fn newest_seen(&self) -> u64 {
+        self.reporter.newest_seen()
     }
 
     /// The watch goes on: events are applied again.
     pub(super) fn live(&mut self) {
-        let before = self.shared.counts.connects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        if before > 0 {
-            one(&self.shared.counts.reconnects);
-        }
         self.endpoints.succeeded();
-        self.shared.set_error(None);
-        self.report();
-        self.writer.borrow_mut().set_state(SourceState::Fresh);
+        self.reporter.live();
     }
 
     /// Something was applied, or progress came.
@@ -323,32 +318,12 @@ impl<'a> Feed<'a> {
         self.silences = 0;
     }
 
-    /// Keeps etcd's newest revision in the status, not with each message.
-    pub(super) fn report_now_and_then(&mut self) {
-        if self.reported.elapsed() >= REPORTS {
-            self.report();
-        }
-    }
-
-    fn report(&mut self) {
-        use std::sync::atomic::Ordering::Relaxed;
-        self.reported = Instant::now();
-        let counters = &self.shared.counts;
-        self.report.connects = counters.connects.load(Relaxed);
-        self.report.reconnects = counters.reconnects.load(Relaxed);
-        self.report.resyncs = counters.read().resyncs.iter().sum();
-        self.report.etcd_revision = self.newest_seen;
-        self.writer.borrow_mut().source_report(self.report.clone());
-    }
-
-    /// Records a failure; gives the time to wait.
+    /// Reports a failure, chooses the next endpoint, and gives the time to wait.
     fn failed(&mut self, failure: &Failure) -> Duration {
-        one(&self.shared.counts.failures);
         let now = Instant::now();
         let options = &self.config.options;
         let url = self.endpoints.url().to_owned();
-        let text = self.describe(failure, &url);
-        let (fatal, delay) = match failure.class {
+        let (is_fatal, delay) = match failure.class {
             Class::Denied | Class::Credentials | Class::Refused => (true, spread(options.refused_retry)),
             Class::Compacted(_) | Class::TooLarge(_) => (true, spread(options.refused_retry.min(options.backoff_most))),
             Class::Future => (false, self.backoff.next().min(FUTURE_RETRY)),
@@ -366,57 +341,8 @@ impl<'a> Feed<'a> {
                 (false, self.backoff.next())
             }
         };
-        if fatal {
-            tracing::error!(endpoint = url, ?delay, "{text}");
-        } else {
-            tracing::warn!(endpoint = url, ?delay, "{text}");
-        }
-        let error = Error::new(failure.code(), text);
-        let error = match (failure.class, options.start_revision) {
-            // The state at the compacted revision is still there, and every change after it.
-            (Class::Compacted(kept), Some(asked)) => {
-                error.with_asked(asked).with_oldest(if kept > 0 { kept + 1 } else { 0 })
-            }
-            (Class::Future, Some(asked)) => error.with_asked(asked).with_current(self.newest_seen),
-            _ => error,
-        };
-        self.shared.set_error(Some(error.clone()));
-        self.report.endpoint = url;
-        self.report();
-        self.writer.borrow_mut().set_state(if fatal { SourceState::Failed(error) } else { SourceState::Stale(error) });
+        self.reporter.failed(failure, &url, delay, is_fatal);
         delay
-    }
-
-    /// What happened, what holds, what to do next.
-    fn describe(&self, failure: &Failure, url: &str) -> String {
-        let text = &failure.text;
-        let options = &self.config.options;
-        let every = options.refused_retry.as_secs_f64();
-        let user = options.user.as_ref().map(|user| user.name.as_str());
-        match (failure.class, user) {
-            (Class::Denied, user) => {
-                let range = &self.config.range;
-                let who = user.map_or("a client without a user".to_owned(), |user| format!("the user {user:?}"));
-                format!(
-                    "etcd {url} refused {who}: permission denied on range {range}. \
-                     Grant read access; retrying every {every} s."
-                )
-            }
-            (Class::Credentials, Some(user)) => {
-                format!(
-                    "etcd {url} refused the user {user:?}: {text}. Check name and password; retrying every {every} s."
-                )
-            }
-            (Class::Credentials, None) => {
-                format!("etcd {url} asks for a user: {text}. Give name and password; retrying every {every} s.")
-            }
-            (Class::Refused, _) => format!("etcd {url}: {text}. Correct it; retrying every {every} s."),
-            (Class::TooLarge(_), _) => format!(
-                "etcd {url}: {text}. The cache cannot take messages above {LONGEST_MESSAGE} bytes; write smaller values."
-            ),
-            (Class::Compacted(_) | Class::Future, _) => format!("{text}."),
-            _ => format!("etcd {url}: {text}; trying again."),
-        }
     }
 
     /// A message on the watch was too long: what to change, or the failure if nothing can be.

@@ -1,8 +1,9 @@
 //! The handle of a feeder, and its thread.
 
+use super::compaction;
 use super::config::{Config, FeederBuilder};
 use super::counters::Counters;
-use super::feed::Feed;
+use super::feed::Session;
 use super::shared::Shared;
 use super::tickets;
 use crate::cache::SourceState;
@@ -12,6 +13,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::Duration;
@@ -118,9 +120,9 @@ impl Feeder {
             return;
         }
         if !self.shared.wait_end(self.shared.stop_deadline(STOP)) {
-            tracing::warn!(
-                "the feeder did not end within 2 s; it ends as soon as its thread comes back from the cache"
-            );
+            if !self.shared.overdue.swap(true, Relaxed) {
+                tracing::warn!("the feeder did not end within 2 s; it ends when its thread returns from the cache");
+            }
             return;
         }
         // The thread has nothing left to do but to return. A panic of it was caught and reported inside.
@@ -197,11 +199,14 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     }
 }
 
+/// The futures of the thread, beside each other, until the feeder is stopped or the cache closed. See
+/// docs/internals/feeder.md.
 async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
     let (readers, of_tickets) = watch::channel(None);
-    let mut feed = Feed::new(config, writer, shared, &readers);
+    let of_compaction = readers.subscribe();
+    let mut session = Session::new(config, writer, shared, &readers);
     let work = async {
-        feed.run().await;
+        session.run().await;
         // The listing is all that was wanted: the cache stays as it is until the stop.
         std::future::pending::<()>().await
     };
@@ -216,6 +221,7 @@ async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
         () = closed => {}
         () = work => {}
         () = tickets::serve(writer, of_tickets, config, shared) => {}
+        () = compaction::follow(writer, of_compaction, config) => {}
     }
 }
 

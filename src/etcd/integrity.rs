@@ -3,7 +3,7 @@
 
 use crate::data::key_value::KeyValue;
 use crate::writer::Record;
-use etcd_client::proto::PbEvent;
+use etcd_client::proto::{PbEvent, PbKeyValue};
 use std::fmt;
 
 /// The numbers of a live key-value.
@@ -12,6 +12,16 @@ pub(super) struct Live {
     pub(super) create: u64,
     pub(super) modified: u64,
     pub(super) version: u64,
+}
+
+impl Live {
+    pub(super) fn of(kv: &PbKeyValue) -> Live {
+        Live {
+            create: kv.create_revision.max(0) as u64,
+            modified: kv.mod_revision.max(0) as u64,
+            version: kv.version.max(0) as u64,
+        }
+    }
 }
 
 /// An event that does not fit.
@@ -52,11 +62,7 @@ pub(super) fn check(event: &PbEvent, held: Option<Live>) -> Result<(), Violation
     let Some(kv) = event.kv.as_ref() else {
         return Err(Violation { key: Vec::new(), revision: 0, what: "an event without a key", held, came: None });
     };
-    let came = Live {
-        create: kv.create_revision.max(0) as u64,
-        modified: kv.mod_revision.max(0) as u64,
-        version: kv.version.max(0) as u64,
-    };
+    let came = Live::of(kv);
     let fail = |what| Err(Violation { key: kv.key.clone(), revision: came.modified, what, held, came: Some(came) });
     match (is_delete(event), held) {
         (None, _) => fail("an event of an unknown kind"),
@@ -94,7 +100,6 @@ mod tests {
     use super::*;
     use crate::Cache;
     use crate::writer::Change;
-    use etcd_client::proto::PbKeyValue;
 
     fn event(kind: i32, create: i64, modified: i64, version: i64) -> PbEvent {
         let kv = PbKeyValue {

@@ -23,6 +23,12 @@ impl Listing {
         self.pages.iter().flatten().map(|kv| record(&kv.0))
     }
 
+    /// An empty one.
+    #[cfg(test)]
+    pub(super) fn for_tests(header: Header, revision: u64) -> Listing {
+        Listing { revision, header, count: 0, pages: Vec::new() }
+    }
+
     /// The key-value that changed last.
     pub(super) fn newest(&self) -> Option<&PbKeyValue> {
         self.pages.iter().flatten().map(|kv| &kv.0).max_by_key(|kv| kv.mod_revision)
@@ -41,6 +47,50 @@ pub(super) fn record(kv: &PbKeyValue) -> Record<'_> {
     }
 }
 
+/// A listing under way: its pages so far, all of one revision of one cluster.
+struct Pages<'a> {
+    reader: &'a Reader,
+    range: &'a KeyRange,
+    /// The revision asked for, or that of the first page once there is one.
+    pinned: Option<u64>,
+    /// Where the next page begins.
+    from: Vec<u8>,
+    listing: Listing,
+}
+
+impl Pages<'_> {
+    /// Reads the next page; true if there are more.
+    async fn next(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
+        let mut options = GetOptions::new().with_range(self.range.end.clone()).with_limit(size.next());
+        if let Some(revision) = self.pinned {
+            options = options.with_revision(revision as i64);
+        }
+        let mut response = self.reader.page(self.from.clone(), options).await?;
+        let header = Header::of(response.header());
+        let revision = *self.pinned.get_or_insert(header.revision);
+        if revision == 0 {
+            return Err(Failure::new(Class::Retry, "etcd answered a listing without a revision"));
+        }
+        let first = self.listing.revision == 0;
+        if !first && header.cluster != self.listing.header.cluster {
+            return Err(Failure::new(Class::Retry, "another cluster answered in the middle of a listing"));
+        }
+        (self.listing.revision, self.listing.header) = (revision, header);
+        let more = response.more();
+        let page = response.take_kvs();
+        let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
+        size.came(page.len() as u64, bytes as u64);
+        self.listing.count += page.len() as u64;
+        let last = page.last().filter(|_| more);
+        let goes_on = last.is_some();
+        if let Some(last) = last {
+            self.from = KeyRange::after(last.key());
+        }
+        self.listing.pages.push(page);
+        Ok(goes_on)
+    }
+}
+
 /// Lists at `at`, or at the newest revision: then the first page is the linearizable read that pins
 /// it, and a compaction on the way begins the listing again.
 pub(super) async fn list(
@@ -51,43 +101,25 @@ pub(super) async fn list(
     counts: &Counts,
 ) -> Result<Listing, Failure> {
     let mut size = PageSize::new(page_size);
-    'again: loop {
+    loop {
         one(&counts.listings);
-        let mut pinned = at;
-        let mut listing = Listing { revision: 0, header: Header::default(), count: 0, pages: Vec::new() };
-        let mut from = range.start.clone();
+        let listing = Listing { revision: 0, header: Header::default(), count: 0, pages: Vec::new() };
+        let mut pages = Pages { reader, range, pinned: at, from: range.start.clone(), listing };
         loop {
-            let mut options = GetOptions::new().with_range(range.end.clone()).with_limit(size.next());
-            if let Some(revision) = pinned {
-                options = options.with_revision(revision as i64);
-            }
-            let mut response = match reader.page(from.clone(), options).await {
-                Ok(response) => response,
-                Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pinned.is_some() => {
-                    tracing::info!(revision = pinned, "compacted during the listing: beginning again");
-                    continue 'again;
+            match pages.next(&mut size).await {
+                Ok(more) => {
+                    one(&counts.pages);
+                    if !more {
+                        return Ok(pages.listing);
+                    }
                 }
-                Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => continue,
+                Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pages.pinned.is_some() => {
+                    tracing::info!(revision = pages.pinned, "compacted during the listing: beginning again");
+                    break;
+                }
+                Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => {}
                 Err(failure) => return Err(failure),
-            };
-            one(&counts.pages);
-            listing.header = Header::of(response.header());
-            let revision = *pinned.get_or_insert(listing.header.revision);
-            if revision == 0 {
-                return Err(Failure::new(Class::Retry, "etcd answered a listing without a revision"));
             }
-            listing.revision = revision;
-            let more = response.more();
-            let page = response.take_kvs();
-            let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
-            size.came(page.len() as u64, bytes as u64);
-            listing.count += page.len() as u64;
-            let Some(last) = page.last().filter(|_| more) else {
-                listing.pages.push(page);
-                return Ok(listing);
-            };
-            from = KeyRange::behind(last.key());
-            listing.pages.push(page);
         }
     }
 }

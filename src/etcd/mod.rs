@@ -23,15 +23,20 @@
 //! | --- | --- |
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
-//! | `feed` | sessions with endpoints, listings, failures |
+//! | `feed` | sessions with endpoints, listings |
+//! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
-//! | `connect`, `list`, `probe`, `tickets` | calls to etcd |
-//! | `assemble`, `integrity`, `resume`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+//! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
+//! | `connect`, `list`, `probe` | calls to etcd |
+//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+//!
+//! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
 #![forbid(unsafe_code)]
 
 mod assemble;
 mod backoff;
+mod compaction;
 mod config;
 mod connect;
 mod counters;
@@ -40,11 +45,14 @@ mod failure;
 mod feed;
 mod feeder;
 mod follow;
+mod health;
 mod integrity;
 mod list;
 mod page;
 mod probe;
+mod progress;
 mod range;
+mod report;
 mod resume;
 mod shared;
 mod tickets;

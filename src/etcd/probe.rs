@@ -5,8 +5,9 @@
 
 use super::connect::Reader;
 use super::failure::{Class, Failure};
+use super::integrity::Live;
 use super::range::KeyRange;
-use super::resume::Evidence;
+use super::resume::{Evidence, Held};
 use etcd_client::GetOptions;
 use etcd_client::proto::PbKeyValue;
 
@@ -14,29 +15,30 @@ use etcd_client::proto::PbKeyValue;
 /// have to walk through all values to find those changed later.
 const WALKED_KEYS: u64 = 50_000;
 
-/// What a probe showed.
+/// What reading the evidence again showed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Proof {
+pub(super) enum HistoryCheck {
     /// The history holds what was applied.
     Same,
     /// It does not.
     Other,
-    /// It is compacted: nobody can tell.
+    /// It is compacted: it can no longer be known.
     Compacted,
 }
 
-/// Reads the evidence again. `firm` is the revision of the newest thing applied.
-pub(super) async fn probe(reader: &Reader, range: &KeyRange, evidence: &Evidence, firm: u64) -> Result<Proof, Failure> {
-    let answer = match evidence {
-        Evidence::Put(kv) => put_is_there(reader, kv, kv.mod_revision).await,
-        Evidence::Delete { key, revision, before } => deletion_is_there(reader, key, *revision, *before).await,
-        Evidence::Listing { count, newest } => listing_is_there(reader, range, *count, newest.as_deref(), firm).await,
+/// Reads the evidence again, at its own revision.
+pub(super) async fn check(reader: &Reader, range: &KeyRange, evidence: &Evidence) -> Result<HistoryCheck, Failure> {
+    let at = evidence.revision() as i64;
+    let answer = match evidence.held() {
+        Held::Put(kv) => put_is_there(reader, kv, at).await,
+        Held::Deletion { key, before } => deletion_is_there(reader, key, at, *before).await,
+        Held::Listing { count, newest } => listing_is_there(reader, range, *count, newest.as_ref(), at).await,
     };
     match answer {
-        Ok(true) => Ok(Proof::Same),
-        Ok(false) => Ok(Proof::Other),
-        Err(Failure { class: Class::Compacted(_), .. }) => Ok(Proof::Compacted),
-        Err(Failure { class: Class::Future, .. }) => Ok(Proof::Other),
+        Ok(true) => Ok(HistoryCheck::Same),
+        Ok(false) => Ok(HistoryCheck::Other),
+        Err(Failure { class: Class::Compacted(_), .. }) => Ok(HistoryCheck::Compacted),
+        Err(Failure { class: Class::Future, .. }) => Ok(HistoryCheck::Other),
         Err(failure) => Err(failure),
     }
 }
@@ -54,12 +56,12 @@ async fn put_is_there(reader: &Reader, kv: &PbKeyValue, at: i64) -> Result<bool,
     }))
 }
 
-async fn deletion_is_there(reader: &Reader, key: &[u8], at: u64, before: (u64, u64, u64)) -> Result<bool, Failure> {
-    if value_at(reader, key, at as i64).await?.is_some() {
+async fn deletion_is_there(reader: &Reader, key: &[u8], at: i64, before: Live) -> Result<bool, Failure> {
+    if value_at(reader, key, at).await?.is_some() {
         return Ok(false);
     }
-    let held = value_at(reader, key, at as i64 - 1).await?;
-    Ok(held.is_some_and(|held| (held.create_revision as u64, held.mod_revision as u64, held.version as u64) == before))
+    let held = value_at(reader, key, at - 1).await?;
+    Ok(held.is_some_and(|held| Live::of(&held) == before))
 }
 
 /// The newest key is the same, nothing in the range changed after it, and the count is the same:
@@ -69,15 +71,15 @@ async fn listing_is_there(
     range: &KeyRange,
     count: u64,
     newest: Option<&PbKeyValue>,
-    at: u64,
+    at: i64,
 ) -> Result<bool, Failure> {
-    let all = GetOptions::new().with_range(range.end.clone()).with_revision(at as i64);
+    let all = GetOptions::new().with_range(range.end.clone()).with_revision(at);
     let response = reader.get(&range.start, all.clone().with_count_only()).await?;
     if response.count() as u64 != count {
         return Ok(false);
     }
     let Some(newest) = newest else { return Ok(true) };
-    if !put_is_there(reader, newest, at as i64).await? {
+    if !put_is_there(reader, newest, at).await? {
         return Ok(false);
     }
     if count > WALKED_KEYS {

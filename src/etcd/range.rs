@@ -26,13 +26,13 @@ impl KeyRange {
         KeyRange { start: prefix.to_vec(), end }
     }
 
-    /// One key: whoever may read that one may read the range.
+    /// One key: a user who may read that one may read the range.
     pub(super) fn of_key(key: &[u8]) -> KeyRange {
-        KeyRange { start: key.to_vec(), end: KeyRange::behind(key) }
+        KeyRange { start: key.to_vec(), end: KeyRange::after(key) }
     }
 
     /// Where the page after `last` begins: the smallest key above it.
-    pub(super) fn behind(last: &[u8]) -> Vec<u8> {
+    pub(super) fn after(last: &[u8]) -> Vec<u8> {
         let mut next = Vec::with_capacity(last.len() + 1);
         next.extend_from_slice(last);
         next.push(0);
@@ -82,13 +82,13 @@ mod tests {
     }
 
     #[test]
-    fn the_next_page_begins_right_behind() {
-        let next = KeyRange::behind(b"a");
+    fn the_next_page_begins_right_after() {
+        let next = KeyRange::after(b"a");
         assert!(next.as_slice() > b"a".as_slice() && next.as_slice() <= b"a\0".as_slice());
     }
 
     #[test]
-    fn one_key_ends_right_behind_it() {
+    fn one_key_ends_right_after_it() {
         let range = KeyRange::of_key(b"/a");
         assert_eq!((range.start.as_slice(), range.end.as_slice()), (&b"/a"[..], &b"/a\0"[..]));
     }

@@ -3,29 +3,66 @@
 //! The resume point moves by two things only: the revision of an applied event, and a progress
 //! notification. Never by the header of a message with events (it is the store's revision, which
 //! may be far ahead), and never by time.
+//!
+//! The life of an [`Evidence`]: it is made from a listing or from the last event of a revision when that
+//! was applied, replaces the one before as a whole, and is read again after a reconnect (`history`). The
+//! worked example is in docs/internals/feeder.md.
 
-use super::integrity::is_delete;
+use super::connect::Header;
+use super::integrity::{Live, is_delete};
+use super::list::Listing;
 use etcd_client::proto::{PbEvent, PbKeyValue};
 
-/// The newest thing that was applied. After a reconnect etcd must still hold it.
+/// What etcd held at the evidence's revision.
 #[derive(Clone, Debug)]
-pub(super) enum Evidence {
+pub(super) enum Held {
     /// A listing: how many keys, and the newest of them.
-    Listing { count: u64, newest: Option<Box<PbKeyValue>> },
+    Listing { count: u64, newest: Option<PbKeyValue> },
     /// A put.
-    Put(Box<PbKeyValue>),
-    /// A deletion, with the numbers of the value that went: (create, modified, version).
-    Delete { key: Vec<u8>, revision: u64, before: (u64, u64, u64) },
+    Put(PbKeyValue),
+    /// No such key any more; the numbers of the value that was deleted.
+    Deletion { key: Vec<u8>, before: Live },
+}
+
+/// The newest thing that was applied, and its revision: one value, so that the two are always of one moment.
+/// After a reconnect etcd must still hold it.
+#[derive(Clone, Debug)]
+pub(super) struct Evidence {
+    revision: u64,
+    held: Held,
+}
+
+impl Evidence {
+    fn of_listing(listing: &Listing) -> Evidence {
+        let held = Held::Listing { count: listing.count, newest: listing.newest().cloned() };
+        Evidence { revision: listing.revision, held }
+    }
+
+    /// Of the last event of a revision; `before` is the live value that it replaced or deleted. `None` for
+    /// what [`super::integrity::check`] refuses: an event without a key, a deletion of nothing.
+    pub(super) fn of_event(event: PbEvent, before: Option<Live>) -> Option<Evidence> {
+        let deletes = is_delete(&event) == Some(true);
+        let kv = event.kv?;
+        let revision = kv.mod_revision.max(0) as u64;
+        let held = if deletes { Held::Deletion { key: kv.key, before: before? } } else { Held::Put(kv) };
+        Some(Evidence { revision, held })
+    }
+
+    /// The revision at which etcd held it.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    pub(super) fn held(&self) -> &Held {
+        &self.held
+    }
 }
 
 /// A place in one history of etcd.
 #[derive(Clone, Debug)]
 pub(super) struct Resume {
-    /// Everything up to and with it was applied.
+    /// Everything up to and with it was applied: the evidence's revision, or a progress notification's.
     point: u64,
-    /// The last revision with events that were applied, or the listing's.
-    firm: u64,
-    /// The newest thing applied.
     evidence: Evidence,
     /// While the point is below, the feeder replays on request: there is no "too far behind".
     replay_until: u64,
@@ -45,48 +82,44 @@ pub(super) enum Order {
 }
 
 impl Resume {
-    /// After a listing at `revision`; `replay_until` is 0, or the newest revision where the listing
-    /// was asked at an older one.
-    pub(super) fn listed(
-        revision: u64,
-        cluster: u64,
-        count: u64,
-        newest: Option<PbKeyValue>,
-        replay_until: u64,
-    ) -> Self {
-        let evidence = Evidence::Listing { count, newest: newest.map(Box::new) };
-        Resume { point: revision, firm: revision, evidence, replay_until, cluster }
-    }
-
-    /// After the events of `revision` were applied.
-    pub(super) fn applied(&mut self, revision: u64) {
-        self.point = revision;
-        self.firm = revision;
-    }
-
-    /// The last event of those applied; `before` are the numbers of the value that it deleted.
-    pub(super) fn proved_by(&mut self, event: PbEvent, before: (u64, u64, u64)) {
-        let deleted = is_delete(&event) == Some(true);
-        let Some(kv) = event.kv else { return };
-        self.evidence = if deleted {
-            Evidence::Delete { key: kv.key, revision: kv.mod_revision.max(0) as u64, before }
-        } else {
-            Evidence::Put(Box::new(kv))
-        };
-    }
-
-    /// After a progress notification; false if it lies below what was applied.
-    pub(super) fn progressed(&mut self, revision: u64) -> bool {
-        if revision < self.point {
-            return false;
+    /// After a listing; `replays` if it was asked for at an older revision than the newest.
+    pub(super) fn listed(listing: &Listing, replays: bool) -> Resume {
+        Resume {
+            point: listing.revision,
+            evidence: Evidence::of_listing(listing),
+            replay_until: if replays { listing.header.revision } else { 0 },
+            cluster: listing.header.cluster,
         }
-        self.point = revision;
-        true
+    }
+
+    /// After a revision was applied.
+    pub(super) fn applied(&mut self, evidence: Evidence) {
+        self.point = evidence.revision;
+        self.evidence = evidence;
+    }
+
+    /// Whether a progress notification lies below what was applied.
+    pub(super) fn is_above(&self, revision: u64) -> bool {
+        revision < self.point
+    }
+
+    /// After a progress notification that does not.
+    pub(super) fn progressed(&mut self, revision: u64) {
+        self.point = self.point.max(revision);
+    }
+
+    /// Whether a listing cannot be of the same history.
+    pub(super) fn is_refuted_by(&self, listing: &Listing) -> bool {
+        self.is_above(listing.revision) || self.is_of_another_cluster(&listing.header)
+    }
+
+    pub(super) fn is_of_another_cluster(&self, header: &Header) -> bool {
+        header.cluster != self.cluster
     }
 
     /// What a revision on the stream is.
     pub(super) fn order(&self, revision: u64) -> Order {
-        if revision <= self.firm {
+        if revision <= self.evidence.revision {
             Order::Repeated
         } else if revision <= self.point {
             Order::BelowProgress
@@ -103,12 +136,12 @@ impl Resume {
     /// The first revision to watch from: the one after the last event. A point from progress is
     /// not taken: in the same history nothing lies between, in another one this is what shows it.
     pub(super) fn watch_from(&self) -> u64 {
-        self.firm + 1
+        self.evidence.revision + 1
     }
 
     /// How many revisions a watch would replay.
     pub(super) fn behind(&self, newest: u64) -> u64 {
-        newest.saturating_sub(self.firm)
+        newest.saturating_sub(self.evidence.revision)
     }
 
     /// Whether the feeder still replays a history that was asked for.
@@ -119,23 +152,18 @@ impl Resume {
     pub(super) fn evidence(&self) -> &Evidence {
         &self.evidence
     }
-
-    /// The revision of the listing, where the evidence is one.
-    pub(super) fn firm(&self) -> u64 {
-        self.firm
-    }
-
-    pub(super) fn cluster(&self) -> u64 {
-        self.cluster
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn listing(revision: u64, newest: u64) -> Listing {
+        Listing::for_tests(Header { revision: newest, cluster: 1, member: 0 }, revision)
+    }
+
     fn at(revision: u64) -> Resume {
-        Resume::listed(revision, 1, 0, None, 0)
+        Resume::listed(&listing(revision, revision), false)
     }
 
     fn put(revision: i64) -> PbEvent {
@@ -143,20 +171,24 @@ mod tests {
         PbEvent { r#type: 0, kv: Some(kv), prev_kv: None }
     }
 
+    fn applies(resume: &mut Resume, revision: i64) {
+        resume.applied(Evidence::of_event(put(revision), None).unwrap());
+    }
+
     #[test]
     fn events_and_progress_move_the_point() {
         let mut resume = at(10);
         assert_eq!((resume.point(), resume.watch_from()), (10, 11));
-        resume.applied(12);
+        applies(&mut resume, 12);
         assert_eq!((resume.point(), resume.watch_from()), (12, 13));
-        assert!(resume.progressed(20));
+        resume.progressed(20);
         assert_eq!(resume.point(), 20);
     }
 
     #[test]
-    fn after_progress_the_watch_begins_behind_the_last_event() {
+    fn after_progress_the_watch_begins_after_the_last_event() {
         let mut resume = at(10);
-        resume.applied(12);
+        applies(&mut resume, 12);
         resume.progressed(500);
         assert_eq!(resume.watch_from(), 13);
         assert_eq!(resume.behind(600), 588);
@@ -165,15 +197,16 @@ mod tests {
     #[test]
     fn progress_below_is_not_taken() {
         let mut resume = at(10);
-        assert!(!resume.progressed(9));
+        assert!(resume.is_above(9));
+        resume.progressed(9);
         assert_eq!(resume.point(), 10);
-        assert!(resume.progressed(10), "the same again is fine");
+        assert!(!resume.is_above(10), "the same again is fine");
     }
 
     #[test]
     fn the_order_of_what_comes() {
         let mut resume = at(10);
-        resume.applied(12);
+        applies(&mut resume, 12);
         resume.progressed(20);
         assert_eq!(resume.order(12), Order::Repeated);
         assert_eq!(resume.order(13), Order::BelowProgress);
@@ -183,9 +216,9 @@ mod tests {
 
     #[test]
     fn a_replay_ends_where_it_was_asked_to() {
-        let mut resume = Resume::listed(10, 1, 0, None, 30);
+        let mut resume = Resume::listed(&listing(10, 30), true);
         assert!(resume.replays());
-        resume.applied(29);
+        applies(&mut resume, 29);
         assert!(resume.replays());
         resume.progressed(30);
         assert!(!resume.replays());
@@ -193,12 +226,28 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_event_is_the_evidence() {
+    fn a_listing_that_goes_back_refutes() {
+        let resume = at(10);
+        assert!(resume.is_refuted_by(&listing(9, 9)));
+        assert!(!resume.is_refuted_by(&listing(10, 10)));
+        let other = Header { revision: 20, cluster: 2, member: 0 };
+        assert!(resume.is_refuted_by(&Listing::for_tests(other, 20)));
+    }
+
+    #[test]
+    fn evidence_has_the_revision_of_its_event() {
+        let before = Live { create: 3, modified: 11, version: 4 };
         let mut resume = at(10);
-        resume.proved_by(put(11), (0, 0, 0));
-        assert!(matches!(resume.evidence(), Evidence::Put(kv) if kv.mod_revision == 11));
+        assert!(matches!((resume.evidence().revision(), resume.evidence().held()), (10, Held::Listing { .. })));
+        applies(&mut resume, 11);
+        let evidence = resume.evidence();
+        assert!(matches!((evidence.revision(), evidence.held()), (11, Held::Put(kv)) if kv.mod_revision == 11));
         let delete = PbEvent { r#type: 1, ..put(12) };
-        resume.proved_by(delete, (3, 11, 4));
-        assert!(matches!(resume.evidence(), Evidence::Delete { revision: 12, before: (3, 11, 4), .. }));
+        resume.applied(Evidence::of_event(delete, Some(before)).unwrap());
+        let evidence = resume.evidence();
+        assert!(
+            matches!((evidence.revision(), evidence.held()), (12, Held::Deletion { before: of, .. }) if *of == before)
+        );
+        assert!(Evidence::of_event(PbEvent::default(), None).is_none());
     }
 }

@@ -26,6 +26,8 @@ pub(super) struct Shared {
     ends: Condvar,
     /// When the wait for the end is over, set by the first stop.
     stop_deadline: OnceLock<Instant>,
+    /// Whether it was logged that the end did not come before it.
+    pub(super) overdue: AtomicBool,
 }
 
 impl Source for Shared {

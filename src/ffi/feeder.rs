@@ -174,7 +174,8 @@ unsafe impl Sized32 for watchcore_counters {
 /// feeder tries again, watchcore_cache_status says how it goes.
 /// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
-/// subscriptions, which would miss the listing), CLOSED, UNSUPPORTED (built without etcd).
+/// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
+/// is as it was), UNSUPPORTED (built without etcd).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_start(
     cache: *const watchcore_cache,
@@ -197,7 +198,7 @@ pub unsafe extern "C" fn watchcore_feeder_start(
 }
 
 /// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
-/// still be read. Idempotent. Blocks, at most 2 s. Any thread, many at once.
+/// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, error: *mut watchcore_error) -> i32 {
@@ -210,8 +211,8 @@ pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, 
     unsafe { call(Fun::watchcore_feeder_stop, error, body) }
 }
 
-/// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most 2 s. Any thread; no other
-/// call on the handle may run or follow.
+/// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
+/// Any thread; no other call on the handle may run or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_free(feeder: *mut watchcore_feeder) {
     // SAFETY: the caller's promise.

@@ -160,6 +160,26 @@ fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
     assert!((1..MANY as u64).contains(&calls), "{calls}");
 }
 
+/// A wait for a revision that never comes costs a request a second, and delays no other wait.
+#[test]
+fn a_revision_that_never_comes_costs_little() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, feeder) = follow(&etcd.url());
+    let started = Instant::now();
+    let mut crowd = Crowd::asks(&cache, Want::Revision((1 << 51) + 1), 1);
+    assert_eq!(cache.wait_until(1 << 51, Duration::from_secs(4)).unwrap_err().code(), Code::FutureRevision);
+    // Five in the first second and a half, then one a second, for each of the two that began to wait.
+    let most = 2 * 5 + started.elapsed().as_secs();
+    let asked = feeder.counters().progress_requests;
+    assert!((2..=most).contains(&asked), "{asked} requests, at most {most} expected");
+    for _ in 0..5 {
+        cache.wait_until(elsewhere(&ctl), BOUND).unwrap();
+    }
+    feeder.stop();
+    assert!(crowd.ends(|answer| answer.unwrap_err().code()).into_iter().all(|code| code == Code::Closed));
+}
+
 #[test]
 fn a_wait_that_timed_out_has_lost_nothing() {
     let etcd = Etcd::start();

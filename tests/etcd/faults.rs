@@ -441,6 +441,86 @@ fn an_idle_server_is_not_taken_for_a_silent_one() {
     assert_same(&cache, &ctl);
 }
 
+/// A watch at the store's next revision is mute, so a liveness read shows that it lives. Its answer says nothing of
+/// what was applied while it was under way.
+#[test]
+fn an_event_during_a_liveness_read_is_no_reset() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/x/n", "0");
+    let proxy = Proxy::swallowing(etcd.address(), "nothing");
+    let (cache, feeder) = follow(Feeder::new([&proxy.url()]), "/x/");
+    proxy.hold_first(true);
+    wait_for("the answer of a liveness read", || proxy.held() >= 1);
+    // The watch has a connection of its own, which is not held.
+    cache.wait_until(ctl.put("/x/n", "1"), BOUND).unwrap();
+    proxy.hold_first(false);
+    // It goes through the same connection, after the held answer.
+    cache.consistent_revision(BOUND).unwrap();
+    cache.wait_until(ctl.put("/x/n", "2"), BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert_eq!(resyncs(&feeder), 0, "{:?}", feeder.counters());
+}
+
+/// Writes through one member, which lags after each restart; the caches follow another history only if there is one.
+#[test]
+fn a_member_killed_and_restarted_is_no_reset() {
+    let mut members = Etcd::cluster();
+    let ctl = members[1].ctl();
+    ctl.put("/x/n", "0");
+    let all: Vec<_> = (0..6).map(|_| follow(quick([&members[0].url()]), "/x/")).collect();
+    for round in 0..3 {
+        members[0].kill();
+        let written = (0..20).map(|i| ctl.put("/x/n", format!("{round}.{i}"))).last().unwrap();
+        members[0].launch();
+        for (cache, _) in &all {
+            cache.wait_until(written, BOUND).unwrap();
+        }
+    }
+    for (cache, feeder) in &all {
+        assert_same(cache, &ctl);
+        assert_eq!(resyncs(feeder), 0, "{:?}", feeder.counters());
+    }
+}
+
+/// One message brings a revision that is applied, and one with a value that the cache refuses.
+#[test]
+fn a_refused_value_and_its_repair_are_no_reset() {
+    let etcd = Etcd::start();
+    let proxy = Proxy::to(etcd.address());
+    let ctl = etcd.ctl();
+    ctl.put("/x/old", "0");
+    let cache = Cache::builder("/x/").max_value_bytes(100).build().unwrap();
+    let slowly = feeder(&proxy.url()).refused_retry(Duration::from_millis(50));
+    let feeder = slowly.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the watch", || feeder.counters().connects > 0);
+    let recorder = Recorder::start(&cache, Start::Now);
+    proxy.refuse();
+    let applied = ctl.put("/x/new", "1");
+    ctl.put("/x/large", [b'x'; 101]);
+    proxy.allow();
+    wait_for("the refusal", || cache.status().state == State::Failed);
+    let told = feeder.last_error().expect("why").to_string();
+    assert!(told.contains("/x/large") && told.contains("max_value_bytes"), "{told}");
+    assert_eq!(cache.position().revision, applied, "what came before it is applied");
+    // The watch could only bring the large value again: the repair is listed.
+    let repaired = ctl.put("/x/large", "2");
+    let (mark, inside) = recorder.resync();
+    assert_eq!((mark.reason, mark.from, mark.to), (ResyncReason::ChainBroken, applied, repaired));
+    let inside: Vec<_> = inside.iter().map(|seen| (seen.kind, seen.key())).collect();
+    assert_eq!(inside, [(Kind::Added, "/x/large".to_owned())]);
+    assert_same(&cache, &ctl);
+    wait_for("ready", || cache.status().state == State::Ready);
+    assert_eq!(resyncs(&feeder), 1, "{:?}", feeder.counters());
+    // The evidence is of the new listing.
+    let before = feeder.counters().connects;
+    proxy.cut();
+    wait_for("the reconnect", || feeder.counters().connects > before);
+    cache.wait_until(ctl.put("/x/new", "3"), BOUND).unwrap();
+    assert_eq!(resyncs(&feeder), 1, "{:?}", feeder.counters());
+}
+
 #[test]
 fn a_silent_server_is_noticed_even_when_it_was_idle() {
     let etcd = Etcd::start();

@@ -6,9 +6,10 @@ use crate::support::proxy::Proxy;
 use crate::support::{BOUND, wait_for};
 use etcd_client::TxnOp;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 use watchcore::etcd::{Feeder, FeederBuilder};
-use watchcore::{Cache, Code, Kind, Read, ResyncReason, Start, State};
+use watchcore::{Attribute, Cache, Code, Kind, Read, ResyncReason, Start, State};
 
 fn cache(prefix: impl AsRef<[u8]>) -> Cache {
     Cache::builder(prefix).build().expect("a cache")
@@ -438,6 +439,58 @@ fn etcd_s_compaction_is_followed_where_that_is_asked_for() {
     assert_same(&follows, &ctl);
 }
 
+/// A watch at a revision that is not compacted makes etcd read history, so none is opened to find that out.
+#[test]
+fn following_a_compaction_reads_no_history() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let first = ctl.put("/c/x", "0");
+    let proxy = Proxy::to(etcd.address());
+    let cache = cache("/c/");
+    let builder = feeder(&proxy.url()).follow_compaction(Duration::from_millis(20));
+    let feeder = builder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the watch", || feeder.counters().connects > 0);
+    let reads = || etcd.counted("grpc_server_started_total{grpc_method=\"Range\"");
+    let watches = || etcd.counted("grpc_server_started_total{grpc_method=\"Watch\"");
+    assert_eq!((watches(), proxy.accepted()), (1, 2), "the test's own premise");
+    // Nothing happens in the range, and each question is answered all the same.
+    let before = reads();
+    wait_for("many questions", || reads() >= before + 50);
+    assert_eq!((watches(), proxy.accepted()), (1, 2), "one read each, on the connection that is there");
+    let last = (1..10).map(|i| ctl.put("/c/x", i.to_string())).last().unwrap();
+    cache.wait_until(last, BOUND).unwrap();
+    assert_eq!(cache.oldest(), first + 1);
+    ctl.compact(last - 2);
+    wait_for("the compaction to be followed", || cache.oldest() == last - 1);
+    let before = reads();
+    wait_for("more questions", || reads() >= before + 10);
+    assert_eq!((watches(), proxy.accepted()), (2, 2), "one watch to learn the compacted revision");
+    assert_same(&cache, &ctl);
+}
+
+/// A stream that always has more, here because its events wait for a slow subscription, holds up no question.
+#[test]
+fn a_compaction_is_followed_beside_a_waiting_stream() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let first = ctl.put("/p/x", "0");
+    let last = (1..400).map(|i| ctl.put("/p/x", i.to_string())).last().unwrap();
+    let cache = Cache::builder("/p/").capacity(128).segment_slots(16).expect_load(true).build().unwrap();
+    let subscription = cache.subscribe(Start::After(first)).open().unwrap();
+    let builder = feeder(&etcd.url()).start_revision(first).pace(&subscription);
+    let feeder = builder.follow_compaction(Duration::from_millis(20)).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("some of the history", || cache.position().revision > first + 20);
+    assert!(cache.position().revision < last, "nobody polls: the replay waits");
+    ctl.compact(first + 10);
+    wait_for("the compaction to be followed", || cache.oldest() == first + 11);
+    assert!(cache.position().revision < last, "it waits still");
+    drop(subscription);
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().resyncs, [0; 7]);
+}
+
 #[test]
 fn a_start_revision_to_come_is_waited_for() {
     let etcd = Etcd::start();
@@ -558,6 +611,57 @@ fn stop_is_quick_idempotent_and_wakes_who_waits() {
     drop(feeder);
     proxy.stall(false);
     assert_eq!(proxy.accepted(), accepted, "no call after the stop");
+}
+
+/// An extractor that blocks the feeder's thread inside the cache stands for whatever holds it up there.
+#[test]
+fn stops_at_once_share_two_seconds() {
+    let etcd = Etcd::start();
+    etcd.ctl().put("/s/x", "0");
+    let inside = Arc::new(AtomicBool::new(false));
+    let (open, gate) = mpsc::channel::<()>();
+    let gate = Mutex::new(gate);
+    let blocks = {
+        let inside = inside.clone();
+        Attribute::extractor("blocked", move |_, _| {
+            inside.store(true, Ordering::SeqCst);
+            // Until the sender is dropped.
+            let _ = gate.lock().unwrap().recv();
+            Ok::<_, std::convert::Infallible>(None)
+        })
+    };
+    let cache = Cache::builder("/s/").field(blocks).build().unwrap();
+    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    wait_for("the thread is inside the cache", || inside.load(Ordering::SeqCst));
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| feeder.stop());
+        }
+    });
+    assert!(!feeder.is_stopped(), "the test's own premise");
+    // As a free does: it stops, and drops, which stops again.
+    feeder.stop();
+    drop(feeder);
+    let elapsed = started.elapsed();
+    // One limit of 2 s, not five of them.
+    assert!(elapsed < Duration::from_secs(6), "{elapsed:?}");
+    drop(open);
+    wait_for("the end", || cache.status().state == State::Closed);
+}
+
+#[test]
+fn endless_timeouts_do_not_stop_the_feeder() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let cache = cache("/e/");
+    let endless = Duration::MAX;
+    let builder = feeder(&etcd.url()).dial_timeout(endless).request_timeout(endless).refused_retry(endless);
+    let feeder = builder.progress_interval(endless).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    cache.wait_until(ctl.put("/e/x", "0"), BOUND).unwrap();
+    assert_same(&cache, &ctl);
+    assert_eq!(feeder.counters().failures, 0);
 }
 
 #[test]

@@ -244,6 +244,17 @@ impl Etcd {
         self.tool("etcdutl", &arguments);
     }
 
+    /// The sum of the server's counters whose line begins with `name`, such as
+    /// `grpc_server_started_total{grpc_method="Watch"`.
+    pub(crate) fn counted(&self, name: &str) -> u64 {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[2].number)).expect("etcd tells its metrics");
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let lines = answer.lines().filter(|line| line.starts_with(name));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64
+    }
+
     fn signal(&self, signal: i32) {
         let pid = self.child.as_ref().expect("etcd runs").id();
         // SAFETY: a signal to a child of ours that was not waited for.

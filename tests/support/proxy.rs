@@ -6,11 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+/// Which messages of the server wait in the proxy.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Holds {
+    #[default]
+    None,
+    /// Those of the first connection that was passed on.
+    First,
+    All,
+}
+
 #[derive(Default)]
 struct State {
     stalled: bool,
-    /// Answers wait.
-    holds: bool,
+    holds: Holds,
     connections: Vec<TcpStream>,
 }
 
@@ -125,6 +134,15 @@ impl Proxy {
     /// Messages of the server come as far as to here: what they answer has happened, and nobody knows
     /// it. Only for a proxy that swallows.
     pub(crate) fn hold(&self, holds: bool) {
+        self.set_holds(if holds { Holds::All } else { Holds::None });
+    }
+
+    /// The same for the first connection only: of a feeder, that of its reads.
+    pub(crate) fn hold_first(&self, holds: bool) {
+        self.set_holds(if holds { Holds::First } else { Holds::None });
+    }
+
+    fn set_holds(&self, holds: Holds) {
         self.shared.state.lock().unwrap().holds = holds;
         self.shared.changed.notify_all();
     }
@@ -174,7 +192,7 @@ const FRAME_HEADER: usize = 9;
 
 impl Shared {
     /// Takes the whole frames from the front of `held`, and gives those that pass.
-    fn sieve(&self, held: &mut Vec<u8>, part: &[u8]) -> Vec<u8> {
+    fn sieve(&self, held: &mut Vec<u8>, part: &[u8], is_first: bool) -> Vec<u8> {
         let mut passing = Vec::new();
         while held.len() >= FRAME_HEADER {
             let length = FRAME_HEADER + u32::from_be_bytes([0, held[0], held[1], held[2]]) as usize;
@@ -189,9 +207,10 @@ impl Shared {
                 && message.len() >= 5
                 && u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize == message.len() - 5;
             let mut state = self.state.lock().unwrap();
-            if alone && state.holds {
+            let holds = |state: &State| state.holds == Holds::All || state.holds == Holds::First && is_first;
+            if alone && holds(&state) {
                 self.held.fetch_add(1, Ordering::SeqCst);
-                while state.holds {
+                while holds(&state) {
                     state = self.changed.wait(state).unwrap();
                 }
             }
@@ -222,7 +241,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             let _ = client.shutdown(Shutdown::Both);
             continue;
         };
-        shared.accepted.fetch_add(1, Ordering::SeqCst);
+        let is_first = shared.accepted.fetch_add(1, Ordering::SeqCst) == 0;
         let _ = client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let pair = || Some((client.try_clone().ok()?, server.try_clone().ok()?));
@@ -238,12 +257,23 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             }
         }
         let (of_up, of_down) = (shared.clone(), shared.clone());
-        thread::spawn(move || pass(up.0, up.1, &of_up, false));
-        thread::spawn(move || pass(down.1, down.0, &of_down, true));
+        thread::spawn(move || pass(up.0, up.1, &of_up, Side::Client));
+        thread::spawn(move || pass(down.1, down.0, &of_down, Side::Server { is_first }));
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bool) {
+/// Who speaks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Client,
+    /// On the first connection, or on another.
+    Server {
+        is_first: bool,
+    },
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, side: Side) {
+    let from_server = side != Side::Client;
     let mut buffer = vec![0; 64 << 10];
     let mut held = Vec::new();
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -263,7 +293,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, from_server: bo
         let written = match shared.swallow.as_ref().filter(|_| from_server) {
             Some(part) => {
                 held.extend_from_slice(bytes);
-                to.write_all(&shared.sieve(&mut held, part))
+                to.write_all(&shared.sieve(&mut held, part, side == Side::Server { is_first: true }))
             }
             None => to.write_all(bytes),
         };

@@ -1,0 +1,142 @@
+//! When a watch asks etcd for progress: the rule, without input or output.
+//!
+//! An idle watch asks each interval. Where somebody waits for a revision, it asks at once, then after pauses that
+//! double up to [`LONGEST_PAUSE`] for as long as somebody waits: a revision that never comes costs one request a
+//! second. A new wait asks at once again, but only one request is under way at a time, so waits that begin
+//! together share one.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The first pause between two requests for those who wait.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// The requests of one watch.
+pub(super) struct ProgressRequests {
+    /// How long an idle watch is silent before it asks; `None`: it does not.
+    idle: Option<Duration>,
+    /// The highest revision that somebody waits for, 0 for none.
+    wanted: u64,
+    /// Somebody began to wait since the last request.
+    urgent: bool,
+    /// When the last request was sent, and whether it is still unanswered.
+    sent: Instant,
+    is_under_way: bool,
+    /// From the last request to the next for those who wait.
+    pause: Duration,
+}
+
+impl ProgressRequests {
+    pub(super) fn new(idle: Option<Duration>, now: Instant) -> ProgressRequests {
+        ProgressRequests { idle, wanted: 0, urgent: false, sent: now, is_under_way: false, pause: FIRST_PAUSE }
+    }
+
+    /// Somebody may have begun to wait; `wanted` is what the cache says of all who do.
+    pub(super) fn demanded(&mut self, wanted: u64) {
+        self.wanted = wanted;
+        self.urgent = wanted > 0;
+    }
+
+    /// A request was sent; `wanted` is what is waited for now.
+    pub(super) fn sent(&mut self, now: Instant, wanted: u64) {
+        self.pause = if self.urgent { FIRST_PAUSE } else { (self.pause * 2).min(LONGEST_PAUSE) };
+        (self.wanted, self.urgent) = (wanted, false);
+        (self.sent, self.is_under_way) = (now, true);
+    }
+
+    /// A progress notification came.
+    pub(super) fn answered(&mut self) {
+        self.is_under_way = false;
+    }
+
+    /// When the next request is due, if at all, on a watch that is complete up to `point` and was last heard of at
+    /// `heard`.
+    pub(super) fn due(&self, point: u64, heard: Instant) -> Option<Instant> {
+        let idle = self.idle.map(|interval| heard.max(self.sent) + interval);
+        let waited_for = (self.wanted > point).then(|| match (self.urgent, self.is_under_way) {
+            (true, false) => self.sent,
+            // The request under way may be answered with what is wanted now, or never.
+            (true, true) => self.sent + FIRST_PAUSE,
+            (false, _) => self.sent + self.pause,
+        });
+        idle.into_iter().chain(waited_for).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEVER: u64 = 1 << 51;
+
+    /// Sends whatever is due until `end`, each answered at once with the point `point`; gives when.
+    fn run(requests: &mut ProgressRequests, point: u64, start: Instant, end: Duration) -> Vec<u128> {
+        let mut sent = Vec::new();
+        let mut now = start;
+        while let Some(due) = requests.due(point, start)
+            && due <= start + end
+        {
+            now = now.max(due);
+            requests.sent(now, requests.wanted);
+            requests.answered();
+            sent.push((now - start).as_millis());
+        }
+        sent
+    }
+
+    #[test]
+    fn a_revision_that_never_comes_costs_one_a_second() {
+        let start = Instant::now();
+        let mut requests = ProgressRequests::new(None, start);
+        assert_eq!(requests.due(10, start), None, "nobody waits");
+        requests.demanded(NEVER);
+        let sent = run(&mut requests, 10, start, Duration::from_secs(60));
+        assert_eq!(sent[..7], [0, 100, 300, 700, 1500, 2500, 3500]);
+        assert_eq!(sent.len(), 63);
+    }
+
+    #[test]
+    fn a_new_wait_asks_at_once_beside_an_endless_one() {
+        let start = Instant::now();
+        let mut requests = ProgressRequests::new(None, start);
+        requests.demanded(NEVER);
+        run(&mut requests, 10, start, Duration::from_secs(10));
+        let later = start + Duration::from_secs(10);
+        // The highest of all waits is what it was.
+        requests.demanded(NEVER);
+        assert!(requests.due(10, start).is_some_and(|due| due <= later));
+    }
+
+    #[test]
+    fn waits_that_begin_together_share_one_request() {
+        let start = Instant::now();
+        let mut requests = ProgressRequests::new(None, start);
+        let mut count = 0;
+        for wanted in 11..1011 {
+            requests.demanded(wanted);
+            if requests.due(10, start).is_some_and(|due| due <= start) {
+                requests.sent(start, wanted);
+                count += 1;
+            }
+        }
+        assert_eq!(count, 1, "no answer came");
+        requests.answered();
+        assert!(requests.due(10, start).is_some_and(|due| due <= start), "the later ones ask again");
+        assert_eq!(requests.due(1010, start), None, "unless the answer was enough");
+    }
+
+    #[test]
+    fn an_idle_watch_asks_each_interval() {
+        let start = Instant::now();
+        let interval = Duration::from_secs(1);
+        let mut requests = ProgressRequests::new(Some(interval), start);
+        assert_eq!(requests.due(10, start), Some(start + interval));
+        assert_eq!(requests.due(10, start + interval / 2), Some(start + interval * 3 / 2));
+        requests.demanded(NEVER);
+        // A wait never makes it ask later than an idle one.
+        let sent = run(&mut requests, 10, start, Duration::from_secs(10));
+        assert!(sent.windows(2).all(|pair| pair[1] - pair[0] <= 1000), "{sent:?}");
+    }
+}
