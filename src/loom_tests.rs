@@ -12,6 +12,7 @@
 //! | directory entry | `entry_of_a_newer_lap` | entry store; entry load |
 //! | slot.newest | `version_reached_early` | newest store; newest load |
 //! | root | `new_keys_against_list` | root swap; root load |
+//! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | directory | `growing_directory` | directory swap; directory load |
 //! | token | `snapshot_against_a_new_segment` | token swap; token load |
 //! | the epochs, published as root is | `resync_against_position` | history swap |
@@ -406,6 +407,25 @@ fn new_keys_against_list(weakened: Weak) {
             move || {
                 let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
                 assert_eq!(page.len() as u64, 2 * page.revision());
+                cache
+            },
+        );
+    });
+}
+
+/// Row "unlinked, then retired": whatever is collected meanwhile, the root that is found is there.
+fn retiring_against_list(weakened: Weak) {
+    COLLECTS.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/a"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a", "/b"]),
+            move || {
+                // The reclaimer's part, before this thread pins.
+                reclaim::collect();
+                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+                assert_eq!(page.len() as u64, page.revision());
                 cache
             },
         );
@@ -872,6 +892,10 @@ proof!(
     new_keys_against_list, loom_new_keys_against_list,
     loom_new_keys_against_list_weak_root: Replace "Index" => "Causality violation",
     loom_new_keys_against_list_weak_load: Load "Index" => "Causality violation",
+);
+proof!(
+    retiring_against_list, loom_retiring_against_list,
+    loom_retiring_against_list_pushed_early: PushEarly => "used after it was freed",
 );
 proof!(
     growing_directory, loom_growing_directory,

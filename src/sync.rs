@@ -106,6 +106,8 @@ pub(crate) mod weak {
         EvictUsed,
         /// Step: what is retired goes at once, without a grace period.
         Grace,
+        /// Step: what is replaced is handed to the reclaimer before it is unlinked.
+        PushEarly,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,
     }

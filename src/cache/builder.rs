@@ -7,13 +7,16 @@ use super::core::Core;
 use super::shared::{Gauges, Inner, LIVING, Limits, NOT_READY, READY};
 use crate::attribute::schema::{Attribute, Labels, Schema};
 use crate::data::decoded::Decoder;
+#[cfg(not(loom))]
+use crate::error::{Code, Error};
 use crate::error::{Result, say};
 use crate::filter::indexes::{Index, Indexes};
 use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::History;
 use crate::log::ring::Ring;
-use crate::reclaim::Published;
-use crate::store::root::Index as Root;
+#[cfg(not(loom))]
+use crate::reclaim;
+use crate::reclaim::{Allowance, Published};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
 use crate::wake::Hub;
 use std::hash::{BuildHasher, RandomState};
@@ -150,7 +153,9 @@ impl Builder {
         self
     }
 
-    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range.
+    /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the
+    /// system starts no thread: the first cache of a process needs two. Then nothing is left behind, and a
+    /// later build tries again.
     pub fn build(self) -> Result<Cache> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
         check(
@@ -172,6 +177,7 @@ impl Builder {
         let slots = self.segment_slots.unwrap_or_else(|| (1u64 << eighth.ilog2()).min(1024));
         check(slots.is_power_of_two(), "segment_slots: a power of two")?;
         let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
+        ensure_threads()?;
         let birth = u64::from(birth_mark());
         let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
@@ -189,7 +195,7 @@ impl Builder {
             requests: Requests::default(),
             limited: Mutex::default(),
             ring,
-            root: Published::new(Root::default()),
+            root: Published::new(Arc::default()),
             hub: Hub::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             closed: AtomicBool::new(false),
@@ -198,6 +204,7 @@ impl Builder {
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
+            _allowance: Allowance::new(self.capacity_bytes / 8),
         };
         LIVING.fetch_add(1, Relaxed);
         Ok(Cache::new(inner))
@@ -207,4 +214,28 @@ impl Builder {
 /// A key of the epoch space of this cache: 32 bits, never 0.
 fn birth_mark() -> u32 {
     (RandomState::new().hash_one(std::process::id()) as u32).max(1)
+}
+
+/// Starts the threads that all caches of the process share, where they do not run yet.
+#[cfg(not(loom))]
+fn ensure_threads() -> Result<()> {
+    type Start = fn() -> std::io::Result<()>;
+    let threads = [("watchcore-free", reclaim::start as Start)];
+    for (name, start) in threads {
+        start().map_err(|error| {
+            Error::new(
+                Code::ResourceExhausted,
+                format!(
+                    "build a cache: the thread {name} does not start: {error}. Raise the limit of processes (ulimit -u, or the container's), or end others; then build again."
+                ),
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// loom's models step the threads' work themselves.
+#[cfg(loom)]
+fn ensure_threads() -> Result<()> {
+    Ok(())
 }

@@ -7,6 +7,7 @@ use crate::log::buckets::Router;
 use crate::log::epochs::History;
 use crate::log::writer::RingWriter;
 use crate::position::Position;
+use crate::reclaim::Patience;
 use crate::store::root::Index;
 use crate::store::table::Slots;
 use std::collections::VecDeque;
@@ -28,6 +29,8 @@ pub(crate) struct Core {
     /// Whether anything was ever written: then `load` is late.
     pub(crate) written: bool,
     pub(crate) poisoned: bool,
+    /// How it waits for the reclaimer.
+    pub(crate) patience: Patience,
     pub(crate) router: Router,
     /// Encoded attributes of the version that is being made.
     pub(crate) attributes: Vec<u8>,
@@ -47,6 +50,7 @@ impl Core {
             highest: 0,
             written: false,
             poisoned: false,
+            patience: Patience::default(),
             router,
             attributes: Vec::new(),
         }

@@ -14,7 +14,7 @@ use crate::log::buckets::Requests;
 use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::Held;
 use crate::position::Position;
-use crate::reclaim::{self, Guard, Published};
+use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Index as Root;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Glance, Hub, Watched};
@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     /// Tickets of consistent reads: asked and served.
     pub(crate) asked: AtomicU64,
     pub(crate) served: AtomicU64,
+    /// What it adds to the bytes that may wait to be freed.
+    pub(super) _allowance: Allowance,
 }
 
 impl Inner {
@@ -242,6 +244,7 @@ impl Inner {
             lagged: gauges.lagged.load(Relaxed),
             shown_bytes: gauges.shown_bytes.load(Relaxed),
             link_bytes: gauges.link_bytes.load(Relaxed),
+            unfreed_bytes: reclaim::held_bytes(),
             caught_panics: crate::data::decoded::caught(),
         }
     }
@@ -346,7 +349,7 @@ pub(crate) fn living() -> usize {
 impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
-        let root = std::mem::replace(&mut self.root, Published::new(Root::default()));
+        let root = std::mem::replace(&mut self.root, Published::new(Arc::default()));
         let last = move || {
             drop(root);
             if let Some(core) = core {
@@ -354,7 +357,7 @@ impl Drop for Inner {
             }
             LIVING.fetch_sub(1, Relaxed);
         };
-        if reclaim::on_reclaimer() { last() } else { reclaim::free(Box::new(last)) }
+        if reclaim::on_reclaimer() { last() } else { reclaim::free(0, Box::new(last)) }
     }
 }
 

@@ -91,6 +91,9 @@ pub struct Stats {
     /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
     /// last polls.
     pub link_bytes: u64,
+    /// Bytes that this process has handed to the thread that frees, and that are not freed yet. Not part of
+    /// [`Stats::bytes`]. Beyond a bound writers wait: 64 MiB and an eighth of each cache's `capacity_bytes`.
+    pub unfreed_bytes: u64,
     /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
     pub caught_panics: u64,
 }

@@ -342,7 +342,7 @@ impl Drop for KeyValue {
             if reclaim::on_reclaimer() {
                 version.destroy();
             } else {
-                reclaim::free(Box::new(move || version.destroy()));
+                reclaim::free(self.bytes(), Box::new(move || version.destroy()));
             }
         }
     }
@@ -393,6 +393,7 @@ impl VersionPtr {
 
     fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
+        reclaim::progressed();
         let Some(kv) = self.get() else { return };
         let cells = kv.body().cells as usize;
         let layout = layout(cells, kv.body().bytes());

@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(slot.at(21).get().unwrap().value(), Some(&b"b"[..]));
         assert!(slot.at(5).is_null());
         drop(before.take());
-        reclaim::free(Box::new(move || slot.destroy()));
+        reclaim::free(0, Box::new(move || slot.destroy()));
         drop(first);
         assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
     }

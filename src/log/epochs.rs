@@ -68,6 +68,11 @@ impl History {
         }
     }
 
+    /// Bytes of it.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<History>() + self.turns.capacity() * size_of::<Turn>()
+    }
+
     /// Whether a reset above `head` is in the middle of its commit: `oldest` may be of that history.
     pub(crate) fn resets_above(&self, head: u64) -> bool {
         self.turns.iter().any(|turn| turn.resets() && turn.seq >= head)

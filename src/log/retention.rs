@@ -94,6 +94,8 @@ impl TokenRef {
 impl Drop for TokenRef {
     fn drop(&mut self) {
         let Some(mut token) = self.0.take().and_then(into_inner) else { return };
+        // Of the first; how many follow is known only on the way.
+        let bytes = token.segment.bytes();
         let mut release = move || {
             // A loop: a chain of tokens may be as long as the writer's whole life.
             while let Some(mut next) = token.next.take() {
@@ -103,7 +105,7 @@ impl Drop for TokenRef {
                 }
             }
         };
-        if reclaim::on_reclaimer() { release() } else { reclaim::free(Box::new(release)) }
+        if reclaim::on_reclaimer() { release() } else { reclaim::free(bytes, Box::new(release)) }
     }
 }
 

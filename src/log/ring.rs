@@ -12,7 +12,7 @@
 //! | writer step, in this order | reader step | order |
 //! | --- | --- | --- |
 //! | token k+1 linked to token k, before a slot of k+1 is written | following tokens at drop | `OnceLock` |
-//! | `oldest_seq`, then the entry, then retire | after root, inside the pin | Release / Acquire |
+//! | `oldest_seq`, then the entry, then `retire` | after root, inside the pin | Release / Acquire |
 //! | entry of k+1 | entry, then base | Release / Acquire |
 //! | `head`, once a revision | after progress | Release / Acquire |
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
@@ -46,6 +46,10 @@ pub(super) struct Directory {
 impl Directory {
     pub(super) fn new(size: u64) -> Directory {
         Directory { entries: (0..size).map(|_| AtomicPtr::new(ptr::null_mut())).collect() }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.entries.len() as u64
     }
 
     pub(super) fn entry(&self, number: u64) -> &AtomicPtr<Segment> {
@@ -98,11 +102,12 @@ impl Ring {
     ) -> (Ring, RingWriter) {
         let held = Arc::new(Held::default());
         let first = SegmentRef::new(slots, slots as usize, slots, width, held.clone());
-        let directory = Directory::new(segments);
+        let directory = Shared::new(Directory::new(segments));
+        let history = Shared::new(history);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let token = TokenRef::first(first);
         let ages = token.token().ages.clone();
-        let writer = RingWriter::new(token.clone(), slots, segments, segment_bytes, schema);
+        let writer = RingWriter::new(token.clone(), directory.clone(), history.clone(), slots, segment_bytes, schema);
         let ring = Ring {
             slots,
             segments,
@@ -113,7 +118,7 @@ impl Ring {
                 revision: history.listing,
             }))),
             directory: Published::new(directory),
-            token: Published::new(token),
+            token: Published::new(Shared::new(token)),
             oldest_seq: AtomicU64::new(slots),
             oldest_revision: AtomicU64::new(history.listing + 1),
             history: Published::new(history),

@@ -189,6 +189,11 @@ impl Segment {
         lock(&self.forgotten).push(slot);
     }
 
+    /// Bytes that go with it.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed) as usize
+    }
+
     /// Bytes that are not in the cache's sum yet.
     pub(crate) fn untold(&self) -> u64 {
         self.bytes.load(Relaxed) - self.told.load(Relaxed)
@@ -279,7 +284,7 @@ impl Drop for SegmentRef {
             if reclaim::on_reclaimer() {
                 drop(last);
             } else {
-                reclaim::free(Box::new(move || drop(last)));
+                reclaim::free(last.bytes(), Box::new(move || drop(last)));
             }
         }
     }

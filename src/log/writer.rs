@@ -14,7 +14,7 @@ use crate::attribute::schema::Schema;
 use crate::data::event::Event;
 use crate::data::slot::SlotPtr;
 use crate::position::Position;
-use crate::reclaim::{self, Guard};
+use crate::reclaim;
 use crate::sync::{Relaxed, Release, ord};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,7 +33,9 @@ pub(crate) struct RingWriter {
     live: VecDeque<Live>,
     /// M.
     segments: u64,
-    directory_size: u64,
+    /// What is published: the writer reads by counts of its own, and needs no pin.
+    directory: Shared<Directory>,
+    history: Shared<History>,
     /// Base of the newest segment, and slots used in it.
     base: u64,
     fill: u64,
@@ -85,7 +87,7 @@ pub(crate) struct Plan {
     opened: Vec<(TokenRef, Box<Summary>)>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     closed: Vec<u64>,
-    directory: Option<Box<Directory>>,
+    directory: Option<Shared<Directory>>,
     giant: bool,
     /// How many of the oldest segments go first.
     evicted: usize,
@@ -97,15 +99,17 @@ impl RingWriter {
     /// The writer of a ring whose only segment is that of `token`, with `slots` slots.
     pub(super) fn new(
         token: TokenRef,
+        directory: Shared<Directory>,
+        history: Shared<History>,
         slots: u64,
-        segments: u64,
         segment_bytes: u64,
         schema: Shared<Schema>,
     ) -> RingWriter {
         RingWriter {
             live: VecDeque::from([Live { token, giant: 0 }]),
-            segments,
-            directory_size: segments,
+            segments: directory.size(),
+            directory,
+            history,
             base: slots,
             fill: 0,
             token_base: slots,
@@ -183,10 +187,10 @@ impl RingWriter {
         } else if self.live.iter().skip(plan.evicted).all(|live| live.giant == 0) {
             self.segments
         } else {
-            self.directory_size
+            self.directory.size()
         };
-        if size != self.directory_size {
-            plan.directory = Some(Box::new(Directory::new(size)));
+        if size != self.directory.size() {
+            plan.directory = Some(Shared::new(Directory::new(size)));
         }
     }
 
@@ -218,10 +222,9 @@ impl RingWriter {
         plan: &mut Plan,
         events: impl Iterator<Item = (Event, u64)>,
         router: &mut Router,
-        pin: &Guard,
     ) {
         if !plan.opened.is_empty() {
-            self.make_room(ring, plan, pin);
+            self.make_room(ring, plan);
         }
         let mut opened = std::mem::take(&mut plan.opened).into_iter();
         let mut closed = std::mem::take(&mut plan.closed).into_iter();
@@ -229,7 +232,7 @@ impl RingWriter {
         for (at, (event, bytes)) in events.enumerate() {
             while event.sequence >= self.newest().limit() {
                 let (Some((token, summary)), Some(len)) = (opened.next(), closed.next()) else { break };
-                self.open(ring, token, summary, len, giant, pin);
+                self.open(ring, token, summary, len, giant);
             }
             let seq = event.sequence;
             let RingWriter { live, summary, .. } = self;
@@ -245,27 +248,28 @@ impl RingWriter {
     }
 
     /// Evicts what the new segments displace, and puts a new directory in place where one is due.
-    fn make_room(&mut self, ring: &Ring, plan: &mut Plan, pin: &Guard) {
+    fn make_room(&mut self, ring: &Ring, plan: &mut Plan) {
         for _ in 0..plan.evicted {
-            self.evict(ring, pin);
+            self.evict(ring);
         }
         if let Some(directory) = plan.directory.take() {
-            self.directory_size = directory.entries.len() as u64;
             for live in &self.live {
                 let segment = live.token.segment();
                 directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), Release);
             }
-            ring.directory.replace(directory, pin);
+            let bytes = self.directory.size() as usize * size_of::<*const ()>();
+            self.directory = directory.clone();
+            ring.directory.replace(directory, bytes);
         }
     }
 
-    fn evict(&mut self, ring: &Ring, pin: &Guard) {
+    fn evict(&mut self, ring: &Ring) {
         let Some(oldest) = self.live.pop_front() else { return };
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
         // The events that leave; in the present history they raise `oldest`.
-        let present = ring.history(pin).at(u64::MAX);
+        let present = self.history.at(u64::MAX);
         let end = segment.end(ring.head.load(Relaxed));
         if end > base && end > present.since_seq {
             let left = segment.event(end - 1).revision;
@@ -275,12 +279,13 @@ impl RingWriter {
         // Release, before the entry changes and before anything is retired: a reader that looks
         // after its root learns that its head has left the window.
         ring.oldest_seq.store(next, Release);
-        ring.directory.load(pin).entry(base / ring.slots).store(ptr::null_mut(), Release);
+        self.directory.entry(base / ring.slots).store(ptr::null_mut(), Release);
+        let bytes = segment.bytes();
         let token = oldest.token;
-        reclaim::retire(pin, Box::new(move || drop(token)));
+        reclaim::retire(bytes, Box::new(move || drop(token)));
     }
 
-    fn open(&mut self, ring: &Ring, token: TokenRef, fresh: Box<Summary>, closed: u64, giant: u64, pin: &Guard) {
+    fn open(&mut self, ring: &Ring, token: TokenRef, fresh: Box<Summary>, closed: u64, giant: u64) {
         let summary = std::mem::replace(&mut self.summary, fresh);
         let before = self.live.back().expect("never empty");
         before.token.segment().close(closed as u32, summary);
@@ -288,8 +293,7 @@ impl RingWriter {
         before.token.link(token.clone());
         let segment = token.segment();
         // Release: partner of the load in `entry`.
-        let entry = ring.directory.load(pin);
-        entry.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
+        self.directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
         self.base = segment.base();
         self.live.push_back(Live { token, giant });
     }
@@ -300,14 +304,14 @@ impl RingWriter {
     }
 
     /// Commit, step 3: one store makes everything of the revision visible; then the token.
-    pub(crate) fn publish_head(&mut self, ring: &Ring, pin: &Guard) {
+    pub(crate) fn publish_head(&mut self, ring: &Ring) {
         // Release: partner of `head`.
         ring.head.store(self.base + self.fill, ord!(Head, Release));
         if self.token_base != self.base {
             self.token_base = self.base;
             let newest = &self.live.back().expect("never empty").token;
             // After the head: a token k+1 with a head in k would hold too little.
-            ring.token.replace(Box::new(newest.clone()), pin);
+            ring.token.replace(Shared::new(newest.clone()), size_of::<TokenRef>());
         }
     }
 
@@ -321,10 +325,12 @@ impl RingWriter {
     }
 
     /// Publishes the epochs, before the head that covers the newest mark.
-    pub(crate) fn set_history(&self, ring: &Ring, history: Box<History>, pin: &Guard) {
+    pub(crate) fn set_history(&mut self, ring: &Ring, history: History) {
         // The end of the bracket: a batch that begins inside it must see that mark too.
         let mark = if history.turns.is_empty() { 0 } else { self.base + self.fill - 1 };
-        ring.history.replace(history, pin);
+        let bytes = self.history.bytes();
+        self.history = Shared::new(history);
+        ring.history.replace(self.history.clone(), bytes);
         // Release: partner of `newest_mark`, which is read after head.
         ring.newest_mark.store(mark, Release);
     }

@@ -1,74 +1,110 @@
-//! The collector and the thread that frees.
+//! The collector, the thread that frees, and the bound of what waits for it.
 
-use super::*;
-use crate::sync::AtomicBool;
+use super::Job;
+use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Relaxed, Release};
 use crossbeam_epoch::{Collector, LocalHandle};
+use crossbeam_utils::CachePadded;
 use std::cell::Cell;
-use std::sync::OnceLock;
+use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-struct Node {
-    job: Option<Job>,
-    next: *mut Node,
+/// Something that was handed over.
+struct Handed {
+    job: Job,
+    /// What it frees.
+    bytes: u64,
+    /// Readers may have loaded its pointer: not before they are unpinned.
+    grace: bool,
 }
 
-/// A stack of jobs: pushed by anybody, taken whole by the reclaimer.
+/// Jobs, handed over by anybody, done by one thread.
 struct Reclaimer {
     collector: Collector,
-    list: AtomicPtr<Node>,
-    /// Jobs handed over (retired or freed), and jobs done.
-    given: AtomicU64,
-    done: AtomicU64,
+    inbox: Inbox<Handed>,
+    /// Batches whose grace period is over.
+    ripe: Inbox<Vec<Handed>>,
+    /// Raised by those who hand over.
+    given: CachePadded<Sums>,
+    /// Raised by the reclaimer. Done is looked at first: what is done was given before.
+    done: CachePadded<Sums>,
+    /// Bytes that wait for their grace period.
+    unripe: AtomicU64,
+    /// Rises whenever anything was freed.
+    progress: AtomicU64,
+    /// Bytes that may wait before writers do.
+    bound: AtomicU64,
     asleep: AtomicBool,
     thread: OnceLock<Thread>,
+    starting: Mutex<()>,
 }
 
-/// How often the reclaimer looks while something waits for its grace period.
+/// How many things, and how many bytes they free.
+#[derive(Default)]
+struct Sums {
+    jobs: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// How often the reclaimer looks while it is busy: nobody has to wake it meanwhile.
 const TICK: Duration = Duration::from_millis(2);
+/// With more than this to free it does not pause.
+const MUCH: u64 = 1 << 20;
+/// What may wait in a process, beside the caches' allowances.
+const BASE: u64 = 64 << 20;
+/// A writer's pause.
+const STEP: Duration = Duration::from_micros(250);
+/// A writer does not wait for a reclaimer that has freed nothing for so long.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 thread_local! {
     static LOCAL: LocalHandle = reclaimer().collector.register();
     static IS_RECLAIMER: Cell<bool> = const { Cell::new(false) };
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Pins and deferrals of this thread.
+    pub(crate) static WORK: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+#[cfg(test)]
+fn count(pins: u64, deferrals: u64) {
+    let _ = WORK.try_with(|work| work.set((work.get().0 + pins, work.get().1 + deferrals)));
+}
+
 fn reclaimer() -> &'static Reclaimer {
-    static GLOBAL: OnceLock<&'static Reclaimer> = OnceLock::new();
-    GLOBAL.get_or_init(|| {
-        let this: &'static Reclaimer = Box::leak(Box::new(Reclaimer {
-            collector: Collector::new(),
-            list: AtomicPtr::new(std::ptr::null_mut()),
-            given: AtomicU64::new(0),
-            done: AtomicU64::new(0),
-            asleep: AtomicBool::new(false),
-            thread: OnceLock::new(),
-        }));
-        if let Ok(handle) = crate::sys::spawn("watchcore-free", move || this.run()) {
-            let _ = this.thread.set(handle.thread().clone());
-        }
-        this
+    static GLOBAL: OnceLock<Reclaimer> = OnceLock::new();
+    GLOBAL.get_or_init(|| Reclaimer {
+        collector: Collector::new(),
+        inbox: Inbox::new(),
+        ripe: Inbox::new(),
+        given: CachePadded::default(),
+        done: CachePadded::default(),
+        unripe: AtomicU64::new(0),
+        progress: AtomicU64::new(0),
+        bound: AtomicU64::new(BASE),
+        asleep: AtomicBool::new(false),
+        thread: OnceLock::new(),
+        starting: Mutex::new(()),
     })
 }
 
 impl Reclaimer {
-    fn push(&self, job: Job) {
-        let node = Box::into_raw(Box::new(Node { job: Some(job), next: std::ptr::null_mut() }));
-        let mut top = self.list.load(Relaxed);
-        loop {
-            // SAFETY: the node is ours until the CAS succeeds.
-            unsafe { (*node).next = top };
-            // Release: partner of the swap in `take`.
-            match self.list.compare_exchange_weak(top, node, Release, Relaxed) {
-                Ok(_) => break,
-                Err(now) => top = now,
-            }
+    fn hand_over(&self, bytes: usize, grace: bool, job: Job) {
+        // Relaxed: statistics. Release: partner of the Acquire in `run`.
+        self.given.bytes.fetch_add(bytes as u64, Relaxed);
+        self.given.jobs.fetch_add(1, Release);
+        if self.inbox.push(Handed { job, bytes: bytes as u64, grace }) {
+            self.wake();
         }
-        self.wake();
     }
 
     fn wake(&self) {
-        // Partner: `run` raises `asleep`, then looks at the list.
+        // Partner: `run` raises `asleep`, then looks at what was given.
         if self.asleep.swap(false, AcqRel)
             && let Some(thread) = self.thread.get()
         {
@@ -76,78 +112,120 @@ impl Reclaimer {
         }
     }
 
-    fn run(&self) {
-        IS_RECLAIMER.with(|c| c.set(true));
+    /// Bytes given and not freed.
+    fn held(&self) -> u64 {
+        let done = self.done.bytes.load(Relaxed);
+        self.given.bytes.load(Relaxed).saturating_sub(done)
+    }
+
+    /// Bytes that nobody but the reclaimer keeps.
+    fn freeable(&self) -> u64 {
+        self.held().saturating_sub(self.unripe.load(Relaxed))
+    }
+
+    fn is_done(&self) -> bool {
+        let done = self.done.jobs.load(Acquire);
+        self.given.jobs.load(Acquire) == done
+    }
+
+    fn run(&'static self) {
+        IS_RECLAIMER.with(|is| is.set(true));
         loop {
-            self.work();
-            if self.given.load(Acquire) != self.done.load(Relaxed) {
-                std::thread::park_timeout(TICK);
+            let did = self.work();
+            if did || !self.is_done() {
+                if self.held() < MUCH {
+                    std::thread::park_timeout(TICK);
+                }
                 continue;
             }
             self.asleep.swap(true, AcqRel);
-            if self.given.load(Acquire) == self.done.load(Relaxed) {
+            if self.is_done() {
                 std::thread::park();
             }
             self.asleep.swap(false, AcqRel);
         }
     }
 
-    fn work(&self) {
+    /// Defers what needs a grace period, and frees what needs none or has had it. True: something was
+    /// there.
+    fn work(&'static self) -> bool {
+        let (unripe, now): (Vec<_>, Vec<_>) = self.inbox.take_all().into_iter().partition(|handed| handed.grace);
+        let mut did = !(unripe.is_empty() && now.is_empty());
+        if !unripe.is_empty() {
+            self.defer(unripe);
+        }
+        // An epoch advances by one a time, and is old enough after two.
         for _ in 0..3 {
-            pin().flush();
+            pin().0.flush();
         }
-        loop {
-            // Acquire: partner of the CAS in `push`.
-            let mut node = self.list.swap(std::ptr::null_mut(), Acquire);
-            if node.is_null() {
-                return;
-            }
-            // Oldest first: a stack hands them out newest first.
-            let mut jobs = Vec::new();
-            while !node.is_null() {
-                // SAFETY: the swap made the whole chain ours; each node is taken once.
-                let mut taken = unsafe { Box::from_raw(node) };
-                jobs.extend(taken.job.take());
-                node = taken.next;
-            }
-            for job in jobs.into_iter().rev() {
-                if std::panic::catch_unwind(std::panic::AssertUnwindSafe(job)).is_err() {
-                    tracing::error!("a drop panicked on the reclaimer; it goes on");
-                }
-                self.done.fetch_add(1, Release);
-            }
+        now.into_iter().for_each(|handed| self.free(handed));
+        for batch in self.ripe.take_all() {
+            did = true;
+            batch.into_iter().for_each(|handed| self.free(handed));
         }
+        did
     }
+
+    /// One closure for all of it. Whoever's pin runs it only pushes.
+    fn defer(&'static self, batch: Vec<Handed>) {
+        let bytes: u64 = batch.iter().map(|handed| handed.bytes).sum();
+        self.unripe.fetch_add(bytes, Relaxed);
+        #[cfg(test)]
+        count(0, 1);
+        pin().0.defer(move || {
+            self.unripe.fetch_sub(bytes, Relaxed);
+            self.ripe.push(batch);
+        });
+    }
+
+    fn free(&self, handed: Handed) {
+        // A payload's own drop may panic too.
+        let caught = std::panic::catch_unwind(AssertUnwindSafe(handed.job));
+        if let Err(payload) = caught {
+            std::mem::forget(payload);
+            tracing::error!("a drop panicked on the reclaimer; it goes on");
+        }
+        self.done.bytes.fetch_add(handed.bytes, Relaxed);
+        self.done.jobs.fetch_add(1, Release);
+        progressed();
+    }
+}
+
+/// Starts the reclaimer, if this process has none yet.
+pub(crate) fn start() -> io::Result<()> {
+    let this = reclaimer();
+    if this.thread.get().is_some() {
+        return Ok(());
+    }
+    let _starting = this.starting.lock().unwrap_or_else(PoisonError::into_inner);
+    if this.thread.get().is_none() {
+        let handle = crate::sys::spawn("watchcore-free", move || this.run())?;
+        let _ = this.thread.set(handle.thread().clone());
+        // It may have gone to sleep before its handle stood here.
+        handle.thread().unpark();
+    }
+    Ok(())
 }
 
 /// A pin: what was loaded under it stays until it is dropped.
 pub(crate) struct Guard(crossbeam_epoch::Guard);
 
-impl Guard {
-    pub(crate) fn flush(&self) {
-        self.0.flush();
-    }
-}
-
-/// Pins this thread. Cheap (a store and a fence); nests.
+/// Pins this thread. Cheap (a store and a fence); nests. A reader's affair: the writer takes none.
 pub(crate) fn pin() -> Guard {
+    #[cfg(test)]
+    count(1, 0);
     Guard(LOCAL.try_with(LocalHandle::pin).unwrap_or_else(|_| reclaimer().collector.register().pin()))
 }
 
-/// Runs `job` on the reclaimer once no thread pinned now is pinned any more.
-pub(crate) fn retire(guard: &Guard, job: Job) {
-    let this = reclaimer();
-    this.given.fetch_add(1, Release);
-    guard.0.defer(move || this.push(job));
-    guard.0.flush();
-    this.wake();
+/// Runs `job`, which frees so many bytes, on the reclaimer once no thread pinned now is pinned any
+/// more. The caller has unlinked before what the job frees.
+pub(crate) fn retire(bytes: usize, job: Job) {
+    reclaimer().hand_over(bytes, true, job);
 }
 
-/// Runs `job` on the reclaimer soon.
-pub(crate) fn free(job: Job) {
-    let this = reclaimer();
-    this.given.fetch_add(1, Release);
-    this.push(job);
+/// Runs `job`, which frees so many bytes, on the reclaimer soon.
+pub(crate) fn free(bytes: usize, job: Job) {
+    reclaimer().hand_over(bytes, false, job);
 }
 
 /// Whether this thread is the one that frees.
@@ -155,14 +233,85 @@ pub(crate) fn on_reclaimer() -> bool {
     IS_RECLAIMER.try_with(Cell::get).unwrap_or(true)
 }
 
+/// Something was freed: writers that wait see that the reclaimer gets on. Only the reclaimer.
+pub(crate) fn progressed() {
+    let progress = &reclaimer().progress;
+    progress.store(progress.load(Relaxed) + 1, Relaxed);
+}
+
+/// Bytes of this process that were handed to the reclaimer and not freed yet.
+pub(crate) fn held_bytes() -> u64 {
+    reclaimer().held()
+}
+
+/// What a cache adds to the bound, while it lives.
+pub(crate) struct Allowance(u64);
+
+impl Allowance {
+    pub(crate) fn new(bytes: u64) -> Allowance {
+        reclaimer().bound.fetch_add(bytes, Relaxed);
+        Allowance(bytes)
+    }
+}
+
+impl Drop for Allowance {
+    fn drop(&mut self) {
+        reclaimer().bound.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// How a writer waits for the reclaimer.
+#[derive(Default)]
+pub(crate) struct Patience {
+    /// The progress at which waiting was given up: not again before it has moved.
+    stuck: Option<u64>,
+}
+
+impl Patience {
+    /// Waits while more than the bound could be freed now, and the reclaimer gets on. Never for a
+    /// reader: what waits for its grace period is left out.
+    #[inline]
+    pub(crate) fn wait_for_room(&mut self) {
+        let this = reclaimer();
+        if this.freeable() > this.bound.load(Relaxed) {
+            self.wait(this);
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, this: &Reclaimer) {
+        // A user's drop may write: it would wait for itself.
+        if on_reclaimer() || this.thread.get().is_none() {
+            return;
+        }
+        let mut seen = this.progress.load(Relaxed);
+        let mut since = Instant::now();
+        loop {
+            if this.freeable() <= this.bound.load(Relaxed) || self.stuck == Some(seen) {
+                return;
+            }
+            std::thread::sleep(STEP);
+            let now = this.progress.load(Relaxed);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            } else if since.elapsed() > PATIENCE {
+                self.stuck = Some(seen);
+                return;
+            }
+        }
+    }
+}
+
 /// Waits until nothing that was handed over is left to be freed, also what the freeing itself
 /// hands over (tests; a held pin or a busy cache delays it).
 pub(crate) fn quiesce(bound: Duration) -> bool {
     let this = reclaimer();
-    let until = std::time::Instant::now() + bound;
-    // Done first: what is done was given before.
-    while this.done.load(Acquire) != this.given.load(Acquire) {
-        if std::time::Instant::now() > until {
+    if start().is_err() {
+        return false;
+    }
+    let until = Instant::now() + bound;
+    while !this.is_done() {
+        if Instant::now() > until {
             return false;
         }
         this.wake();

@@ -1,14 +1,16 @@
-//! The same interface for loom: an epoch small enough to be explored.
+//! The reclaimer for loom: an epoch small enough to be explored.
 //!
 //! A stand-in for the collector, not a model of it. It keeps the two promises that the core builds
 //! on and no more: what was read under a pin happens before what was retired is freed, and a pin
-//! taken after that sees everything before it. Jobs run in `collect`, if nobody is pinned then.
+//! taken after that sees everything before it. What is retired goes through the shipped inbox; jobs
+//! run in `collect`, if nobody is pinned then.
 
 use super::Job;
 use crate::sync::weak::{self, Site};
-use crate::sync::{Acquire, AtomicUsize, Release};
+use crate::sync::{Acquire, AtomicUsize, Inbox, Release};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::mem::ManuallyDrop;
 
 // Of one execution of a model; all its threads run on one thread of the system.
 thread_local! {
@@ -23,6 +25,9 @@ thread_local! {
 loom::lazy_static! {
     static ref UNPINNED: AtomicUsize = AtomicUsize::new(0);
     static ref COLLECTED: AtomicUsize = AtomicUsize::new(0);
+    /// What was retired, in models that collect. Jobs that a model leaves are not run: what they would
+    /// free is gone with it.
+    static ref RETIRED: ManuallyDrop<Inbox<ManuallyDrop<Job>>> = ManuallyDrop::new(Inbox::new());
 }
 
 /// Begins an execution. `collects`: pins and collections are steps that loom explores; a model
@@ -60,16 +65,43 @@ impl Drop for Guard {
     }
 }
 
-pub(crate) fn retire(_: &Guard, job: Job) {
+pub(crate) fn retire(_bytes: usize, job: Job) {
     if weak::is(Site::Grace) {
         return job();
     }
-    WAITING.with_borrow_mut(|waiting| waiting.push(job));
+    if shown() {
+        RETIRED.push(ManuallyDrop::new(job));
+    } else {
+        WAITING.with_borrow_mut(|waiting| waiting.push(job));
+    }
 }
 
-pub(crate) fn free(job: Job) {
+pub(crate) fn free(_bytes: usize, job: Job) {
     job();
 }
+
+/// A model has no backlog.
+#[derive(Default)]
+pub(crate) struct Patience;
+
+impl Patience {
+    pub(crate) fn wait_for_room(&mut self) {}
+}
+
+/// As [`super::Allowance`] outside of loom: nothing is counted.
+pub(crate) struct Allowance;
+
+impl Allowance {
+    pub(crate) fn new(_bytes: u64) -> Allowance {
+        Allowance
+    }
+}
+
+pub(crate) fn held_bytes() -> u64 {
+    0
+}
+
+pub(crate) fn progressed() {}
 
 pub(crate) fn on_reclaimer() -> bool {
     true
@@ -77,12 +109,22 @@ pub(crate) fn on_reclaimer() -> bool {
 
 /// Frees what was retired, if nobody is pinned. The reclaimer's part: any thread of a model.
 pub(crate) fn collect() {
+    // Taken before the readers are looked at: a pin that comes behind the take is no reader of these.
+    let taken = RETIRED.take_all();
     UNPINNED.fetch_add(0, Acquire);
     let unpins = UNPINS.with(Cell::get);
     COLLECTED.fetch_add(1, Release);
     // Two words, so that an unpin releases nothing to a later pin: both must hold at once.
-    if PINNED.with(Cell::get) == 0 && UNPINS.with(Cell::get) == unpins {
+    let all_unpinned = PINNED.with(Cell::get) == 0 && UNPINS.with(Cell::get) == unpins;
+    if all_unpinned {
         WAITING.take().into_iter().for_each(|job| job());
+    }
+    for job in taken {
+        if all_unpinned {
+            ManuallyDrop::into_inner(job)();
+        } else {
+            RETIRED.push(job);
+        }
     }
 }
 

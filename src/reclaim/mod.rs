@@ -1,49 +1,59 @@
-//! Deferred freeing: an own epoch collector and the one thread that frees (I6).
+//! Deferred freeing: grace periods, and the one thread that frees (I6).
 //!
 //! Two questions are kept apart. *When may it be freed?* When no reader that could have loaded the
-//! pointer is still pinned: the collector answers, and what it runs (on whatever thread pins next)
-//! only pushes on a list. *Who frees?* Always the thread `watchcore-free`: neither the writer nor a
+//! pointer is still pinned. *Who frees?* Always the thread `watchcore-free`: neither the writer nor a
 //! consumer pays for freeing, and a big drop never happens inside somebody's poll.
 //!
-//! The collector is our own, never crossbeam's default one: any crate's forgotten guard would stop
-//! our reclamation.
+//! The life of what is replaced: the writer unlinks it ([`Published::replace`] swaps the pointer), then
+//! pushes it on the reclaimer's inbox ([`retire`]); it takes no pin and walks no threads. The reclaimer
+//! takes the inbox, pins, and defers one closure for the whole batch; that closure runs on whatever
+//! thread pins next, and only pushes the batch on a second inbox. What is found there is dropped.
+//! A last count that readers reach by no pointer ([`free`]) leaves the grace period out.
+//! `docs/internals/reclamation.md` argues the order, and says what the bound is and who waits for it.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | `Published::replace` swaps the pointer | `Published::load` | Release / Acquire |
-//! | `List::push` CAS | `List::take` swap | Release / Acquire |
-//! | `asleep.swap(false)` after a push | `asleep.swap(true)`, then a look at the list | AcqRel: one of the two sees the other |
-
-#[cfg(not(loom))]
-use crate::sync::{AcqRel, Relaxed};
-use crate::sync::{Acquire, AtomicPtr, Release, ord};
-
-/// Something to be done on the reclaimer thread.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+//! | unlinking, then the push of `retire` | the reclaimer's take, then its pin | Release / Acquire, see `sync::Inbox` |
+//! | `asleep.swap(false)` after a push | `asleep.swap(true)`, then a look at what was given | AcqRel: one of the two sees the other |
 
 #[cfg(not(loom))]
 mod epoch;
 #[cfg(loom)]
 mod loom_twin;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use epoch::WORK;
 #[cfg(not(loom))]
-pub(crate) use epoch::{Guard, free, on_reclaimer, pin, quiesce, retire};
+pub(crate) use epoch::{
+    Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start,
+};
 #[cfg(loom)]
-pub(crate) use loom_twin::{Guard, Track, begin, boxed, bury, collect, free, on_reclaimer, pin, read, retire, unboxed};
+pub(crate) use loom_twin::{
+    Allowance, Guard, Patience, Track, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed,
+    read, retire, unboxed,
+};
 
-/// A pointer that one writer replaces and any reader follows under a pin.
+#[cfg(loom)]
+use crate::sync::weak::{self, Site};
+use crate::sync::{Acquire, AtomicPtr, Release, ord};
+use std::sync::Arc;
+
+/// Something to be done on the reclaimer thread.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+/// A pointer that is replaced as a whole, and that any reader follows under a pin.
 ///
-/// What was replaced is dropped on the reclaimer after the grace period.
+/// What was replaced is given to the reclaimer. Whoever replaces needs no pin, and none to read what it
+/// has published: it keeps a count of its own.
 pub(crate) struct Published<T: Send + Sync + 'static> {
+    /// From `Arc::into_raw`: one count is this object's.
     pointer: AtomicPtr<T>,
 }
 
 impl<T: Send + Sync + 'static> Published<T> {
-    pub(crate) fn new(value: T) -> Published<T> {
-        let place = Box::into_raw(Box::new(value));
-        #[cfg(loom)]
-        loom_twin::boxed(place as usize);
-        Published { pointer: AtomicPtr::new(place) }
+    pub(crate) fn new(value: Arc<T>) -> Published<T> {
+        Published { pointer: AtomicPtr::new(into_raw(value)) }
     }
 
     /// The value now. Acquire: partner of the swap in [`Published::replace`].
@@ -52,21 +62,28 @@ impl<T: Send + Sync + 'static> Published<T> {
         let place = self.pointer.load(ord!(Load<T>, Acquire));
         #[cfg(loom)]
         loom_twin::read(place as usize);
-        // SAFETY: I4, I9: never null, and a replaced value is dropped only after every pin that
-        // could have loaded it has gone; the reference does not outlive the pin.
+        // SAFETY: I4, I9: never null, and the count of a replaced value is given back only after every
+        // pin that could have loaded it has gone; the reference does not outlive the pin.
         unsafe { &*place }
     }
 
-    /// Publishes a new value and retires the old one.
-    pub(crate) fn replace(&self, value: Box<T>, pin: &Guard) {
-        // Release: partner of the load above.
-        let place = Box::into_raw(value);
+    /// Publishes a new value and retires the old one, which gives `bytes` free.
+    pub(crate) fn replace(&self, value: Arc<T>, bytes: usize) {
+        let place = into_raw(value);
         #[cfg(loom)]
-        loom_twin::boxed(place as usize);
+        if weak::is(Site::PushEarly) {
+            let old = self.pointer.load(Acquire);
+            // SAFETY: a twin that must fail: still reachable here.
+            let old = unsafe { Arc::from_raw(old) };
+            retire(bytes, Box::new(move || give_back(old)));
+            self.pointer.store(place, Release);
+            return;
+        }
+        // Release: partner of the load above. It comes before the push in `retire`.
         let old = self.pointer.swap(place, ord!(Replace<T>, Release));
-        // SAFETY: it came from a box and left the only place that had it.
-        let old = unsafe { Box::from_raw(old) };
-        retire(pin, Box::new(move || unbox(old)));
+        // SAFETY: it came from `into_raw` and left the only place that had this count.
+        let old = unsafe { Arc::from_raw(old) };
+        retire(bytes, Box::new(move || give_back(old)));
     }
 }
 
@@ -74,21 +91,27 @@ impl<T: Send + Sync + 'static> Drop for Published<T> {
     fn drop(&mut self) {
         let pointer = self.pointer.load(Acquire);
         // SAFETY: the last owner is here, nobody can load it any more.
-        let value = unsafe { Box::from_raw(pointer) };
-        if on_reclaimer() { unbox(value) } else { free(Box::new(move || unbox(value))) }
+        let value = unsafe { Arc::from_raw(pointer) };
+        if on_reclaimer() { give_back(value) } else { free(0, Box::new(move || give_back(value))) }
     }
 }
 
-fn unbox<T>(value: Box<T>) {
+fn into_raw<T>(value: Arc<T>) -> *mut T {
+    let place = Arc::into_raw(value).cast_mut();
     #[cfg(loom)]
-    loom_twin::unboxed(&raw const *value as usize);
+    loom_twin::boxed(place as usize);
+    place
+}
+
+fn give_back<T>(value: Arc<T>) {
+    #[cfg(loom)]
+    loom_twin::unboxed(Arc::as_ptr(&value) as usize);
     drop(value);
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
@@ -103,9 +126,9 @@ mod tests {
     #[test]
     fn replaced_values_are_dropped_on_the_reclaimer() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(Noisy(drops.clone()));
+        let published = Published::new(Arc::new(Noisy(drops.clone())));
         for _ in 0..100 {
-            published.replace(Box::new(Noisy(drops.clone())), &pin());
+            published.replace(Arc::new(Noisy(drops.clone())), 1);
         }
         assert!(quiesce(Duration::from_secs(30)));
         assert_eq!(drops.load(Acquire), 100);
@@ -117,14 +140,27 @@ mod tests {
     #[test]
     fn a_pin_keeps_what_it_loaded() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(Noisy(drops.clone()));
+        let published = Published::new(Arc::new(Noisy(drops.clone())));
         let guard = pin();
         let _held = published.load(&guard);
-        published.replace(Box::new(Noisy(drops.clone())), &pin());
+        published.replace(Arc::new(Noisy(drops.clone())), 1);
         assert!(!quiesce(Duration::from_millis(30)));
         assert_eq!(drops.load(Acquire), 0);
         drop(guard);
         assert!(quiesce(Duration::from_secs(30)));
         assert_eq!(drops.load(Acquire), 1);
+    }
+
+    #[test]
+    fn a_pin_delays_no_writer() {
+        let (done, freed) = std::sync::mpsc::channel();
+        let guard = pin();
+        // More than any bound.
+        retire(1 << 40, Box::new(move || done.send(()).unwrap()));
+        Patience::default().wait_for_room();
+        assert!(freed.try_recv().is_err(), "what the pin may have loaded is there");
+        drop(guard);
+        assert!(quiesce(Duration::from_secs(30)));
+        freed.try_recv().unwrap();
     }
 }

@@ -40,6 +40,11 @@ impl Index {
         self.tree.bytes()
     }
 
+    /// Bytes that are freed with the clone before.
+    pub(crate) fn take_copied(&mut self) -> usize {
+        self.tree.take_copied()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = SlotPtr> + '_ {
         self.tree.from(b"").copied()
     }
@@ -53,7 +58,7 @@ impl Index {
     /// Drops it on the reclaimer where that frees anything (I6).
     pub(crate) fn release(self) {
         if let Some(last) = self.tree.into_last() {
-            reclaim::free(Box::new(move || drop(last)));
+            reclaim::free(0, Box::new(move || drop(last)));
         }
     }
 }

@@ -107,9 +107,19 @@ impl<E: Entry> Node<E> {
     }
 }
 
+/// What a tree counts while it changes.
+#[derive(Clone, Copy, Default)]
+struct Sizes {
+    /// Bytes of its nodes.
+    bytes: usize,
+    /// Bytes of the nodes that a copy took the place of: an older clone still holds them.
+    copied: usize,
+}
+
 /// The node for changing: a copy, unless nobody else has it.
-fn own<E: Entry>(node: &mut Arc<Node<E>>) -> &mut Node<E> {
+fn own<'a, E: Entry>(node: &'a mut Arc<Node<E>>, sizes: &mut Sizes) -> &'a mut Node<E> {
     if Arc::get_mut(node).is_none() {
+        sizes.copied += node.bytes();
         *node = Arc::new(match &**node {
             Node::Leaf(slots) => Node::Leaf(copied(slots)),
             Node::Branch(children) => Node::Branch(copied(children)),
@@ -124,9 +134,9 @@ fn child_of<E: Entry>(children: &[Child<E>], key: &[u8]) -> usize {
 }
 
 /// Inserts; returns the right half where the node was split.
-fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, bytes: &mut usize) -> Option<Child<E>> {
-    *bytes -= node.bytes();
-    let right = match own(node) {
+fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, sizes: &mut Sizes) -> Option<Child<E>> {
+    sizes.bytes -= node.bytes();
+    let right = match own(node, sizes) {
         Node::Leaf(slots) => {
             let at = slots.partition_point(|other| other.key() < slot.key());
             debug_assert!(slots.get(at).is_none_or(|other| other.key() != slot.key()), "one slot a key");
@@ -139,7 +149,7 @@ fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, bytes: &mut usize) -> Opti
         }
         Node::Branch(children) => {
             let at = child_of(children, slot.key());
-            let right = insert(&mut children[at].node, slot, bytes);
+            let right = insert(&mut children[at].node, slot, sizes);
             children[at].first = children[at].node.first().expect("an entry came");
             right.and_then(|child| {
                 let at = at + 1;
@@ -152,17 +162,17 @@ fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, bytes: &mut usize) -> Opti
             })
         }
     };
-    *bytes += node.bytes();
+    sizes.bytes += node.bytes();
     right.map(|right| {
-        *bytes += right.bytes();
+        sizes.bytes += right.bytes();
         Child { first: right.first().expect("half of a full node"), node: Arc::new(right) }
     })
 }
 
 /// Removes a key. True: it was there.
-fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> bool {
-    *bytes -= node.bytes();
-    let removed = match own(node) {
+fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], sizes: &mut Sizes) -> bool {
+    sizes.bytes -= node.bytes();
+    let removed = match own(node, sizes) {
         Node::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
             Ok(at) => {
                 slots.remove(at);
@@ -173,16 +183,16 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> b
         },
         Node::Branch(children) => {
             let at = child_of(children, key);
-            let removed = remove(&mut children[at].node, key, bytes);
+            let removed = remove(&mut children[at].node, key, sizes);
             match children[at].node.first() {
                 Some(first) => {
                     children[at].first = first;
                     if children[at].node.fill() < 16 {
-                        merge(children, at, bytes);
+                        merge(children, at, sizes);
                     }
                 }
                 None => {
-                    *bytes -= children[at].node.bytes();
+                    sizes.bytes -= children[at].node.bytes();
                     children.remove(at);
                 }
             }
@@ -190,12 +200,12 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], bytes: &mut usize) -> b
             removed
         }
     };
-    *bytes += node.bytes();
+    sizes.bytes += node.bytes();
     removed
 }
 
 /// Joins a child that has become small with a neighbour, where both fit into one.
-fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, bytes: &mut usize) {
+fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, sizes: &mut Sizes) {
     let fits =
         |left: usize| children.get(left + 1).is_some_and(|right| children[left].node.fill() + right.node.fill() <= 56);
     let left = if fits(at) {
@@ -207,8 +217,8 @@ fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, bytes: &mut usize) {
     };
     let right = children.remove(left + 1).node;
     let node = &mut children[left].node;
-    *bytes -= node.bytes() + right.bytes();
-    match (own(node), &*right) {
+    sizes.bytes -= node.bytes() + right.bytes();
+    match (own(node, sizes), &*right) {
         (Node::Leaf(all), Node::Leaf(more)) => {
             all.reserve_exact(room(all.len() + more.len()) - all.len());
             all.extend_from_slice(more);
@@ -219,19 +229,19 @@ fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, bytes: &mut usize) {
         }
         _ => unreachable!("neighbours are of one height"),
     }
-    *bytes += node.bytes();
+    sizes.bytes += node.bytes();
 }
 
 /// The set.
 #[derive(Clone)]
 pub(crate) struct Tree<E = SlotPtr> {
     root: Option<Arc<Node<E>>>,
-    bytes: usize,
+    sizes: Sizes,
 }
 
 impl<E> Default for Tree<E> {
     fn default() -> Tree<E> {
-        Tree { root: None, bytes: 0 }
+        Tree { root: None, sizes: Sizes::default() }
     }
 }
 
@@ -252,7 +262,7 @@ impl<E: Entry> Tree<E> {
             level.push(Node::Leaf(leaf));
         }
         loop {
-            tree.bytes += level.iter().map(Node::<E>::bytes).sum::<usize>();
+            tree.sizes.bytes += level.iter().map(Node::<E>::bytes).sum::<usize>();
             if level.len() <= 1 {
                 tree.root = level.pop().map(Arc::new);
                 return tree;
@@ -275,7 +285,12 @@ impl<E: Entry> Tree<E> {
 
     /// Bytes of its nodes.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        self.sizes.bytes
+    }
+
+    /// Bytes of nodes that were replaced since this was asked last: what goes with the clone before.
+    pub(crate) fn take_copied(&mut self) -> usize {
+        std::mem::take(&mut self.sizes.copied)
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<E> {
@@ -294,14 +309,14 @@ impl<E: Entry> Tree<E> {
     pub(crate) fn insert(&mut self, slot: E) {
         let Some(root) = &mut self.root else {
             let leaf = Node::Leaf(copied(&[slot]));
-            self.bytes = leaf.bytes();
+            self.sizes.bytes = leaf.bytes();
             self.root = Some(Arc::new(leaf));
             return;
         };
-        if let Some(right) = insert(root, slot, &mut self.bytes) {
+        if let Some(right) = insert(root, slot, &mut self.sizes) {
             let left = Child { first: root.first().expect("half of a full node"), node: root.clone() };
             let above = Node::Branch(copied(&[left, right]));
-            self.bytes += above.bytes();
+            self.sizes.bytes += above.bytes();
             *root = Arc::new(above);
         }
     }
@@ -310,13 +325,13 @@ impl<E: Entry> Tree<E> {
     /// True: it was there.
     pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
         let Some(root) = &mut self.root else { return false };
-        if !remove(root, key, &mut self.bytes) {
+        if !remove(root, key, &mut self.sizes) {
             return false;
         }
         while let Node::Branch(children) = &**root
             && let [only] = &children[..]
         {
-            self.bytes -= root.bytes();
+            self.sizes.bytes -= root.bytes();
             *root = only.node.clone();
         }
         if root.first().is_none() {
@@ -485,7 +500,7 @@ mod tests {
                 }
             }
             drop((tree, twin));
-            reclaim::free(Box::new(move || made.into_iter().for_each(SlotPtr::destroy)));
+            reclaim::free(0, Box::new(move || made.into_iter().for_each(SlotPtr::destroy)));
         }
     }
 }

@@ -22,7 +22,6 @@ use crate::data::slot::SlotPtr;
 use crate::error::{Code, Error, Result, say};
 use crate::log::epochs::Turn;
 use crate::position::Position;
-use crate::reclaim;
 use crate::store::root::Index;
 use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
 use std::sync::Arc;
@@ -138,7 +137,6 @@ impl Writer {
         }
         check_revision(revision)?;
         sort_listing(inner, revision, &mut records)?;
-        let pin = reclaim::pin();
         core.slots.reserve(records.len());
         let mut sorted = Vec::with_capacity(records.len());
         let mut bytes = 0;
@@ -158,9 +156,9 @@ impl Writer {
         core.highest = revision;
         core.history.listing = revision;
         core.written = true;
-        core.ring.set_history(&inner.ring, Box::new(core.history.clone()), &pin);
+        core.ring.set_history(&inner.ring, core.history.clone());
         core.ring.set_oldest_revision(&inner.ring, revision + 1);
-        inner.root.replace(Box::new(core.index.clone()), &pin);
+        inner.root.replace(Arc::new(core.index.clone()), 0);
         core.ring.set_progress(&inner.ring, core.position);
         let gauges = &inner.gauges;
         gauges.version_bytes.store(bytes as u64, Relaxed);
@@ -406,3 +404,6 @@ impl std::fmt::Debug for Writer {
         f.debug_struct("Writer").field("position", &self.position()).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -10,7 +10,6 @@ use crate::data::slot::SlotPtr;
 use crate::error::{Result, say, show};
 use crate::log::epochs::Turn;
 use crate::log::writer::Plan;
-use crate::reclaim::{self, Guard};
 use crate::sync::Relaxed;
 use std::sync::Arc;
 
@@ -236,15 +235,14 @@ impl Core {
         prepared: &mut Vec<Prepared>,
     ) {
         self.poisoned = true;
-        let pin = reclaim::pin();
         let count = prepared.len() + if revision.turn.is_some() { 2 } else { 0 };
-        self.write_log(inner, &revision, &mut plan, prepared, &pin);
-        self.write_store(inner, prepared, &pin);
+        self.write_log(inner, &revision, &mut plan, prepared);
+        self.write_store(inner, prepared);
         if let Some(turn) = &revision.turn {
             let resets = turn.resets();
             self.history.turns.push(turn.clone());
             self.history.trim(inner.ring.oldest_seq());
-            self.ring.set_history(&inner.ring, Box::new(self.history.clone()), &pin);
+            self.ring.set_history(&inner.ring, self.history.clone());
             if resets {
                 self.ring.set_oldest_revision(&inner.ring, turn.to + 1);
             }
@@ -253,7 +251,7 @@ impl Core {
         self.position.revision = revision.revision;
         self.highest = self.highest.max(revision.revision);
         self.written = true;
-        self.ring.publish_head(&inner.ring, &pin);
+        self.ring.publish_head(&inner.ring);
         self.ring.set_progress(&inner.ring, self.position);
         self.poisoned = false;
         let gauges = &inner.gauges;
@@ -264,16 +262,17 @@ impl Core {
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
         gauges.table_bytes.store(self.table_bytes(), Relaxed);
         gauges.buckets.store(self.router.len() as u64, Relaxed);
-        drop(pin);
         if revision.turn.is_some() {
             inner.hub.notify(inner);
         } else {
             inner.hub.published_events(inner, &self.router);
         }
         self.router.done();
+        // Everything is visible: what this revision replaced may have to wait for the reclaimer.
+        self.patience.wait_for_room();
     }
 
-    fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared], pin: &Guard) {
+    fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared]) {
         let seqs = plan.seqs.take();
         let marks = usize::from(revision.turn.is_some());
         let last = prepared.len() + 2 * marks - 1;
@@ -301,10 +300,10 @@ impl Core {
             };
             (event, one.kept())
         });
-        self.ring.write(&inner.ring, plan, events, &mut self.router, pin);
+        self.ring.write(&inner.ring, plan, events, &mut self.router);
     }
 
-    fn write_store(&mut self, inner: &Inner, prepared: &mut Vec<Prepared>, pin: &Guard) {
+    fn write_store(&mut self, inner: &Inner, prepared: &mut Vec<Prepared>) {
         let gauges = &inner.gauges;
         let (mut objects, mut bytes) = (gauges.objects.load(Relaxed), gauges.version_bytes.load(Relaxed) as i64);
         let mut slot_bytes = gauges.slot_bytes.load(Relaxed);
@@ -339,7 +338,8 @@ impl Core {
         }
         if self.index_changed {
             self.index_changed = false;
-            inner.root.replace(Box::new(self.index.clone()), pin);
+            let copied = self.index.take_copied();
+            inner.root.replace(Arc::new(self.index.clone()), copied);
             for slot in self.forgotten.drain(..) {
                 slot_bytes -= slot.bytes() as u64;
                 bytes -= slot.newest().get().map_or(0, |kv| kv.bytes() as i64);

@@ -37,6 +37,11 @@ pub fn held() -> i64 {
     HELD.load(Relaxed)
 }
 
+/// Bytes allocated at this moment.
+pub fn now() -> i64 {
+    HELD.load(Relaxed)
+}
+
 /// The count for one test; a test that failed has let go of it.
 pub fn alone() -> MutexGuard<'static, ()> {
     static COUNT: Mutex<()> = Mutex::new(());

@@ -5,4 +5,5 @@
 
 mod bound;
 mod heap;
+mod reclaimer;
 mod small;

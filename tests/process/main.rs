@@ -6,6 +6,7 @@
 
 #[cfg(feature = "async")]
 mod notifier;
+mod threads;
 
 #[cfg(feature = "async")]
 #[path = "../support/bell.rs"]

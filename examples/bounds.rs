@@ -1,0 +1,192 @@
+//! What a writer pays at worst, as a table: `cargo run --release --no-default-features --example bounds -- PART`.
+//!
+//! - `threads`: a new key, beside 0, 1000 and 4000 idle threads that read once.
+//! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys.
+//! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
+//! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
+//! - `capacity`: what a log of 1 MiB, and one of 64 MiB whose keys are all deleted, hold.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use watchcore::{Cache, Change, Index, Read, Start};
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |default: u64| arguments.get(1).and_then(|text| text.parse().ok()).unwrap_or(default);
+    match arguments.first().map(String::as_str) {
+        Some("threads") => threads(),
+        Some("keys") => keys(number(4_000_000)),
+        Some("buckets") => buckets(number(60_000)),
+        Some("outrun") => outrun(number(8)),
+        Some("capacity") => capacity(),
+        _ => eprintln!("bounds: one of threads, keys, buckets, outrun, capacity"),
+    }
+}
+
+/// The times of single applies.
+#[derive(Default)]
+struct Times(Vec<Duration>);
+
+impl Times {
+    fn measure(&mut self, apply: impl FnOnce()) {
+        let began = Instant::now();
+        apply();
+        self.0.push(began.elapsed());
+    }
+
+    fn line(mut self, what: &str) {
+        let sum: Duration = self.0.iter().sum();
+        self.0.sort_unstable();
+        let all = self.0.len();
+        let at = |part: f64| self.0[((all - 1) as f64 * part) as usize];
+        println!(
+            "{what}: mean {:.2?}, p50 {:.2?}, p99 {:.2?}, p99.99 {:.2?}, worst {:.2?} {:.2?} {:.2?} ({all} applies)",
+            sum / all as u32,
+            at(0.5),
+            at(0.99),
+            at(0.9999),
+            self.0[all - 1],
+            self.0[all.saturating_sub(2)],
+            self.0[all.saturating_sub(3)],
+        );
+    }
+}
+
+fn threads() {
+    for idle in [0usize, 1000, 4000] {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(1, [Change::put("/a", "")]).unwrap();
+        let (go, ready) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            let mut parked = Vec::new();
+            for _ in 0..idle {
+                let (cache, go, ready) = (&cache, &go, &ready);
+                let body = move || {
+                    cache.get("/a", Read::Any).unwrap();
+                    ready.fetch_add(1, Ordering::SeqCst);
+                    while !go.load(Ordering::SeqCst) {
+                        std::thread::park();
+                    }
+                };
+                let builder = std::thread::Builder::new().stack_size(64 << 10);
+                parked.push(builder.spawn_scoped(scope, body).unwrap());
+            }
+            while ready.load(Ordering::SeqCst) < idle {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let mut times = Times::default();
+            for revision in 2..100_000u64 {
+                let key = format!("/{revision}");
+                times.measure(|| writer.apply(revision, [Change::put(&key, "value")]).unwrap());
+            }
+            times.line(&format!("{idle} idle threads, a new key"));
+            let mut times = Times::default();
+            for revision in 100_000..200_000u64 {
+                let key = format!("/{}", revision - 99_998);
+                let delete = Change::delete(&key);
+                times.measure(|| drop(writer.apply(revision, [delete])));
+            }
+            times.line(&format!("{idle} idle threads, deletes that purge older ones"));
+            go.store(true, Ordering::SeqCst);
+            parked.iter().for_each(|handle| handle.thread().unpark());
+        });
+    }
+}
+
+fn keys(count: u64) {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut times = Times::default();
+    for revision in 1..=count {
+        let key = format!("/registry/pods/{revision:012}");
+        times.measure(|| writer.apply(revision, [Change::put(&key, "value")]).unwrap());
+    }
+    times.line(&format!("{count} new keys"));
+    let mut times = Times::default();
+    for revision in 1..=count {
+        let key = format!("/registry/pods/{revision:012}");
+        times.measure(|| writer.apply(count + revision, [Change::delete(&key)]).unwrap());
+    }
+    times.line(&format!("{count} deletes"));
+}
+
+fn buckets(count: u64) {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let open = |number: u64| cache.subscribe(Start::Now).key(format!("/{number}")).open().unwrap();
+    let subscriptions: Vec<_> = (0..count).map(open).collect();
+    let mut revision = 0;
+    let mut write = |what: &str| {
+        let mut times = Times::default();
+        for _ in 0..50_000 {
+            revision += 1;
+            times.measure(|| writer.apply(revision, [Change::put("/0", "value")]).unwrap());
+        }
+        times.line(&format!("{count} subscriptions {what}"));
+    };
+    write("came");
+    drop(subscriptions);
+    write("went");
+}
+
+fn outrun(seconds: u64) {
+    let until = Instant::now() + Duration::from_secs(seconds);
+    let value = vec![7u8; 1000];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let cache = Cache::builder("/").capacity_bytes(1 << 20).build().unwrap();
+                let mut writer = cache.writer().unwrap();
+                let mut revision = 0;
+                while Instant::now() < until {
+                    for _ in 0..100 {
+                        revision += 1;
+                        let key = format!("/{}", revision % 100);
+                        writer.apply(revision, [Change::put(&key, &value)]).unwrap();
+                    }
+                }
+                println!("a writer: {} applies", revision);
+            });
+        }
+        let mut most = 0;
+        while Instant::now() < until {
+            most = most.max(resident());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        println!("most resident memory: {} MiB", most >> 20);
+    });
+}
+
+fn capacity() {
+    for (asked, deletes) in [(1u64 << 20, false), (64 << 20, true)] {
+        let before = resident();
+        let cache = Cache::builder("/").capacity_bytes(asked).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let value = vec![7u8; 100];
+        let mut revision = 0;
+        for round in 0..400_000u64 {
+            let key = format!("/registry/pods/{:012}", if deletes { round } else { round % 100 });
+            revision += 1;
+            writer.apply(revision, [Change::put(&key, &value)]).unwrap();
+            if deletes {
+                revision += 1;
+                writer.apply(revision, [Change::delete(&key)]).unwrap();
+            }
+        }
+        assert!(watchcore::quiesce(Duration::from_secs(30)));
+        println!(
+            "{} MiB asked{}: {} MiB more resident, stats say {:.1} MiB",
+            asked >> 20,
+            if deletes { ", every key deleted" } else { "" },
+            resident().saturating_sub(before) >> 20,
+            cache.stats().bytes() as f64 / f64::from(1 << 20),
+        );
+    }
+}
+
+/// Resident memory of this process, in bytes (Linux).
+fn resident() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    pages.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).unwrap_or(0) * 4096
+}
