@@ -122,7 +122,13 @@ impl<'a> Reporter<'a> {
     pub(super) fn failed(&mut self, failure: &Failure, url: &str, delay: Duration, is_fatal: bool) {
         one(&self.shared.counts.failures);
         let text = self.describe(failure, url);
-        self.log(&text, url, delay, is_fatal);
+        // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
+        // program that asked for it reports it.
+        if let Class::Compacted(_) = failure.class {
+            tracing::info!(endpoint = url, ?delay, "{text}");
+        } else {
+            self.log(&text, url, delay, is_fatal);
+        }
         let error = Error::new(failure.code(), text);
         let error = match (failure.class, self.config.options.start_revision) {
             // The state at the compacted revision is still there, and every change after it.
@@ -229,14 +235,15 @@ mod tests {
                 reporter.failed(&failure, "http://a:1", Duration::from_millis(delay), false);
             }
             assert_eq!(loud.load(Relaxed), 1, "eight times the same");
-            reporter.failed(&Failure::new(Class::Compacted(5), "it is compacted"), "http://a:1", Duration::ZERO, true);
+            reporter.failed(&Failure::new(Class::Denied, "denied"), "http://a:1", Duration::ZERO, true);
+            reporter.failed(&Failure::new(Class::Compacted(5), "compacted"), "http://a:1", Duration::ZERO, true);
             reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
-            assert_eq!(loud.load(Relaxed), 2, "another one");
+            assert_eq!(loud.load(Relaxed), 2, "another one, and one that its asker reports");
             reporter.live();
             reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
             assert_eq!(loud.load(Relaxed), 3, "it is news again");
         });
-        assert_eq!(shared.counts.read().failures, 11);
+        assert_eq!(shared.counts.read().failures, 12);
         assert_eq!(cache.status().last_error.unwrap().code(), crate::Code::FutureRevision);
     }
 }
