@@ -187,6 +187,9 @@ impl FeederBuilder {
 
     /// Whether an idle watch asks for progress (default true). Without it the position follows
     /// etcd's own notifications (every ten minutes) and a silent member is noticed by keep-alive only.
+    ///
+    /// While a caller waits for a revision that the cache has not reached, the watch asks in any case: at once, then
+    /// after 100, 200, 400 and 800 ms, then once a second until it comes or the caller gives up.
     pub fn progress_requests(mut self, on: bool) -> Self {
         self.options.progress_requests = on;
         self

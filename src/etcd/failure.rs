@@ -13,7 +13,7 @@ pub(super) enum Class {
     OtherEndpoint,
     /// The token is no longer good: authenticate again.
     Authenticate,
-    /// Authentication is off in etcd: go on without a user.
+    /// Authentication is off in etcd: continue without a user.
     AuthenticationOff,
     /// Name or password are wrong.
     Credentials,

@@ -156,7 +156,7 @@ impl<'a> Session<'a> {
         Ok(Reader::new(url, &client, options, self.message_limit))
     }
 
-    /// What must be done before the watch can go on.
+    /// What must be done before the watch can continue.
     async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
         let Some(resume) = &self.resume else {
             let loaded = self.writer.borrow().is_loaded();
@@ -305,7 +305,7 @@ impl<'a> Session<'a> {
         self.reporter.newest_seen()
     }
 
-    /// The watch goes on: events are applied again.
+    /// The watch is confirmed: events are applied again.
     pub(super) fn live(&mut self) {
         self.endpoints.succeeded();
         self.reporter.live();

@@ -25,11 +25,11 @@ const STOP: Duration = Duration::from_secs(2);
 
 /// A thread that lists and watches etcd and writes what it sees into a cache.
 ///
-/// It owns the cache's writer. Whatever happens to etcd, it goes on trying: the state shows in
+/// It owns the cache's writer. Whatever happens to etcd, it keeps trying: the state shows in
 /// `Cache::status`. Dropping it stops it.
 pub struct Feeder {
     shared: Arc<Shared>,
-    /// Taken by whoever joins it.
+    /// Taken by the caller that joins it.
     thread: Mutex<Option<JoinHandle<()>>>,
     thread_id: ThreadId,
     process: u32,
@@ -75,7 +75,7 @@ impl Feeder {
         let (hand_over, work) = mpsc::channel::<Work>();
         let of_thread = shared.clone();
         let thread = spawn(Box::new(move || {
-            // Whatever happens inside: who waits for the end learns of it.
+            // However the body ends: callers that wait for the end are woken.
             struct End(Arc<Shared>);
             impl Drop for End {
                 fn drop(&mut self) {
@@ -108,8 +108,7 @@ impl Feeder {
         Ok(Feeder { shared, thread: Mutex::new(Some(thread)), thread_id, process: std::process::id() })
     }
 
-    /// Stops the feeder: no call to etcd is made after it returns, and everybody who waits on the cache is
-    /// told that it is closed. Blocks until the thread has ended, at most until 2 seconds after the first stop,
+    /// Stops the feeder: no call to etcd is made after it returns, and every wait on the cache ends with CLOSED. Blocks until the thread has ended, at most until 2 seconds after the first stop,
     /// however many callers there are; stopping again does nothing more.
     pub fn stop(&self) {
         if self.is_forked() {
@@ -139,7 +138,7 @@ impl Feeder {
         }
     }
 
-    /// In a forked child the thread does not exist, and a lock may be held by nobody for ever.
+    /// A forked child has no such thread, and a lock that it held at the fork stays held.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
@@ -184,7 +183,7 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     let writer = RefCell::new(writer);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(feed(config, &writer, shared));
-        // Looking up a name may hang; nobody waits for that.
+        // Looking up a name may hang: the thread does not wait for that.
         runtime.shutdown_background();
     }));
     if outcome.is_ok() {

@@ -1,7 +1,7 @@
 //! Following a watch: apply its events, keep it alive, notice when it dies.
 //!
 //! A [`Follower`] lives as long as one watch stream. Each round of its loop takes one [`Occurrence`]: a message,
-//! the answer of a liveness read, a new wait of somebody, or a timer.
+//! the answer of a liveness read, a new wait for a revision, or a timer.
 
 use super::assemble::{Assembler, revision_of, revisions};
 use super::connect::{Header, Newest, Reader, dial, within};
@@ -51,7 +51,7 @@ type LivenessRead = Pin<Box<dyn Future<Output = Result<Newest, Failure>>>>;
 enum Occurrence {
     Message(Result<PbWatchResponse, Failure>),
     Liveness(Result<Newest, Failure>),
-    /// Somebody may wait for a revision, or want a resync.
+    /// A caller may wait for a revision, or want a resync.
     Demand,
     /// A timer is due.
     Time,
@@ -216,7 +216,7 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    /// Takes the answer of a liveness read. Where it fails, the silence goes on.
+    /// Takes the answer of a liveness read. Where it fails, the silence continues.
     fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<End> {
         let newest = answer.ok()?;
         if newest.went_back() {
@@ -247,7 +247,7 @@ impl Follower<'_, '_> {
             return Ok(Some(end));
         }
         self.health.heard_at(Instant::now());
-        // The stream may always have more; others live in this thread too.
+        // The stream may always have more; the other futures of this thread have their turn.
         tokio::task::yield_now().await;
         Ok(None)
     }

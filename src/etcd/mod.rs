@@ -12,11 +12,11 @@
 //! ```
 //!
 //! It lists the prefix at one revision, publishes that, and follows the watch from the next revision
-//! on. After a disconnect it makes sure that etcd still has the same history and goes on where it
+//! on. After a disconnect it makes sure that etcd still has the same history and continues where it
 //! was; where that cannot be, it lists again and publishes the difference as one revision between
 //! two RESYNC marks (see [`ResyncReason`](crate::ResyncReason)).
 //!
-//! etcd checks a permission when a watch is opened, not later: a cache goes on receiving events after
+//! etcd checks a permission when a watch is opened, not later: a cache keeps receiving events after
 //! the user's role was revoked or its token expired, until the next reconnect.
 //!
 //! | module | holds |

@@ -1,14 +1,14 @@
 //! When a watch asks etcd for progress: the rule, without input or output.
 //!
-//! An idle watch asks each interval. Where somebody waits for a revision, it asks at once, then after pauses that
-//! double up to [`LONGEST_PAUSE`] for as long as somebody waits: a revision that never comes costs one request a
+//! An idle watch asks each interval. Where a caller waits for a revision, it asks at once, then after pauses that
+//! double up to [`LONGEST_PAUSE`] for as long as one waits: a revision that never comes costs one request a
 //! second. A new wait asks at once again, but only one request is under way at a time, so waits that begin
 //! together share one.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The first pause between two requests for those who wait.
+/// The first pause between two requests while a caller waits.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -17,14 +17,14 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct ProgressRequests {
     /// How long an idle watch is silent before it asks; `None`: it does not.
     idle: Option<Duration>,
-    /// The highest revision that somebody waits for, 0 for none.
+    /// The highest revision that is waited for, 0 for none.
     wanted: u64,
-    /// Somebody began to wait since the last request.
+    /// A wait began since the last request.
     urgent: bool,
     /// When the last request was sent, and whether it is still unanswered.
     sent: Instant,
     is_under_way: bool,
-    /// From the last request to the next for those who wait.
+    /// From the last request to the next while a caller waits.
     pause: Duration,
 }
 
@@ -33,7 +33,7 @@ impl ProgressRequests {
         ProgressRequests { idle, wanted: 0, urgent: false, sent: now, is_under_way: false, pause: FIRST_PAUSE }
     }
 
-    /// Somebody may have begun to wait; `wanted` is what the cache says of all who do.
+    /// A wait may have begun; `wanted` is the highest revision of all waits.
     pub(super) fn demanded(&mut self, wanted: u64) {
         self.wanted = wanted;
         self.urgent = wanted > 0;

@@ -14,9 +14,9 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     /// Raised once, by stop.
     pub(super) stop: Notify,
-    /// Raised when somebody waits for progress or wants a resync.
+    /// Raised when a caller begins to wait for a revision, or wants a resync.
     pub(super) watch: Notify,
-    /// Raised when somebody waits for a consistent read.
+    /// Raised when a caller begins to wait for a consistent read.
     pub(super) tickets: Notify,
     /// Raised when the cache may have been closed.
     pub(super) life: Notify,

@@ -1,4 +1,4 @@
-//! Consistent reads for those who wait: one linearizable read serves all that asked before it began.
+//! Consistent reads: one linearizable read serves all callers that asked before it began.
 
 use super::backoff::Backoff;
 use super::config::{Config, Options};
@@ -22,7 +22,7 @@ struct ConsistentRead {
 }
 
 impl ConsistentRead {
-    /// For all who ask now; `None` if nobody does.
+    /// For all callers that wait now; `None` without any.
     fn now(writer: &Writer) -> Option<ConsistentRead> {
         let ticket = writer.demand().consistent;
         (ticket > 0).then_some(ConsistentRead { ticket })
