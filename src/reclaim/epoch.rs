@@ -31,7 +31,10 @@ struct Reclaimer {
     given: CachePadded<Sums>,
     /// Raised by the reclaimer. Done is looked at first: what is done was given before.
     done: CachePadded<Sums>,
-    /// Bytes that wait for their grace period.
+    /// Bytes deferred, and bytes whose grace period is over.
+    deferred: AtomicU64,
+    ripened: AtomicU64,
+    /// What of them readers held back when the reclaimer last tried. Its own delay is not theirs.
     unripe: AtomicU64,
     /// Rises whenever anything was freed.
     progress: AtomicU64,
@@ -58,7 +61,7 @@ const BASE: u64 = 64 << 20;
 /// A writer's pause.
 const STEP: Duration = Duration::from_micros(250);
 /// A writer does not wait for a reclaimer that has freed nothing for so long.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_secs(1);
 
 thread_local! {
     static LOCAL: LocalHandle = reclaimer().collector.register();
@@ -84,6 +87,8 @@ fn reclaimer() -> &'static Reclaimer {
         ripe: Inbox::new(),
         given: CachePadded::default(),
         done: CachePadded::default(),
+        deferred: AtomicU64::new(0),
+        ripened: AtomicU64::new(0),
         unripe: AtomicU64::new(0),
         progress: AtomicU64::new(0),
         bound: AtomicU64::new(BASE),
@@ -158,6 +163,8 @@ impl Reclaimer {
         for _ in 0..3 {
             pin().0.flush();
         }
+        let ripened = self.ripened.load(Relaxed);
+        self.unripe.store(self.deferred.load(Relaxed).saturating_sub(ripened), Relaxed);
         now.into_iter().for_each(|handed| self.free(handed));
         for batch in self.ripe.take_all() {
             did = true;
@@ -169,11 +176,11 @@ impl Reclaimer {
     /// One closure for all of it. Whoever's pin runs it only pushes.
     fn defer(&'static self, batch: Vec<Handed>) {
         let bytes: u64 = batch.iter().map(|handed| handed.bytes).sum();
-        self.unripe.fetch_add(bytes, Relaxed);
+        self.deferred.fetch_add(bytes, Relaxed);
         #[cfg(test)]
         count(0, 1);
         pin().0.defer(move || {
-            self.unripe.fetch_sub(bytes, Relaxed);
+            self.ripened.fetch_add(bytes, Relaxed);
             self.ripe.push(batch);
         });
     }
