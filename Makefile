@@ -14,6 +14,7 @@ PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
 FAULT ?=
 BENCH ?=
 MUTANT ?=
+SANITIZER ?=
 
 ABI := 0
 HEADER := include/watchcore.h
@@ -50,7 +51,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), MUTANT (mutants), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -86,6 +87,10 @@ test-c: ## the C and C++ tests
 .PHONY: test-go
 test-go: ## the Go tests, with the race detector
 	@scripts/test.sh go
+
+.PHONY: sanitize
+sanitize: ## the core's tests under AddressSanitizer, ThreadSanitizer and Miri; SANITIZER=name for one
+	@scripts/sanitize.sh $(SANITIZER)
 
 .PHONY: mutants
 mutants: ## breaks the code as tests/mutants says and expects the tests to notice; MUTANT=name for one

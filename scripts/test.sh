@@ -75,6 +75,9 @@ step_pipe() {
         --target-dir target/pipe --lib --test contract --test stress --test process
 }
 
+# AddressSanitizer over the unit tests and a short model run; `make sanitize` has the rest.
+step_address() { scripts/sanitize.sh short; }
+
 step_lib() { make lib; }
 step_lib-test() { make lib-test; }
 step_c() { make -C ffi-tests NO_BUILD=1; }
@@ -206,6 +209,7 @@ if wants rust; then
     step rust
     step doc
     step pipe
+    step address
 fi
 if wants loom; then
     step loom

@@ -429,7 +429,8 @@ fn a_mebibyte_is_read_in_linear_time() {
         broken.push(0xff);
         assert!(parse_labels(&broken).is_err() && parse_fields(&broken).is_err());
     }
-    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    // No figure of speed: what is quadratic takes hours.
+    assert!(start.elapsed() < Duration::from_secs(600), "{:?}", start.elapsed());
 }
 
 fn word() -> impl Strategy<Value = String> {
