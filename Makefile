@@ -22,7 +22,7 @@ HEADER := include/watchcore.h
 OUT := target/watchcore
 OUT_TEST := target/watchcore-test
 # The library is always built in target/, whatever the caller's settings say.
-cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build --lib
+cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build -p watchcore-capi --lib
 version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
 # $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
@@ -44,7 +44,7 @@ define place
 @cmp -s $(HEADER) $(2)/include/watchcore.h || cp $(HEADER) $(2)/include/watchcore.h
 @$(call pc,$${pcfiledir},$${prefix},$${prefix}/include,$(2)/watchcore.pc)
 @! command -v readelf >/dev/null || readelf -d $(2)/libwatchcore.so | grep -q 'SONAME.*\[libwatchcore\.so\.$(ABI)\]' \
-	|| { echo "libwatchcore.so has not the soname libwatchcore.so.$(ABI): see build.rs" >&2; exit 1; }
+	|| { echo "libwatchcore.so has not the soname libwatchcore.so.$(ABI): see watchcore-capi/build.rs" >&2; exit 1; }
 endef
 
 .PHONY: help
@@ -56,16 +56,16 @@ help: ## this list
 
 .PHONY: build
 build: ## the Rust library and the command line, target/release/watchcore
-	$(CARGO) build --release --features cli
+	$(CARGO) build --release --workspace
 
 .PHONY: lib
 lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore
-	$(cargo_lib) --profile dist --features default --target-dir target
+	$(cargo_lib) --profile dist --target-dir target
 	$(call place,target/dist,$(OUT),,$(STRIP) --strip-debug)
 
 .PHONY: lib-test
-lib-test: ## the same with feature ffi-debug and line tables, in target/watchcore-test
-	$(cargo_lib) --release --features ffi-debug --target-dir target/ffi-debug
+lib-test: ## the same with feature debug and line tables, in target/watchcore-test
+	$(cargo_lib) --release --features debug --target-dir target/ffi-debug
 	$(call place,target/ffi-debug/release,$(OUT_TEST),KEEP_DEBUG=1,:)
 
 .PHONY: test
@@ -98,7 +98,7 @@ mutants: ## breaks the code as tests/mutants says and expects the tests to notic
 
 .PHONY: header
 header: ## write include/watchcore.h anew from the Rust source
-	WATCHCORE_BLESS=1 $(CARGO) test --test header
+	WATCHCORE_BLESS=1 $(CARGO) test -p watchcore-capi --test header
 
 .PHONY: bench
 bench: ## the benchmarks; BENCH=name for one of Rust's, BENCH=c or BENCH=go for the others
@@ -108,7 +108,7 @@ else ifeq ($(BENCH),go)
 	@$(if $(NO_BUILD),,$(MAKE) --no-print-directory lib)
 	@scripts/go.sh test -run '^$$' -bench . ./...
 else
-	$(CARGO) bench $(if $(BENCH),--bench $(BENCH))
+	$(CARGO) bench --workspace $(if $(BENCH),--bench $(BENCH),--benches)
 endif
 
 .PHONY: demo

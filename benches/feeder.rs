@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use support::BOUND;
 use support::etcd::Etcd;
 use watchcore::Cache;
-use watchcore::etcd::Feeder;
+use watchcore_etcd::Feeder;
 
 const PREFIX: &str = "/registry/pods/";
 const VALUE: [u8; 512] = [b'v'; 512];

@@ -115,7 +115,7 @@ if [ -s "$counts" ]; then
     done <"$out/summed"
     printf '%s functions, %s of them fallible\n' "$(wc -l <"$out/summed")" "$(wc -l <"$out/fallible")"
 else
-    bad "no counts: is $lib_test built with ffi-debug?"
+    bad "no counts: is $lib_test built with the feature debug?"
 fi
 
 echo '== the example, and that of the first version'

@@ -1,7 +1,7 @@
 // watchcore: the Kubernetes watch cache as a library. The C interface.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Generated from src/ffi; do not edit: `WATCHCORE_BLESS=1 cargo test --test header` rewrites it.
+// Generated from watchcore-capi/src; do not edit: `make header` rewrites it.
 //
 // Conventions
 //

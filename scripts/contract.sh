@@ -23,8 +23,9 @@ trap 'rm -rf -- "$tmp"' EXIT
 log_of() { [ -f "$logs/$1.log" ] || return 1; cat "$logs/$1.log"; }
 for step in rust doc; do
     log_of $step | awk '
+        /^ *Running unittests src\/lib\.rs .*\/watchcore_etcd-/ { binary = "lib::etcd"; next }
         /^ *Running unittests src\/lib\.rs / { binary = "lib"; next }
-        /^ *Running unittests src\/bin\/watchcore\.rs / { binary = "bin"; next }
+        /^ *Running unittests src\/main\.rs / { binary = "bin"; next }
         /^ *Running unittests / { binary = $3; sub(/.*\//, "", binary); sub(/\.rs$/, "", binary); next }
         /^ *Running tests\// { binary = $2; sub(/^tests\//, "", binary); sub(/(\/main)?\.rs$/, "", binary); next }
         /^ *Doc-tests / { binary = "doc"; next }
@@ -74,7 +75,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         if (command ~ /go\.sh /) { for (i = 1; i < n; i++) if (words[i] == "-run") { name = words[i + 1]; gsub(/[\^$"\047]/, "", name); return "go: " name } }
         if (command ~ /cfg loom/) { name = words[n]; sub(/.*::/, "", name); return "loom: " name }
         for (i = 1; i < n; i++) if (words[i] == "--test") return words[i + 1] "::" words[n]
-        return (command ~ / --bin / ? "bin::" : "lib::") words[n]
+        return (command ~ / --bin / ? "bin::" : command ~ / -p watchcore-etcd / ? "lib::etcd::" : "lib::") words[n]
     }
     function group_of(name) {
         return name ~ /^loom: / ? "loom" : name ~ /^c: / ? "c" : name ~ /^go: / ? "go" : "rust"

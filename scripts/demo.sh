@@ -47,7 +47,7 @@ if [ ${#missing[@]} -gt 0 ]; then
         exit 3
     fi
     say "Here is the tour of an embedded cache instead (watchcore demo):"
-    exec "$cargo" run --release --quiet --features cli --bin watchcore -- demo
+    exec "$cargo" run --release --quiet -p watchcore-cli --bin watchcore -- demo
 fi
 
 say "building (the first time takes some minutes)"
@@ -55,9 +55,9 @@ mkdir -p $out
 # One build for all: `make lib` would compile every dependency once more.
 quiet=--quiet
 [ ! -t 2 ] || quiet= # cargo shows there how far it is
-"$cargo" build --release $quiet --features demo --lib --bins
+"$cargo" build --release $quiet -p watchcore-capi -p watchcore-cli --lib --bins
 scripts/static-archive.sh target/release $out/libwatchcore.a
-"$compiler" -std=c11 -O2 -Iinclude -o $out/consumer-c examples/demo/consumer.c $out/libwatchcore.a -lpthread -lm -ldl
+"$compiler" -std=c11 -O2 -Iinclude -o $out/consumer-c watchcore-cli/src/demo/consumer.c $out/libwatchcore.a -lpthread -lm -ldl
 # Go does not see that the archive has changed: its hash is made an input. The
 # directory named here is searched before the package's own.
 (

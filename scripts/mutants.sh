@@ -49,7 +49,7 @@ may_hang() { head_of "$1" | grep -q '^# row [0-9.]*; may hang; '; }
 
 # The library for C and Go, where something that it is made of is newer.
 library='if [ ! -e target/watchcore/libwatchcore.a ] ||
-    [ -n "$(find src include Cargo.toml build.rs -newer target/watchcore/libwatchcore.a -print -quit)" ]; then make lib; fi'
+    [ -n "$(find src watchcore-capi watchcore-etcd include Cargo.toml -newer target/watchcore/libwatchcore.a -print -quit)" ]; then make lib; fi'
 
 # The same command, up to the point where the tests would run.
 build_of() {

@@ -32,7 +32,7 @@ mkdir -p "$(dirname -- "$out")"
 # the newer bitcode in Rust's objects, and abort.
 nm -D --defined-only "$directory/libwatchcore.so" |
     awk '$3 ~ /^watchcore_/ { print "--undefined=" $3 }' >"$tmp/roots"
-[ -s "$tmp/roots" ] || fail "$directory/libwatchcore.so exports no watchcore_* symbol: is the feature 'ffi' on?"
+[ -s "$tmp/roots" ] || fail "$directory/libwatchcore.so exports no watchcore_* symbol: is it that of watchcore-capi?"
 
 ld -r --gc-sections @"$tmp/roots" -o "$tmp/watchcore.o" \
     --start-group "$directory/libwatchcore.a" --end-group

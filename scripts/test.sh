@@ -52,13 +52,14 @@ step_tools() {
 
 step_etcd() { scripts/etcd.sh; }
 
-step_fmt() { cargo fmt --check; }
+step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
-step_clippy() { cargo clippy --all-targets --all-features -- -D warnings; }
-step_no-features() { cargo build --no-default-features; }
+step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
+# The core alone, and the C ABI without the feeder.
+step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
 # Library, binary, integration tests and examples; the header test is among them.
-step_rust() { cargo test --all-features --no-fail-fast --lib --bins --tests --examples; }
-step_doc() { cargo test --all-features --doc; }
+step_rust() { cargo test --workspace --all-features --no-fail-fast --lib --bins --tests --examples; }
+step_doc() { cargo test --workspace --all-features --doc; }
 
 step_loom() {
     export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" LOOM_MAX_PREEMPTIONS=$loom_preemptions

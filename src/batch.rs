@@ -79,8 +79,7 @@ impl Batch {
     }
 
     /// The parts, for the C ABI. The owner word is given back through [`RawBatch::release`].
-    #[doc(hidden)]
-    pub fn into_raw_parts(self) -> RawBatch {
+    pub(crate) fn into_raw_parts(self) -> RawBatch {
         let (events, len) = (self.events().as_ptr(), self.len());
         let owner = match self.body {
             Body::Empty => 0,
@@ -93,14 +92,17 @@ impl Batch {
 }
 
 /// The parts of a batch.
-#[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct RawBatch {
+    /// The first event.
     pub events: *const Event,
+    /// How many there are.
     pub len: usize,
-    /// 0: nothing is held.
+    /// What keeps the events alive; 0: nothing is held.
     pub owner: usize,
+    /// It ends inside a revision.
     pub continues: bool,
+    /// The position behind it.
     pub position: Position,
 }
 
@@ -110,8 +112,7 @@ impl RawBatch {
     /// # Safety
     ///
     /// `owner` is from [`Batch::into_raw_parts`], and is given back once.
-    #[doc(hidden)]
-    pub unsafe fn release(owner: usize) {
+    pub(crate) unsafe fn release(owner: usize) {
         // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
         unsafe {
             if owner & 1 == 1 {

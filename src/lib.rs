@@ -24,17 +24,19 @@
 //! # }
 //! ```
 //!
-//! | module | what |
+//! | room | what |
 //! | --- | --- |
-//! | `event` | key-value, event, position |
-//! | `log` | segments, directory, tokens, epochs |
-//! | `store` | versions, slots, index, snapshots |
-//! | `route` | filters |
+//! | `subscription` | cursors: what a consumer reads, waits for and has lost |
+//! | `read`, `writer` | gets, lists, snapshots, waits; changes, listings, resyncs |
+//! | `cache` | what all parts of one cache share, its options, what it says of itself |
 //! | `wake` | waiters, the notifier, wake sets |
+//! | `log` | segments, the ring, epochs, chains of one index value |
+//! | `filter`, `attribute` | ranges, selectors, declared indexes; what values are indexed by |
+//! | `store`, `data` | the ordered index of keys; key-values, slots, events |
 //! | `reclaim` | the collector and the thread that frees |
-//! | `cache`, `writer`, `read`, `subscription`, `batch` | what users hold |
-//! | `etcd` | the feeder (feature `etcd`) |
-//! | `ffi` | the C ABI (feature `ffi`) |
+//!
+//! Each calls only those below it. The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI
+//! `watchcore-capi`, the command line `watchcore-cli`.
 
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!("watchcore needs 64-bit atomics");
@@ -44,15 +46,13 @@ mod batch;
 mod cache;
 mod data;
 mod error;
-#[cfg(feature = "etcd")]
-pub mod etcd;
-#[cfg(feature = "ffi")]
-mod ffi;
 mod filter;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;
 mod position;
+#[doc(hidden)]
+pub mod raw;
 mod read;
 mod reclaim;
 mod store;
@@ -63,7 +63,7 @@ mod wake;
 mod writer;
 
 pub use attribute::schema::{Attribute, Labels};
-pub use batch::{Batch, RawBatch};
+pub use batch::Batch;
 pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
 pub use data::event::{Event, Kind, Phase, Resync, ResyncReason, flags};
 pub use data::key_value::{KeyValue, KeyValueRef};
@@ -77,6 +77,8 @@ pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, W
 #[cfg(feature = "async")]
 pub use subscription::Stream;
 pub use subscription::{Closer, Lag, OnLag, Pace, Route, Start, SubscribeBuilder, Subscription, SubscriptionStats};
+#[cfg(not(loom))]
+pub use sys::spawn_feeder;
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Record, Writer};
 

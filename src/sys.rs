@@ -12,6 +12,16 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
         .inspect_err(|error| tracing::error!(name, %error, "the thread did not start"))
 }
 
+/// Starts the thread of a feeder: named, and with all signals blocked, so that the program's own threads
+/// get what is sent to the process.
+///
+/// # Errors
+/// The system's, where it starts no thread.
+#[cfg(not(loom))]
+pub fn spawn_feeder(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    spawn(name, body)
+}
+
 /// Runs `body` with all signals blocked; a thread started inside inherits that for its life.
 #[cfg(not(loom))]
 pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {

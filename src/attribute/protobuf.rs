@@ -18,7 +18,7 @@ use std::borrow::Cow;
 pub(crate) const MAGIC: &[u8] = b"k8s\0";
 pub(crate) const MAX_FIELD: u32 = (1 << 29) - 1;
 /// Messages inside each other; the limit of most readers of protobuf.
-pub(crate) const MAX_DEPTH: usize = 100;
+pub const MAX_DEPTH: usize = 100;
 
 pub(crate) const NAME: &[u32] = &[1, 1];
 pub(crate) const NAMESPACE: &[u32] = &[1, 3];

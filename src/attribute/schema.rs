@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The most fields that a cache can declare.
-pub(crate) const MAX_FIELDS: usize = 64;
+pub const MAX_FIELDS: usize = 64;
 
 /// A declared attribute of key-values: extracted once, when a change is written.
 ///

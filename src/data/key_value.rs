@@ -298,14 +298,12 @@ impl KeyValue {
     }
 
     /// The address of the head that C reads; the count goes with it.
-    #[doc(hidden)]
-    pub fn into_raw(self) -> *const std::ffi::c_void {
+    pub(crate) fn into_raw(self) -> *const std::ffi::c_void {
         self.into_pointer().0.cast()
     }
 
     /// The address of the head that C reads.
-    #[doc(hidden)]
-    pub fn as_raw(&self) -> *const std::ffi::c_void {
+    pub(crate) fn as_raw(&self) -> *const std::ffi::c_void {
         self.0.as_ptr().cast()
     }
 
@@ -313,8 +311,7 @@ impl KeyValue {
     ///
     /// # Safety
     /// Once per `into_raw`, with what it returned.
-    #[doc(hidden)]
-    pub unsafe fn from_raw(pointer: *const std::ffi::c_void) -> Option<KeyValue> {
+    pub(crate) unsafe fn from_raw(pointer: *const std::ffi::c_void) -> Option<KeyValue> {
         VersionPtr(pointer.cast()).take()
     }
 

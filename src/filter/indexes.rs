@@ -11,7 +11,7 @@ use crate::filter::selector::Test;
 use crate::store::root::prefix_end;
 
 /// Most indexes of a cache.
-pub(crate) const MOST: usize = 8;
+pub const MOST: usize = 8;
 
 /// A declared index: subscriptions whose filter fits it read only the events of their own bucket.
 ///

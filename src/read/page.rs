@@ -40,11 +40,6 @@ impl Page {
     pub fn items(&self) -> &[KeyValue] {
         &self.items
     }
-    /// The same, for the C ABI: a key-value is one pointer.
-    #[doc(hidden)]
-    pub fn as_raw(&self) -> &[KeyValue] {
-        &self.items
-    }
     /// One of them.
     pub fn get(&self, at: usize) -> Option<&KeyValue> {
         self.items.get(at)

@@ -10,8 +10,6 @@ mod loss;
 mod others;
 mod pages;
 mod policies;
-#[cfg(all(feature = "etcd", feature = "json"))]
-mod readme;
 mod reads;
 mod resync;
 mod smoke;

@@ -18,7 +18,7 @@ use std::time::Duration;
 fn binaries() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/etcd.sh");
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/etcd.sh");
         let output = Command::new(&script).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
         let output = output.unwrap_or_else(|error| panic!("{} does not run: {error}", script.display()));
         assert!(output.status.success(), "{} failed: {}", script.display(), output.status);

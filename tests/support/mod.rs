@@ -1,8 +1,6 @@
 //! What test binaries share: each takes this module and uses its own part.
 #![allow(dead_code)]
 
-#[cfg(feature = "cli")]
-pub(crate) mod cli;
 pub(crate) mod etcd;
 pub(crate) mod history;
 pub(crate) mod ports;

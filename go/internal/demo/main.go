@@ -4,7 +4,7 @@
 //	consumer ENDPOINT PREFIX LAST_KEY [NUMBER]
 //
 // It ends at LAST_KEY. NUMBER is the event that it passes over: a fault that
-// the demonstration must find. What it prints: examples/demo/consumer.rs.
+// the demonstration must find. What it prints: watchcore-cli/src/demo/consumer.rs.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"watchcore"
 )
 
-// FNV-1a, 64 bits: examples/demo/hash.rs says over what.
+// FNV-1a, 64 bits: watchcore-cli/src/demo/hash.rs says over what.
 type fnv uint64
 
 const basis fnv = 0xcbf29ce484222325

@@ -1,0 +1,233 @@
+//! Events and batches: the core's own memory, seen from C.
+
+use super::bytes::watchcore_bytes;
+use super::count::{self, Fun};
+use super::error::answer;
+use super::handle;
+use super::read::watchcore_key_value;
+use std::ffi::c_void;
+use watchcore::{Batch, Event, Kind, flags, raw};
+
+/// A key appeared, or came into the filter.
+pub const WATCHCORE_ADDED: u32 = 1;
+/// The value of a present key changed.
+pub const WATCHCORE_MODIFIED: u32 = 2;
+/// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one.
+pub const WATCHCORE_DELETED: u32 = 3;
+/// Everything up to this revision that matches was handed out.
+pub const WATCHCORE_BOOKMARK: u32 = 4;
+/// The begin or the end of the difference between two histories.
+pub const WATCHCORE_RESYNC: u32 = 5;
+/// Raw: etcd's PUT.
+pub const WATCHCORE_PUT: u32 = 6;
+/// Raw: etcd's DELETE.
+pub const WATCHCORE_DELETE: u32 = 7;
+
+/// Event flag: made by a resync, not by a change at its revision.
+pub const WATCHCORE_SYNTHETIC: u32 = 1;
+/// Event flag: part of the initial state.
+pub const WATCHCORE_INITIAL_STATE: u32 = 2;
+/// Event flag: the bookmark that ends the initial state.
+pub const WATCHCORE_INITIAL_STATE_END: u32 = 4;
+/// Event flag: the resync mark before the difference.
+pub const WATCHCORE_BEGIN: u32 = 8;
+/// Event flag: the resync mark behind the difference.
+pub const WATCHCORE_END: u32 = 16;
+
+/// Batch flag: it ends inside a revision.
+pub const WATCHCORE_CONTINUES: u32 = 1;
+
+/// One event: 64 bytes of the library's memory, valid until its batch is released.
+#[repr(C)]
+pub struct watchcore_event {
+    /// The revision of the change; of an initial object its own; of a resync mark the new state's.
+    pub revision: u64,
+    /// The place in the log; 0: not from the log.
+    pub sequence: u64,
+    /// WATCHCORE_ADDED to WATCHCORE_DELETE.
+    pub r#type: u32,
+    /// The sum of event flags. Test single bits: there are others, of no meaning.
+    pub flags: u32,
+    /// The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
+    pub kv: *const watchcore_key_value,
+    /// The key-value before; NULL where there was none (or it left the window).
+    pub prev_kv: *const watchcore_key_value,
+    /// RESYNC: the last revision before. Else of no meaning, as the next three.
+    pub resync_from: u64,
+    /// RESYNC: the new epoch.
+    pub resync_epoch: u64,
+    /// RESYNC: WATCHCORE_RESYNC_...
+    pub resync_reason: u32,
+    /// Of no meaning.
+    pub reserved: u32,
+}
+
+/// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
+/// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
+/// release one copy.
+#[repr(C)]
+pub struct watchcore_batch {
+    /// The first event.
+    pub events: *const c_void,
+    /// The number of events.
+    pub count: usize,
+    /// The distance of two events in bytes. Step by it, not by sizeof(watchcore_event).
+    pub stride: u32,
+    /// The sum of batch flags.
+    pub flags: u32,
+    /// The subscription's position behind this batch: its revision.
+    pub position: u64,
+    /// The subscription's position behind this batch: its epoch.
+    pub epoch: u64,
+    /// The library's.
+    pub owner: *mut c_void,
+    /// The library's.
+    pub reserved: [u64; 2],
+}
+
+/// Gives a batch back and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+/// subscription and the cache were freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
+    answer(Fun::watchcore_batch_release, (), || {
+        if batch.is_null() || !batch.is_aligned() {
+            return;
+        }
+        // SAFETY: readable and writable by the caller's promise.
+        let old = unsafe { batch.replace(EMPTY) };
+        if !old.owner.is_null() && handle::same_process() {
+            // SAFETY: it came from `give` and was not released, by the caller's promise.
+            unsafe { raw::release_batch(old.owner.expose_provenance()) };
+        }
+    });
+}
+
+const EMPTY: watchcore_batch = watchcore_batch {
+    events: std::ptr::null(),
+    count: 0,
+    stride: 0,
+    flags: 0,
+    position: 0,
+    epoch: 0,
+    owner: std::ptr::null_mut(),
+    reserved: [0; 2],
+};
+
+// The numbers of C are the core's.
+const _: () = {
+    assert!(WATCHCORE_ADDED == Kind::Added as u32 && WATCHCORE_MODIFIED == Kind::Modified as u32);
+    assert!(WATCHCORE_DELETED == Kind::Deleted as u32 && WATCHCORE_BOOKMARK == Kind::Bookmark as u32);
+    assert!(WATCHCORE_RESYNC == Kind::Resync as u32 && WATCHCORE_PUT == Kind::Put as u32);
+    assert!(WATCHCORE_DELETE == Kind::Delete as u32);
+    assert!(WATCHCORE_SYNTHETIC == flags::SYNTHETIC && WATCHCORE_INITIAL_STATE == flags::INITIAL_STATE);
+    assert!(WATCHCORE_INITIAL_STATE_END == flags::INITIAL_STATE_END);
+    assert!(WATCHCORE_BEGIN == flags::BEGIN && WATCHCORE_END == flags::END);
+};
+
+// The struct of C lies over the core's event.
+#[cfg(target_pointer_width = "64")]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(size_of::<Event>() == 64 && size_of::<watchcore_event>() == 64 && size_of::<watchcore_batch>() == 64);
+    assert!(align_of::<Event>() >= align_of::<watchcore_event>());
+    assert!(raw::EVENT_OFFSETS[0] == offset_of!(watchcore_event, revision));
+    assert!(raw::EVENT_OFFSETS[1] == offset_of!(watchcore_event, sequence));
+    assert!(raw::EVENT_OFFSETS[2] == offset_of!(watchcore_event, r#type));
+    assert!(raw::EVENT_OFFSETS[3] == offset_of!(watchcore_event, flags));
+    assert!(raw::EVENT_OFFSETS[4] == offset_of!(watchcore_event, kv));
+    assert!(raw::EVENT_OFFSETS[5] == offset_of!(watchcore_event, prev_kv));
+    assert!(raw::EVENT_OFFSETS[6] == offset_of!(watchcore_event, resync_from));
+    assert!(offset_of!(watchcore_event, resync_epoch) == raw::EVENT_OFFSETS[6] + 8);
+    assert!(offset_of!(watchcore_event, resync_reason) == raw::EVENT_OFFSETS[6] + 16);
+};
+
+/// Gives a batch to C.
+#[inline]
+pub(super) fn give(batch: Batch) -> watchcore_batch {
+    let raw = raw::batch_into_parts(batch);
+    watchcore_batch {
+        events: raw.events.cast(),
+        count: raw.len,
+        stride: size_of::<Event>() as u32,
+        flags: if raw.continues { WATCHCORE_CONTINUES } else { 0 },
+        position: raw.position.revision,
+        epoch: raw.position.epoch,
+        owner: std::ptr::with_exposed_provenance_mut(raw.owner),
+        reserved: [0; 2],
+    }
+}
+
+/// The event at an index; NULL behind the last. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
+    count::infallible(Fun::watchcore_batch_event);
+    // SAFETY: NULL or the caller's batch.
+    let Some(batch) = (unsafe { batch.as_ref() }) else { return std::ptr::null() };
+    if index >= batch.count {
+        return std::ptr::null();
+    }
+    // SAFETY: the index lies inside the batch.
+    unsafe { batch.events.byte_add(index * batch.stride as usize) }.cast()
+}
+
+/// The key of a key-value that may be NULL.
+///
+/// Single fields are read, never a reference to the whole made: the log changes the rest of an event, and the store
+/// that of a version, while C looks at it.
+///
+/// # Safety
+///
+/// `kv` is NULL or belongs to an event whose batch was not released.
+unsafe fn key_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+    if kv.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: the key and its length never change.
+    unsafe { watchcore_bytes { data: (*kv).key.cast(), length: (*kv).key_length as usize } }
+}
+
+/// The value of a key-value that may be NULL.
+///
+/// # Safety
+///
+/// As for `key_of`.
+unsafe fn value_of(kv: *const watchcore_key_value) -> watchcore_bytes {
+    if kv.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: the value and its length never change.
+    unsafe { watchcore_bytes { data: (*kv).value.cast(), length: (*kv).value_length as usize } }
+}
+
+/// The key of an event. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_event_key(event: *const watchcore_event) -> watchcore_bytes {
+    count::infallible(Fun::watchcore_event_key);
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { key_of((*event).kv) }
+}
+
+/// The new value of an event. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_event_value(event: *const watchcore_event) -> watchcore_bytes {
+    count::infallible(Fun::watchcore_event_value);
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { value_of((*event).kv) }
+}
+
+/// The value before an event. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_event_prev_value(event: *const watchcore_event) -> watchcore_bytes {
+    count::infallible(Fun::watchcore_event_prev_value);
+    if event.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: an event of a batch that was not released; its key-values live as long.
+    unsafe { value_of((*event).prev_kv) }
+}

@@ -1,0 +1,224 @@
+//! Bytes and sized structs that come from the caller.
+//!
+//! A struct is copied before it is looked at: what the caller changes meanwhile harms nobody. Its `size` says
+//! which fields exist for the caller: the others have their default. What lies behind the fields known here
+//! must be zero, so that an option of a later version is refused, not ignored.
+
+use super::error::invalid;
+use std::ffi::{c_char, c_void};
+use watchcore::{Error, Result};
+
+/// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty".
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_bytes {
+    /// The first byte, or NULL.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub length: usize,
+}
+
+impl watchcore_bytes {
+    pub(super) const ABSENT: watchcore_bytes = watchcore_bytes { data: std::ptr::null(), length: 0 };
+
+    /// The bytes, or `None` where they are absent.
+    ///
+    /// Safety: where `data` is not NULL, `length` bytes must be readable there during `'a`.
+    pub(super) unsafe fn get<'a>(self, what: &str) -> Result<Option<&'a [u8]>> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { slice(self.data, self.length, what) }
+    }
+
+    /// The bytes as text, or `None` where they are absent.
+    ///
+    /// Safety: as for `get`.
+    pub(super) unsafe fn text<'a>(self, what: &str) -> Result<Option<&'a str>> {
+        // SAFETY: the caller's promise is the same.
+        let Some(bytes) = (unsafe { self.get(what)? }) else { return Ok(None) };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) => Err(invalid(format!("{what} is not UTF-8 from byte {} on. Give it as UTF-8.", e.valid_up_to()))),
+        }
+    }
+}
+
+/// The `length` elements at `data`, or `None` for NULL.
+///
+/// Safety: where `data` is not NULL, `length` elements must be readable there during `'a`.
+pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: &str) -> Result<Option<&'a [T]>> {
+    if data.is_null() {
+        if length == 0 {
+            return Ok(None);
+        }
+        return Err(invalid(format!("{what} is NULL with length {length}. Give a pointer, or length 0.")));
+    }
+    if length > isize::MAX as usize / size_of::<T>().max(1) || !data.cast::<T>().is_aligned() {
+        return Err(invalid(format!("{what} has an impossible length ({length}) or alignment.")));
+    }
+    // SAFETY: not NULL, aligned, and readable by the caller's promise.
+    Ok(Some(unsafe { std::slice::from_raw_parts(data.cast(), length) }))
+}
+
+/// A struct of the caller that starts with `uint32_t size`.
+///
+/// Safety: `repr(C)`, its first field is that `u32`, and every field accepts every bit pattern.
+pub(super) unsafe trait Sized32: Copy {
+    const NAME: &'static str;
+    /// What a field is that the caller's struct does not have.
+    const DEFAULT: Self;
+}
+
+/// No struct of ours comes near; a greater `size` is rubbish.
+const LARGEST: usize = 4096;
+
+/// Checks the `size` of a struct of the caller.
+///
+/// Safety: where `pointer` is not NULL and aligned, a `u32` must be readable there.
+unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
+    let name = T::NAME;
+    if pointer.is_null() {
+        return Err(invalid(format!("{name} is NULL. Give a pointer to one.")));
+    }
+    if !pointer.is_aligned() {
+        return Err(invalid(format!("{name} is not aligned to {} bytes.", align_of::<T>())));
+    }
+    // SAFETY: readable by the caller's promise.
+    let size = unsafe { pointer.cast::<u32>().read() } as usize;
+    if size < align_of::<T>().max(8) || size > LARGEST || !size.is_multiple_of(align_of::<T>()) {
+        return Err(invalid(format!(
+            "{name} has size {size}; this library's has {}. Initialise it with its _INIT macro.",
+            size_of::<T>()
+        )));
+    }
+    Ok(size)
+}
+
+/// A copy of a struct of the caller, with the defaults where it has no such field.
+///
+/// Safety: where `pointer` is not NULL, as many bytes as its `size` says must be readable.
+pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
+    // SAFETY: the caller's promise.
+    let size = unsafe { size_of_struct(pointer)? };
+    let known = size_of::<T>();
+    if size > known {
+        // SAFETY: `size` bytes are readable by the caller's promise.
+        let rest = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>().add(known), size - known) };
+        if rest.iter().any(|&b| b != 0) {
+            return Err(invalid(format!(
+                "{} has size {size} and sets fields behind the {known} bytes this library knows. Use a newer library.",
+                T::NAME
+            )));
+        }
+    }
+    let mut copy = T::DEFAULT;
+    // SAFETY: both are at least that long; every bit pattern is a T.
+    unsafe { std::ptr::copy_nonoverlapping(pointer.cast::<u8>(), (&raw mut copy).cast::<u8>(), size.min(known)) };
+    Ok(copy)
+}
+
+/// Copies of the elements of an array of the caller, which steps by the `size` of its first element. `most`: no
+/// more than so many are read.
+///
+/// Safety: `count` elements of the first one's size are readable.
+pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if count > most {
+        return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
+    }
+    let at = |index: usize, e: Error| Err(invalid(format!("{what}[{index}]: {}", e.message())));
+    // SAFETY: at least one element is there by the caller's promise.
+    let stride = match unsafe { size_of_struct(array) } {
+        Ok(stride) => stride,
+        Err(e) => return at(0, e),
+    };
+    let mut out = Vec::with_capacity(count);
+    for index in 0..count {
+        // SAFETY: the element lies inside the array; its `size` is compared before the rest is read.
+        let element = unsafe {
+            let element = array.byte_add(index * stride);
+            let size = element.cast::<u32>().read() as usize;
+            if size != stride {
+                return Err(invalid(format!(
+                    "{what}[{index}] has size {size}, the first has {stride}. Give all the same."
+                )));
+            }
+            read_struct(element)
+        };
+        match element {
+            Ok(element) => out.push(element),
+            Err(e) => return at(index, e),
+        }
+    }
+    Ok(out)
+}
+
+/// Checks an out-struct before the work is done.
+///
+/// Safety: as for `size_of_struct`.
+pub(super) unsafe fn check_out_struct<T: Sized32>(pointer: *mut T) -> Result<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { size_of_struct(pointer.cast_const()) }
+}
+
+/// Fills a struct of the caller: what it has room for, zero behind what is known here; its `size` stays.
+///
+/// Safety: `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
+pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, value: T) {
+    let (known, head) = (size_of::<T>(), size_of::<u32>());
+    // SAFETY: `size` bytes are writable; the copy starts behind the caller's `size`.
+    unsafe {
+        let to = pointer.cast::<u8>();
+        std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>().add(head), to.add(head), size.min(known) - head);
+        if size > known {
+            to.add(known).write_bytes(0, size - known);
+        }
+    }
+}
+
+/// Refuses NULL for an out-pointer.
+pub(super) fn check_out<T>(pointer: *mut T, what: &str) -> Result<()> {
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(invalid(format!("{what} is NULL or not aligned. Give the address where the answer goes.")));
+    }
+    Ok(())
+}
+
+/// Writes to an out-pointer that may be NULL.
+///
+/// Safety: where it is not NULL it must be writable.
+pub(super) unsafe fn write_optional<T>(pointer: *mut T, value: T) {
+    if !pointer.is_null() {
+        // SAFETY: writable by the caller's promise.
+        unsafe { pointer.write(value) };
+    }
+}
+
+/// A switch that a struct carries as a number.
+pub(super) fn switch(value: u32, what: &str) -> Result<bool> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(invalid(format!("{what} is {value}. Give 0 or 1."))),
+    }
+}
+
+/// A pointer and a length as one value. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_bytes_from(data: *const c_void, length: usize) -> watchcore_bytes {
+    super::count::infallible(super::count::Fun::watchcore_bytes_from);
+    watchcore_bytes { data, length }
+}
+
+/// The bytes of a NUL-terminated string. The symbol beside the inline function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_bytes_from_string(string: *const c_char) -> watchcore_bytes {
+    super::count::infallible(super::count::Fun::watchcore_bytes_from_string);
+    if string.is_null() {
+        return watchcore_bytes::ABSENT;
+    }
+    // SAFETY: it ends with a NUL by the caller's promise.
+    let length = unsafe { std::ffi::CStr::from_ptr(string) }.count_bytes();
+    watchcore_bytes { data: string.cast(), length }
+}

@@ -1,0 +1,259 @@
+//! The cache and its writer's origin: made, closed, waited for.
+
+use super::bytes::{Sized32, check_out, read_array, read_struct, switch, watchcore_bytes, write_optional};
+use super::count::Fun;
+use super::declare::{attribute, index, watchcore_attribute, watchcore_index};
+use super::error::{call, invalid, watchcore_error};
+use super::handle::{self, Object, timeout};
+use watchcore::raw::{MAX_FIELDS, MAX_INDEXES};
+use watchcore::{Cache, Labels, Result};
+
+/// A cache: the log and the store of one key range. Made by watchcore_cache_new.
+pub struct watchcore_cache {
+    _private: [u8; 0],
+}
+
+pub(super) struct CacheObject;
+
+impl Object for CacheObject {
+    type C = watchcore_cache;
+    type Shared = Cache;
+    type Own = ();
+    const KIND: u32 = 0x5743_0001;
+    const NAME: &'static str = "watchcore_cache";
+    fn close(shared: &Cache) {
+        shared.close();
+    }
+}
+
+/// What a cache is to be.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_cache_options {
+    /// sizeof(watchcore_cache_options).
+    pub size: u32,
+    /// 1: the cache is not ready before watchcore_writer_load. For a program that lists first.
+    pub expect_load: u32,
+    /// The key range: keys that start with these bytes. Absent or empty: every key.
+    pub prefix: watchcore_bytes,
+    /// A name for messages and statistics (UTF-8). Absent: the prefix.
+    pub name: watchcore_bytes,
+    /// The log's length in events, at most. 0: 65536.
+    pub capacity: u64,
+    /// The log's length in bytes, at most. 0: 256 MiB.
+    pub capacity_bytes: u64,
+    /// The longest key that is accepted. 0: 64 KiB.
+    pub max_key_bytes: u64,
+    /// The longest value that is accepted. 0: 16 MiB.
+    pub max_value_bytes: u64,
+    /// The attributes that field selectors and indexes name, at most 64. NULL: none. All elements have the same
+    /// `size`; the array steps by it.
+    pub fields: *const watchcore_attribute,
+    /// The number of elements of `fields`.
+    pub field_count: usize,
+    /// Where the labels of a value are, for label selectors and indexes: the members of the JSON object at this
+    /// RFC 6901 pointer (UTF-8), for Kubernetes' objects "/metadata/labels" (in their protobuf storage form
+    /// always metadata.labels). Absent: values have no labels, and a label selector is INVALID_ARGUMENT.
+    pub labels_from: watchcore_bytes,
+    /// The indexes, at most 8. NULL: none. All elements have the same `size`; the array steps by it.
+    pub indexes: *const watchcore_index,
+    /// The number of elements of `indexes`.
+    pub index_count: usize,
+    /// The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
+    pub max_buckets: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_cache_options {
+    const NAME: &'static str = "watchcore_cache_options";
+    const DEFAULT: Self = watchcore_cache_options {
+        size: size_of::<Self>() as u32,
+        expect_load: 0,
+        prefix: watchcore_bytes::ABSENT,
+        name: watchcore_bytes::ABSENT,
+        capacity: 0,
+        capacity_bytes: 0,
+        max_key_bytes: 0,
+        max_value_bytes: 0,
+        fields: std::ptr::null(),
+        field_count: 0,
+        labels_from: watchcore_bytes::ABSENT,
+        indexes: std::ptr::null(),
+        index_count: 0,
+        max_buckets: 0,
+    };
+}
+
+/// Safety: the pointers in `options` are readable.
+unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
+    let length = |value: u64, what: &str| {
+        usize::try_from(value).map_err(|_| invalid(format!("{what} {value} is too large for this machine.")))
+    };
+    // SAFETY: the caller's promise.
+    let (prefix, name) = unsafe { (options.prefix.get("options.prefix")?, options.name.text("options.name")?) };
+    let mut builder =
+        Cache::builder(prefix.unwrap_or_default()).expect_load(switch(options.expect_load, "options.expect_load")?);
+    if let Some(name) = name {
+        builder = builder.name(name);
+    }
+    if options.capacity != 0 {
+        builder = builder.capacity(length(options.capacity, "options.capacity")?);
+    }
+    if options.capacity_bytes != 0 {
+        builder = builder.capacity_bytes(options.capacity_bytes);
+    }
+    if options.max_key_bytes != 0 {
+        builder = builder.max_key_bytes(length(options.max_key_bytes, "options.max_key_bytes")?);
+    }
+    if options.max_value_bytes != 0 {
+        builder = builder.max_value_bytes(length(options.max_value_bytes, "options.max_value_bytes")?);
+    }
+    // SAFETY: the caller's promise.
+    let (fields, labels, indexes) = unsafe {
+        (
+            read_array(options.fields, options.field_count, MAX_FIELDS, "options.fields")?,
+            options.labels_from.text("options.labels_from")?,
+            read_array(options.indexes, options.index_count, MAX_INDEXES, "options.indexes")?,
+        )
+    };
+    for (at, field) in fields.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        builder = builder.field(unsafe { attribute(field, &format!("options.fields[{at}]"))? });
+    }
+    if let Some(pointer) = labels {
+        builder = builder.labels(Labels::json(pointer)?);
+    }
+    for (at, one) in indexes.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        builder = builder.index(unsafe { index(one, &format!("options.indexes[{at}]"))? });
+    }
+    if options.max_buckets != 0 {
+        builder = builder.max_buckets(length(options.max_buckets, "options.max_buckets")?);
+    }
+    builder.build()
+}
+
+/// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
+/// its first listing).
+/// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
+/// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_new(
+    options: *const watchcore_cache_options,
+    cache: *mut *mut watchcore_cache,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(cache, "cache")?;
+        let options = if options.is_null() {
+            watchcore_cache_options::DEFAULT
+        } else {
+            // SAFETY: not NULL, so valid by the caller's promise.
+            unsafe { read_struct(options)? }
+        };
+        handle::check_process()?;
+        // SAFETY: the caller's promise for the bytes in the options.
+        let made = unsafe { build(&options)? };
+        // SAFETY: checked above.
+        unsafe { cache.write(handle::new::<CacheObject>(made, ())) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_new, error, body) }
+}
+
+/// Closes the cache and gives the handle back; NULL does nothing. Subscriptions hand out what is left, then
+/// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
+/// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
+/// that already wait are allowed. Never blocks. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_free(cache: *mut watchcore_cache) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<CacheObject>(Fun::watchcore_cache_free, cache) }
+}
+
+/// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
+/// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_close(cache: *const watchcore_cache, error: *mut watchcore_error) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        unsafe { handle::shared::<CacheObject>(cache, "cache")? }.close();
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_close, error, body) }
+}
+
+/// Waits until the first listing is published.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+/// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+/// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_wait_ready(
+    cache: *const watchcore_cache,
+    timeout_ms: i64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+        cache.wait_ready(timeout(timeout_ms)?)
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_wait_ready, error, body) }
+}
+
+/// Waits until the cache has a revision: read your own writes.
+/// `*reached`, `*epoch`: the cache's position then; each may be NULL.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+/// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+/// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_wait_until(
+    cache: *const watchcore_cache,
+    revision: u64,
+    timeout_ms: i64,
+    reached: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+        let position = cache.wait_until(revision, timeout(timeout_ms)?)?;
+        // SAFETY: NULL or writable by the caller's promise.
+        unsafe {
+            write_optional(reached, position.revision);
+            write_optional(epoch, position.epoch);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_wait_until, error, body) }
+}
+
+/// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
+/// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+/// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+/// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_consistent_revision(
+    cache: *const watchcore_cache,
+    timeout_ms: i64,
+    revision: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(revision, "revision")?;
+        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+        let found = cache.consistent_revision(timeout(timeout_ms)?)?;
+        // SAFETY: checked above.
+        unsafe { revision.write(found) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_consistent_revision, error, body) }
+}

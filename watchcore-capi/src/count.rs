@@ -1,0 +1,134 @@
+//! In the test build (`ffi-debug`) every exported function counts its calls and how they ended; the C tests
+//! print the counts and fail where one is 0.
+
+macro_rules! functions {
+    ($($name:ident)*) => {
+        /// An exported function.
+        #[derive(Clone, Copy)]
+        #[repr(usize)]
+        pub(super) enum Fun { $($name,)* }
+
+        impl Fun {
+            #[cfg(feature = "debug")]
+            const NAMES: &'static [&'static std::ffi::CStr] = &[$(
+                match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => panic!("a name without a NUL"),
+                },
+            )*];
+
+            pub(super) fn name(self) -> &'static str {
+                const NAMES: &[&str] = &[$(stringify!($name),)*];
+                NAMES[self as usize]
+            }
+        }
+    };
+}
+
+functions! {
+    watchcore_bytes_from watchcore_bytes_from_string
+    watchcore_version watchcore_abi_version watchcore_error_name watchcore_strerror
+    watchcore_error_is_retryable watchcore_error_is_fatal watchcore_error_http_status
+    watchcore_cache_new watchcore_cache_free watchcore_cache_close watchcore_cache_wait_ready
+    watchcore_cache_wait_until watchcore_cache_consistent_revision
+    watchcore_cache_writer watchcore_writer_load watchcore_writer_apply watchcore_writer_resync
+    watchcore_writer_progress watchcore_writer_compact watchcore_writer_free
+    watchcore_feeder_start watchcore_feeder_stop watchcore_feeder_free watchcore_feeder_request_resync
+    watchcore_feeder_counters
+    watchcore_cache_get watchcore_key_value_release watchcore_cache_list watchcore_cache_list_next
+    watchcore_cache_count watchcore_cache_diff watchcore_text_get watchcore_text_free
+    watchcore_page_count watchcore_page_item watchcore_page_items watchcore_page_more watchcore_page_remaining
+    watchcore_page_revision watchcore_page_epoch watchcore_page_continue_token watchcore_page_free
+    watchcore_snapshot_new watchcore_snapshot_revision watchcore_snapshot_epoch watchcore_snapshot_get
+    watchcore_snapshot_count watchcore_snapshot_count_filtered watchcore_snapshot_free
+    watchcore_iterator_new watchcore_iterator_new_filtered watchcore_iterator_next watchcore_iterator_free
+    watchcore_subscription_new watchcore_subscription_poll watchcore_subscription_wait
+    watchcore_subscription_close watchcore_subscription_position watchcore_subscription_lag
+    watchcore_subscription_stats watchcore_subscription_arm watchcore_subscription_free
+    watchcore_batch_event watchcore_event_key watchcore_event_value watchcore_event_prev_value
+    watchcore_batch_release
+    watchcore_waiter_new watchcore_waiter_new_in watchcore_waiter_try watchcore_waiter_arm watchcore_waiter_free
+    watchcore_wakeset_new watchcore_wakeset_add_subscription watchcore_wakeset_add_waiter
+    watchcore_wakeset_remove_subscription watchcore_wakeset_remove_waiter watchcore_wakeset_arm
+    watchcore_wakeset_take watchcore_wakeset_fd watchcore_wakeset_wait watchcore_wakeset_free
+    watchcore_cache_status watchcore_cache_stats watchcore_cache_text
+    watchcore_log_set
+}
+
+#[cfg(not(feature = "debug"))]
+mod counting {
+    use super::Fun;
+
+    #[inline(always)]
+    pub(crate) fn succeeded(_: Fun) {}
+    #[inline(always)]
+    pub(crate) fn failed(_: Fun) {}
+    #[inline(always)]
+    pub(crate) fn infallible(_: Fun) {}
+    #[inline(always)]
+    pub(crate) fn misused(_: Fun) {}
+}
+
+#[cfg(feature = "debug")]
+mod counting {
+    use super::Fun;
+    use std::ffi::c_char;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    #[derive(Default)]
+    struct Count {
+        calls: AtomicU64,
+        successes: AtomicU64,
+        errors: AtomicU64,
+    }
+
+    static COUNTS: [Count; Fun::NAMES.len()] =
+        [const { Count { calls: AtomicU64::new(0), successes: AtomicU64::new(0), errors: AtomicU64::new(0) } }; _];
+
+    fn add(fun: Fun, ended: impl FnOnce(&Count) -> &AtomicU64) {
+        let count = &COUNTS[fun as usize];
+        count.calls.fetch_add(1, Ordering::Relaxed);
+        ended(count).fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn succeeded(fun: Fun) {
+        add(fun, |c| &c.successes);
+    }
+
+    pub(crate) fn failed(fun: Fun) {
+        add(fun, |c| &c.errors);
+    }
+
+    /// A call of a function that has no code.
+    pub(crate) fn infallible(fun: Fun) {
+        add(fun, |c| &c.successes);
+    }
+
+    /// That call was a misuse that it has no code to answer: it did nothing, and this build says so.
+    pub(crate) fn misused(fun: Fun) {
+        COUNTS[fun as usize].errors.fetch_add(1, Ordering::Relaxed);
+        eprintln!("watchcore: {}: the handle was freed already, or is of another kind", fun.name());
+    }
+
+    /// The figures of the function with this index; NULL behind the last.
+    ///
+    /// Safety: the out-pointers are writable.
+    #[unsafe(no_mangle)]
+    pub unsafe extern "C" fn watchcore_debug_count(
+        index: usize,
+        calls: *mut u64,
+        successes: *mut u64,
+        errors: *mut u64,
+    ) -> *const c_char {
+        let Some(count) = COUNTS.get(index) else { return std::ptr::null() };
+        // SAFETY: writable by the caller's promise.
+        unsafe {
+            calls.write(count.calls.load(Ordering::Relaxed));
+            successes.write(count.successes.load(Ordering::Relaxed));
+            errors.write(count.errors.load(Ordering::Relaxed));
+        }
+        Fun::NAMES[index].as_ptr()
+    }
+}
+
+pub(super) use counting::{failed, infallible, misused, succeeded};

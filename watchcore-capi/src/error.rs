@@ -1,0 +1,307 @@
+//! Codes, the caller's error struct, and the boundary that no panic crosses.
+
+use super::bytes::{Sized32, write_struct};
+use super::count::{self, Fun};
+use std::ffi::c_char;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use watchcore::{Code, Error, Result};
+
+/// Success.
+pub const WATCHCORE_OK: i32 = 0;
+/// NULL, a bad size or value, a key outside the prefix, a wrong handle. Correct the call.
+pub const WATCHCORE_INVALID_ARGUMENT: i32 = 1;
+/// Reserved: an absent key is no error.
+pub const WATCHCORE_NOT_FOUND: i32 = 2;
+/// There is no listing yet. Try again, or wait (watchcore_cache_wait_ready).
+pub const WATCHCORE_NOT_READY: i32 = 3;
+/// The deadline passed; nothing is lost. Try again.
+pub const WATCHCORE_TIMEOUT: i32 = 4;
+/// The cache, the subscription or the feeder was closed.
+pub const WATCHCORE_CLOSED: i32 = 5;
+/// The handle is in use by another thread, or a writer lives already. Try again later.
+pub const WATCHCORE_BUSY: i32 = 6;
+/// This build, or a forked child, cannot do it.
+pub const WATCHCORE_UNSUPPORTED: i32 = 7;
+/// A revision that does not rise, or a load at the wrong time.
+pub const WATCHCORE_OUT_OF_ORDER: i32 = 8;
+/// The revision is older than the window. Start from the state.
+pub const WATCHCORE_COMPACTED: i32 = 10;
+/// Events were lost to this reader: `lost_from` to `lost_to`. Start from the state.
+pub const WATCHCORE_LAGGED: i32 = 11;
+/// The revision did not come in time. Try again.
+pub const WATCHCORE_FUTURE_REVISION: i32 = 12;
+/// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
+/// one. Start from the state.
+pub const WATCHCORE_RESYNCED: i32 = 13;
+/// etcd refused the credentials.
+pub const WATCHCORE_UNAUTHENTICATED: i32 = 20;
+/// etcd denied access to the range.
+pub const WATCHCORE_PERMISSION_DENIED: i32 = 21;
+/// etcd is out of reach. Try again.
+pub const WATCHCORE_UNAVAILABLE: i32 = 22;
+/// etcd, or a limit, refused more. Try again later.
+pub const WATCHCORE_RESOURCE_EXHAUSTED: i32 = 23;
+/// A bug: a panic was caught, the handle is poisoned, the process lives. Please report it.
+pub const WATCHCORE_PANIC: i32 = 90;
+/// A bug: something that cannot be, is. Please report it.
+pub const WATCHCORE_INTERNAL: i32 = 91;
+
+const _: () = {
+    assert!(WATCHCORE_OK == Code::Ok as i32);
+    assert!(WATCHCORE_INVALID_ARGUMENT == Code::InvalidArgument as i32);
+    assert!(WATCHCORE_NOT_FOUND == Code::NotFound as i32);
+    assert!(WATCHCORE_NOT_READY == Code::NotReady as i32);
+    assert!(WATCHCORE_TIMEOUT == Code::Timeout as i32);
+    assert!(WATCHCORE_CLOSED == Code::Closed as i32);
+    assert!(WATCHCORE_BUSY == Code::Busy as i32);
+    assert!(WATCHCORE_UNSUPPORTED == Code::Unsupported as i32);
+    assert!(WATCHCORE_OUT_OF_ORDER == Code::OutOfOrder as i32);
+    assert!(WATCHCORE_COMPACTED == Code::Compacted as i32);
+    assert!(WATCHCORE_LAGGED == Code::Lagged as i32);
+    assert!(WATCHCORE_FUTURE_REVISION == Code::FutureRevision as i32);
+    assert!(WATCHCORE_RESYNCED == Code::Resynced as i32);
+    assert!(WATCHCORE_UNAUTHENTICATED == Code::Unauthenticated as i32);
+    assert!(WATCHCORE_PERMISSION_DENIED == Code::PermissionDenied as i32);
+    assert!(WATCHCORE_UNAVAILABLE == Code::Unavailable as i32);
+    assert!(WATCHCORE_RESOURCE_EXHAUSTED == Code::ResourceExhausted as i32);
+    assert!(WATCHCORE_PANIC == Code::Panic as i32);
+    assert!(WATCHCORE_INTERNAL == Code::Internal as i32);
+};
+
+/// The number of bytes of `watchcore_error.message`, its NUL included.
+pub const WATCHCORE_MESSAGE_BYTES: usize = 512;
+
+/// Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
+/// not apply.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_error {
+    /// sizeof(watchcore_error), set by WATCHCORE_ERROR_INIT.
+    pub size: u32,
+    /// The code that was returned.
+    pub code: i32,
+    /// The revision that was asked for.
+    pub asked: u64,
+    /// The oldest revision of the window: a start after `oldest - 1` is possible.
+    pub oldest: u64,
+    /// The cache's revision.
+    pub current: u64,
+    /// LAGGED: the first revision of which something was lost.
+    pub lost_from: u64,
+    /// LAGGED: the last one.
+    pub lost_to: u64,
+    /// The revision up to which the subscription had everything.
+    pub position: u64,
+    /// What was asked, what holds, what to do next. NUL-terminated UTF-8, cut where it is too long.
+    pub message: [c_char; 512],
+    /// The epoch of `position`.
+    pub epoch: u64,
+}
+
+// SAFETY: repr(C), starts with the size, numbers only.
+unsafe impl Sized32 for watchcore_error {
+    const NAME: &'static str = "watchcore_error";
+    const DEFAULT: Self = watchcore_error {
+        size: size_of::<Self>() as u32,
+        code: 0,
+        asked: 0,
+        oldest: 0,
+        current: 0,
+        lost_from: 0,
+        lost_to: 0,
+        position: 0,
+        message: [0; WATCHCORE_MESSAGE_BYTES],
+        epoch: 0,
+    };
+}
+
+/// Up to here an error struct must reach: through the message.
+const SMALLEST_ERROR: usize = std::mem::offset_of!(watchcore_error, epoch);
+
+pub(super) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(Code::InvalidArgument, message)
+}
+
+pub(super) fn unsupported(message: impl Into<String>) -> Error {
+    Error::new(Code::Unsupported, message)
+}
+
+/// The size of the caller's error struct (0 for NULL), or `None` where it is not one.
+///
+/// Safety: where `error` is not NULL and aligned, a `u32` must be readable there.
+#[inline]
+unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
+    if error.is_null() {
+        return Some(0);
+    }
+    if !error.is_aligned() {
+        return None;
+    }
+    // SAFETY: readable by the caller's promise.
+    let size = unsafe { error.cast::<u32>().read() } as usize;
+    (SMALLEST_ERROR..=4096).contains(&size).then_some(size)
+}
+
+/// Safety: `size` comes from `error_size`.
+#[cold]
+unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
+    if size == 0 {
+        return;
+    }
+    let mut value = watchcore_error {
+        code: why.code() as i32,
+        asked: why.asked(),
+        oldest: why.oldest(),
+        current: why.current(),
+        lost_from: why.lost_from(),
+        lost_to: why.lost_to(),
+        position: why.position(),
+        epoch: why.epoch(),
+        ..watchcore_error::DEFAULT
+    };
+    let text = why.message();
+    let mut end = text.len().min(WATCHCORE_MESSAGE_BYTES - 1);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    for (to, &from) in value.message.iter_mut().zip(&text.as_bytes()[..end]) {
+        *to = if from == 0 { b'?' as c_char } else { from as c_char };
+    }
+    // SAFETY: the caller gave `size` writable bytes.
+    unsafe { write_struct(error, size, value) };
+}
+
+/// What a panic said.
+pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
+    let text = if let Some(text) = payload.downcast_ref::<&'static str>() {
+        (*text).to_owned()
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text.clone()
+    } else {
+        "a panic without a text".to_owned()
+    };
+    // Its drop might panic again.
+    std::mem::forget(payload);
+    text
+}
+
+/// The frame of every fallible function: checks the error struct, catches panics, writes the error.
+///
+/// Safety: `error` is NULL, or as many bytes as its `size` says are writable there.
+#[inline]
+pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOnce() -> Result<()>) -> i32 {
+    // SAFETY: the caller's promise.
+    let Some(size) = (unsafe { error_size(error) }) else {
+        count::failed(fun);
+        return WATCHCORE_INVALID_ARGUMENT;
+    };
+    let why = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(())) => {
+            count::succeeded(fun);
+            return WATCHCORE_OK;
+        }
+        Ok(Err(why)) => why,
+        Err(payload) => Error::new(
+            Code::Panic,
+            format!(
+                "{}: a bug in watchcore: {}. The handle is poisoned: free it, and please report this.",
+                fun.name(),
+                panic_text(payload)
+            ),
+        ),
+    };
+    count::failed(fun);
+    // SAFETY: the size was checked above.
+    unsafe { write_error(error, size, &why) };
+    why.code() as i32
+}
+
+/// The frame of functions that answer a plain value: a panic gives `otherwise`.
+#[inline]
+pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
+    count::infallible(fun);
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(value) => value,
+        Err(payload) => {
+            panic_text(payload);
+            otherwise
+        }
+    }
+}
+
+macro_rules! text {
+    ($text:expr) => {
+        concat!($text, "\0").as_ptr().cast::<c_char>()
+    };
+}
+
+/// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_version() -> *const c_char {
+    count::infallible(Fun::watchcore_version);
+    text!(env!("CARGO_PKG_VERSION"))
+}
+
+/// The number of the binary interface: the one in the shared library's soname. It changes only where a
+/// program compiled against an older header would break. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_abi_version() -> u32 {
+    count::infallible(Fun::watchcore_abi_version);
+    0
+}
+
+/// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
+/// freed. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_name(code: i32) -> *const c_char {
+    count::infallible(Fun::watchcore_error_name);
+    static_text(code, true)
+}
+
+/// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_strerror(code: i32) -> *const c_char {
+    count::infallible(Fun::watchcore_strerror);
+    static_text(code, false)
+}
+
+/// 1 where the same call may succeed later without any other step, else 0. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_is_retryable(code: i32) -> u32 {
+    count::infallible(Fun::watchcore_error_is_retryable);
+    Code::from_i32(code).is_some_and(Code::is_retryable) as u32
+}
+
+/// 1 where the handle that answered the code is of no further use, else 0. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_is_fatal(code: i32) -> u32 {
+    count::infallible(Fun::watchcore_error_is_fatal);
+    Code::from_i32(code).is_some_and(Code::is_fatal) as u32
+}
+
+/// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks.
+#[unsafe(no_mangle)]
+pub extern "C" fn watchcore_error_http_status(code: i32) -> u32 {
+    count::infallible(Fun::watchcore_error_http_status);
+    Code::from_i32(code).map_or(500, |c| c.http_status() as u32)
+}
+
+/// The names and sentences of the codes with a NUL behind each, made once.
+fn static_text(code: i32, name: bool) -> *const c_char {
+    static TEXTS: std::sync::OnceLock<Vec<(i32, std::ffi::CString, std::ffi::CString)>> = std::sync::OnceLock::new();
+    let texts = TEXTS.get_or_init(|| {
+        let c = |text: &str| std::ffi::CString::new(text).unwrap_or_default();
+        Code::ALL.iter().map(|&code| (code as i32, c(code.name()), c(code.text()))).collect()
+    });
+    match texts.iter().find(|t| t.0 == code) {
+        Some((_, n, t)) => {
+            if name {
+                n.as_ptr()
+            } else {
+                t.as_ptr()
+            }
+        }
+        None if name => text!("UNKNOWN"),
+        None => text!("not a code of this library"),
+    }
+}

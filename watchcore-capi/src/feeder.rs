@@ -1,0 +1,442 @@
+//! The feeder: the thread that keeps a cache up to date from etcd.
+
+use super::bytes::{Sized32, check_out, check_out_struct, read_struct, watchcore_bytes, write_struct};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{call, watchcore_error};
+use super::handle::{self, Object};
+use super::subscription::watchcore_subscription;
+use watchcore::{Cache, Result};
+
+/// A running feeder. Made by watchcore_feeder_start.
+pub struct watchcore_feeder {
+    _private: [u8; 0],
+}
+
+/// How to reach etcd and what to ask of it. Times: 0 means the default.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_etcd_options {
+    /// sizeof(watchcore_etcd_options).
+    pub size: u32,
+    /// 1: stop after the first listing.
+    pub stop_after_listing: u32,
+    /// The servers, separated by commas: "http://127.0.0.1:2379,http://127.0.0.1:22379".
+    pub endpoints: watchcore_bytes,
+    /// The user's name (UTF-8). Absent: no authentication.
+    pub user: watchcore_bytes,
+    /// The user's password (UTF-8).
+    pub password: watchcore_bytes,
+    /// The authority's certificate, PEM. Needed for https.
+    pub ca_pem: watchcore_bytes,
+    /// The client's certificate, PEM.
+    pub cert_pem: watchcore_bytes,
+    /// The client's key, PEM.
+    pub key_pem: watchcore_bytes,
+    /// The name that the server's certificate must have (UTF-8). Absent: the endpoint's host.
+    pub domain: watchcore_bytes,
+    /// Begin with etcd's own history from this revision on. 0: at the newest revision.
+    pub start_revision: u64,
+    /// Keys per page of a listing. 0: 5000.
+    pub page_size: u64,
+    /// List instead of replaying where more than so many revisions were missed. 0: 20000.
+    pub too_far_behind: u64,
+    /// A progress request is sent after so long without news. 0: 1000.
+    pub progress_interval_ms: i64,
+    /// The longest that connecting may take. 0: 5000.
+    pub dial_timeout_ms: i64,
+    /// The longest that one request may take. 0: 10000.
+    pub request_timeout_ms: i64,
+    /// 1: send no progress requests.
+    pub no_progress_requests: u32,
+    /// 0.
+    pub reserved: u32,
+    /// With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
+    /// sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
+    pub pace: *mut watchcore_subscription,
+    /// Ask etcd every so often whether the oldest revision of the window is still there, and forget what it has
+    /// compacted. 0: never; 15000 is a good interval.
+    pub follow_compaction_ms: i64,
+    /// Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
+    /// the whole prefix.
+    pub only_key: watchcore_bytes,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_etcd_options {
+    const NAME: &'static str = "watchcore_etcd_options";
+    const DEFAULT: Self = watchcore_etcd_options {
+        size: size_of::<Self>() as u32,
+        stop_after_listing: 0,
+        endpoints: watchcore_bytes::ABSENT,
+        user: watchcore_bytes::ABSENT,
+        password: watchcore_bytes::ABSENT,
+        ca_pem: watchcore_bytes::ABSENT,
+        cert_pem: watchcore_bytes::ABSENT,
+        key_pem: watchcore_bytes::ABSENT,
+        domain: watchcore_bytes::ABSENT,
+        start_revision: 0,
+        page_size: 0,
+        too_far_behind: 0,
+        progress_interval_ms: 0,
+        dial_timeout_ms: 0,
+        request_timeout_ms: 0,
+        no_progress_requests: 0,
+        reserved: 0,
+        pace: std::ptr::null_mut(),
+        follow_compaction_ms: 0,
+        only_key: watchcore_bytes::ABSENT,
+    };
+}
+
+/// What a feeder has done since it was started.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_counters {
+    /// sizeof(watchcore_counters).
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Resyncs by reason (WATCHCORE_RESYNC_...); element 0 is their sum.
+    pub resyncs: [u64; 7],
+    /// Watches opened.
+    pub connects: u64,
+    /// Of them, those after the first.
+    pub reconnects: u64,
+    /// Sessions that failed or never came to be.
+    pub failures: u64,
+    /// Watches given up because nothing came.
+    pub silences: u64,
+    /// Watches opened again with fragments, because a message was too long.
+    pub fragment_switches: u64,
+    /// Listings that were begun.
+    pub listings: u64,
+    /// Pages of listings.
+    pub pages: u64,
+    /// Reads that proved, after a reconnect, that the history is still the same.
+    pub probes: u64,
+    /// Messages on the watch.
+    pub responses: u64,
+    /// Fragments among them.
+    pub fragments: u64,
+    /// Revisions applied.
+    pub revisions: u64,
+    /// Events applied.
+    pub events: u64,
+    /// Bytes of keys and values in them.
+    pub bytes: u64,
+    /// Events that did not fit what the cache held.
+    pub integrity_violations: u64,
+    /// Progress notifications that came.
+    pub progress_notifications: u64,
+    /// Progress notifications that were asked for.
+    pub progress_requests: u64,
+    /// Linearizable reads for consistent revisions, those that failed included: one serves all
+    /// requests that came before it began.
+    pub consistent_reads: u64,
+    /// The most events in one message.
+    pub max_events_queued: u64,
+    /// The most events of one revision.
+    pub max_revision_events: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers only.
+unsafe impl Sized32 for watchcore_counters {
+    const NAME: &'static str = "watchcore_counters";
+    const DEFAULT: Self = watchcore_counters {
+        size: size_of::<Self>() as u32,
+        reserved: 0,
+        resyncs: [0; 7],
+        connects: 0,
+        reconnects: 0,
+        failures: 0,
+        silences: 0,
+        fragment_switches: 0,
+        listings: 0,
+        pages: 0,
+        probes: 0,
+        responses: 0,
+        fragments: 0,
+        revisions: 0,
+        events: 0,
+        bytes: 0,
+        integrity_violations: 0,
+        progress_notifications: 0,
+        progress_requests: 0,
+        consistent_reads: 0,
+        max_events_queued: 0,
+        max_revision_events: 0,
+    };
+}
+
+/// Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
+/// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
+/// feeder tries again, watchcore_cache_status says how it goes.
+/// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+/// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
+/// is as it was), UNSUPPORTED (built without etcd).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_start(
+    cache: *const watchcore_cache,
+    options: *const watchcore_etcd_options,
+    feeder: *mut *mut watchcore_feeder,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(feeder, "feeder")?;
+        // SAFETY: the caller's promise.
+        let (cache, options) = unsafe { (handle::shared::<CacheObject>(cache, "cache")?, read_struct(options)?) };
+        // SAFETY: the caller's promise for the bytes in the options.
+        let started = unsafe { imp::start(&cache, &options)? };
+        // SAFETY: checked above.
+        unsafe { feeder.write(handle::new::<FeederObject>(started, ())) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_feeder_start, error, body) }
+}
+
+/// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
+/// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, error: *mut watchcore_error) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        imp::stop(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_feeder_stop, error, body) }
+}
+
+/// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
+/// Any thread; no other call on the handle may run or follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_free(feeder: *mut watchcore_feeder) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<FeederObject>(Fun::watchcore_feeder_free, feeder) }
+}
+
+/// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_request_resync(
+    feeder: *const watchcore_feeder,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        imp::request_resync(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_feeder_request_resync, error, body) }
+}
+
+/// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_counters(
+    feeder: *const watchcore_feeder,
+    counters: *mut watchcore_counters,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(counters)? };
+        // SAFETY: the caller's promise.
+        let now = imp::counters(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(counters, size, now) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_feeder_counters, error, body) }
+}
+
+pub(super) struct FeederObject;
+
+impl Object for FeederObject {
+    type C = watchcore_feeder;
+    type Shared = imp::Running;
+    type Own = ();
+    const KIND: u32 = 0x5743_0003;
+    const NAME: &'static str = "watchcore_feeder";
+    fn close(running: &imp::Running) {
+        imp::stop(running);
+    }
+}
+
+#[cfg(feature = "etcd")]
+mod imp {
+    use super::super::bytes::switch;
+    use super::super::error::invalid;
+    use super::super::subscription::SubscriptionObject;
+    use super::*;
+    use std::time::Duration;
+    use watchcore_etcd::{Feeder, Tls};
+
+    pub(crate) type Running = Feeder;
+
+    fn milliseconds(value: i64, what: &str) -> Result<Option<Duration>> {
+        match value {
+            0 => Ok(None),
+            1.. => Ok(Some(Duration::from_millis(value.unsigned_abs()))),
+            _ => Err(invalid(format!("options.{what} is {value}. Give milliseconds, or 0 for the default."))),
+        }
+    }
+
+    /// Safety: the pointers in `options` are readable.
+    unsafe fn tls(options: &watchcore_etcd_options) -> Result<Option<Tls>> {
+        // SAFETY: the caller's promise.
+        let (ca, cert, key, domain) = unsafe {
+            (
+                options.ca_pem.get("options.ca_pem")?,
+                options.cert_pem.get("options.cert_pem")?,
+                options.key_pem.get("options.key_pem")?,
+                options.domain.text("options.domain")?,
+            )
+        };
+        let Some(ca) = ca else {
+            if cert.is_some() || key.is_some() || domain.is_some() {
+                return Err(invalid(
+                    "options.cert_pem, key_pem or domain without options.ca_pem. Give the authority's certificate too.",
+                ));
+            }
+            return Ok(None);
+        };
+        Ok(Some(Tls {
+            ca_pem: ca.to_vec(),
+            cert_pem: cert.map(<[u8]>::to_vec),
+            key_pem: key.map(<[u8]>::to_vec),
+            domain: domain.map(str::to_owned),
+        }))
+    }
+
+    /// Safety: the pointers in `options` are readable.
+    pub(super) unsafe fn start(cache: &Cache, options: &watchcore_etcd_options) -> Result<Running> {
+        // SAFETY: the caller's promise.
+        let (endpoints, user, password, tls) = unsafe {
+            (
+                options.endpoints.text("options.endpoints")?.unwrap_or_default(),
+                options.user.text("options.user")?,
+                options.password.text("options.password")?,
+                tls(options)?,
+            )
+        };
+        let endpoints: Vec<&str> = endpoints.split(',').map(str::trim).filter(|e| !e.is_empty()).collect();
+        if endpoints.is_empty() {
+            return Err(invalid("options.endpoints names no server. Give one, such as \"http://127.0.0.1:2379\"."));
+        }
+        let mut builder = Feeder::new(endpoints)
+            .stop_after_listing(switch(options.stop_after_listing, "options.stop_after_listing")?)
+            .progress_requests(!switch(options.no_progress_requests, "options.no_progress_requests")?);
+        match (user, password) {
+            (Some(user), password) => builder = builder.user(user, password.unwrap_or_default()),
+            (None, Some(_)) => return Err(invalid("options.password without options.user. Give the user's name too.")),
+            (None, None) => {}
+        }
+        if let Some(tls) = tls {
+            builder = builder.tls(tls);
+        }
+        if options.start_revision != 0 {
+            builder = builder.start_revision(options.start_revision);
+        }
+        if options.page_size != 0 {
+            let keys = i64::try_from(options.page_size)
+                .map_err(|_| invalid(format!("options.page_size {} is too large.", options.page_size)))?;
+            builder = builder.page_size(keys);
+        }
+        if options.too_far_behind != 0 {
+            builder = builder.too_far_behind(options.too_far_behind);
+        }
+        if let Some(interval) = milliseconds(options.progress_interval_ms, "progress_interval_ms")? {
+            builder = builder.progress_interval(interval);
+        }
+        if let Some(time) = milliseconds(options.dial_timeout_ms, "dial_timeout_ms")? {
+            builder = builder.dial_timeout(time);
+        }
+        if let Some(time) = milliseconds(options.request_timeout_ms, "request_timeout_ms")? {
+            builder = builder.request_timeout(time);
+        }
+        if let Some(interval) = milliseconds(options.follow_compaction_ms, "follow_compaction_ms")? {
+            builder = builder.follow_compaction(interval);
+        }
+        // SAFETY: the caller's promise: bytes as they say, or absent.
+        if let Some(key) = unsafe { options.only_key.get("options.only_key")? } {
+            builder = builder.only_key(key);
+        }
+        if !options.pace.is_null() {
+            // SAFETY: a subscription by the caller's promise.
+            builder = builder.pace(&*unsafe { handle::exclusive::<SubscriptionObject>(options.pace, "options.pace")? });
+        }
+        builder.start(cache.writer()?)
+    }
+
+    pub(super) fn stop(running: &Running) {
+        running.stop();
+    }
+
+    pub(super) fn request_resync(running: &Running) {
+        running.request_resync();
+    }
+
+    pub(super) fn counters(running: &Running) -> watchcore_counters {
+        let now = running.counters();
+        let mut resyncs = now.resyncs;
+        resyncs[0] = now.resyncs[1..].iter().sum();
+        watchcore_counters {
+            size: watchcore_counters::DEFAULT.size,
+            reserved: 0,
+            resyncs,
+            connects: now.connects,
+            reconnects: now.reconnects,
+            failures: now.failures,
+            silences: now.silences,
+            fragment_switches: now.fragment_switches,
+            listings: now.listings,
+            pages: now.pages,
+            probes: now.probes,
+            responses: now.responses,
+            fragments: now.fragments,
+            revisions: now.revisions,
+            events: now.events,
+            bytes: now.bytes,
+            integrity_violations: now.integrity_violations,
+            progress_notifications: now.progress_notifications,
+            progress_requests: now.progress_requests,
+            consistent_reads: now.consistent_reads,
+            max_events_queued: now.max_events_queued,
+            max_revision_events: now.max_revision_events,
+        }
+    }
+}
+
+#[cfg(not(feature = "etcd"))]
+mod imp {
+    use super::*;
+
+    /// There is none.
+    pub(crate) enum Running {}
+
+    /// Safety: none.
+    pub(super) unsafe fn start(_: &Cache, _: &watchcore_etcd_options) -> Result<Running> {
+        Err(super::super::error::unsupported(
+            "this build of watchcore has no etcd feeder. Build it with the feature etcd, or take the writer and feed the cache yourself.",
+        ))
+    }
+
+    pub(super) fn stop(running: &Running) {
+        match *running {}
+    }
+
+    pub(super) fn request_resync(running: &Running) {
+        match *running {}
+    }
+
+    pub(super) fn counters(running: &Running) -> watchcore_counters {
+        match *running {}
+    }
+}

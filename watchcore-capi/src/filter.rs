@@ -1,0 +1,108 @@
+//! Filters: a range with selectors, as reads, walks, differences and subscriptions take them.
+
+use super::bytes::{Sized32, read_struct, switch, watchcore_bytes};
+use super::error::invalid;
+use super::read::{WATCHCORE_RANGE_ALL, range_from};
+use watchcore::{Filter, Kind, Result};
+
+/// Which key-values: all conditions must hold. Zeroed (but for `size`) it lets everything pass. Selectors look at
+/// what the cache declares (watchcore_cache_options): what it does not declare is INVALID_ARGUMENT.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_filter {
+    /// sizeof(watchcore_filter).
+    pub size: u32,
+    /// Which keys: WATCHCORE_RANGE_...
+    pub range: u32,
+    /// The key, the prefix, the path, or the first key.
+    pub from: watchcore_bytes,
+    /// BETWEEN: the key behind the last one.
+    pub to: watchcore_bytes,
+    /// A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1,
+    /// joined by commas. Absent or empty: everything. A malformed one: the message has the 0-based position.
+    pub labels: watchcore_bytes,
+    /// A field selector: name=value, name==value, name!=value, joined by commas. Absent or empty: everything.
+    pub fields: watchcore_bytes,
+    /// Which types of changes: as in watchcore_subscription_options. Only watchcore_cache_diff looks at it.
+    pub types: u32,
+    /// 1: nothing passes.
+    pub nothing: u32,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_filter {
+    const NAME: &'static str = "watchcore_filter";
+    const DEFAULT: Self = watchcore_filter {
+        size: size_of::<Self>() as u32,
+        range: WATCHCORE_RANGE_ALL,
+        from: watchcore_bytes::ABSENT,
+        to: watchcore_bytes::ABSENT,
+        labels: watchcore_bytes::ABSENT,
+        fields: watchcore_bytes::ABSENT,
+        types: 0,
+        nothing: 0,
+    };
+}
+
+/// The selectors of options, as a filter. `what` stands before the members' names in messages.
+///
+/// Safety: the pointers are readable.
+pub(super) unsafe fn selected(
+    labels: watchcore_bytes,
+    fields: watchcore_bytes,
+    nothing: u32,
+    what: &str,
+) -> Result<Filter> {
+    let mut filter = if nothing == 0 {
+        Filter::any()
+    } else {
+        switch(nothing, &format!("{what}.nothing"))?;
+        Filter::none()
+    };
+    // SAFETY: the caller's promise.
+    let (labels, fields) = unsafe { (labels.get(&format!("{what}.labels"))?, fields.get(&format!("{what}.fields"))?) };
+    if let Some(labels) = labels {
+        filter = filter.labels(labels)?;
+    }
+    if let Some(fields) = fields {
+        filter = filter.fields(fields)?;
+    }
+    Ok(filter)
+}
+
+/// The types of a mask that is not 0.
+pub(super) fn types_of(mask: u32, what: &str) -> Result<Vec<Kind>> {
+    const KINDS: [Kind; 7] =
+        [Kind::Added, Kind::Modified, Kind::Deleted, Kind::Bookmark, Kind::Resync, Kind::Put, Kind::Delete];
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|&k| mask & 1 << k as u32 != 0).collect();
+    if kinds.len() != mask.count_ones() as usize {
+        return Err(invalid(format!(
+            "{what}.types is {mask:#x} and has bits of no type. Give a sum of WATCHCORE_MASK(type)."
+        )));
+    }
+    Ok(kinds)
+}
+
+/// A filter of the caller; NULL lets everything pass.
+///
+/// Safety: `filter` is NULL or valid, and its pointers are readable.
+pub(super) unsafe fn filter_of(filter: *const watchcore_filter) -> Result<Filter> {
+    if filter.is_null() {
+        return Ok(Filter::any());
+    }
+    // SAFETY: the caller's promise.
+    let (given, range, selected) = unsafe {
+        let given = read_struct(filter)?;
+        let range = range_from(given.range, given.from, given.to)?;
+        (given, range, selected(given.labels, given.fields, given.nothing, "filter")?)
+    };
+    let mut made = selected.range(&range);
+    if given.types != 0 {
+        let kinds = types_of(given.types, "filter")?;
+        if kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync)) {
+            return Err(invalid("filter.types names a mark. Give types of changes only."));
+        }
+        made = made.types(&kinds);
+    }
+    Ok(made)
+}

@@ -1,0 +1,430 @@
+//! What stands behind an opaque handle of C.
+//!
+//! Every handle is one allocation that begins with a `Head`: what it is, in which process it was born, and one
+//! state word. What many threads may use at once (`Shared`) lies beside what one at a time may use (`Own`).
+//!
+//! | state bit | set by | meaning |
+//! | --- | --- | --- |
+//! | INSIDE | `exclusive` | a thread is inside; a second one is answered BUSY |
+//! | POISONED | a panic that leaves a guard | every later call answers PANIC |
+//! | FREED | `free` | whoever clears INSIDE last, frees |
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | enter: compare_exchange(0, INSIDE) | leave: compare_exchange(INSIDE, 0), else fetch_and(!INSIDE) | Acquire / Release: `Own` is handed over |
+//! | free: close, then fetch_or(FREED) | leave | AcqRel: exactly one of the two frees |
+//!
+//! `free` closes before it sets FREED: until then nobody else frees, so the handle is there.
+//!
+//! A forked child has the memory but not the threads: a handler of fork(2) raises `PROCESS`, and a handle of
+//! another number answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
+
+use super::count::{self, Fun};
+use super::error::{invalid, panic_text, unsupported};
+use std::cell::UnsafeCell;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use watchcore::{Code, Error, Result};
+
+const INSIDE: u32 = 1;
+const POISONED: u32 = 2;
+const FREED: u32 = 4;
+
+/// The `kind` of a handle that was freed; in the debug build it stays readable.
+const DEAD: u32 = 0xdead_5743;
+
+/// How many forks lie between the process that first used the library and this one.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+#[repr(C)]
+struct Head {
+    kind: AtomicU32,
+    process: u32,
+    state: AtomicU32,
+}
+
+/// What a kind of handle consists of.
+pub(super) trait Object {
+    /// The opaque type that C sees.
+    type C;
+    /// For many threads at once.
+    type Shared: Send + Sync;
+    /// For one thread at a time.
+    type Own: Send;
+    /// Tells one kind of handle from another.
+    const KIND: u32;
+    /// The type's name, for messages.
+    const NAME: &'static str;
+    /// Ends what may be waiting inside; any thread, idempotent.
+    fn close(shared: &Self::Shared);
+}
+
+#[repr(C)]
+struct Handle<O: Object> {
+    head: Head,
+    own: UnsafeCell<O::Own>,
+    shared: O::Shared,
+}
+
+#[cfg(unix)]
+fn watch_forks() {
+    extern "C" fn in_child() {
+        PROCESS.fetch_add(1, Ordering::Relaxed);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only touches an atomic.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+#[cfg(not(unix))]
+fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {});
+}
+
+/// Whether this is the process that the library was first used in.
+pub(super) fn same_process() -> bool {
+    // Relaxed: the child begins with one thread, which raised it.
+    PROCESS.load(Ordering::Relaxed) == 0
+}
+
+/// Before anything is made.
+pub(super) fn check_process() -> Result<()> {
+    watch_forks();
+    if same_process() { Ok(()) } else { Err(forked()) }
+}
+
+#[cold]
+fn forked() -> Error {
+    unsupported(
+        "this is a forked child: the threads of watchcore stayed with the parent. Use it before fork and exec, or in one of the two only.",
+    )
+}
+
+/// The waiting time that a caller gave.
+pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
+    match milliseconds {
+        -1 => Ok(Duration::MAX),
+        0.. => Ok(Duration::from_millis(milliseconds.unsigned_abs())),
+        _ => Err(invalid(format!("timeout_ms is {milliseconds}. Give -1 (for ever), 0 (no waiting) or more."))),
+    }
+}
+
+/// Makes a handle; C has it until `free`.
+pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O::C {
+    watch_forks();
+    let head =
+        Head { kind: AtomicU32::new(O::KIND), process: PROCESS.load(Ordering::Relaxed), state: AtomicU32::new(0) };
+    let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O::C>();
+    debug::born(handle as usize, O::KIND);
+    handle
+}
+
+/// A handle that is there, by the pointer that `new` made.
+///
+/// It stays a raw pointer, because the last one inside frees through it: a reference would forbid that while it
+/// lives, and what is derived from a shared one may never be freed through. References go to single parts.
+struct Live<O: Object>(NonNull<Handle<O>>);
+
+impl<O: Object> Clone for Live<O> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<O: Object> Copy for Live<O> {}
+
+impl<O: Object> Live<O> {
+    /// The handle behind a pointer of C, if it is one.
+    ///
+    /// # Safety
+    ///
+    /// `pointer` is NULL, or readable as far as a `Head` reaches; where its kind is right it is a handle that nobody
+    /// frees while the value is used (or, of an exclusive one, that `free` leaves to the thread inside).
+    #[inline]
+    unsafe fn check(pointer: *mut O::C, what: &str) -> Result<Live<O>> {
+        let Some(handle) = NonNull::new(pointer.cast::<Handle<O>>()).filter(|handle| handle.is_aligned()) else {
+            return Err(wrong::<O>(what, "is NULL or not aligned"));
+        };
+        if !debug::lives(handle.as_ptr() as usize, O::KIND) {
+            return Err(wrong::<O>(what, "was freed, or is of another kind"));
+        }
+        // SAFETY: a `Head` is readable there.
+        let kind = unsafe { &handle.cast::<Head>().as_ref().kind };
+        // Relaxed: written before the pointer was handed out; DEAD is best effort.
+        if kind.load(Ordering::Relaxed) != O::KIND {
+            return Err(wrong::<O>(what, "is another kind of handle, or was freed"));
+        }
+        Ok(Live(handle))
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: `check` found a handle, which stays while this value is used.
+        unsafe { &(*self.0.as_ptr()).head }
+    }
+
+    fn shared(&self) -> &O::Shared {
+        // SAFETY: as in `head`; nothing writes to it before the handle is destroyed.
+        unsafe { &(*self.0.as_ptr()).shared }
+    }
+
+    fn own(&self) -> *mut O::Own {
+        // SAFETY: as in `head`.
+        unsafe { (*self.0.as_ptr()).own.get() }
+    }
+
+    /// Refuses handles of another process.
+    #[inline]
+    fn check_process(&self) -> Result<()> {
+        if self.head().process == PROCESS.load(Ordering::Relaxed) { Ok(()) } else { Err(forked()) }
+    }
+}
+
+#[cold]
+fn wrong<O: Object>(what: &str, why: &str) -> Error {
+    invalid(format!("{what} {why}. Give a {} that was not freed.", O::NAME))
+}
+
+#[cold]
+fn poisoned<O: Object>(what: &str) -> Error {
+    Error::new(
+        Code::Panic,
+        format!("{what} was poisoned by a panic in an earlier call. Free it and make a new {}.", O::NAME),
+    )
+}
+
+/// The part of a handle that many threads may use.
+pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O::C>);
+
+/// # Safety
+///
+/// As for `Live::check`.
+#[inline]
+pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O::C, what: &str) -> Result<SharedGuard<'a, O>> {
+    // SAFETY: the same contract.
+    let handle = unsafe { Live::<O>::check(pointer.cast_mut(), what)? };
+    handle.check_process()?;
+    // Relaxed: a hint; a panic at this moment may be seen by the next call.
+    if handle.head().state.load(Ordering::Relaxed) & POISONED != 0 {
+        return Err(poisoned::<O>(what));
+    }
+    let guard = SharedGuard(handle, PhantomData);
+    debug::panic_point();
+    Ok(guard)
+}
+
+impl<O: Object> SharedGuard<'_, O>
+where
+    O::Shared: Clone,
+{
+    /// A clone to wait on: the handle may be freed meanwhile.
+    pub(super) fn leave(self) -> O::Shared {
+        self.0.shared().clone()
+    }
+}
+
+impl<O: Object> Deref for SharedGuard<'_, O> {
+    type Target = O::Shared;
+    #[inline]
+    fn deref(&self) -> &O::Shared {
+        self.0.shared()
+    }
+}
+
+impl<O: Object> Drop for SharedGuard<'_, O> {
+    #[inline]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.head().state.fetch_or(POISONED, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The part of a handle that one thread at a time may use.
+pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O::C>);
+
+/// # Safety
+///
+/// As for `Live::check`.
+#[inline]
+pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O::C, what: &str) -> Result<Guard<'a, O>> {
+    // SAFETY: the same contract.
+    let handle = unsafe { Live::<O>::check(pointer, what)? };
+    handle.check_process()?;
+    // Acquire: what the thread before did is seen. Partner: Release in `Guard::drop`.
+    if let Err(before) = handle.head().state.compare_exchange(0, INSIDE, Ordering::Acquire, Ordering::Relaxed) {
+        return Err(refused::<O>(before, what));
+    }
+    let guard = Guard(handle, PhantomData);
+    debug::panic_point();
+    Ok(guard)
+}
+
+#[cold]
+fn refused<O: Object>(state: u32, what: &str) -> Error {
+    if state & INSIDE != 0 {
+        return Error::new(
+            Code::Busy,
+            format!(
+                "{what} is in use by another thread; a {} is for one at a time. Try again when that call is over.",
+                O::NAME
+            ),
+        );
+    }
+    if state & FREED != 0 { wrong::<O>(what, "was freed") } else { poisoned::<O>(what) }
+}
+
+impl<O: Object> Deref for Guard<'_, O> {
+    type Target = O::Own;
+    #[inline]
+    fn deref(&self) -> &O::Own {
+        // SAFETY: INSIDE is ours, so nobody else has it.
+        unsafe { &*self.0.own() }
+    }
+}
+
+impl<O: Object> DerefMut for Guard<'_, O> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut O::Own {
+        // SAFETY: INSIDE is ours, so nobody else has it.
+        unsafe { &mut *self.0.own() }
+    }
+}
+
+impl<O: Object> Drop for Guard<'_, O> {
+    #[inline]
+    fn drop(&mut self) {
+        let state = &self.0.head().state;
+        if std::thread::panicking() {
+            state.fetch_or(POISONED, Ordering::Relaxed);
+        }
+        // Release: partner of the Acquire in `exclusive`.
+        if state.compare_exchange(INSIDE, 0, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        // Acquire: partner of the Release in `free`.
+        if state.fetch_and(!INSIDE, Ordering::AcqRel) & FREED != 0 {
+            // SAFETY: `free` saw INSIDE and left it to the thread inside, which this is.
+            unsafe { destroy(self.0) };
+        }
+    }
+}
+
+/// Ends a handle; the thread inside an exclusive call frees it on leaving.
+///
+/// # Safety
+///
+/// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
+pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O::C) {
+    let body = || {
+        if pointer.is_null() {
+            return true;
+        }
+        // SAFETY: nobody else frees it.
+        let Ok(handle) = (unsafe { Live::<O>::check(pointer, "handle") }) else { return false };
+        if handle.check_process().is_err() {
+            return true;
+        }
+        if !debug::died(pointer as usize, O::KIND) {
+            return false;
+        }
+        O::close(handle.shared());
+        // AcqRel: either the thread inside sees FREED, or we see that it has left and what it did.
+        if handle.head().state.fetch_or(FREED, Ordering::AcqRel) & INSIDE == 0 {
+            // SAFETY: nobody is inside, and nobody enters any more.
+            unsafe { destroy(handle) };
+        }
+        true
+    };
+    count::infallible(fun);
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(true) => {}
+        Ok(false) => count::misused(fun),
+        Err(payload) => {
+            panic_text(payload);
+            count::misused(fun);
+        }
+    }
+}
+
+/// # Safety
+///
+/// Nobody uses the handle any more.
+unsafe fn destroy<O: Object>(handle: Live<O>) {
+    let handle = handle.0.as_ptr();
+    // SAFETY: the pointer is the one that `new` made from a box.
+    unsafe {
+        (*handle).head.kind.store(DEAD, Ordering::Relaxed);
+        #[cfg(not(feature = "debug"))]
+        drop(Box::from_raw(handle));
+        #[cfg(feature = "debug")]
+        {
+            // The memory stays, so that no other handle gets the address.
+            std::ptr::drop_in_place((*handle).own.get());
+            std::ptr::drop_in_place(&raw mut (*handle).shared);
+        }
+    }
+}
+
+/// Without the registry: nothing is known of a pointer but what it points to.
+#[cfg(not(feature = "debug"))]
+mod debug {
+    #[inline(always)]
+    pub(super) fn born(_: usize, _: u32) {}
+    #[inline(always)]
+    pub(super) fn lives(_: usize, _: u32) -> bool {
+        true
+    }
+    #[inline(always)]
+    pub(super) fn died(_: usize, _: u32) -> bool {
+        true
+    }
+    #[inline(always)]
+    pub(super) fn panic_point() {}
+}
+
+/// The registry of handles: every one there ever was (their memory is kept), and a planted panic for tests.
+#[cfg(feature = "debug")]
+mod debug {
+    use std::collections::HashMap;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    static HANDLES: Mutex<Option<HashMap<usize, (u32, bool)>>> = Mutex::new(None);
+    static PANIC: AtomicBool = AtomicBool::new(false);
+
+    fn handles() -> MutexGuard<'static, Option<HashMap<usize, (u32, bool)>>> {
+        HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn born(address: usize, kind: u32) {
+        handles().get_or_insert_default().insert(address, (kind, true));
+    }
+
+    pub(super) fn lives(address: usize, kind: u32) -> bool {
+        handles().get_or_insert_default().get(&address) == Some(&(kind, true))
+    }
+
+    /// Whether it lived until now.
+    pub(super) fn died(address: usize, kind: u32) -> bool {
+        handles().get_or_insert_default().insert(address, (kind, false)) == Some((kind, true))
+    }
+
+    pub(super) fn panic_point() {
+        if PANIC.swap(false, Ordering::Relaxed) {
+            panic!("planted by watchcore_debug_panic_next");
+        }
+    }
+
+    /// The next call on a handle panics inside.
+    #[unsafe(no_mangle)]
+    pub extern "C" fn watchcore_debug_panic_next() {
+        PANIC.store(true, Ordering::Relaxed);
+    }
+}

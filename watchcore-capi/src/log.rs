@@ -1,0 +1,190 @@
+//! The one callback: a log function, for the whole process.
+
+use super::count::Fun;
+use super::error::{call, invalid, panic_text, unsupported, watchcore_error};
+use super::handle::check_process;
+use std::cell::Cell;
+use std::ffi::{c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use watchcore::{Code, Error, Result};
+
+/// No message at all.
+pub const WATCHCORE_LOG_OFF: u32 = 0;
+/// Something failed.
+pub const WATCHCORE_LOG_ERROR: u32 = 1;
+/// Something is not as it should be.
+pub const WATCHCORE_LOG_WARN: u32 = 2;
+/// What a person wants to know.
+pub const WATCHCORE_LOG_INFO: u32 = 3;
+/// Single steps.
+pub const WATCHCORE_LOG_DEBUG: u32 = 4;
+/// Everything.
+pub const WATCHCORE_LOG_TRACE: u32 = 5;
+
+/// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
+/// thread of the library or of the caller, on several at once; it must not call the library and must return
+/// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
+pub type watchcore_log_function =
+    Option<unsafe extern "C-unwind" fn(context: *mut c_void, level: u32, message: *const c_char, length: usize)>;
+
+/// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
+/// When this returns, the function set before is not called any more: its `context` may be freed.
+/// Blocks while a call of the function set before is running. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, BUSY (called from inside the log function), UNSUPPORTED (the process collects the
+/// library's messages by Rust's `tracing` already).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_log_set(
+    function: watchcore_log_function,
+    context: *mut c_void,
+    level: u32,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || set(function, context, level);
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_log_set, error, body) }
+}
+
+struct Sink {
+    function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
+    context: *mut c_void,
+}
+
+// SAFETY: the caller of `watchcore_log_set` promises that the function may be called on any thread.
+unsafe impl Send for Sink {}
+// SAFETY: as above.
+unsafe impl Sync for Sink {}
+
+/// Read while a message goes out, so that replacing waits for that.
+static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+/// A copy of the level, so that a message nobody wants costs one load.
+static LEVEL: AtomicU32 = AtomicU32::new(WATCHCORE_LOG_OFF);
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn set(function: watchcore_log_function, context: *mut c_void, level: u32) -> Result<()> {
+    if level > WATCHCORE_LOG_TRACE {
+        return Err(invalid(format!("level is {level}. Give one of WATCHCORE_LOG_OFF to _TRACE.")));
+    }
+    if INSIDE.get() {
+        return Err(Error::new(
+            Code::Busy,
+            "watchcore_log_set was called by the log function itself. Call it elsewhere.",
+        ));
+    }
+    check_process()?;
+    let sink = function.filter(|_| level != WATCHCORE_LOG_OFF).map(|function| Sink { function, context });
+    if sink.is_some() {
+        install()?;
+    }
+    LEVEL.store(if sink.is_some() { level } else { WATCHCORE_LOG_OFF }, Ordering::Relaxed);
+    *SINK.write().unwrap_or_else(PoisonError::into_inner) = sink;
+    tracing::callsite::rebuild_interest_cache();
+    Ok(())
+}
+
+/// Becomes the process's collector, once.
+fn install() -> Result<()> {
+    static DONE: Mutex<bool> = Mutex::new(false);
+    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*done {
+        tracing::subscriber::set_global_default(Collector).map_err(|_| {
+            unsupported(
+                "the process has a collector of Rust's tracing already, which gets the messages. Set no log function.",
+            )
+        })?;
+        *done = true;
+    }
+    Ok(())
+}
+
+fn number(level: &tracing::Level) -> u32 {
+    match *level {
+        tracing::Level::ERROR => WATCHCORE_LOG_ERROR,
+        tracing::Level::WARN => WATCHCORE_LOG_WARN,
+        tracing::Level::INFO => WATCHCORE_LOG_INFO,
+        tracing::Level::DEBUG => WATCHCORE_LOG_DEBUG,
+        _ => WATCHCORE_LOG_TRACE,
+    }
+}
+
+/// The crates of the library.
+const OWN: [&str; 2] = ["watchcore", "watchcore_etcd"];
+
+/// The library's own messages, not those of crates beneath it.
+struct Collector;
+
+impl tracing::Subscriber for Collector {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.is_event()
+            && number(metadata.level()) <= LEVEL.load(Ordering::Relaxed)
+            && metadata.target().split("::").next().is_some_and(|name| OWN.contains(&name))
+    }
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        if INSIDE.get() {
+            return;
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let sink = SINK.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sink) = &*sink {
+            INSIDE.set(true);
+            let level = number(event.metadata().level());
+            // The function is foreign: what unwinds out of it must not reach the code that wrote the message.
+            let called = catch_unwind(AssertUnwindSafe(|| {
+                // SAFETY: it may be called until it is taken away, which waits for this lock.
+                unsafe { (sink.function)(sink.context, level, text.0.as_ptr().cast(), text.0.len()) }
+            }));
+            if let Err(payload) = called {
+                panic_text(payload);
+            }
+            INSIDE.set(false);
+        }
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// Runs `body` with a log function for the messages of this thread.
+#[cfg(all(test, not(loom)))]
+pub(super) fn with_function(
+    function: unsafe extern "C-unwind" fn(*mut c_void, u32, *const c_char, usize),
+    context: *mut c_void,
+    body: impl FnOnce(),
+) {
+    *SINK.write().unwrap_or_else(PoisonError::into_inner) = Some(Sink { function, context });
+    LEVEL.store(WATCHCORE_LOG_ERROR, Ordering::Relaxed);
+    tracing::subscriber::with_default(Collector, body);
+    LEVEL.store(WATCHCORE_LOG_OFF, Ordering::Relaxed);
+    *SINK.write().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// "message, name=value, ...".
+struct Text(String);
+
+impl tracing::field::Visit for Text {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        use std::fmt::Write;
+        let _ = if field.name() == "message" {
+            let message = format!("{value:?}");
+            let rest = std::mem::replace(&mut self.0, message);
+            write!(self.0, "{rest}")
+        } else {
+            write!(self.0, ", {}={value:?}", field.name())
+        };
+    }
+
+    fn record_str(&mut self, field: &tracing::field::Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+}

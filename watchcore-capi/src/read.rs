@@ -1,0 +1,621 @@
+//! Reads of the newest state or of one revision: a key, a range, a count.
+//!
+//! A key-value that C holds is the stored version itself. `KeyValue` is one pointer to it, so handing one out
+//! is giving its count away, and releasing it is taking the count back.
+
+use super::batch::{self, watchcore_batch};
+use super::bytes::{
+    Sized32, check_out, check_out_struct, read_struct, slice, watchcore_bytes, write_optional, write_struct,
+};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{answer, call, invalid, watchcore_error};
+use super::filter::{filter_of, selected, watchcore_filter};
+use super::handle::{self, Object, timeout};
+use std::ffi::c_void;
+use watchcore::{Error, KeyValue, Page, Position, Range, Read, ReadOptions, Result, raw};
+
+/// A stored key-value: immutable. The same struct in events, pages and snapshots.
+#[repr(C)]
+pub struct watchcore_key_value {
+    /// The key.
+    pub key: *const u8,
+    /// The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    pub value: *const u8,
+    /// The key's length in bytes.
+    pub key_length: u32,
+    /// The value's length in bytes.
+    pub value_length: u32,
+    /// The revision at which the key was created. In a deletion this and the next three are the last value's.
+    pub create_revision: u64,
+    /// The revision of the last change.
+    pub mod_revision: u64,
+    /// 1 + the number of changes since it was created.
+    pub version: u64,
+    /// The lease, 0 for none.
+    pub lease: i64,
+}
+
+/// The whole cache.
+pub const WATCHCORE_RANGE_ALL: u32 = 0;
+/// One key: `from`.
+pub const WATCHCORE_RANGE_KEY: u32 = 1;
+/// Keys that start with the bytes of `from`.
+pub const WATCHCORE_RANGE_PREFIX: u32 = 2;
+/// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar".
+pub const WATCHCORE_RANGE_PATH: u32 = 3;
+/// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
+pub const WATCHCORE_RANGE_BETWEEN: u32 = 4;
+
+/// Whatever the cache has now; never waits.
+pub const WATCHCORE_READ_ANY: u32 = 0;
+/// The newest state, at least at `revision`; waits for it.
+pub const WATCHCORE_READ_AT_LEAST: u32 = 1;
+/// The state at exactly `revision`; waits for a future one.
+pub const WATCHCORE_READ_EXACT: u32 = 2;
+
+/// Which keys.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_range {
+    /// sizeof(watchcore_range).
+    pub size: u32,
+    /// WATCHCORE_RANGE_...
+    pub kind: u32,
+    /// The key, the prefix, the path, or the first key.
+    pub from: watchcore_bytes,
+    /// BETWEEN: the key behind the last one.
+    pub to: watchcore_bytes,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_range {
+    const NAME: &'static str = "watchcore_range";
+    const DEFAULT: Self = watchcore_range {
+        size: size_of::<Self>() as u32,
+        kind: WATCHCORE_RANGE_ALL,
+        from: watchcore_bytes::ABSENT,
+        to: watchcore_bytes::ABSENT,
+    };
+}
+
+/// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
+/// filter or a limit.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_read_options {
+    /// sizeof(watchcore_read_options).
+    pub size: u32,
+    /// WATCHCORE_READ_...
+    pub mode: u32,
+    /// AT_LEAST, EXACT: the revision.
+    pub revision: u64,
+    /// The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
+    pub timeout_ms: i64,
+    /// watchcore_cache_list: the most items of the page, 0 for all. Else 0.
+    pub limit: u64,
+    /// AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
+    pub epoch: u64,
+    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    pub labels: watchcore_bytes,
+    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    pub fields: watchcore_bytes,
+    /// watchcore_cache_list: go on behind the page that gave this token (UTF-8), in the same revision: with the
+    /// same range and filter, and mode ANY. Absent: from the start. Else absent.
+    pub continue_token: watchcore_bytes,
+    /// 1: nothing passes.
+    pub nothing: u32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_read_options {
+    const NAME: &'static str = "watchcore_read_options";
+    const DEFAULT: Self = watchcore_read_options {
+        size: size_of::<Self>() as u32,
+        mode: WATCHCORE_READ_ANY,
+        revision: 0,
+        timeout_ms: 3000,
+        limit: 0,
+        epoch: 0,
+        labels: watchcore_bytes::ABSENT,
+        fields: watchcore_bytes::ABSENT,
+        continue_token: watchcore_bytes::ABSENT,
+        nothing: 0,
+        reserved: 0,
+    };
+}
+
+/// The answer of watchcore_cache_get.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_answer {
+    /// sizeof(watchcore_answer).
+    pub size: u32,
+    /// 1: `kv` is the key-value; 0: there was none at `revision`.
+    pub found: u32,
+    /// The revision of the state that answered.
+    pub revision: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// The caller's, given back by watchcore_key_value_release; NULL where `found` is 0.
+    pub kv: *const watchcore_key_value,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and a pointer.
+unsafe impl Sized32 for watchcore_answer {
+    const NAME: &'static str = "watchcore_answer";
+    const DEFAULT: Self =
+        watchcore_answer { size: size_of::<Self>() as u32, found: 0, revision: 0, epoch: 0, kv: std::ptr::null() };
+}
+
+/// Some key-values of one revision. Made by watchcore_cache_list.
+pub struct watchcore_page {
+    _private: [u8; 0],
+}
+
+/// A text that the library gives away. Made by watchcore_cache_list_next.
+pub struct watchcore_text {
+    _private: [u8; 0],
+}
+
+/// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
+/// the options' filter does not let pass is absent.
+/// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
+/// `kv` with watchcore_key_value_release.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_get(
+    cache: *const watchcore_cache,
+    key: *const c_void,
+    key_length: usize,
+    read: *const watchcore_read_options,
+    answer: *mut watchcore_answer,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let (size, key) = unsafe { (check_out_struct(answer)?, slice::<u8>(key, key_length, "key")?) };
+        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
+        if size < size_of::<watchcore_answer>() {
+            return Err(invalid(format!(
+                "watchcore_answer has size {size}, without room for the key-value. Initialise it with its _INIT macro."
+            )));
+        }
+        // SAFETY: the caller's promise.
+        let options = unsafe { read_options(read, false)? };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let found = if options.waits {
+            // The clone outlives a free of the handle meanwhile.
+            cache.leave().get_with(key, &options.core)?
+        } else {
+            cache.get_with(key, &options.core)?
+        };
+        let value = watchcore_answer {
+            found: found.kv.is_some() as u32,
+            revision: found.revision,
+            epoch: found.epoch,
+            kv: found.kv.map_or(std::ptr::null(), give),
+            ..watchcore_answer::DEFAULT
+        };
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(answer, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_get, error, body) }
+}
+
+/// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+/// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
+    answer(Fun::watchcore_key_value_release, (), || {
+        if !kv.is_null() && handle::same_process() {
+            // SAFETY: given away by `give` and not released, by the caller's promise.
+            drop(unsafe { raw::key_value_from_raw(kv.cast()) });
+        }
+    });
+}
+
+/// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
+/// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
+/// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can go on then.
+/// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
+/// watchcore_page_free.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
+/// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_list(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        unsafe { list(cache, range, read, page) }
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_list, error, body) }
+}
+
+/// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
+/// (written then, with COMPACTED, and never else) is another token, that goes on at the same key in the newest
+/// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
+/// watchcore_text_free. Set it to NULL before.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: as watchcore_cache_list: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED,
+/// CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_list_next(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+    token: *mut *mut watchcore_text,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(token, "token")?;
+        // SAFETY: the caller's promise.
+        let listed = unsafe { list(cache, range, read, page) };
+        if let Some(text) = listed.as_ref().err().and_then(Error::continue_token) {
+            // SAFETY: checked above.
+            unsafe { token.write(handle::new::<TextObject>(text.into(), ())) };
+        }
+        listed
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_list_next, error, body) }
+}
+
+/// Safety: that of the exported functions.
+unsafe fn list(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    page: *mut *mut watchcore_page,
+) -> Result<()> {
+    check_out(page, "page")?;
+    // SAFETY: the caller's promise.
+    let (range, options) = unsafe { (range_of(range)?, read_options(read, true)?) };
+    // SAFETY: the caller's promise.
+    let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+    let found = if options.waits {
+        cache.leave().list_with(&range, &options.core)?
+    } else {
+        cache.list_with(&range, &options.core)?
+    };
+    // SAFETY: checked above.
+    unsafe { page.write(handle::new::<PageObject>(found, ())) };
+    Ok(())
+}
+
+/// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
+/// many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_text_get(text: *const watchcore_text) -> watchcore_bytes {
+    answer(Fun::watchcore_text_get, watchcore_bytes::ABSENT, || {
+        // SAFETY: the caller's promise; the bytes stay where they are until the handle is freed.
+        unsafe { handle::shared::<TextObject>(text, "text") }.map_or(watchcore_bytes::ABSENT, |text| bytes_of(&text))
+    })
+}
+
+/// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<TextObject>(Fun::watchcore_text_free, text) }
+}
+
+/// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
+/// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
+/// was counted; each may be NULL.
+/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_count(
+    cache: *const watchcore_cache,
+    range: *const watchcore_range,
+    read: *const watchcore_read_options,
+    count: *mut u64,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(count, "count")?;
+        // SAFETY: the caller's promise.
+        let (range, options) = unsafe { (range_of(range)?, read_options(read, false)?) };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let found = if options.waits {
+            cache.leave().count_with(&range, &options.core)?
+        } else {
+            cache.count_with(&range, &options.core)?
+        };
+        // SAFETY: NULL or writable by the caller's promise, and `count` is not NULL.
+        unsafe {
+            count.write(found.count);
+            write_optional(revision, found.revision);
+            write_optional(epoch, found.epoch);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_count, error, body) }
+}
+
+/// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
+/// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
+/// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
+/// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
+/// `batch`: the caller's struct, overwritten on success: give back what it held first, with
+/// watchcore_batch_release. It has all events, and its position is `to`.
+/// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
+/// FUTURE_REVISION (above the cache's revision).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_diff(
+    cache: *const watchcore_cache,
+    from: u64,
+    from_epoch: u64,
+    to: u64,
+    to_epoch: u64,
+    filter: *const watchcore_filter,
+    batch: *mut watchcore_batch,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(batch, "batch")?;
+        // SAFETY: the caller's promise.
+        let (filter, cache) = unsafe { (filter_of(filter)?, handle::shared::<CacheObject>(cache, "cache")?) };
+        let from = Position { epoch: from_epoch, revision: from };
+        let to = Position { epoch: to_epoch, revision: to };
+        let found = cache.diff(from, to, &filter)?;
+        // SAFETY: checked above.
+        unsafe { batch.write(batch::give(found)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_diff, error, body) }
+}
+
+/// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_count, page, 0, |p| p.len()) }
+}
+
+/// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
+/// many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index: usize) -> *const watchcore_key_value {
+    // SAFETY: the caller's promise.
+    unsafe {
+        of_page(Fun::watchcore_page_item, page, std::ptr::null(), |p| {
+            items(p).get(index).copied().unwrap_or(std::ptr::null())
+        })
+    }
+}
+
+/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
+/// until it is freed. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_items, page, std::ptr::null(), |p| items(p).as_ptr()) }
+}
+
+/// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
+/// 0. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_more, page, 0, |p| p.more() as u32) }
+}
+
+/// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
+/// counted then. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_remaining, page, 0, |p| p.remaining()) }
+}
+
+/// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_revision(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_revision, page, 0, |p| p.revision()) }
+}
+
+/// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { of_page(Fun::watchcore_page_epoch, page, 0, |p| p.epoch()) }
+}
+
+/// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
+/// It can be kept: it is good in another process too, while the page's revision is in the window there. The
+/// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_page) -> watchcore_bytes {
+    // SAFETY: the caller's promise.
+    unsafe {
+        of_page(Fun::watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |p| {
+            p.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of)
+        })
+    }
+}
+
+/// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+/// was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<PageObject>(Fun::watchcore_page_free, page) }
+}
+
+pub(super) struct PageObject;
+
+impl Object for PageObject {
+    type C = watchcore_page;
+    type Shared = Page;
+    type Own = ();
+    const KIND: u32 = 0x5743_0006;
+    const NAME: &'static str = "watchcore_page";
+    fn close(_: &Page) {}
+}
+
+pub(super) struct TextObject;
+
+impl Object for TextObject {
+    type C = watchcore_text;
+    type Shared = Box<str>;
+    type Own = ();
+    const KIND: u32 = 0x5743_000a;
+    const NAME: &'static str = "watchcore_text";
+    fn close(_: &Box<str>) {}
+}
+
+/// A text as C sees it.
+pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
+    watchcore_bytes { data: text.as_ptr().cast(), length: text.len() }
+}
+
+// `KeyValue` is a pointer to what C sees.
+const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
+const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
+
+/// Gives the count of a key-value to C.
+fn give(kv: KeyValue) -> *const watchcore_key_value {
+    raw::key_value_into_raw(kv).cast()
+}
+
+/// Lends a key-value to C.
+pub(super) fn lend(kv: &KeyValue) -> *const watchcore_key_value {
+    raw::key_value_as_raw(kv).cast()
+}
+
+/// The items of a page as C sees them.
+fn items(page: &Page) -> &[*const watchcore_key_value] {
+    let items = page.items();
+    // SAFETY: a `KeyValue` is one pointer to what C sees (`give` hands that pointer out).
+    unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
+}
+
+/// The frame of the page's accessors.
+///
+/// Safety: `page` is NULL or a page that was not freed.
+unsafe fn of_page<T: Copy>(fun: Fun, page: *const watchcore_page, otherwise: T, body: impl FnOnce(&Page) -> T) -> T {
+    // SAFETY: the caller's promise.
+    answer(fun, otherwise, || unsafe { handle::shared::<PageObject>(page, "page") }.map_or(otherwise, |p| body(&p)))
+}
+
+/// The keys that a kind and its bytes select.
+///
+/// Safety: the pointers are readable.
+pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_bytes) -> Result<Range> {
+    // SAFETY: the caller's promise.
+    let (from, to) = unsafe { (from.get("from")?, to.get("to")?) };
+    let extra = |what: &str| invalid(format!("{what} is set, but range {kind} has none. Leave it absent."));
+    if to.is_some() && kind != WATCHCORE_RANGE_BETWEEN && kind <= WATCHCORE_RANGE_BETWEEN {
+        return Err(extra("to"));
+    }
+    let need = || {
+        from.ok_or_else(|| invalid(format!("from is absent, but range {kind} needs it. Give it; length 0 is allowed.")))
+    };
+    match kind {
+        WATCHCORE_RANGE_ALL if from.is_some() => Err(extra("from")),
+        WATCHCORE_RANGE_ALL => Ok(Range::all()),
+        WATCHCORE_RANGE_KEY => Ok(Range::key(need()?)),
+        WATCHCORE_RANGE_PREFIX => Ok(Range::prefix(need()?)),
+        WATCHCORE_RANGE_PATH => Ok(Range::path(need()?)),
+        WATCHCORE_RANGE_BETWEEN => Ok(Range::between(from.unwrap_or_default(), to.unwrap_or_default())),
+        _ => Err(invalid(format!("range is {kind}. Give one of WATCHCORE_RANGE_ALL to _BETWEEN."))),
+    }
+}
+
+/// Safety: `range` is NULL or valid, and its pointers are readable.
+pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
+    if range.is_null() {
+        return Ok(Range::all());
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let range = read_struct(range)?;
+        range_from(range.kind, range.from, range.to)
+    }
+}
+
+/// A read as the core takes it.
+struct Options {
+    core: ReadOptions,
+    /// It may wait for its revision.
+    waits: bool,
+}
+
+/// `listed`: of watchcore_cache_list, which has members of its own.
+///
+/// Safety: `read` is NULL or valid, and its pointers are readable.
+unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Result<Options> {
+    if read.is_null() {
+        return Ok(Options { core: ReadOptions::default(), waits: false });
+    }
+    // SAFETY: the caller's promise.
+    let options = unsafe { read_struct(read)? };
+    if options.limit != 0 && !listed {
+        return Err(invalid(format!(
+            "read.limit is {}, but only watchcore_cache_list has one. Give 0.",
+            options.limit
+        )));
+    }
+    if options.reserved != 0 {
+        return Err(invalid(format!("read.reserved is {}. Give 0.", options.reserved)));
+    }
+    // SAFETY: the caller's promise.
+    let (token, filter) = unsafe {
+        (
+            options.continue_token.text("read.continue_token")?,
+            selected(options.labels, options.fields, options.nothing, "read")?,
+        )
+    };
+    if token.is_some() && !listed {
+        return Err(invalid("read.continue_token is set, but only watchcore_cache_list has one. Leave it absent."));
+    }
+    let asked = Position { epoch: options.epoch, revision: options.revision };
+    let mode = match options.mode {
+        WATCHCORE_READ_ANY if options.revision != 0 => {
+            return Err(invalid(format!(
+                "read.revision is {}, but WATCHCORE_READ_ANY has none. Give 0.",
+                options.revision
+            )));
+        }
+        WATCHCORE_READ_ANY if options.epoch != 0 => {
+            return Err(invalid(format!("read.epoch is {}, but WATCHCORE_READ_ANY has none. Give 0.", options.epoch)));
+        }
+        WATCHCORE_READ_ANY => Read::Any,
+        WATCHCORE_READ_AT_LEAST => Read::AtLeastIn(asked),
+        WATCHCORE_READ_EXACT => Read::ExactIn(asked),
+        other => {
+            return Err(invalid(format!("read.mode is {other}. Give one of WATCHCORE_READ_ANY, _AT_LEAST, _EXACT.")));
+        }
+    };
+    let mut core = ReadOptions::new(mode)
+        .filter(filter)
+        .limit(usize::try_from(options.limit).unwrap_or(usize::MAX))
+        .timeout(timeout(options.timeout_ms)?);
+    if let Some(token) = token {
+        core = core.continue_from(token);
+    }
+    Ok(Options { core, waits: mode != Read::Any || token.is_some() })
+}

@@ -1,0 +1,326 @@
+//! What a cache is doing: its state, its figures, its texts.
+
+use super::bytes::{Sized32, check_out_struct, write_optional, write_struct};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{call, invalid, watchcore_error};
+use super::handle;
+use std::ffi::c_char;
+use std::time::UNIX_EPOCH;
+use watchcore::{Cache, Result, State};
+
+/// There is no listing yet.
+pub const WATCHCORE_STATE_NOT_READY: u32 = 0;
+/// The cache is up to date, as far as it knows.
+pub const WATCHCORE_STATE_READY: u32 = 1;
+/// The source is out of reach; the cache answers with what it has.
+pub const WATCHCORE_STATE_STALE: u32 = 2;
+/// The source refuses; see the last error.
+pub const WATCHCORE_STATE_FAILED: u32 = 3;
+/// The cache is closed.
+pub const WATCHCORE_STATE_CLOSED: u32 = 4;
+
+/// The last error of the source; empty where there is none.
+pub const WATCHCORE_TEXT_LAST_ERROR: u32 = 1;
+/// The endpoint that the feeder uses.
+pub const WATCHCORE_TEXT_ENDPOINT: u32 = 2;
+/// The version of the server behind it.
+pub const WATCHCORE_TEXT_SERVER_VERSION: u32 = 3;
+/// The cache's name.
+pub const WATCHCORE_TEXT_NAME: u32 = 4;
+/// The cache's prefix: bytes, not text.
+pub const WATCHCORE_TEXT_PREFIX: u32 = 5;
+
+/// How a cache stands.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_status {
+    /// sizeof(watchcore_status).
+    pub size: u32,
+    /// WATCHCORE_STATE_...
+    pub state: u32,
+    /// The cache's position: its revision.
+    pub revision: u64,
+    /// The cache's position: its epoch.
+    pub epoch: u64,
+    /// The oldest revision of the window: a start after `oldest - 1` is possible.
+    pub oldest: u64,
+    /// Live keys.
+    pub objects: u64,
+    /// Bytes of live keys and values.
+    pub bytes: u64,
+    /// Open subscriptions.
+    pub subscriptions: u64,
+    /// The largest lag of any of them, in events.
+    pub max_lag_events: u64,
+    /// STALE: since when; else 0.
+    pub stale_since_unix_ms: i64,
+    /// The newest revision that the feeder saw when it last told (now and then); 0 without one.
+    pub source_revision: u64,
+    /// The cluster's id, as the feeder saw it.
+    pub cluster_id: u64,
+    /// The id of the member behind the endpoint.
+    pub member_id: u64,
+    /// The feeder's connections.
+    pub connects: u64,
+    /// Of them, those after the first.
+    pub reconnects: u64,
+    /// The feeder's resyncs.
+    pub resyncs: u64,
+    /// The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
+    pub last_error: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+// SAFETY: repr(C), starts with the size; numbers only.
+unsafe impl Sized32 for watchcore_status {
+    const NAME: &'static str = "watchcore_status";
+    const DEFAULT: Self = watchcore_status {
+        size: size_of::<Self>() as u32,
+        state: 0,
+        revision: 0,
+        epoch: 0,
+        oldest: 0,
+        objects: 0,
+        bytes: 0,
+        subscriptions: 0,
+        max_lag_events: 0,
+        stale_since_unix_ms: 0,
+        source_revision: 0,
+        cluster_id: 0,
+        member_id: 0,
+        connects: 0,
+        reconnects: 0,
+        resyncs: 0,
+        last_error: 0,
+        reserved: 0,
+    };
+}
+
+/// Figures of a cache: what it did, and the memory it holds and for whom.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_stats {
+    /// sizeof(watchcore_stats).
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Events published since the cache was made.
+    pub events: u64,
+    /// Revisions published since then.
+    pub revisions: u64,
+    /// Live keys.
+    pub objects: u64,
+    /// Bytes of live keys with their values, and of tombstones not forgotten yet.
+    pub version_bytes: u64,
+    /// Bytes of the indexes.
+    pub index_bytes: u64,
+    /// Bytes of the log's segments and of the replaced versions that they keep.
+    pub log_bytes: u64,
+    /// Segments that exist: the log's, and what batches, subscriptions and snapshots keep.
+    pub segments: u64,
+    /// Segments of the log.
+    pub window_segments: u64,
+    /// Deleted keys that are not forgotten yet.
+    pub tombstones: u64,
+    /// Open subscriptions.
+    pub subscriptions: u64,
+    /// Waiters that sleep now.
+    pub waiting: u64,
+    /// How often the notifier itself was lapped.
+    pub notifier_laps: u64,
+    /// The age of the oldest snapshot; 0 without one.
+    pub oldest_snapshot_ms: u64,
+    /// Buckets of the declared indexes.
+    pub buckets: u64,
+    /// Values whose attributes could not be extracted; they are absent there.
+    pub extract_failures: u64,
+    /// How often a subscription lost events, told or not.
+    pub lagged: u64,
+    /// Panics of foreign code that were caught in this process.
+    pub caught_panics: u64,
+    /// Bytes of the keys that subscriptions remember as shown (after a loss they are told the difference).
+    pub shown_bytes: u64,
+    /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
+    pub link_bytes: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers only.
+unsafe impl Sized32 for watchcore_stats {
+    const NAME: &'static str = "watchcore_stats";
+    const DEFAULT: Self = watchcore_stats {
+        size: size_of::<Self>() as u32,
+        reserved: 0,
+        events: 0,
+        revisions: 0,
+        objects: 0,
+        version_bytes: 0,
+        index_bytes: 0,
+        log_bytes: 0,
+        segments: 0,
+        window_segments: 0,
+        tombstones: 0,
+        subscriptions: 0,
+        waiting: 0,
+        notifier_laps: 0,
+        oldest_snapshot_ms: 0,
+        buckets: 0,
+        extract_failures: 0,
+        lagged: 0,
+        caught_panics: 0,
+        shown_bytes: 0,
+        link_bytes: 0,
+    };
+}
+
+/// How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_status(
+    cache: *const watchcore_cache,
+    status: *mut watchcore_status,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(status)? };
+        // SAFETY: the caller's promise.
+        let value = status_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? });
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(status, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_status, error, body) }
+}
+
+/// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_stats(
+    cache: *const watchcore_cache,
+    stats: *mut watchcore_stats,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(stats)? };
+        // SAFETY: the caller's promise.
+        let value = stats_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? });
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(stats, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_stats, error, body) }
+}
+
+/// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
+/// long and always NUL-terminated where `capacity` is not 0; `*length` (may be NULL): its full length without
+/// the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_text(
+    cache: *const watchcore_cache,
+    which: u32,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        if buffer.is_null() && capacity != 0 {
+            return Err(invalid(format!("buffer is NULL with capacity {capacity}. Give a buffer, or capacity 0.")));
+        }
+        // SAFETY: the caller's promise.
+        let text = text_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? }, which)?;
+        if capacity != 0 {
+            let part = text.len().min(capacity - 1);
+            // SAFETY: room for `capacity` bytes by the caller's promise.
+            unsafe {
+                std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast::<u8>(), part);
+                buffer.add(part).write(0);
+            }
+        }
+        // SAFETY: NULL or writable by the caller's promise.
+        unsafe { write_optional(length, text.len()) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_text, error, body) }
+}
+
+fn status_of(cache: &Cache) -> watchcore_status {
+    let now = cache.status();
+    let (state, since) = match now.state {
+        State::NotReady => (WATCHCORE_STATE_NOT_READY, None),
+        State::Ready => (WATCHCORE_STATE_READY, None),
+        State::Stale { since } => (WATCHCORE_STATE_STALE, Some(since)),
+        State::Failed => (WATCHCORE_STATE_FAILED, None),
+        State::Closed => (WATCHCORE_STATE_CLOSED, None),
+        // The two crates are of one version, and there are no others.
+        _ => (WATCHCORE_STATE_FAILED, None),
+    };
+    let since = since.and_then(|s| s.duration_since(UNIX_EPOCH).ok());
+    watchcore_status {
+        size: watchcore_status::DEFAULT.size,
+        state,
+        revision: now.position.revision,
+        epoch: now.position.epoch,
+        oldest: now.oldest,
+        objects: now.objects,
+        bytes: now.bytes,
+        subscriptions: now.subscriptions,
+        max_lag_events: now.max_lag_events,
+        stale_since_unix_ms: since.map_or(0, |s| i64::try_from(s.as_millis()).unwrap_or(i64::MAX)),
+        source_revision: now.source.etcd_revision,
+        cluster_id: now.source.cluster_id,
+        member_id: now.source.member_id,
+        connects: now.source.connects,
+        reconnects: now.source.reconnects,
+        resyncs: now.source.resyncs,
+        last_error: now.last_error.map_or(0, |e| e.code() as i32),
+        reserved: 0,
+    }
+}
+
+fn stats_of(cache: &Cache) -> watchcore_stats {
+    let now = cache.stats();
+    watchcore_stats {
+        size: watchcore_stats::DEFAULT.size,
+        reserved: 0,
+        events: now.events,
+        revisions: now.revisions,
+        objects: now.objects,
+        version_bytes: now.version_bytes,
+        index_bytes: now.index_bytes,
+        log_bytes: now.log_bytes,
+        segments: now.segments,
+        window_segments: now.window_segments,
+        tombstones: now.tombstones,
+        subscriptions: now.subscriptions,
+        waiting: now.waiting,
+        notifier_laps: now.notifier_lapped,
+        oldest_snapshot_ms: u64::try_from(now.oldest_snapshot.as_millis()).unwrap_or(u64::MAX),
+        buckets: now.buckets,
+        extract_failures: now.extract_failures,
+        lagged: now.lagged,
+        caught_panics: now.caught_panics,
+        shown_bytes: now.shown_bytes,
+        link_bytes: now.link_bytes,
+    }
+}
+
+fn text_of(cache: &Cache, which: u32) -> Result<Vec<u8>> {
+    match which {
+        WATCHCORE_TEXT_LAST_ERROR => {
+            Ok(cache.status().last_error.map_or(Vec::new(), |e| e.message().as_bytes().to_vec()))
+        }
+        WATCHCORE_TEXT_ENDPOINT => Ok(cache.status().source.endpoint.into_bytes()),
+        WATCHCORE_TEXT_SERVER_VERSION => Ok(cache.status().source.server_version.into_bytes()),
+        WATCHCORE_TEXT_NAME => Ok(cache.name().as_bytes().to_vec()),
+        WATCHCORE_TEXT_PREFIX => Ok(cache.prefix().to_vec()),
+        _ => Err(invalid(format!("which is {which}. Give one of WATCHCORE_TEXT_LAST_ERROR to _PREFIX."))),
+    }
+}

@@ -1,0 +1,491 @@
+//! Subscriptions: a cursor with a filter, polled by one consumer.
+
+use super::batch::{self, watchcore_batch};
+use super::bytes::{
+    Sized32, check_out, check_out_struct, read_struct, switch, watchcore_bytes, write_optional, write_struct,
+};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{call, invalid, watchcore_error};
+use super::filter::{selected, types_of};
+use super::handle::{self, Object, timeout};
+use super::read::{WATCHCORE_RANGE_ALL, bytes_of, range_from};
+use std::time::Duration;
+use watchcore::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription};
+
+/// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
+pub const WATCHCORE_START_STATE: u32 = 0;
+/// What follows the present revision.
+pub const WATCHCORE_START_NOW: u32 = 1;
+/// What follows `revision`. A future one is waited for.
+pub const WATCHCORE_START_AFTER: u32 = 2;
+/// As STATE, once the cache has `revision`.
+pub const WATCHCORE_START_STATE_AT_LEAST: u32 = 3;
+
+/// Behind the window: LAGGED, then CLOSED.
+pub const WATCHCORE_ON_LAG_STOP: u32 = 0;
+/// Behind the window: LAGGED, then on at the oldest revision of the window. In the initial state as STOP.
+pub const WATCHCORE_ON_LAG_SKIP_TO_OLDEST: u32 = 1;
+/// Behind the window: LAGGED, then the exact difference between what was handed out and the state now, between
+/// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
+/// bytes a matching key (and the key where the cache has forgotten it).
+pub const WATCHCORE_ON_LAG_RESNAPSHOT: u32 = 2;
+/// Behind the window: the latest change of each key, without an error; types are relative to what was handed
+/// out. It remembers as RESNAPSHOT does.
+pub const WATCHCORE_ON_LAG_CONFLATE: u32 = 3;
+
+const _: () = {
+    assert!(WATCHCORE_ON_LAG_STOP == OnLag::Stop as u32);
+    assert!(WATCHCORE_ON_LAG_SKIP_TO_OLDEST == OnLag::SkipToOldest as u32);
+    assert!(WATCHCORE_ON_LAG_RESNAPSHOT == OnLag::Resnapshot as u32);
+    assert!(WATCHCORE_ON_LAG_CONFLATE == OnLag::Conflate as u32);
+};
+
+/// The events of a batch where the caller names no maximum.
+const MOST: usize = 1024;
+
+/// A cursor with a filter over a cache. Made by watchcore_subscription_new.
+pub struct watchcore_subscription {
+    _private: [u8; 0],
+}
+
+/// Where a subscription begins and what it is to hand out.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_subscription_options {
+    /// sizeof(watchcore_subscription_options).
+    pub size: u32,
+    /// WATCHCORE_START_...
+    pub start: u32,
+    /// AFTER, STATE_AT_LEAST: the revision.
+    pub revision: u64,
+    /// The epoch of `revision`; 0: unchecked. Save both for a restart.
+    pub epoch: u64,
+    /// Which keys: WATCHCORE_RANGE_...
+    pub range: u32,
+    /// Which types: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
+    pub types: u32,
+    /// The key, the prefix, the path, or the first key.
+    pub from: watchcore_bytes,
+    /// BETWEEN: the key behind the last one.
+    pub to: watchcore_bytes,
+    /// 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
+    pub raw_types: u32,
+    /// 1: bookmarks (the one that ends the initial state comes always).
+    pub bookmarks: u32,
+    /// 1: a batch never ends inside a revision.
+    pub whole_revisions: u32,
+    /// 1: end with RESYNCED where the history is replaced.
+    pub stop_on_resync: u32,
+    /// The shortest time between two bookmarks. 0: 1000.
+    pub bookmark_interval_ms: i64,
+    /// STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
+    pub start_timeout_ms: i64,
+    /// Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    pub labels: watchcore_bytes,
+    /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    pub fields: watchcore_bytes,
+    /// What to do where events were lost: WATCHCORE_ON_LAG_...
+    pub on_lag: u32,
+    /// 1: no change passes; marks come all the same.
+    pub nothing: u32,
+    /// End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
+    /// and four times a second. 0: no limit.
+    pub max_lag_events: u64,
+    /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
+    /// second. 0: no limit.
+    pub max_lag_age_ms: i64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_subscription_options {
+    const NAME: &'static str = "watchcore_subscription_options";
+    const DEFAULT: Self = watchcore_subscription_options {
+        size: size_of::<Self>() as u32,
+        start: WATCHCORE_START_STATE,
+        revision: 0,
+        epoch: 0,
+        range: WATCHCORE_RANGE_ALL,
+        types: 0,
+        from: watchcore_bytes::ABSENT,
+        to: watchcore_bytes::ABSENT,
+        raw_types: 0,
+        bookmarks: 0,
+        whole_revisions: 0,
+        stop_on_resync: 0,
+        bookmark_interval_ms: 0,
+        start_timeout_ms: 0,
+        labels: watchcore_bytes::ABSENT,
+        fields: watchcore_bytes::ABSENT,
+        on_lag: WATCHCORE_ON_LAG_STOP,
+        nothing: 0,
+        max_lag_events: 0,
+        max_lag_age_ms: 0,
+    };
+}
+
+/// How far a subscription is behind.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_lag {
+    /// sizeof(watchcore_lag).
+    pub size: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Events of the log that it has not looked at.
+    pub events: u64,
+    /// Revisions that it has not looked at.
+    pub revisions: u64,
+    /// The age of the oldest of them.
+    pub age_ms: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers only.
+unsafe impl Sized32 for watchcore_lag {
+    const NAME: &'static str = "watchcore_lag";
+    const DEFAULT: Self =
+        watchcore_lag { size: size_of::<Self>() as u32, reserved: 0, events: 0, revisions: 0, age_ms: 0 };
+}
+
+/// It reads every event of the log, or of the segments that could hold one of its own.
+pub const WATCHCORE_ROUTE_SCAN: u32 = 0;
+/// It reads only the events of one bucket of an index.
+pub const WATCHCORE_ROUTE_CHAIN: u32 = 1;
+
+/// What a subscription did so far, and which way it reads.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_subscription_figures {
+    /// sizeof(watchcore_subscription_figures).
+    pub size: u32,
+    /// WATCHCORE_ROUTE_...: how it reads now.
+    pub route: u32,
+    /// CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
+    /// subscription's, valid until it is freed. SCAN: absent.
+    pub index: watchcore_bytes,
+    /// Events that it looked at.
+    pub looked_at: u64,
+    /// Events of the log that it passed over unseen.
+    pub skipped: u64,
+    /// Events and marks that it handed out.
+    pub handed_out: u64,
+    /// How often it lost events, told or not.
+    pub lagged: u64,
+    /// Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
+    pub shown_keys: u64,
+    /// Bytes of that memory.
+    pub shown_bytes: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_subscription_figures {
+    const NAME: &'static str = "watchcore_subscription_figures";
+    const DEFAULT: Self = watchcore_subscription_figures {
+        size: size_of::<Self>() as u32,
+        route: WATCHCORE_ROUTE_SCAN,
+        index: watchcore_bytes::ABSENT,
+        looked_at: 0,
+        skipped: 0,
+        handed_out: 0,
+        lagged: 0,
+        shown_keys: 0,
+        shown_bytes: 0,
+    };
+}
+
+/// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
+/// too, and begins there.
+/// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
+/// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare),
+/// COMPACTED, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_new(
+    cache: *const watchcore_cache,
+    options: *const watchcore_subscription_options,
+    subscription: *mut *mut watchcore_subscription,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(subscription, "subscription")?;
+        let options = if options.is_null() {
+            watchcore_subscription_options::DEFAULT
+        } else {
+            // SAFETY: not NULL, so valid by the caller's promise.
+            unsafe { read_struct(options)? }
+        };
+        // SAFETY: the caller's promise.
+        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        // SAFETY: the caller's promise for the bytes in the options.
+        let opened = unsafe { open(&cache, &options)? };
+        // SAFETY: checked above.
+        unsafe { subscription.write(handle::new::<SubscriptionObject>(opened.closer(), opened)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_new, error, body) }
+}
+
+/// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
+/// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
+/// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
+/// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
+/// watchcore_batch_release, on any thread.
+/// Never blocks. One thread at a time.
+/// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
+/// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
+/// event).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_poll(
+    subscription: *mut watchcore_subscription,
+    max: usize,
+    batch: *mut watchcore_batch,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(batch, "batch")?;
+        // SAFETY: the caller's promise.
+        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        let polled = subscription.poll(if max == 0 { MOST } else { max })?;
+        // SAFETY: checked above.
+        unsafe { batch.write(batch::give(polled)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_poll, error, body) }
+}
+
+/// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
+/// the last event.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time; watchcore_subscription_close
+/// ends it at once. The form that never blocks: a wake set. Codes: INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_wait(
+    subscription: *mut watchcore_subscription,
+    timeout_ms: i64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        let limit = timeout(timeout_ms)?;
+        // SAFETY: the caller's promise.
+        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        if subscription.wait(limit)? {
+            return Ok(());
+        }
+        Err(Error::new(Code::Timeout, format!("no event within {timeout_ms} ms; nothing is lost. Wait again.")))
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_wait, error, body) }
+}
+
+/// Closes the subscription: a wait in progress ends at once; polls hand out what is left, then answer CLOSED.
+/// Idempotent. Never blocks. Any thread, any time before watchcore_subscription_free, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_close(
+    subscription: *const watchcore_subscription,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.close();
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_close, error, body) }
+}
+
+/// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
+/// state. `*epoch` (may be NULL) belongs to it: save both for a restart with AFTER.
+/// Never blocks. Any thread, many at once, also while another one polls or waits. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_position(
+    subscription: *const watchcore_subscription,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(revision, "revision")?;
+        // SAFETY: the caller's promise.
+        let position = unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.position();
+        // SAFETY: checked above; NULL or writable by the caller's promise.
+        unsafe {
+            revision.write(position.revision);
+            write_optional(epoch, position.epoch);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_position, error, body) }
+}
+
+/// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
+/// while another one polls or waits. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_lag(
+    subscription: *const watchcore_subscription,
+    lag: *mut watchcore_lag,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(lag)? };
+        // SAFETY: the caller's promise.
+        let now = unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.lag();
+        let value = watchcore_lag {
+            events: now.events,
+            revisions: now.revisions,
+            age_ms: u64::try_from(now.age.as_millis()).unwrap_or(u64::MAX),
+            ..watchcore_lag::DEFAULT
+        };
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(lag, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_lag, error, body) }
+}
+
+/// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
+/// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_stats(
+    subscription: *mut watchcore_subscription,
+    figures: *mut watchcore_subscription_figures,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let size = unsafe { check_out_struct(figures)? };
+        // SAFETY: the caller's promise.
+        let subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        let now = subscription.stats();
+        let index = watchcore::raw::index_name(&subscription);
+        let value = watchcore_subscription_figures {
+            route: if index.is_some() { WATCHCORE_ROUTE_CHAIN } else { WATCHCORE_ROUTE_SCAN },
+            // The cache's part that the subscription keeps; it never changes.
+            index: index.map_or(watchcore_bytes::ABSENT, bytes_of),
+            looked_at: now.looked_at,
+            skipped: now.skipped,
+            handed_out: now.handed_out,
+            lagged: now.lagged,
+            shown_keys: now.shown_keys,
+            shown_bytes: now.shown_bytes,
+            ..watchcore_subscription_figures::DEFAULT
+        };
+        // SAFETY: the size was checked above.
+        unsafe { write_struct(figures, size, value) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_stats, error, body) }
+}
+
+/// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
+/// now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+/// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_arm(
+    subscription: *mut watchcore_subscription,
+    ready: *mut u32,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(ready, "ready")?;
+        // SAFETY: the caller's promise.
+        let now = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? }.arm()?;
+        // SAFETY: checked above.
+        unsafe { ready.write(now as u32) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_subscription_arm, error, body) }
+}
+
+/// Closes the subscription and gives the handle back; NULL does nothing. It leaves its wake set. Its batches
+/// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
+/// that thread frees on leaving).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_free(subscription: *mut watchcore_subscription) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<SubscriptionObject>(Fun::watchcore_subscription_free, subscription) }
+}
+
+pub(super) struct SubscriptionObject;
+
+impl Object for SubscriptionObject {
+    type C = watchcore_subscription;
+    type Shared = Closer;
+    type Own = Subscription;
+    const KIND: u32 = 0x5743_0004;
+    const NAME: &'static str = "watchcore_subscription";
+    fn close(closer: &Closer) {
+        closer.close();
+    }
+}
+
+fn milliseconds(value: i64, what: &str) -> Result<Option<Duration>> {
+    match value {
+        0 => Ok(None),
+        1.. => Ok(Some(Duration::from_millis(value.unsigned_abs()))),
+        _ => Err(invalid(format!("options.{what} is {value}. Give milliseconds, or 0 for the default."))),
+    }
+}
+
+fn start_of(options: &watchcore_subscription_options) -> Result<Start> {
+    match options.start {
+        WATCHCORE_START_STATE | WATCHCORE_START_NOW if options.revision != 0 => Err(invalid(format!(
+            "options.revision is {}, but start {} has none. Give 0.",
+            options.revision, options.start
+        ))),
+        WATCHCORE_START_STATE => Ok(Start::State),
+        WATCHCORE_START_NOW => Ok(Start::Now),
+        WATCHCORE_START_AFTER => Ok(Start::After(options.revision)),
+        WATCHCORE_START_STATE_AT_LEAST => Ok(Start::StateAtLeast(options.revision)),
+        other => {
+            Err(invalid(format!("options.start is {other}. Give one of WATCHCORE_START_STATE to _STATE_AT_LEAST.")))
+        }
+    }
+}
+
+/// Safety: the pointers in `options` are readable.
+unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Result<Subscription> {
+    // SAFETY: the caller's promise.
+    let (range, filter) = unsafe {
+        (
+            range_from(options.range, options.from, options.to)?,
+            selected(options.labels, options.fields, options.nothing, "options")?,
+        )
+    };
+    let Some(on_lag) = OnLag::from_u32(options.on_lag) else {
+        return Err(invalid(format!(
+            "options.on_lag is {}. Give one of WATCHCORE_ON_LAG_STOP to _CONFLATE.",
+            options.on_lag
+        )));
+    };
+    let mut builder = cache
+        .subscribe(start_of(options)?)
+        .range(range)
+        .filter(filter)
+        .on_lag(on_lag)
+        .max_lag_events(options.max_lag_events)
+        .epoch(options.epoch)
+        .raw_types(switch(options.raw_types, "options.raw_types")?)
+        .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
+        .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)
+        .stop_on_resync(switch(options.stop_on_resync, "options.stop_on_resync")?);
+    if options.types != 0 {
+        builder = builder.types(&types_of(options.types, "options")?);
+    }
+    if let Some(interval) = milliseconds(options.bookmark_interval_ms, "bookmark_interval_ms")? {
+        builder = builder.bookmark_interval(interval);
+    }
+    if let Some(time) = milliseconds(options.start_timeout_ms, "start_timeout_ms")? {
+        builder = builder.start_timeout(time);
+    }
+    if let Some(age) = milliseconds(options.max_lag_age_ms, "max_lag_age_ms")? {
+        builder = builder.max_lag_age(age);
+    }
+    builder.open()
+}

@@ -1,0 +1,272 @@
+//! Byte strings, numbers and arrays of a hostile caller: whatever comes, the answer is a code with a text, and
+//! outputs are written exactly where the call succeeds.
+
+use super::bytes::{Sized32, watchcore_bytes};
+use super::cache::{watchcore_cache, watchcore_cache_free, watchcore_cache_new, watchcore_cache_options};
+use super::declare::{watchcore_attribute, watchcore_index};
+use super::error::{WATCHCORE_INVALID_ARGUMENT, WATCHCORE_OK, watchcore_error};
+use super::filter::watchcore_filter;
+use super::read::{
+    watchcore_cache_list_next, watchcore_page, watchcore_page_free, watchcore_read_options, watchcore_text,
+};
+use super::snapshot::{
+    watchcore_snapshot, watchcore_snapshot_count_filtered, watchcore_snapshot_free, watchcore_snapshot_new,
+};
+use super::subscription::{
+    watchcore_subscription, watchcore_subscription_free, watchcore_subscription_new, watchcore_subscription_options,
+};
+use proptest::prelude::*;
+use std::ptr::{null, null_mut};
+use watchcore::{Cache, Code, Filter, Labels, Read, ReadOptions};
+
+/// A panic payload whose drop panics.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("the payload's drop");
+    }
+}
+
+/// A handle whose end panics.
+struct Panics;
+
+impl super::handle::Object for Panics {
+    type C = u8;
+    type Shared = ();
+    type Own = ();
+    const KIND: u32 = 0x5743_ffff;
+    const NAME: &'static str = "panics";
+    fn close(_: &()) {
+        std::panic::panic_any(Bomb);
+    }
+}
+
+#[test]
+fn no_payload_unwinds_into_c() {
+    let handle = super::handle::new::<Panics>((), ());
+    // SAFETY: it was just made; its memory is lost, as that of every handle whose end panics.
+    unsafe { super::handle::free::<Panics>(super::count::Fun::watchcore_text_free, handle) };
+    let code = call(|error| {
+        // SAFETY: `error` is what `call` gives.
+        unsafe { super::error::call(super::count::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
+    });
+    assert_eq!(code, Code::Panic as i32);
+    let answered = super::error::answer(super::count::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
+    assert_eq!(answered, 7);
+}
+
+/// A log function that panics: the message is delivered, and the code that wrote it goes on.
+#[test]
+fn log_function_may_panic() {
+    unsafe extern "C-unwind" fn panics(context: *mut std::ffi::c_void, _: u32, _: *const std::ffi::c_char, _: usize) {
+        // SAFETY: the test's counter.
+        unsafe { (*context.cast::<std::sync::atomic::AtomicU32>()).fetch_add(1, std::sync::atomic::Ordering::Relaxed) };
+        std::panic::panic_any(Bomb);
+    }
+    let calls = std::sync::atomic::AtomicU32::new(0);
+    super::log::with_function(panics, (&raw const calls).cast_mut().cast(), || {
+        tracing::error!("one");
+        tracing::error!("two");
+    });
+    assert_eq!(calls.into_inner(), 2, "the second is not taken for one of the function's own");
+}
+
+fn bytes(of: &[u8]) -> watchcore_bytes {
+    watchcore_bytes { data: of.as_ptr().cast(), length: of.len() }
+}
+
+/// Calls, and checks what holds of every answer.
+fn call(body: impl FnOnce(*mut watchcore_error) -> i32) -> i32 {
+    let mut error = watchcore_error::DEFAULT;
+    let code = body(&raw mut error);
+    assert_eq!(error.code, code, "error.code is the code");
+    assert_eq!(error.message[0] != 0, code != WATCHCORE_OK, "a message exactly where it fails");
+    code
+}
+
+/// Makes a cache of these options; NULL where it is refused.
+fn cache_of(options: &watchcore_cache_options) -> (i32, *mut watchcore_cache) {
+    let mut cache = null_mut();
+    // SAFETY: the options' pointers are readable.
+    let code = call(|error| unsafe { watchcore_cache_new(options, &raw mut cache, error) });
+    assert_eq!(cache.is_null(), code != WATCHCORE_OK, "written exactly on success");
+    (code, cache)
+}
+
+/// A cache that declares labels and the field `f`.
+fn declared() -> *mut watchcore_cache {
+    let field =
+        watchcore_attribute { kind: 2, name: bytes(b"f"), pointer: bytes(b"/f"), ..watchcore_attribute::DEFAULT };
+    let (code, cache) = cache_of(&watchcore_cache_options {
+        fields: &raw const field,
+        field_count: 1,
+        labels_from: bytes(b"/labels"),
+        ..watchcore_cache_options::DEFAULT
+    });
+    assert_eq!(code, WATCHCORE_OK);
+    cache
+}
+
+/// Selectors: any bytes, and such as nearly parse.
+fn selector() -> impl Strategy<Value = Vec<u8>> {
+    let pieces = prop::sample::select(vec![
+        "f", "app", "a.b/c", "=", "==", "!=", "!", ",", " in ", " notin ", "(", ")", " ", ">", "<", "1", "-1", "\\",
+        "é", "\0",
+    ]);
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..200),
+        prop::collection::vec(pieces, 0..12).prop_map(|all| all.concat().into_bytes()),
+    ]
+}
+
+/// A byte string that is there, empty, absent, or NULL with a length.
+fn given() -> impl Strategy<Value = (Option<Vec<u8>>, usize)> {
+    prop_oneof![
+        3 => prop::collection::vec(any::<u8>(), 0..40).prop_map(|b| (Some(b), 0)),
+        3 => "[a-z/~01]{0,12}".prop_map(|s: String| (Some(s.into_bytes()), 0)),
+        1 => Just((None, 0)),
+        1 => any::<usize>().prop_map(|length| (None, length)),
+    ]
+}
+
+fn seen((there, length): &(Option<Vec<u8>>, usize)) -> watchcore_bytes {
+    match there {
+        Some(there) => bytes(there),
+        None => watchcore_bytes { data: null(), length: *length },
+    }
+}
+
+/// Mostly what is right, sometimes anything.
+fn nearly(right: u32) -> impl Strategy<Value = u32> {
+    prop_oneof![6 => Just(right), 2 => 0u32..8, 1 => any::<u32>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn selectors_answer_what_the_core_says(labels in selector(), fields in selector(), nothing in nearly(0)) {
+        let cache = declared();
+        let core = Cache::builder("").labels(Labels::json("/labels").unwrap())
+            .field(watchcore::Attribute::json("f", "/f").unwrap()).build().unwrap();
+        let parsed = Filter::any().labels(&labels).and_then(|f| f.fields(&fields));
+        let expected = nothing <= 1 && parsed.is_ok_and(|f| core.snapshot().unwrap().filtered(&f).is_ok());
+        let expected = if expected { WATCHCORE_OK } else { WATCHCORE_INVALID_ARGUMENT };
+
+        let options = watchcore_subscription_options {
+            labels: bytes(&labels), fields: bytes(&fields), nothing, ..watchcore_subscription_options::DEFAULT
+        };
+        let mut subscription: *mut watchcore_subscription = null_mut();
+        // SAFETY: handles are alive, pointers readable and writable, here and below.
+        let code = call(|e| unsafe { watchcore_subscription_new(cache, &options, &raw mut subscription, e) });
+        prop_assert_eq!((code, subscription.is_null()), (expected, expected != WATCHCORE_OK));
+
+        let filter = watchcore_filter {
+            labels: bytes(&labels), fields: bytes(&fields), nothing, ..watchcore_filter::DEFAULT
+        };
+        let mut snapshot: *mut watchcore_snapshot = null_mut();
+        let mut count = u64::MAX;
+        // SAFETY: as above.
+        let code = unsafe {
+            prop_assert_eq!(call(|e| watchcore_snapshot_new(cache, &raw mut snapshot, e)), WATCHCORE_OK);
+            call(|e| watchcore_snapshot_count_filtered(snapshot, &filter, &raw mut count, e))
+        };
+        prop_assert_eq!((code, count), (expected, if expected == WATCHCORE_OK { 0 } else { u64::MAX }));
+        // SAFETY: as above.
+        unsafe {
+            watchcore_snapshot_free(snapshot);
+            watchcore_subscription_free(subscription);
+            watchcore_cache_free(cache);
+        }
+    }
+
+    #[test]
+    fn tokens_are_refused_or_taken_as_the_core_does(
+        hostile in prop_oneof![prop::collection::vec(any::<u8>(), 0..200), "[A-Za-z0-9_-]{0,120}".prop_map(String::into_bytes)],
+        mode in nearly(0),
+        limit in any::<u64>(),
+        epoch in prop_oneof![Just(0), any::<u64>()],
+    ) {
+        let cache = declared();
+        let read = watchcore_read_options {
+            continue_token: bytes(&hostile), mode, limit, epoch, timeout_ms: 0, ..watchcore_read_options::DEFAULT
+        };
+        let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
+        // SAFETY: handles are alive, pointers readable and writable.
+        let code = call(|e| unsafe { watchcore_cache_list_next(cache, null(), &read, &raw mut page, &raw mut token, e) });
+        // None of these is a token.
+        prop_assert_eq!(code, WATCHCORE_INVALID_ARGUMENT);
+        prop_assert!(page.is_null() && token.is_null());
+        // SAFETY: as above.
+        unsafe { watchcore_cache_free(cache) };
+    }
+
+    #[test]
+    fn a_damaged_token_is_never_taken(at in any::<prop::sample::Index>(), other in any::<u8>()) {
+        let core = Cache::builder("").name("").build().unwrap();
+        let mut writer = core.writer().unwrap();
+        writer.apply(1, [watchcore::Change::put(b"a", b""), watchcore::Change::put(b"b", b"")]).unwrap();
+        let whole = core.list_with(&watchcore::Range::all(), &ReadOptions::new(Read::Any).limit(1)).unwrap();
+        let mut text = whole.continue_token().unwrap().as_bytes().to_vec();
+        let at = at.index(text.len());
+        let same = std::mem::replace(&mut text[at], other) == other;
+        let handle = super::handle::new::<super::cache::CacheObject>(core.clone(), ());
+        let read = watchcore_read_options { continue_token: bytes(&text), ..watchcore_read_options::DEFAULT };
+        let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
+        // SAFETY: handles are alive, pointers readable and writable.
+        let code = call(|e| unsafe { watchcore_cache_list_next(handle, null(), &read, &raw mut page, &raw mut token, e) });
+        prop_assert_eq!(code, if same { WATCHCORE_OK } else { WATCHCORE_INVALID_ARGUMENT });
+        prop_assert_eq!(page.is_null(), !same);
+        // SAFETY: as above.
+        unsafe {
+            watchcore_page_free(page);
+            watchcore_cache_free(handle);
+        }
+    }
+
+    #[test]
+    fn declarations_are_refused_or_kept(
+        kinds in [nearly(1), nearly(2), nearly(2), nearly(4)],
+        sizes in [nearly(64), nearly(64), nearly(32), nearly(32)],
+        depths in [0u32..4, 0..2, 0..3, 0..2],
+        reserved in [nearly(0), nearly(0), nearly(0), nearly(0)],
+        names in [given(), given(), given(), given()],
+        pointers in [given(), given()],
+        labels in given(),
+        path in prop::collection::vec(any::<u32>(), 1..4),
+        path_length in prop_oneof![Just(0), 1usize..4, Just(usize::MAX)],
+        counts in [prop_oneof![4 => Just(2usize), 1 => Just(0), 1 => 65..=usize::MAX],
+            prop_oneof![4 => Just(2usize), 1 => Just(0), 1 => 9..=usize::MAX]],
+    ) {
+        let fields = [0, 1].map(|at| watchcore_attribute {
+            // The second of a wrong step would lie behind the array: it says so, and no more is read.
+            size: if sizes[at] as usize > size_of::<watchcore_attribute>() { 0 } else { sizes[at] },
+            kind: kinds[at],
+            name: seen(&names[at]),
+            pointer: seen(&pointers[at]),
+            depth: depths[at],
+            reserved: reserved[at],
+            protobuf_path: if at == 1 && path_length != 0 { path.as_ptr() } else { null() },
+            protobuf_path_length: if at == 1 && path_length > path.len() { usize::MAX } else { at * path_length },
+        });
+        let indexes = [2, 3].map(|at| watchcore_index {
+            size: if sizes[at] as usize > size_of::<watchcore_index>() { 0 } else { sizes[at] },
+            kind: kinds[at],
+            name: seen(&names[at]),
+            depth: depths[at],
+            reserved: reserved[at],
+        });
+        let (code, cache) = cache_of(&watchcore_cache_options {
+            fields: fields.as_ptr(),
+            field_count: counts[0],
+            labels_from: seen(&labels),
+            indexes: indexes.as_ptr(),
+            index_count: counts[1],
+            ..watchcore_cache_options::DEFAULT
+        });
+        prop_assert!(code == WATCHCORE_OK || code == Code::InvalidArgument as i32, "{}", code);
+        // SAFETY: it was just made, or is NULL.
+        unsafe { watchcore_cache_free(cache) };
+    }
+}

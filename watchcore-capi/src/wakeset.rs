@@ -1,0 +1,387 @@
+//! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters behind one descriptor.
+
+use super::bytes::{check_out, write_optional};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{call, invalid, watchcore_error};
+use super::handle::{self, Object, timeout};
+use super::subscription::{SubscriptionObject, watchcore_subscription};
+use watchcore::{Code, Error, Position, Result, Waiter, WakeSet, Want};
+
+/// The first listing is published.
+pub const WATCHCORE_WANT_READY: u32 = 1;
+/// The cache has `revision`.
+pub const WATCHCORE_WANT_REVISION: u32 = 2;
+/// The cache has what the source had when this was asked (one linearizable read).
+pub const WATCHCORE_WANT_CONSISTENT: u32 = 3;
+
+/// Something to wait for, once. Made by watchcore_waiter_new.
+pub struct watchcore_waiter {
+    _private: [u8; 0],
+}
+
+/// Many subscriptions and waiters behind one descriptor. Made by watchcore_wakeset_new.
+pub struct watchcore_wakeset {
+    _private: [u8; 0],
+}
+
+/// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
+/// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0. `*waiter`: the caller's, ended by
+/// watchcore_waiter_free; it may outlive the cache. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_new(
+    cache: *const watchcore_cache,
+    want: u32,
+    revision: u64,
+    waiter: *mut *mut watchcore_waiter,
+    error: *mut watchcore_error,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { call(Fun::watchcore_waiter_new, error, || make_waiter(cache, want, revision, 0, waiter)) }
+}
+
+/// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
+/// the present one; else 0. Where the history was replaced since then, the wait ends with RESYNCED.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_new_in(
+    cache: *const watchcore_cache,
+    want: u32,
+    revision: u64,
+    epoch: u64,
+    waiter: *mut *mut watchcore_waiter,
+    error: *mut watchcore_error,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { call(Fun::watchcore_waiter_new_in, error, || make_waiter(cache, want, revision, epoch, waiter)) }
+}
+
+/// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
+/// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
+/// would answer. Never blocks. One thread at a time.
+/// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_try(
+    waiter: *mut watchcore_waiter,
+    done: *mut u32,
+    revision: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(done, "done")?;
+        // SAFETY: the caller's promise.
+        let position = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? }.poll()?;
+        // SAFETY: checked above; NULL or writable by the caller's promise.
+        unsafe {
+            done.write(position.is_some() as u32);
+            if let Some(position) = position {
+                write_optional(revision, position.revision);
+                write_optional(epoch, position.epoch);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_waiter_try, error, body) }
+}
+
+/// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it. Never
+/// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_arm(
+    waiter: *mut watchcore_waiter,
+    ready: *mut u32,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(ready, "ready")?;
+        // SAFETY: the caller's promise.
+        let now = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? }.arm()?;
+        // SAFETY: checked above.
+        unsafe { ready.write(now as u32) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_waiter_arm, error, body) }
+}
+
+/// Gives a waiter back; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<WaiterObject>(Fun::watchcore_waiter_free, waiter) }
+}
+
+/// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
+/// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
+///
+/// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
+/// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
+/// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
+/// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_new(set: *mut *mut watchcore_wakeset, error: *mut watchcore_error) -> i32 {
+    let body = || {
+        check_out(set, "set")?;
+        handle::check_process()?;
+        let made = WakeSet::new()?;
+        // SAFETY: checked above.
+        unsafe { set.write(handle::new::<WakeSetObject>(made, ())) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_new, error, body) }
+}
+
+/// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+/// Never blocks. The set: any thread, many at once; the subscription: one at a time.
+/// Codes: INVALID_ARGUMENT, BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_add_subscription(
+    set: *const watchcore_wakeset,
+    subscription: *mut watchcore_subscription,
+    tag: u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        // SAFETY: the caller's promise.
+        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        set.add(&mut subscription, tag)
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_add_subscription, error, body) }
+}
+
+/// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+/// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+/// Codes: INVALID_ARGUMENT, BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_add_waiter(
+    set: *const watchcore_wakeset,
+    waiter: *mut watchcore_waiter,
+    tag: u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        // SAFETY: the caller's promise.
+        let mut waiter = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? };
+        set.add_waiter(&mut waiter, tag)
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_add_waiter, error, body) }
+}
+
+/// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
+/// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
+/// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
+    set: *const watchcore_wakeset,
+    subscription: *mut watchcore_subscription,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        // SAFETY: the caller's promise.
+        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        if set.remove(&mut subscription) {
+            Ok(())
+        } else {
+            Err(invalid("the subscription is not in this wake set. Add it first."))
+        }
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_remove_subscription, error, body) }
+}
+
+/// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
+/// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+/// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
+    set: *const watchcore_wakeset,
+    waiter: *mut watchcore_waiter,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        // SAFETY: the caller's promise.
+        let mut waiter = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? };
+        if set.remove_waiter(&mut waiter) {
+            Ok(())
+        } else {
+            Err(invalid("the waiter is not in this wake set. Add it first."))
+        }
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_remove_waiter, error, body) }
+}
+
+/// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_arm(
+    set: *const watchcore_wakeset,
+    ready: *mut u32,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(ready, "ready")?;
+        // SAFETY: the caller's promise.
+        let now = unsafe { handle::shared::<WakeSetObject>(set, "set")? }.arm();
+        // SAFETY: checked above.
+        unsafe { ready.write(now as u32) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_arm, error, body) }
+}
+
+/// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
+/// for stays listed. A member is listed once for each arming. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_take(
+    set: *const watchcore_wakeset,
+    tags: *mut u64,
+    capacity: usize,
+    count: *mut usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(count, "count")?;
+        check_out(tags, "tags")?;
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        // The caller's memory need not be initialised, so it is only written to.
+        let mut chunk = [0; 256];
+        let mut taken = 0;
+        while taken < capacity {
+            let room = chunk.len().min(capacity - taken);
+            let filled = set.take(&mut chunk[..room]);
+            // SAFETY: room for `capacity` numbers from `tags` on.
+            unsafe { tags.add(taken).copy_from_nonoverlapping(chunk.as_ptr(), filled) };
+            taken += filled;
+            if filled < room {
+                break;
+            }
+        }
+        // SAFETY: checked above.
+        unsafe { count.write(taken) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_take, error, body) }
+}
+
+/// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
+/// not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_fd(
+    set: *const watchcore_wakeset,
+    fd: *mut i32,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(fd, "fd")?;
+        // SAFETY: the caller's promise.
+        let number = unsafe { handle::shared::<WakeSetObject>(set, "set")? }.fd();
+        // SAFETY: checked above.
+        unsafe { fd.write(number) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_fd, error, body) }
+}
+
+/// Waits until a tag is listed; it arms the set itself.
+/// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
+/// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_wait(
+    set: *const watchcore_wakeset,
+    timeout_ms: i64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        let limit = timeout(timeout_ms)?;
+        // SAFETY: the caller's promise.
+        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        if set.wait(limit) {
+            Ok(())
+        } else {
+            Err(Error::new(Code::Timeout, format!("no member was ready within {timeout_ms} ms. Wait again.")))
+        }
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_wakeset_wait, error, body) }
+}
+
+/// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+/// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+/// follow.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<WakeSetObject>(Fun::watchcore_wakeset_free, set) }
+}
+
+/// Safety: that of the exported functions.
+unsafe fn make_waiter(
+    cache: *const watchcore_cache,
+    want: u32,
+    revision: u64,
+    epoch: u64,
+    waiter: *mut *mut watchcore_waiter,
+) -> Result<()> {
+    check_out(waiter, "waiter")?;
+    let want = match (want, revision, epoch) {
+        (WATCHCORE_WANT_READY, 0, 0) => Want::Ready,
+        (WATCHCORE_WANT_CONSISTENT, 0, 0) => Want::Consistent,
+        (WATCHCORE_WANT_REVISION, ..) => Want::RevisionIn(Position { epoch, revision }),
+        (WATCHCORE_WANT_READY | WATCHCORE_WANT_CONSISTENT, ..) => {
+            return Err(invalid(format!(
+                "revision is {revision} and epoch {epoch}, but only WATCHCORE_WANT_REVISION has them. Give 0."
+            )));
+        }
+        _ => {
+            return Err(invalid(format!("want is {want}. Give one of WATCHCORE_WANT_READY, _REVISION, _CONSISTENT.")));
+        }
+    };
+    // SAFETY: the caller's promise.
+    let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.waiter(want)?;
+    // SAFETY: checked above.
+    unsafe { waiter.write(handle::new::<WaiterObject>((), made)) };
+    Ok(())
+}
+
+pub(super) struct WaiterObject;
+
+impl Object for WaiterObject {
+    type C = watchcore_waiter;
+    type Shared = ();
+    type Own = Waiter;
+    const KIND: u32 = 0x5743_0008;
+    const NAME: &'static str = "watchcore_waiter";
+    fn close(_: &()) {}
+}
+
+pub(super) struct WakeSetObject;
+
+impl Object for WakeSetObject {
+    type C = watchcore_wakeset;
+    type Shared = WakeSet;
+    type Own = ();
+    const KIND: u32 = 0x5743_0009;
+    const NAME: &'static str = "watchcore_wakeset";
+    fn close(_: &WakeSet) {}
+}

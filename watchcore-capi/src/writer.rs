@@ -1,0 +1,315 @@
+//! The writer: the one handle that changes a cache.
+
+use super::bytes::{Sized32, check_out, read_struct, slice, watchcore_bytes, write_optional};
+use super::cache::{CacheObject, watchcore_cache};
+use super::count::Fun;
+use super::error::{call, invalid, watchcore_error};
+use super::handle::{self, Object};
+use watchcore::{Change, Record, Result, ResyncReason, Writer};
+
+/// The one handle that may change a cache. Made by watchcore_cache_writer.
+pub struct watchcore_writer {
+    _private: [u8; 0],
+}
+
+pub(super) struct WriterObject;
+
+impl Object for WriterObject {
+    type C = watchcore_writer;
+    type Shared = ();
+    type Own = Writer;
+    const KIND: u32 = 0x5743_0002;
+    const NAME: &'static str = "watchcore_writer";
+    fn close(_: &()) {}
+}
+
+/// A put: create_revision and version are derived, the lease is 0.
+pub const WATCHCORE_CHANGE_PUT: u32 = 1;
+/// A deletion of a present key.
+pub const WATCHCORE_CHANGE_DELETE: u32 = 2;
+/// A put that brings create_revision, mod_revision, version and lease; they are checked.
+pub const WATCHCORE_CHANGE_PUT_EXACT: u32 = 3;
+
+/// The source compacted what was not read yet.
+pub const WATCHCORE_RESYNC_COMPACTED: u32 = 1;
+/// The source's history went back, or is another one.
+pub const WATCHCORE_RESYNC_HISTORY_RESET: u32 = 2;
+/// An event did not fit the versions before it.
+pub const WATCHCORE_RESYNC_CHAIN_BROKEN: u32 = 3;
+/// Replaying would have taken longer than listing.
+pub const WATCHCORE_RESYNC_TOO_FAR_BEHIND: u32 = 4;
+/// Somebody asked for it.
+pub const WATCHCORE_RESYNC_REQUESTED: u32 = 5;
+/// One subscription only: it caught up after it had lost events.
+pub const WATCHCORE_RESYNC_LAGGED: u32 = 6;
+
+const _: () = {
+    assert!(WATCHCORE_RESYNC_COMPACTED == ResyncReason::Compacted as u32);
+    assert!(WATCHCORE_RESYNC_HISTORY_RESET == ResyncReason::HistoryReset as u32);
+    assert!(WATCHCORE_RESYNC_CHAIN_BROKEN == ResyncReason::ChainBroken as u32);
+    assert!(WATCHCORE_RESYNC_TOO_FAR_BEHIND == ResyncReason::TooFarBehind as u32);
+    assert!(WATCHCORE_RESYNC_REQUESTED == ResyncReason::Requested as u32);
+    assert!(WATCHCORE_RESYNC_LAGGED == ResyncReason::Lagged as u32);
+};
+
+/// One change of one key, or one key-value of a listing (then `op` is PUT_EXACT). All elements of an array
+/// have the same `size`; the array steps by it.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_change {
+    /// sizeof(watchcore_change).
+    pub size: u32,
+    /// WATCHCORE_CHANGE_...
+    pub op: u32,
+    /// The key; not empty.
+    pub key: watchcore_bytes,
+    /// The value; must be absent in a deletion.
+    pub value: watchcore_bytes,
+    /// PUT_EXACT: the revision at which the key was created.
+    pub create_revision: u64,
+    /// PUT_EXACT: the revision of this change.
+    pub mod_revision: u64,
+    /// PUT_EXACT: 1 + the number of changes since it was created.
+    pub version: u64,
+    /// PUT_EXACT: the lease, 0 for none.
+    pub lease: i64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_change {
+    const NAME: &'static str = "watchcore_change";
+    const DEFAULT: Self = watchcore_change {
+        size: size_of::<Self>() as u32,
+        op: 0,
+        key: watchcore_bytes::ABSENT,
+        value: watchcore_bytes::ABSENT,
+        create_revision: 0,
+        mod_revision: 0,
+        version: 0,
+        lease: 0,
+    };
+}
+
+/// Copies the elements of an array that steps by its own `size`, and turns each into what the core takes.
+///
+/// Safety: `count` elements of the first one's size are readable during `'a`, and the bytes they point to.
+unsafe fn convert<'a, T>(
+    changes: *const watchcore_change,
+    count: usize,
+    mut one: impl FnMut(usize, watchcore_change, &'a [u8], Option<&'a [u8]>) -> Result<T>,
+) -> Result<Vec<T>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: at least one element is readable.
+    let stride = unsafe { read_struct(changes)? }.size as usize;
+    // Checks that the whole array can exist before a byte of the second element is read.
+    // SAFETY: only the length and the pointer are looked at, as bytes.
+    unsafe { slice::<u8>(changes.cast(), count.saturating_mul(stride), "changes")? };
+    let mut out = Vec::with_capacity(count);
+    for index in 0..count {
+        // SAFETY: the element lies inside the array.
+        let change = unsafe { read_struct(changes.byte_add(index * stride)) }
+            .map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
+        if change.size as usize != stride {
+            return Err(invalid(format!(
+                "changes[{index}] has size {}, the first has {stride}. Give all the same.",
+                change.size
+            )));
+        }
+        // SAFETY: readable by the caller's promise.
+        let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
+        let key = key.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
+        let value = value.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
+        let Some(key) = key else { return Err(invalid(format!("changes[{index}] has no key. Give one."))) };
+        out.push(one(index, change, key, value)?);
+    }
+    Ok(out)
+}
+
+fn record<'a>(change: &watchcore_change, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
+    Record {
+        key,
+        value,
+        create_revision: change.create_revision,
+        mod_revision: change.mod_revision,
+        version: change.version,
+        lease: change.lease,
+    }
+}
+
+fn with_value(index: usize, value: Option<&[u8]>) -> Result<&[u8]> {
+    value.ok_or_else(|| invalid(format!("changes[{index}] is a put without a value. Give one; length 0 is allowed.")))
+}
+
+/// Safety: as for `convert`.
+unsafe fn changes_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Change<'a>>> {
+    let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| match change.op {
+        WATCHCORE_CHANGE_PUT => Ok(Change::put(key, with_value(index, value)?)),
+        WATCHCORE_CHANGE_DELETE if value.is_some() => {
+            Err(invalid(format!("changes[{index}] is a deletion with a value. Leave it absent.")))
+        }
+        WATCHCORE_CHANGE_DELETE => Ok(Change::delete(key)),
+        WATCHCORE_CHANGE_PUT_EXACT => Ok(Change::put_exact(record(&change, key, with_value(index, value)?))),
+        other => Err(invalid(format!(
+            "changes[{index}] has op {other}. Give one of WATCHCORE_CHANGE_PUT, _DELETE, _PUT_EXACT."
+        ))),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { convert(changes, count, one) }
+}
+
+/// Safety: as for `convert`.
+unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
+    let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| {
+        if change.op != WATCHCORE_CHANGE_PUT_EXACT {
+            return Err(invalid(format!(
+                "changes[{index}] of a listing has op {}. Give WATCHCORE_CHANGE_PUT_EXACT.",
+                change.op
+            )));
+        }
+        Ok(record(&change, key, with_value(index, value)?))
+    };
+    // SAFETY: the caller's promise.
+    unsafe { convert(changes, count, one) }
+}
+
+/// Takes the cache's writer. A second one is refused (BUSY) until the first is freed.
+/// `*writer`: the caller's, ended by watchcore_writer_free. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_writer(
+    cache: *const watchcore_cache,
+    writer: *mut *mut watchcore_writer,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        check_out(writer, "writer")?;
+        // SAFETY: the caller's promise.
+        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.writer()?;
+        // SAFETY: checked above.
+        unsafe { writer.write(handle::new::<WriterObject>((), made)) };
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_cache_writer, error, body) }
+}
+
+/// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
+/// `changes`: `count` key-values (op PUT_EXACT) with different keys; copied. On an error nothing has changed.
+/// Never blocks, but takes time in proportion to `count`. One thread at a time.
+/// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_load(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    changes: *const watchcore_change,
+    count: usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
+        // SAFETY: the caller's promise.
+        writer.load(revision, unsafe { records_of(changes, count)? })
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_writer_load, error, body) }
+}
+
+/// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
+/// key at most once; a deletion needs a present key. On an error nothing has changed.
+/// `changes`: `count` elements; copied. Never blocks. One thread at a time.
+/// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_apply(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    changes: *const watchcore_change,
+    count: usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        // SAFETY: the caller's promise.
+        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
+        // SAFETY: the caller's promise.
+        writer.apply(revision, unsafe { changes_of(changes, count)? })
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_writer_apply, error, body) }
+}
+
+/// Replaces the state by a new listing: the difference becomes one atomic revision between two resync marks,
+/// in a new epoch. `revision` may be lower than the last one.
+/// `changes`: `count` key-values (op PUT_EXACT), the whole new state; copied. `reason`: WATCHCORE_RESYNC_...
+/// `*position`, `*epoch`: the cache's position after it; each may be NULL. On an error nothing has changed.
+/// Never blocks, but takes time in proportion to the state. One thread at a time.
+/// Codes: INVALID_ARGUMENT, NOT_READY, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_resync(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    changes: *const watchcore_change,
+    count: usize,
+    reason: u32,
+    position: *mut u64,
+    epoch: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    let body = || {
+        let why = ResyncReason::from_u32(reason).filter(|&r| r != ResyncReason::Lagged);
+        let why = why.ok_or_else(|| {
+            invalid(format!(
+                "reason {reason} is none of a writer. Give one of WATCHCORE_RESYNC_COMPACTED to _REQUESTED."
+            ))
+        })?;
+        // SAFETY: the caller's promise.
+        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
+        // SAFETY: the caller's promise.
+        let now = writer.resync(revision, unsafe { records_of(changes, count)? }, why)?;
+        // SAFETY: NULL or writable by the caller's promise.
+        unsafe {
+            write_optional(position, now.revision);
+            write_optional(epoch, now.epoch);
+        }
+        Ok(())
+    };
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_writer_resync, error, body) }
+}
+
+/// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
+/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_progress(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let body = || unsafe { handle::exclusive::<WriterObject>(writer, "writer")? }.progress(revision);
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_writer_progress, error, body) }
+}
+
+/// Lets the log's events up to and with a revision go; the state at it stays.
+/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_compact(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    // SAFETY: the caller's promise.
+    let body = || unsafe { handle::exclusive::<WriterObject>(writer, "writer")? }.compact(revision);
+    // SAFETY: the caller's promise for `error`.
+    unsafe { call(Fun::watchcore_writer_compact, error, body) }
+}
+
+/// Gives the writer back, so that another can be taken; NULL does nothing. The cache stays as it is.
+/// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_writer_free(writer: *mut watchcore_writer) {
+    // SAFETY: the caller's promise.
+    unsafe { handle::free::<WriterObject>(Fun::watchcore_writer_free, writer) }
+}

@@ -1,0 +1,231 @@
+//! A cache that is fed from etcd, and the wait for its first listing.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::exit::{Failure, Stop};
+use super::options::{Access, Options};
+use super::progress;
+use super::signals::Interrupt;
+use watchcore::{Attribute, Cache, Code, Labels, State};
+use watchcore_etcd::{Feeder, FeederBuilder, Tls};
+
+/// How long commands other than `watch` try to reach etcd.
+const REACH: Duration = Duration::from_secs(10);
+/// How long a revision that etcd does not have yet is waited for.
+pub(crate) const FUTURE: Duration = Duration::from_secs(3);
+/// How often the state is looked at while there is no listing.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// When to give up, and what that means.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Option<Instant>,
+    /// From `--timeout`: its end is exit 4, whatever was going on.
+    asked: Option<Duration>,
+}
+
+impl Deadline {
+    /// From `--timeout`, else none.
+    pub(crate) fn of(options: &Options) -> Deadline {
+        let asked = options.timeout;
+        Deadline { at: asked.and_then(|length| Instant::now().checked_add(length)), asked }
+    }
+
+    /// The time left, at most `most`.
+    pub(crate) fn left(&self, most: Duration) -> Duration {
+        match self.at {
+            Some(at) => at.saturating_duration_since(Instant::now()).min(most),
+            None => most,
+        }
+    }
+
+    pub(crate) fn has_passed(&self) -> bool {
+        self.at.is_some_and(|at| at <= Instant::now())
+    }
+
+    /// What to say when it has passed.
+    pub(crate) fn failure(&self, what: &str) -> Failure {
+        let length = self.asked.unwrap_or_default();
+        Failure::new(Code::Timeout, format!("{what} within {length:?}. Give it longer with --timeout, or look with -v"))
+    }
+}
+
+/// Since when etcd gave nothing: a long listing is no etcd out of reach.
+#[derive(Clone, Copy, Debug)]
+struct Reach {
+    pages: u64,
+    since: Instant,
+}
+
+impl Reach {
+    fn new(now: Instant) -> Reach {
+        Reach { pages: 0, since: now }
+    }
+
+    /// How long it has given nothing, if that is too long. `pages` of the listing have come so far.
+    fn lost(&mut self, pages: u64, now: Instant) -> Option<Duration> {
+        if pages != self.pages {
+            *self = Reach { pages, since: now };
+        }
+        Some(now.saturating_duration_since(self.since)).filter(|silence| *silence >= REACH)
+    }
+}
+
+/// A cache and its feeder.
+pub(crate) struct Source {
+    pub(crate) cache: Cache,
+    pub(crate) feeder: Arc<Feeder>,
+    endpoints: String,
+}
+
+/// The cache, not fed yet and so not ready: a subscription that is to set the
+/// feeder's pace comes first, and begins with the first listing.
+pub(crate) fn cache(options: &Options, prefix: &[u8]) -> Result<Cache, Stop> {
+    let mut builder = Cache::builder(prefix).capacity(options.capacity).expect_load(true);
+    if let Some(pointer) = &options.attributes.labels {
+        builder = builder.labels(Labels::json(pointer)?);
+    }
+    for (name, pointer) in &options.attributes.fields {
+        builder = builder.field(Attribute::json(name, pointer)?);
+    }
+    Ok(builder.build()?)
+}
+
+/// A feeder as the options want it.
+pub(crate) fn feeder(access: &Access) -> Result<FeederBuilder, Stop> {
+    let mut builder = Feeder::new(access.endpoints.iter().cloned());
+    if let Some((name, password)) = &access.user {
+        builder = builder.user(name, password);
+    }
+    if access.cacert.is_some() || access.cert_and_key.is_some() {
+        let read = |path: &Path| {
+            std::fs::read(path).map_err(|error| {
+                let message = format!("cannot read {}: {error}. Name a readable PEM file", path.display());
+                Stop::Failure(Failure::new(Code::InvalidArgument, message))
+            })
+        };
+        let mut tls = Tls::default();
+        if let Some(path) = &access.cacert {
+            tls.ca_pem = read(path)?;
+        }
+        if let Some((cert, key)) = &access.cert_and_key {
+            tls.cert_pem = Some(read(cert)?);
+            tls.key_pem = Some(read(key)?);
+        }
+        builder = builder.tls(tls);
+    }
+    Ok(builder)
+}
+
+impl Source {
+    /// Starts to feed `cache`. A signal closes it, so that every wait ends.
+    pub(crate) fn start(
+        cache: &Cache,
+        builder: FeederBuilder,
+        access: &Access,
+        interrupt: &Interrupt,
+    ) -> Result<Source, Stop> {
+        let feeder = Arc::new(builder.start(cache.writer()?)?);
+        let closing = cache.clone();
+        interrupt.on_signal(move || closing.close());
+        Ok(Source { cache: cache.clone(), feeder, endpoints: access.endpoints.join(",") })
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        !matches!(self.cache.status().state, State::NotReady | State::Failed)
+    }
+
+    /// Why no listing will ever come, if that is known.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        match self.cache.wait_ready(Duration::ZERO) {
+            Err(error) if !matches!(error.code(), Code::NotReady | Code::Timeout | Code::Closed) => Some(error.into()),
+            _ => None,
+        }
+    }
+
+    /// Waits for the first listing, which may be that of a revision still to come.
+    pub(crate) fn wait(&self, deadline: Deadline, revision: Option<u64>, interrupt: &Interrupt) -> Result<(), Stop> {
+        let begin = Instant::now();
+        let mut reach = Reach::new(begin);
+        let spinner = progress::spinner(&format!("waiting for etcd {}", self.endpoints));
+        loop {
+            match self.cache.wait_ready(deadline.left(LOOK)) {
+                Ok(()) => break,
+                Err(_) if interrupt.signal().is_some() => return Err(Stop::Interrupted),
+                Err(error) if matches!(error.code(), Code::NotReady | Code::Timeout) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if let Some(failure) = revision.and_then(|revision| self.future(revision, begin, deadline)) {
+                return Err(failure.into());
+            }
+            if deadline.has_passed() {
+                return Err(self.late(deadline, "no listing from etcd").into());
+            }
+            let lost = reach.lost(self.feeder.counters().pages, Instant::now());
+            if let Some(silence) = lost.filter(|_| deadline.asked.is_none()) {
+                return Err(self.out_of_reach(silence).into());
+            }
+        }
+        spinner.finish_and_clear();
+        Ok(())
+    }
+
+    /// The failure of waiting since `begin` for a revision that etcd, which is
+    /// in reach, does not have: None while it may still come in time.
+    pub(crate) fn future(&self, revision: u64, begin: Instant, deadline: Deadline) -> Option<Failure> {
+        let patience = deadline.asked.unwrap_or(FUTURE);
+        let over = deadline.has_passed() || (deadline.asked.is_none() && begin.elapsed() >= patience);
+        let said = self.cache.status().last_error?;
+        if !over || said.code() != Code::FutureRevision {
+            return None;
+        }
+        let reached = match said.current() {
+            0 => "has not reached it".to_owned(),
+            current => format!("is at {current}"),
+        };
+        let message = format!(
+            "revision {revision} did not come within {patience:?}: etcd {} {reached}. Ask for an earlier one, or wait longer with --timeout",
+            self.endpoints
+        );
+        Some(Failure::new(Code::FutureRevision, message))
+    }
+
+    fn reason(&self) -> String {
+        self.cache.status().last_error.map(|error| format!(" ({})", error.message())).unwrap_or_default()
+    }
+
+    fn out_of_reach(&self, silence: Duration) -> Failure {
+        let message = format!(
+            "etcd {} is out of reach for {} s{}. Check the endpoints (--etcd or WATCHCORE_ETCD) and that etcd is up",
+            self.endpoints,
+            silence.as_secs(),
+            self.reason()
+        );
+        Failure::new(Code::Unavailable, message)
+    }
+
+    /// The end of `--timeout`, with where and the feeder's last error.
+    pub(crate) fn late(&self, deadline: Deadline, what: &str) -> Failure {
+        deadline.failure(&format!("{what} {}{}", self.endpoints, self.reason()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_is_out_of_reach_when_nothing_comes_for_10_seconds() {
+        let begin = Instant::now();
+        let after = |seconds| begin + Duration::from_secs(seconds);
+        let mut reach = Reach::new(begin);
+        assert_eq!(reach.lost(0, after(9)), None);
+        assert_eq!(reach.lost(0, after(10)), Some(REACH));
+        assert_eq!(reach.lost(1, after(11)), None, "a page came");
+        assert_eq!(reach.lost(2, after(20)), None);
+        assert_eq!(reach.lost(2, after(29)), None, "the listing is long, but it goes on");
+        assert_eq!(reach.lost(2, after(31)), Some(Duration::from_secs(11)));
+    }
+}

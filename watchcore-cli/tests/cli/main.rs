@@ -1,0 +1,11 @@
+//! The command line, as it was built: what it prints, and how it ends.
+#![allow(unreachable_pub)]
+
+mod commands;
+mod embedded;
+mod lag;
+mod run;
+mod select;
+#[path = "../../../tests/support/mod.rs"]
+mod support;
+mod usage;

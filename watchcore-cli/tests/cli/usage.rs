@@ -1,0 +1,176 @@
+//! The command line without any etcd: usage, and how it ends when nobody answers.
+
+use crate::run::{NOBODY, Running, command, run};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let help = run(&["--help"]).is(0);
+    for command in ["watch", "list", "get", "status", "bench", "demo"] {
+        assert!(help.out.contains(&format!("\n  {command} ")), "{}", help.out);
+    }
+    assert_eq!(run(&["--version"]).is(0).out.trim(), concat!("watchcore ", env!("CARGO_PKG_VERSION")));
+    run(&["watch", "--help"]).is(0);
+}
+
+#[test]
+fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
+    for arguments in [
+        &[][..],
+        &["wach"],
+        &["watch"],
+        &["list"],
+        &["status", "--format", "json"],
+        &["get"],
+        &["watch", "--prefix", "/a/", "--key", "/b"],
+        &["get", "/b", "--prefix", "/a/"],
+        &["watch", "--prefix", "/a/", "--start", "yesterday"],
+        &["watch", "--prefix", "/a/", "--start", "after:9223372036854775808"],
+        &["watch", "--prefix", "/a/", "--key", ""],
+        &["watch", "--prefix", "/a/", "--count", "0"],
+        &["watch", "--prefix", "/a/", "--subscribers", "0"],
+        &["watch", "--prefix", "/a/", "--capacity", "1"],
+        &["watch", "--prefix", "/a/", "--capacity", "18446744073709551615"],
+        &["list", "--prefix", "/a/", "--limit", "18446744073709551616"],
+        &["list", "--prefix", "/a/", "--limit", "-1"],
+        &["list", "--prefix", "/a/", "--revision", "18446744073709551615"],
+        &["get", ""],
+        &["get", "/a", "--revision", "0"],
+        &["watch", "--prefix", "/a/", "--timeout", "5"],
+        &["watch", "--prefix", "/a/", "--format", "yaml"],
+        &["list", "--prefix", "/a/", "--etcd", "ftp://x"],
+        &["list", "--prefix", "/a/", "--user", "nobody"],
+        &["list", "--prefix", "/a/", "--etcd", "https://a:1", "--cacert", "/no/such/file.pem"],
+        &["list", "--prefix", "/a/", "--etcd", "https://a:1"],
+        &["bench", "--objects", "none"],
+        &["bench", "--value-size", "2147483648"],
+    ] {
+        let ended = run(arguments).is(2);
+        assert!(ended.out.is_empty(), "{arguments:?}: {ended:?}");
+        assert!(ended.err.contains("error: ") || ended.err.contains("Usage"), "{arguments:?}: {ended:?}");
+        assert!(!ended.err.contains("summary: "), "{arguments:?}: {ended:?}");
+    }
+}
+
+#[test]
+fn keys_and_prefixes_are_any_bytes_and_text_is_utf_8() {
+    let bytes = OsStr::from_bytes(b"/\xff");
+    let of = |words: &[&str], last: &OsStr| {
+        let mut command = command(words);
+        command.arg(last);
+        Running::start(command).end()
+    };
+    let ended = of(&["get", "--timeout", "1ms", "--etcd", NOBODY], bytes).is(4);
+    assert!(ended.err.contains("error: "), "{ended:?}");
+    for option in ["--labels", "--fields", "--continue", "--timeout", "--etcd"] {
+        let ended = of(&["list", "--prefix", "/", option], bytes).is(2);
+        assert!(ended.err.contains("error: invalid UTF-8") && ended.out.is_empty(), "{ended:?}");
+    }
+}
+
+#[test]
+fn selectors_that_do_not_parse_are_exit_2_with_the_words_of_the_library() {
+    let labels = watchcore::Filter::any().labels("app in (web").expect_err("not closed");
+    let fields = watchcore::Filter::any().fields("phase").expect_err("no operator");
+    for (option, selector, error) in [("--labels", "app in (web", labels), ("--fields", "phase", fields)] {
+        for command in ["watch", "list"] {
+            // Nobody is asked: no etcd is there.
+            let words = [command, "--prefix", "/", option, selector, "--format", "json", "--etcd", NOBODY];
+            let ended = run(&words).is(2);
+            assert!(ended.err.contains(error.message()), "{ended:?}");
+            assert!(ended.out.is_empty() && !ended.err.contains("summary: "), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn attributes_and_pages_that_make_no_sense_are_exit_2() {
+    for (arguments, says) in [
+        (&["watch", "--prefix", "/", "--labels-from", "m"][..], "JSON pointer"),
+        (&["watch", "--prefix", "/", "--field", "a"], "NAME=POINTER"),
+        (&["watch", "--prefix", "/", "--field", "a=/x", "--field", "a=/y"], "declared twice"),
+        (&["list", "--prefix", "/", "--field", "a=/x", "--field", "a=/y"], "declared twice"),
+        (&["list", "--prefix", "/", "--continue", "x"], "continue token"),
+        (&["list", "--prefix", "/", "--limit", "few"], "0 is all"),
+        (&["watch", "--prefix", "/", "--subscribers", "0"], "at least 1"),
+        (&["watch", "--prefix", "/", "--lag", "drop"], "conflate"),
+    ] {
+        let ended = run(&[arguments, &["--etcd", NOBODY]].concat()).is(2);
+        assert!(ended.err.contains(says), "{arguments:?}: {ended:?}");
+        assert!(ended.out.is_empty() && !ended.err.contains("summary: "), "{ended:?}");
+    }
+}
+
+#[test]
+fn with_a_timeout_an_absent_etcd_is_exit_4() {
+    for arguments in [&["list", "--prefix", "/"][..], &["get", "/k"], &["status", "--prefix", "/"]] {
+        let arguments = [&["--etcd", NOBODY, "--timeout", "300ms", "--format", "json"], arguments].concat();
+        let ended = run(&arguments).is(4);
+        ended.error("TIMEOUT");
+        assert_eq!(ended.lines().len(), 1, "{ended:?}");
+        assert!(ended.err.contains(NOBODY), "it says where: {ended:?}");
+    }
+}
+
+#[test]
+fn without_a_timeout_an_absent_etcd_is_exit_1_after_10_seconds() {
+    let tasks = [&["list", "--prefix", "/"][..], &["get", "/k"], &["status", "--prefix", "/"]];
+    let start = |task: &[&str]| Running::start(command(&[&["--etcd", NOBODY, "--format", "json"], task].concat()));
+    let running: Vec<Running> = tasks.iter().map(|task| start(task)).collect();
+    for one in running {
+        let ended = one.end().is(1);
+        ended.error("UNAVAILABLE");
+        assert!(ended.time.as_secs_f64() > 9.0, "it tries for 10 s: {ended:?}");
+    }
+}
+
+#[test]
+fn watch_goes_on_trying_until_its_timeout() {
+    let ended = run(&["watch", "--etcd", NOBODY, "--prefix", "/", "--timeout", "1s", "--format", "json"]).is(4);
+    ended.error("TIMEOUT");
+    assert_eq!(ended.summed("events"), 0);
+    assert!(ended.err.contains("WARN"), "it warns: {ended:?}");
+    assert!(ended.time.as_secs_f64() >= 1.0);
+    let text = run(&["watch", "--etcd", NOBODY, "--prefix", "/", "--timeout", "200ms"]).is(4);
+    assert!(text.out.is_empty(), "ERROR lines are for JSON: {text:?}");
+    let waiting =
+        run(&["watch", "--etcd", NOBODY, "--prefix", "/", "--start", "state-at-least:5", "--timeout", "200ms"]);
+    waiting.is(4).summary();
+}
+
+#[test]
+fn signals_end_a_watch_that_waits_with_the_summary() {
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        for start in ["state", "now", "after:3", "state-at-least:3"] {
+            // One that retries has said so before the signal comes.
+            let mut command = command(&["watch", "--etcd", NOBODY, "--prefix", "/", "--start", start, "-v"]);
+            command.stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
+            let mut child = command.spawn().expect("it starts");
+            let (line, rest) = first_warning(child.stderr.take().expect("piped"));
+            assert!(line.contains("WARN"), "{line}");
+            let script = format!("kill -{signal} {}", child.id());
+            assert!(std::process::Command::new("sh").args(["-c", &script]).status().expect("sh").success());
+            assert_eq!(child.wait().expect("it ends").code(), Some(code), "{signal} {start}");
+            let words = rest.join().expect("read");
+            assert!(words.lines().last().unwrap_or_default().starts_with("summary: events=0 "), "{words}");
+        }
+    }
+}
+
+/// Everything up to the first warning, and what comes then.
+fn first_warning(stderr: std::process::ChildStderr) -> (String, std::thread::JoinHandle<String>) {
+    use std::io::{BufRead as _, Read as _};
+    let mut reader = std::io::BufReader::new(stderr);
+    let mut line = String::new();
+    while !line.contains("WARN") {
+        line.clear();
+        assert!(reader.read_line(&mut line).expect("readable") > 0, "it ended without a warning");
+    }
+    let rest = std::thread::spawn(move || {
+        let mut rest = String::new();
+        let _ = reader.read_to_string(&mut rest);
+        rest
+    });
+    (line, rest)
+}

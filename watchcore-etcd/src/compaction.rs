@@ -1,0 +1,89 @@
+//! Following etcd's compaction, beside the sessions: no stream of events, and no wait of theirs, holds it up.
+//!
+//! A count of one key at a revision answers whether etcd is compacted above that revision, and reads no history.
+//! Only where it is, a watch there is opened: etcd refuses it before it reads any history, and names the
+//! compacted revision. A watch at a revision that is not compacted would make etcd read all history from there on
+//! under its store's lock, so none is ever opened.
+
+use super::config::Config;
+use super::connect::Reader;
+use super::failure::{Class, Failure};
+use super::range::KeyRange;
+use etcd_client::{GetOptions, WatchOptions};
+use std::cell::RefCell;
+use tokio::sync::watch;
+use watchcore::Writer;
+
+/// A question for etcd's compaction, as of one moment of the cache.
+struct CompactionQuery {
+    /// The history that is asked about. An answer says nothing of another one.
+    epoch: u64,
+    /// The oldest state that the cache can still show.
+    revision: u64,
+}
+
+impl CompactionQuery {
+    /// About the cache as it is now; `None` where it has nothing that etcd could have compacted.
+    fn now(writer: &Writer) -> Option<CompactionQuery> {
+        let revision = writer.oldest().saturating_sub(1);
+        (writer.is_loaded() && revision > 0).then(|| CompactionQuery { epoch: writer.position().epoch, revision })
+    }
+
+    /// The revision that etcd is compacted at, where that lies above the cache's oldest state.
+    async fn ask(&self, reader: &Reader, range: &KeyRange) -> Result<Option<u64>, Failure> {
+        let options = GetOptions::new().with_revision(self.revision as i64).with_count_only();
+        match reader.get(&range.start, options).await {
+            Err(Failure { class: Class::Compacted(_), .. }) => {
+                compacted_at(reader, range, self.revision).await.map(Some)
+            }
+            other => other.map(|_| None),
+        }
+    }
+
+    /// Compacts the cache to what etcd still has, unless its history was replaced since.
+    fn answered(&self, writer: &mut Writer, compacted: u64) {
+        let position = writer.position();
+        if position.epoch != self.epoch {
+            return;
+        }
+        let revision = compacted.min(position.revision);
+        match writer.compact(revision) {
+            Ok(()) => tracing::debug!(revision, "etcd is compacted: so is the cache"),
+            // It was closed meanwhile.
+            Err(error) => tracing::debug!(revision, %error, "the cache was not compacted"),
+        }
+    }
+}
+
+/// The revision that etcd is compacted at, where a read at `revision` was refused because it lies below.
+pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u64) -> Result<u64, Failure> {
+    let options = WatchOptions::new().with_range(range.end.clone()).with_start_revision(revision as i64);
+    let mut stream = reader.watch(&range.start, options).await?;
+    loop {
+        let message = super::connect::within("the watch", reader.timeout(), stream.message()).await?;
+        let Some(message) = message else { return Err(Failure::new(Class::Retry, "etcd ended the watch")) };
+        match u64::try_from(message.compact_revision()) {
+            Ok(compacted @ 1..) => return Ok(compacted),
+            _ if message.canceled() => return Err(Failure::of_cancel(0, message.cancel_reason())),
+            _ if message.created() => {}
+            // It was restored in between, and delivers: nothing is compacted.
+            _ => return Err(Failure::new(Class::Retry, "etcd is not compacted any more")),
+        }
+    }
+}
+
+/// Asks every interval, until dropped. Without a connection it waits for one.
+pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receiver<Option<Reader>>, config: &Config) {
+    let Some(interval) = config.options.follow_compaction else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(interval).await;
+        let reader = readers.wait_for(Option::is_some).await.ok().and_then(|reader| reader.clone());
+        let query = CompactionQuery::now(&writer.borrow());
+        let (Some(reader), Some(query)) = (reader, query) else { continue };
+        match query.ask(&reader, &config.range).await {
+            Ok(Some(compacted)) => query.answered(&mut writer.borrow_mut(), compacted),
+            Ok(None) => {}
+            Err(failure) => tracing::debug!(error = %failure.text, "etcd's compaction is not known"),
+        }
+    }
+}

@@ -1,0 +1,533 @@
+//! The options of a feeder, and their checks.
+
+use super::feeder::Feeder;
+use super::range::KeyRange;
+use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use std::fmt;
+use std::time::Duration;
+use watchcore::{Code, Error, Pace, Result, Subscription, Writer};
+
+/// Messages up to this length are taken before fragments are asked for.
+const MESSAGE_LIMIT: usize = 64 << 20;
+
+/// Longer durations count as this one. Sums and small multiples of it can be added to any clock reading, so no
+/// arithmetic of the feeder overflows, whatever was asked for.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Revisions lie below it everywhere in watchcore.
+const MAX_REVISION: u64 = 1 << 52;
+
+/// The certificates of a TLS connection, in PEM.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// The authorities that may sign the server's certificate. Needed.
+    pub ca_pem: Vec<u8>,
+    /// This client's certificate, where etcd asks for one.
+    pub cert_pem: Option<Vec<u8>>,
+    /// The private key of `cert_pem`.
+    pub key_pem: Option<Vec<u8>>,
+    /// The name that the server's certificate must have, where it is not the endpoint's host.
+    pub domain: Option<String>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls")
+            .field("ca_pem", &self.ca_pem.len())
+            .field("cert_pem", &self.cert_pem.as_ref().map(Vec::len))
+            .field("key_pem", &self.key_pem.as_ref().map(|_| "***"))
+            .field("domain", &self.domain)
+            .finish()
+    }
+}
+
+/// A name and a password that never shows.
+#[derive(Clone)]
+pub(super) struct User {
+    pub(super) name: String,
+    password: String,
+}
+
+impl fmt::Debug for User {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "User({:?}, ***)", self.name)
+    }
+}
+
+/// The options of a [`Feeder`]; [`FeederBuilder::start`] starts it.
+///
+/// A duration above one year, such as `Duration::MAX`, counts as one year.
+#[derive(Clone)]
+#[must_use = "a feeder runs only after start()"]
+pub struct FeederBuilder {
+    options: Options,
+    pace: Option<Pace>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) endpoints: Vec<String>,
+    pub(super) user: Option<User>,
+    pub(super) tls: Option<Tls>,
+    pub(super) start_revision: Option<u64>,
+    pub(super) only_key: Option<Vec<u8>>,
+    pub(super) stop_after_listing: bool,
+    pub(super) page_size: i64,
+    pub(super) too_far_behind: u64,
+    pub(super) progress_interval: Duration,
+    pub(super) progress_requests: bool,
+    pub(super) dial_timeout: Duration,
+    pub(super) request_timeout: Duration,
+    pub(super) backoff_first: Duration,
+    pub(super) backoff_most: Duration,
+    pub(super) refused_retry: Duration,
+    pub(super) message_limit: usize,
+    /// How often etcd is asked for its compaction; `None`: never.
+    pub(super) follow_compaction: Option<Duration>,
+}
+
+/// Checked options, with what follows from the cache.
+pub(super) struct Config {
+    pub(super) options: Options,
+    pub(super) range: KeyRange,
+    pub(super) pace: Option<Pace>,
+}
+
+impl fmt::Debug for FeederBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FeederBuilder").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+impl FeederBuilder {
+    pub(super) fn new(endpoints: Vec<String>) -> FeederBuilder {
+        let options = Options {
+            endpoints,
+            user: None,
+            tls: None,
+            start_revision: None,
+            only_key: None,
+            stop_after_listing: false,
+            page_size: 5000,
+            too_far_behind: 20_000,
+            progress_interval: Duration::from_secs(1),
+            progress_requests: true,
+            dial_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(10),
+            backoff_first: Duration::from_millis(50),
+            backoff_most: Duration::from_secs(10),
+            refused_retry: Duration::from_secs(30),
+            message_limit: MESSAGE_LIMIT,
+            follow_compaction: None,
+        };
+        FeederBuilder { options, pace: None }
+    }
+
+    /// Name and password. They are sent to etcd and shown nowhere. Where etcd has authentication
+    /// switched off they are not used.
+    pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
+        self.options.user = Some(User { name: name.into(), password: password.into() });
+        self
+    }
+
+    /// TLS with these certificates. All endpoints are then `https`.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.options.tls = Some(tls);
+        self
+    }
+
+    /// Lists at this revision, not at the newest one, and fills the log with etcd's own history from
+    /// there on. It works as far back as etcd is not compacted. 0 is the newest.
+    pub fn start_revision(mut self, revision: u64) -> Self {
+        self.options.start_revision = (revision > 0).then_some(revision);
+        self
+    }
+
+    /// Asks etcd for this key alone, not for the whole prefix of the cache: enough for a user who may
+    /// read nothing else. All other keys are then absent in the cache, whatever etcd holds.
+    pub fn only_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.options.only_key = Some(key.as_ref().to_vec());
+        self
+    }
+
+    /// Lists once and does not watch: the cache stays at that revision.
+    pub fn stop_after_listing(mut self, stop: bool) -> Self {
+        self.options.stop_after_listing = stop;
+        self
+    }
+
+    /// During the replay of [`FeederBuilder::start_revision`]: stay at most half a window ahead of
+    /// this subscription, so that it sees all of a history longer than the window. It is opened
+    /// before the feeder starts, on a cache built with `expect_load`.
+    pub fn pace(mut self, subscription: &Subscription) -> Self {
+        self.pace = Some(subscription.pace());
+        self
+    }
+
+    /// The most keys in one page of a listing (default 5000). Pages of large values are shorter.
+    pub fn page_size(mut self, keys: i64) -> Self {
+        self.options.page_size = keys;
+        self
+    }
+
+    /// After a disconnect, more than this many revisions are listed, not replayed (default 20,000).
+    pub fn too_far_behind(mut self, revisions: u64) -> Self {
+        self.options.too_far_behind = revisions;
+        self
+    }
+
+    /// How long the watch may be silent before progress is asked for (default 1 s). After three such
+    /// times of silence it is opened again on another endpoint.
+    pub fn progress_interval(mut self, interval: Duration) -> Self {
+        self.options.progress_interval = interval;
+        self
+    }
+
+    /// Whether an idle watch asks for progress (default true). Without it the position follows
+    /// etcd's own notifications (every ten minutes) and a silent member is noticed by keep-alive only.
+    ///
+    /// While a caller waits for a revision that the cache has not reached, the watch asks in any case: at once, then
+    /// after 100, 200, 400 and 800 ms, then once a second until it comes or the caller gives up.
+    pub fn progress_requests(mut self, on: bool) -> Self {
+        self.options.progress_requests = on;
+        self
+    }
+
+    /// How long a connection may take (default 5 s).
+    pub fn dial_timeout(mut self, timeout: Duration) -> Self {
+        self.options.dial_timeout = timeout;
+        self
+    }
+
+    /// How long a request may take (default 10 s; a page of a listing six times that).
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.options.request_timeout = timeout;
+        self
+    }
+
+    /// The first and the longest ceiling of the delay between tries (default 50 ms and 10 s).
+    pub fn backoff(mut self, first: Duration, most: Duration) -> Self {
+        self.options.backoff_first = first;
+        self.options.backoff_most = most;
+        self
+    }
+
+    /// How often a refusal (permission, password) is tried again (default 30 s).
+    pub fn refused_retry(mut self, interval: Duration) -> Self {
+        self.options.refused_retry = interval;
+        self
+    }
+
+    /// The longest message taken before the watch is opened again with fragments (default 64 MiB).
+    pub fn message_limit(mut self, bytes: usize) -> Self {
+        self.options.message_limit = bytes;
+        self
+    }
+
+    /// Asks etcd every so often (15 s is a good interval) whether the oldest revision of the window is
+    /// still there; where it was compacted, the cache compacts to the same revision. Off unless asked for.
+    ///
+    /// Each question is one read of a count on the connection for reads. It never makes etcd read history.
+    pub fn follow_compaction(mut self, interval: Duration) -> Self {
+        self.options.follow_compaction = Some(interval);
+        self
+    }
+
+    /// Starts the feeder: it fills the cache of `writer` and keeps it up to date until it is
+    /// stopped or dropped.
+    ///
+    /// This does not wait for etcd; `Cache::wait_ready` does. Options that cannot work are refused
+    /// here, everything else shows in `Cache::status`.
+    pub fn start(self, writer: Writer) -> Result<Feeder> {
+        let options = self.options.checked()?;
+        let range = match &options.only_key {
+            None => KeyRange::of_prefix(writer.prefix()),
+            Some(key) if !key.is_empty() && key.starts_with(writer.prefix()) => KeyRange::of_key(key),
+            Some(key) => {
+                return Err(invalid(format!(
+                    "the feeder was asked for the key \"{}\" alone, which is not in the cache's prefix \"{}\". Name a key of the prefix in full",
+                    key.escape_ascii(),
+                    writer.prefix().escape_ascii()
+                )));
+            }
+        };
+        if self.pace.as_ref().is_some_and(|pace| !pace.is_of(&writer)) {
+            return Err(invalid(
+                "the feeder was asked to keep pace with a subscription of another cache. Give one of the cache that it fills",
+            ));
+        }
+        Feeder::start(Config { options, range, pace: self.pace }, writer)
+    }
+}
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new(Code::InvalidArgument, text)
+}
+
+impl Options {
+    fn checked(mut self) -> Result<Options> {
+        if self.endpoints.is_empty() {
+            return Err(invalid("a feeder needs at least one endpoint, such as http://127.0.0.1:2379"));
+        }
+        if let Some(tls) = &self.tls {
+            let begin = b"-----BEGIN CERTIFICATE-----";
+            if !tls.ca_pem.windows(begin.len()).any(|window| window == begin) {
+                return Err(invalid("TLS needs the certificates of the authorities in ca_pem; there is none in it"));
+            }
+            if tls.cert_pem.is_some() != tls.key_pem.is_some() {
+                return Err(invalid("a client certificate needs both cert_pem and key_pem; one is missing"));
+            }
+        }
+        let secure = self.tls.is_some();
+        let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure));
+        self.endpoints = urls.collect::<Result<Vec<String>>>()?;
+        if self.page_size < 1 {
+            return Err(invalid(format!("page_size is {}; give at least 1", self.page_size)));
+        }
+        if let Some(revision) = self.start_revision.filter(|revision| *revision >= MAX_REVISION) {
+            return Err(invalid(format!("start_revision is {revision}; revisions lie below 2^52")));
+        }
+        if self.message_limit == 0 {
+            return Err(invalid("message_limit is 0; give at least the longest message expected"));
+        }
+        for (name, duration) in [
+            ("progress_interval", self.progress_interval),
+            ("dial_timeout", self.dial_timeout),
+            ("request_timeout", self.request_timeout),
+            ("refused_retry", self.refused_retry),
+            ("follow_compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
+        ] {
+            if duration.is_zero() {
+                return Err(invalid(format!("{name} is 0; give a duration above it")));
+            }
+        }
+        self.bound_durations();
+        Ok(self)
+    }
+
+    fn bound_durations(&mut self) {
+        let all = [
+            &mut self.progress_interval,
+            &mut self.dial_timeout,
+            &mut self.request_timeout,
+            &mut self.backoff_first,
+            &mut self.backoff_most,
+            &mut self.refused_retry,
+        ];
+        for duration in all.into_iter().chain(&mut self.follow_compaction) {
+            *duration = (*duration).min(LONGEST);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn for_tests(builder: FeederBuilder) -> Options {
+        builder.options
+    }
+
+    /// What the client needs to know to connect.
+    pub(super) fn connect(&self, with_user: bool) -> ConnectOptions {
+        // Pings without a call in flight are what servers punish; within one they are allowed
+        // every 5 s.
+        let mut connect = ConnectOptions::new()
+            .with_connect_timeout(self.dial_timeout)
+            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(10))
+            .with_keep_alive_while_idle(false)
+            .with_tcp_keepalive(Duration::from_secs(10))
+            .with_require_leader(true)
+            .with_auto_token_refresh(true);
+        if let Some(User { name, password }) = self.user.as_ref().filter(|_| with_user) {
+            connect = connect.with_user(name, password);
+        }
+        if let Some(tls) = &self.tls {
+            let mut given = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca_pem));
+            if let (Some(certificate), Some(key)) = (&tls.cert_pem, &tls.key_pem) {
+                given = given.identity(Identity::from_pem(certificate, key));
+            }
+            if let Some(domain) = &tls.domain {
+                given = given.domain_name(domain);
+            }
+            connect = connect.with_tls(given);
+        }
+        connect
+    }
+}
+
+/// `http://host:port` or `https://host:port`, whatever of it was left out.
+fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
+    let place = place + 1;
+    if given.contains('@') {
+        // Not shown: it may hold a password.
+        return Err(invalid(format!("endpoint {place} has a user in it; give name and password with user()")));
+    }
+    let (scheme, host) = match given.split_once("://") {
+        Some((scheme, host)) => (scheme, host),
+        None if secure => ("https", given),
+        None => ("http", given),
+    };
+    let host = host.strip_suffix('/').unwrap_or(host);
+    match (scheme, secure) {
+        ("http", false) | ("https", true) => {}
+        ("http", true) => {
+            return Err(invalid(format!("endpoint {place}, {given:?}, is http, but TLS was asked for; write https")));
+        }
+        ("https", false) => {
+            return Err(invalid(format!("endpoint {place}, {given:?}, is https; give the authorities with tls()")));
+        }
+        _ => {
+            return Err(invalid(format!("endpoint {place}, {given:?}: the scheme is not http or https")));
+        }
+    }
+    let bad = |c: char| c.is_whitespace() || c.is_control() || "/?#\\\"<>{}|^`".contains(c);
+    let port = host.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+    let name = host.strip_suffix(port.unwrap_or("")).unwrap_or(host).trim_end_matches(':');
+    if name.is_empty() || host.contains(bad) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+        return Err(invalid(format!("endpoint {place}, {given:?}, is not of the form http://host:port")));
+    }
+    Ok(format!("{scheme}://{host}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+    fn checked(urls: &[&str], tls: bool) -> Result<Vec<String>> {
+        let mut builder = FeederBuilder::new(urls.iter().map(|url| url.to_string()).collect());
+        if tls {
+            builder = builder.tls(Tls { ca_pem: PEM.to_vec(), ..Tls::default() });
+        }
+        builder.options.checked().map(|options| options.endpoints)
+    }
+
+    #[test]
+    fn urls_are_completed() {
+        assert_eq!(
+            checked(&["a:1", "http://b:2/", "[::1]:3"], false).unwrap(),
+            ["http://a:1", "http://b:2", "http://[::1]:3"]
+        );
+        assert_eq!(checked(&["a:1", "https://b"], true).unwrap(), ["https://a:1", "https://b"]);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_place() {
+        for (urls, tls) in [
+            (&[][..], false),
+            (&["http://a", ""], false),
+            (&["http://a", "https://b"], false),
+            (&["https://a", "http://b"], true),
+            (&["http://a", "unix:///tmp/x"], false),
+            (&["http://a", "http://b/path"], false),
+            (&["http://a", "http://b:port"], false),
+            (&["http://a", "http://b:70000"], false),
+            (&["http://a", "http://:1"], false),
+        ] {
+            let error = checked(urls, tls).expect_err(&format!("{urls:?}"));
+            assert_eq!(error.code(), Code::InvalidArgument);
+            assert!(urls.is_empty() || error.message().contains("endpoint 2"), "{}", error.message());
+        }
+    }
+
+    #[test]
+    fn a_scheme_that_does_not_fit_is_told_what_fits() {
+        assert!(checked(&["http://a"], true).unwrap_err().message().contains("write https"));
+        assert!(checked(&["https://a"], false).unwrap_err().message().contains("with tls()"));
+    }
+
+    #[test]
+    fn passwords_do_not_show() {
+        let error = checked(&["http://app:secret@a:1"], false).unwrap_err();
+        assert!(!error.message().contains("secret"));
+        let builder = FeederBuilder::new(vec!["a".into()]).user("app", "secret");
+        let tls = Tls { key_pem: Some(b"secret".to_vec()), ..Tls::default() };
+        let shown = format!("{builder:?} {tls:?}");
+        assert!(shown.contains("app") && !shown.contains("secret"), "{shown}");
+    }
+
+    #[test]
+    fn an_authority_is_needed() {
+        for ca_pem in [&b""[..], b"no certificate"] {
+            let builder = FeederBuilder::new(vec!["a".into()]).tls(Tls { ca_pem: ca_pem.to_vec(), ..Tls::default() });
+            assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn half_a_client_certificate_is_refused() {
+        let tls = Tls { ca_pem: PEM.to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
+        let builder = FeederBuilder::new(vec!["a".into()]).tls(tls);
+        assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn one_key_alone_lies_in_the_prefix() {
+        for (key, holds) in [("/a/x", true), ("/a/", true), ("/a", false), ("/b/x", false), ("", false)] {
+            for prefix in ["/a/", ""] {
+                let cache = watchcore::Cache::builder(prefix).expect_load(true).build().unwrap();
+                let builder = FeederBuilder::new(vec!["http://127.0.0.1:1".into()]).only_key(key);
+                match builder.start(cache.writer().unwrap()) {
+                    Ok(_) => assert!(holds || (prefix.is_empty() && !key.is_empty()), "{key:?} in {prefix:?}"),
+                    Err(error) => {
+                        assert!(key.is_empty() || (!holds && !prefix.is_empty()), "{key:?} in {prefix:?}: {error}");
+                        assert_eq!(error.code(), Code::InvalidArgument);
+                        assert!(error.message().contains("in full"), "{error}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_holds_unless_told() {
+        let Options { page_size, too_far_behind, progress_interval, progress_requests, message_limit, .. } =
+            FeederBuilder::new(vec!["a".into()]).options;
+        assert_eq!((page_size, too_far_behind), (5000, 20_000));
+        assert_eq!((progress_interval, progress_requests), (Duration::from_secs(1), true));
+        assert_eq!(message_limit, 64 << 20);
+        let options = FeederBuilder::new(vec!["a".into()]).options;
+        assert_eq!((options.backoff_first, options.backoff_most), (Duration::from_millis(50), Duration::from_secs(10)));
+        assert_eq!(
+            (options.follow_compaction, options.start_revision, options.stop_after_listing),
+            (None, None, false)
+        );
+    }
+
+    #[test]
+    fn zeros_are_refused() {
+        let new = || FeederBuilder::new(vec!["a".into()]);
+        assert!(new().page_size(0).options.checked().is_err());
+        assert!(new().progress_interval(Duration::ZERO).options.checked().is_err());
+        assert!(new().message_limit(0).options.checked().is_err());
+        assert_eq!(new().start_revision(0).options.checked().unwrap().start_revision, None);
+    }
+    #[test]
+    fn endless_durations_are_bounded() {
+        let longest = Duration::MAX;
+        let builder = FeederBuilder::new(vec!["a".into()])
+            .progress_interval(longest)
+            .dial_timeout(longest)
+            .request_timeout(longest)
+            .backoff(longest, longest)
+            .refused_retry(longest)
+            .follow_compaction(longest);
+        let options = builder.options.checked().unwrap();
+        // The largest sum and the largest multiple that the feeder makes of them, on a clock.
+        let now = tokio::time::Instant::now();
+        assert!(now.checked_add(options.dial_timeout + options.request_timeout).is_some());
+        assert!(now.checked_add(options.request_timeout * 6).is_some());
+        assert!(now.checked_add(options.progress_interval * 3).is_some());
+        let mut backoff = crate::backoff::Backoff::new(options.backoff_first, options.backoff_most);
+        (0..100).for_each(|_| assert!(backoff.next() <= LONGEST));
+        assert!(crate::backoff::spread(options.refused_retry) <= LONGEST * 2);
+        assert!(options.follow_compaction.is_some_and(|interval| now.checked_add(interval).is_some()));
+    }
+
+    #[test]
+    fn start_revision_is_bounded() {
+        let checked = |revision| FeederBuilder::new(vec!["a".into()]).start_revision(revision).options.checked();
+        assert_eq!(checked(MAX_REVISION - 1).unwrap().start_revision, Some(MAX_REVISION - 1));
+        for revision in [MAX_REVISION, 1 << 63, u64::MAX] {
+            assert_eq!(checked(revision).unwrap_err().code(), Code::InvalidArgument);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What an error of etcd means for the feeder: the classes, and the text for people.
+
+use etcd_client::Error as ClientError;
+use std::error::Error as _;
+use watchcore::Code;
+
+/// What to do about a failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Class {
+    /// Try again, with backoff.
+    Retry,
+    /// This member cannot serve now, others may: the next endpoint, at once.
+    OtherEndpoint,
+    /// The token is no longer good: authenticate again.
+    Authenticate,
+    /// Authentication is off in etcd: continue without a user.
+    AuthenticationOff,
+    /// Name or password are wrong.
+    Credentials,
+    /// The user may not read the range.
+    Denied,
+    /// The revision asked for is gone; the number is the revision that etcd is compacted at, 0 if
+    /// unknown. The state at it can still be read.
+    Compacted(u64),
+    /// The revision asked for has not happened.
+    Future,
+    /// A message is longer than the limit of one side; the number is its length, 0 if unknown.
+    TooLarge(u64),
+    /// An endpoint, a certificate or a limit of the cache: only the user can mend it.
+    Refused,
+    /// The cache was closed: nothing is left to do.
+    Closed,
+}
+
+/// A failed call: its class, and what happened in words (never with a password in it).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Failure {
+    pub(super) class: Class,
+    pub(super) text: String,
+}
+
+// The codes of gRPC that are looked at.
+const PERMISSION_DENIED: i32 = 7;
+const UNAUTHENTICATED: i32 = 16;
+
+impl Failure {
+    pub(super) fn new(class: Class, text: impl Into<String>) -> Failure {
+        Failure { class, text: text.into() }
+    }
+
+    /// A call that did not come back in time.
+    pub(super) fn timeout(what: &str, seconds: f64) -> Failure {
+        Failure::new(Class::Retry, format!("{what} did not answer within {seconds:.1} s"))
+    }
+
+    /// A call that failed.
+    pub(super) fn of(error: &ClientError) -> Failure {
+        match error {
+            ClientError::GRpcStatus(status) => {
+                let class = class_of(status.code() as i32, status.message());
+                let mut text = status.message().to_owned();
+                let mut source = status.source();
+                while let Some(cause) = source {
+                    let cause_text = cause.to_string();
+                    if !cause_text.is_empty() && !text.contains(&cause_text) {
+                        text = if text.is_empty() { cause_text } else { format!("{text}: {cause_text}") };
+                    }
+                    source = cause.source();
+                }
+                if text.is_empty() {
+                    text = format!("gRPC status {:?}", status.code());
+                }
+                Failure { class, text }
+            }
+            ClientError::InvalidArgs(_) | ClientError::InvalidUri(_) | ClientError::InvalidMetadataValue(_) => {
+                Failure::new(Class::Refused, error.to_string())
+            }
+            ClientError::TransportError(cause) => {
+                // Calls fail with a status; this one comes from building the endpoint.
+                let mut text = cause.to_string();
+                let mut source = cause.source();
+                while let Some(inner) = source {
+                    text = format!("{text}: {inner}");
+                    source = inner.source();
+                }
+                Failure::new(Class::Refused, text)
+            }
+            other => Failure::new(Class::Retry, other.to_string()),
+        }
+    }
+
+    /// A watch that the server ended by a message on the stream.
+    pub(super) fn of_cancel(compact_revision: i64, reason: &str) -> Failure {
+        if compact_revision > 0 {
+            let text = format!(
+                "the watch's revision is compacted; etcd holds the state at {compact_revision} and all after it"
+            );
+            return Failure::new(Class::Compacted(compact_revision as u64), text);
+        }
+        if reason.is_empty() {
+            return Failure::new(Class::Retry, "etcd canceled the watch without a reason");
+        }
+        Failure::new(class_of(0, reason), format!("etcd canceled the watch: {reason}"))
+    }
+
+    /// The error code for users.
+    pub(super) fn code(&self) -> Code {
+        match self.class {
+            Class::Retry | Class::OtherEndpoint => Code::Unavailable,
+            Class::Authenticate | Class::AuthenticationOff | Class::Credentials => Code::Unauthenticated,
+            Class::Denied => Code::PermissionDenied,
+            Class::Compacted(_) => Code::Compacted,
+            Class::Future => Code::FutureRevision,
+            Class::TooLarge(_) => Code::ResourceExhausted,
+            Class::Refused => Code::InvalidArgument,
+            Class::Closed => Code::Closed,
+        }
+    }
+}
+
+/// The class of a gRPC code and message. The message goes first: etcd uses the codes loosely, and a
+/// watch is refused in words only.
+fn class_of(code: i32, message: &str) -> Class {
+    let says = |text: &str| message.contains(text);
+    if says("message length too large") || says("message larger than max") {
+        return Class::TooLarge(first_number(message));
+    }
+    if says("no leader") || says("not supported for learner") || says("server is stopping") {
+        return Class::OtherEndpoint;
+    }
+    if says("required revision has been compacted") {
+        return Class::Compacted(0);
+    }
+    if says("required revision is a future revision") {
+        return Class::Future;
+    }
+    if says("authentication is not enabled") {
+        return Class::AuthenticationOff;
+    }
+    if says("invalid user ID or password") || says("user name is empty") || says("user name not found") {
+        return Class::Credentials;
+    }
+    if says("invalid auth token") || says("revision of auth store is old") {
+        return Class::Authenticate;
+    }
+    if says("permission denied") || code == PERMISSION_DENIED {
+        return Class::Denied;
+    }
+    if code == UNAUTHENTICATED { Class::Authenticate } else { Class::Retry }
+}
+
+fn first_number(text: &str) -> u64 {
+    let digits = text.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
+    digits[..end].parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etcd_s_messages_have_their_classes() {
+        for (code, message, class) in [
+            (14, "etcdserver: no leader", Class::OtherEndpoint),
+            (14, "etcdserver: rpc not supported for learner", Class::OtherEndpoint),
+            (11, "etcdserver: mvcc: required revision has been compacted", Class::Compacted(0)),
+            (11, "etcdserver: mvcc: required revision is a future revision", Class::Future),
+            (16, "etcdserver: invalid auth token", Class::Authenticate),
+            (16, "whatever a proxy says", Class::Authenticate),
+            (3, "etcdserver: revision of auth store is old", Class::Authenticate),
+            (3, "etcdserver: authentication failed, invalid user ID or password", Class::Credentials),
+            (3, "etcdserver: user name is empty", Class::Credentials),
+            (9, "etcdserver: authentication is not enabled", Class::AuthenticationOff),
+            (7, "etcdserver: permission denied", Class::Denied),
+            (2, "transport error", Class::Retry),
+            (14, "etcdserver: request timed out", Class::Retry),
+            (8, "etcdserver: too many requests", Class::Retry),
+        ] {
+            assert_eq!(class_of(code, message), class, "{code} {message}");
+        }
+    }
+
+    #[test]
+    fn a_long_message_tells_its_length() {
+        let limit = "Error, decoded message length too large: found 5242890 bytes, the limit is: 4194304 bytes";
+        assert_eq!(class_of(11, limit), Class::TooLarge(5_242_890));
+        let server = "trying to send message larger than max (3000000000 vs. 2147483647)";
+        assert_eq!(class_of(8, server), Class::TooLarge(3_000_000_000));
+    }
+
+    #[test]
+    fn a_watch_is_refused_in_words() {
+        assert_eq!(Failure::of_cancel(17, "").class, Class::Compacted(17));
+        assert_eq!(Failure::of_cancel(0, "etcdserver: permission denied").class, Class::Denied);
+        assert_eq!(Failure::of_cancel(0, "etcdserver: invalid auth token").class, Class::Authenticate);
+        assert_eq!(Failure::of_cancel(0, "").class, Class::Retry);
+        assert!(Failure::of_cancel(17, "").text.contains("17"));
+    }
+
+    #[test]
+    fn codes_for_users() {
+        let code = |class| Failure::new(class, "").code();
+        assert_eq!(code(Class::Denied), Code::PermissionDenied);
+        assert_eq!(code(Class::Credentials), Code::Unauthenticated);
+        assert_eq!(code(Class::Retry), Code::Unavailable);
+        assert_eq!(code(Class::Compacted(3)), Code::Compacted);
+        assert_eq!(code(Class::TooLarge(1)), Code::ResourceExhausted);
+    }
+}

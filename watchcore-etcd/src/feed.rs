@@ -1,0 +1,373 @@
+//! The life of a feeder: sessions with one endpoint after another, until it is stopped.
+//!
+//! A session connects, finds out whether the history is still the one that was applied, lists if it
+//! must, and then follows the watch. What outlives a session is in [`Session`] too: the resume point, the pending
+//! resync, the backoff.
+
+use super::backoff::{Backoff, spread};
+use super::compaction::compacted_at;
+use super::config::Config;
+use super::connect::{Reader, dial, within};
+use super::counters::one;
+use super::endpoints::Endpoints;
+use super::failure::{Class, Failure};
+use super::integrity;
+use super::list::{Listing, list};
+use super::probe::{HistoryCheck, check};
+use super::report::{LONGEST_MESSAGE, Reporter};
+use super::resume::Resume;
+use super::shared::Shared;
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use watchcore::{Code, Error, ResyncReason, Writer};
+
+/// How often a start revision that has not happened is looked for.
+const FUTURE_RETRY: Duration = Duration::from_millis(250);
+
+/// What a session has to do next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum NextStep {
+    Watch,
+    Load,
+    Resync(ResyncReason),
+}
+
+/// How following a watch ended, where that is no failure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// List, for this reason.
+    Resync(ResyncReason),
+    /// Open the watch again, as the settings are now.
+    Reopen,
+}
+
+/// The sessions of a feeder, one after another.
+pub(super) struct Session<'a> {
+    pub(super) config: &'a Config,
+    pub(super) writer: &'a RefCell<Writer>,
+    pub(super) shared: &'a Shared,
+    /// Whether watches ask for fragments, and the longest message taken.
+    pub(super) fragment: bool,
+    pub(super) message_limit: usize,
+    /// Silences since anything came.
+    pub(super) silences: u32,
+    /// Where the cache stands in etcd's history, once it has its listing.
+    resume: Option<Resume>,
+    /// The reason of a listing that is needed, until it is published.
+    pending_resync: Option<ResyncReason>,
+    endpoints: Endpoints,
+    /// Where the connection of the present session shows for the futures beside it.
+    readers: &'a watch::Sender<Option<Reader>>,
+    reporter: Reporter<'a>,
+    backoff: Backoff,
+    /// Listings without any progress between them.
+    listings_in_a_row: Backoff,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        config: &'a Config,
+        writer: &'a RefCell<Writer>,
+        shared: &'a Shared,
+        readers: &'a watch::Sender<Option<Reader>>,
+    ) -> Session<'a> {
+        let options = &config.options;
+        let backoff = || Backoff::new(options.backoff_first, options.backoff_most);
+        Session {
+            config,
+            writer,
+            shared,
+            fragment: false,
+            message_limit: options.message_limit,
+            silences: 0,
+            resume: None,
+            pending_resync: None,
+            endpoints: Endpoints::new(options.endpoints.iter().cloned()),
+            readers,
+            reporter: Reporter::new(config, writer, shared),
+            backoff: backoff(),
+            listings_in_a_row: backoff(),
+        }
+    }
+
+    /// Runs until the cache is closed or, if that was asked, the listing is there.
+    pub(super) async fn run(&mut self) {
+        loop {
+            let over = self.session().await;
+            self.readers.send_replace(None);
+            let Err(failure) = over else { return };
+            match failure.class {
+                Class::Closed => return,
+                // One key alone is longer than the limit.
+                Class::TooLarge(length) if self.raise_limit(length) => continue,
+                _ => {}
+            }
+            let delay = self.failed(&failure);
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// One session with one endpoint. It ends well only when there is nothing more to do.
+    async fn session(&mut self) -> Result<(), Failure> {
+        let url = self.endpoints.url().to_owned();
+        let reader = self.connect(&url).await?;
+        self.readers.send_replace(Some(reader.clone()));
+        let mut step = match (self.standing(&reader).await?, self.pending_resync) {
+            (NextStep::Watch, Some(reason)) => NextStep::Resync(reason),
+            (step, _) => step,
+        };
+        loop {
+            if let NextStep::Resync(reason) = step {
+                self.pending_resync = Some(reason);
+            }
+            if step != NextStep::Watch {
+                self.list(&reader, step, &url).await?;
+                if self.config.options.stop_after_listing {
+                    tracing::info!(endpoint = url, "listed; not watching, as asked");
+                    return Ok(());
+                }
+            }
+            let watch = self.open(&url).await?;
+            step = match self.follow(&reader, watch).await? {
+                End::Resync(reason) => NextStep::Resync(reason),
+                End::Reopen => self.standing(&reader).await?,
+            };
+        }
+    }
+
+    /// The connection for reads, to a server that answers.
+    async fn connect(&mut self, url: &str) -> Result<Reader, Failure> {
+        let options = &self.config.options;
+        let mut client = dial(options, url).await?;
+        match within("the status", options.request_timeout, client.status()).await {
+            Ok(status) if status.leader() == 0 => {
+                return Err(Failure::new(Class::OtherEndpoint, "the member has no leader"));
+            }
+            Ok(status) => self.reporter.connected(url, Some(status.version())),
+            // Servers need not let a user see their status.
+            Err(failure) if matches!(failure.class, Class::Denied | Class::Authenticate) => {
+                self.reporter.connected(url, None);
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(Reader::new(url, &client, options, self.message_limit))
+    }
+
+    /// What must be done before the watch can continue.
+    async fn standing(&mut self, reader: &Reader) -> Result<NextStep, Failure> {
+        let Some(resume) = &self.resume else {
+            let loaded = self.writer.borrow().is_loaded();
+            return Ok(if loaded { NextStep::Resync(ResyncReason::Requested) } else { NextStep::Load });
+        };
+        let range = &self.config.range;
+        let newest = reader.newest_since(range, resume.point()).await?;
+        let header = newest.header();
+        self.reporter.saw(header.revision);
+        if newest.went_back() {
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+        }
+        if resume.is_of_another_cluster(header) {
+            tracing::warn!(cluster = header.cluster, "etcd is another cluster: another history");
+            return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+        }
+        one(&self.shared.counts.probes);
+        match check(reader, range, resume.evidence()).await? {
+            HistoryCheck::Same => {}
+            HistoryCheck::Other => {
+                let applied = resume.evidence().revision();
+                tracing::warn!(applied, "etcd does not hold what was applied: another history");
+                return Ok(NextStep::Resync(ResyncReason::HistoryReset));
+            }
+            HistoryCheck::Compacted => return Ok(NextStep::Resync(ResyncReason::Compacted)),
+        }
+        let behind = resume.behind(header.revision);
+        if behind > self.config.options.too_far_behind && !resume.replays() {
+            tracing::info!(behind, "too far behind to replay: listing");
+            return Ok(NextStep::Resync(ResyncReason::TooFarBehind));
+        }
+        Ok(NextStep::Watch)
+    }
+
+    /// Lists and publishes.
+    async fn list(&mut self, reader: &Reader, step: NextStep, url: &str) -> Result<(), Failure> {
+        if matches!(step, NextStep::Resync(_)) && !self.listings_in_a_row.is_fresh() {
+            tokio::time::sleep(self.listings_in_a_row.next()).await;
+        }
+        self.shared.take_resync();
+        let options = &self.config.options;
+        let at = options.start_revision.filter(|_| step == NextStep::Load);
+        let started = Instant::now();
+        let listing = match list(reader, &self.config.range, at, options.page_size, &self.shared.counts).await {
+            Ok(listing) => listing,
+            Err(failure) => return Err(self.of_listing(reader, failure, at, url).await),
+        };
+        self.reporter.listing(&listing.header);
+        match step {
+            NextStep::Resync(wanted) => self.resync(&listing, wanted)?,
+            NextStep::Load | NextStep::Watch => {
+                let done = self.writer.borrow_mut().load(listing.revision, listing.records());
+                done.map_err(|error| refused(&error))?;
+            }
+        }
+        let elapsed = started.elapsed();
+        tracing::info!(endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
+        self.pending_resync = None;
+        self.resume = Some(Resume::listed(&listing, at.is_some()));
+        self.reporter.listed(listing.header.revision.max(listing.revision));
+        Ok(())
+    }
+
+    /// Publishes the difference to a listing; for another reason, where the listing shows that one.
+    fn resync(&mut self, listing: &Listing, wanted: ResyncReason) -> Result<(), Failure> {
+        let is_reset = self.resume.as_ref().is_some_and(|old| {
+            old.is_refuted_by(listing)
+                // The evidence is gone, so the listing itself has to show whether the history is the same.
+                || wanted == ResyncReason::Compacted && !self.continues(listing, old.point())
+        });
+        let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
+        let from = self.writer.borrow().position().revision;
+        // Before it shows: a reader who sees the marks finds it counted.
+        self.shared.counts.resynced(reason);
+        let done = self.writer.borrow_mut().resync(listing.revision, listing.records(), reason);
+        done.map_err(|error| {
+            self.shared.counts.resync_refused(reason);
+            refused(&error)
+        })?;
+        tracing::warn!(reason = reason.name(), from, to = listing.revision, keys = listing.count, "resync");
+        // Another one before any progress has to wait.
+        self.listings_in_a_row.next();
+        Ok(())
+    }
+
+    /// Whether a listing can be what became of the state at `point`. A restored backup whose revisions
+    /// were raised shows by the keys that went back.
+    fn continues(&self, listing: &Listing, point: u64) -> bool {
+        let writer = self.writer.borrow();
+        let other =
+            listing.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
+        let Some(record) = other else { return true };
+        tracing::warn!(
+            key = %record.key.escape_ascii(),
+            modified = record.mod_revision,
+            applied = point,
+            "a key that does not follow from what was applied: another history"
+        );
+        false
+    }
+
+    /// A listing at an old revision fails in ways that only the user can mend.
+    async fn of_listing(&self, reader: &Reader, failure: Failure, at: Option<u64>, url: &str) -> Failure {
+        let Some(at) = at else { return failure };
+        let asked = format!("the feeder was asked to begin at revision {at}, which etcd {url} has");
+        match failure.class {
+            Class::Compacted(_) => match compacted_at(reader, &self.config.range, at).await {
+                Ok(kept) => Failure::new(
+                    Class::Compacted(kept),
+                    format!(
+                        "{asked} compacted; it holds the state at {kept} and all changes after it. Begin at {kept} or later"
+                    ),
+                ),
+                Err(_) => Failure::new(
+                    Class::Compacted(0),
+                    format!("{asked} compacted. Begin at a later revision, or without one"),
+                ),
+            },
+            Class::Future => {
+                Failure::new(Class::Future, format!("{asked} not reached. Wait for it, or begin without a revision"))
+            }
+            _ => failure,
+        }
+    }
+
+    /// Where the cache stands. A session lists before it watches, so a watch always finds it.
+    pub(super) fn resume(&self) -> &Resume {
+        self.resume.as_ref().expect("a session lists before it watches")
+    }
+
+    pub(super) fn resume_mut(&mut self) -> &mut Resume {
+        self.resume.as_mut().expect("a session lists before it watches")
+    }
+
+    /// Whatever becomes of this session: a listing has to be published before anything is watched again.
+    pub(super) fn needs_listing(&mut self, reason: ResyncReason) {
+        self.pending_resync = Some(reason);
+    }
+
+    /// A header spoke of etcd's newest revision.
+    pub(super) fn saw(&mut self, revision: u64) {
+        self.reporter.saw(revision);
+    }
+
+    pub(super) fn newest_seen(&self) -> u64 {
+        self.reporter.newest_seen()
+    }
+
+    /// The watch is confirmed: events are applied again.
+    pub(super) fn live(&mut self) {
+        self.endpoints.succeeded();
+        self.reporter.live();
+    }
+
+    /// Something was applied, or progress came.
+    pub(super) fn progressed(&mut self) {
+        self.backoff.reset();
+        self.listings_in_a_row.reset();
+        self.silences = 0;
+    }
+
+    /// Reports a failure, chooses the next endpoint, and gives the time to wait.
+    fn failed(&mut self, failure: &Failure) -> Duration {
+        let now = Instant::now();
+        let options = &self.config.options;
+        let url = self.endpoints.url().to_owned();
+        let (is_fatal, delay) = match failure.class {
+            Class::Denied | Class::Credentials | Class::Refused => (true, spread(options.refused_retry)),
+            Class::Compacted(_) | Class::TooLarge(_) => (true, spread(options.refused_retry.min(options.backoff_most))),
+            Class::Future => (false, self.backoff.next().min(FUTURE_RETRY)),
+            Class::OtherEndpoint => {
+                self.endpoints.failed(now);
+                let elsewhere = self.endpoints.len() > 1 && self.endpoints.is_rested(now);
+                (false, if elsewhere { Duration::ZERO } else { self.backoff.next() })
+            }
+            Class::Authenticate | Class::AuthenticationOff if self.backoff.is_fresh() => {
+                self.backoff.next();
+                (false, Duration::ZERO)
+            }
+            _ => {
+                self.endpoints.failed(now);
+                (false, self.backoff.next())
+            }
+        };
+        self.reporter.failed(failure, &url, delay, is_fatal);
+        delay
+    }
+
+    /// A message on the watch was too long: what to change, or the failure if nothing can be.
+    pub(super) fn lengthen(&mut self, length: u64, failure: Failure) -> Result<(), Failure> {
+        if !self.fragment {
+            self.fragment = true;
+            one(&self.shared.counts.fragment_switches);
+            tracing::info!(length, limit = self.message_limit, "a long message: opening the watch with fragments");
+            return Ok(());
+        }
+        if self.raise_limit(length) { Ok(()) } else { Err(failure) }
+    }
+
+    /// Takes longer messages from now on; false if this one is too long for any limit.
+    fn raise_limit(&mut self, length: u64) -> bool {
+        if self.message_limit >= LONGEST_MESSAGE || length > LONGEST_MESSAGE as u64 {
+            return false;
+        }
+        let wanted = usize::try_from(length).unwrap_or(LONGEST_MESSAGE).max(self.message_limit.saturating_mul(2));
+        self.message_limit = wanted.min(LONGEST_MESSAGE);
+        tracing::info!(length, limit = self.message_limit, "a long message: raising the limit");
+        true
+    }
+}
+
+/// The cache refused what etcd said.
+pub(super) fn refused(error: &Error) -> Failure {
+    let class = if error.code() == Code::Closed { Class::Closed } else { Class::Refused };
+    Failure::new(class, format!("the cache refused etcd's data: {}", error.message()))
+}

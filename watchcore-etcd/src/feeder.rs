@@ -1,0 +1,267 @@
+//! The handle of a feeder, and its thread.
+
+use super::compaction;
+use super::config::{Config, FeederBuilder};
+use super::counters::Counters;
+use super::feed::Session;
+use super::shared::Shared;
+use super::tickets;
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{JoinHandle, ThreadId};
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+use watchcore::{Code, Error, Result, SourceState, Writer};
+
+/// How long a stop may take.
+const STOP: Duration = Duration::from_secs(2);
+
+/// A thread that lists and watches etcd and writes what it sees into a cache.
+///
+/// It owns the cache's writer. Whatever happens to etcd, it keeps trying: the state shows in
+/// `Cache::status`. Dropping it stops it.
+pub struct Feeder {
+    shared: Arc<Shared>,
+    /// Taken by the caller that joins it.
+    thread: Mutex<Option<JoinHandle<()>>>,
+    thread_id: ThreadId,
+    process: u32,
+}
+
+/// What the thread works with: sent to it when nothing can fail any more.
+type Work = (Runtime, Writer);
+/// What starts a thread with this body.
+type Body = Box<dyn FnOnce() + Send>;
+
+impl fmt::Debug for Feeder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feeder").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+impl Feeder {
+    /// A feeder from these endpoints, such as `http://127.0.0.1:2379`. They are used one at a time,
+    /// in this order.
+    #[allow(clippy::new_ret_no_self)]
+    pub fn new<E: Into<String>>(endpoints: impl IntoIterator<Item = E>) -> FeederBuilder {
+        FeederBuilder::new(endpoints.into_iter().map(Into::into).collect())
+    }
+
+    pub(super) fn start(config: Config, writer: Writer) -> Result<Feeder> {
+        Feeder::start_on(config, writer, |body| watchcore::spawn_feeder("watchcore-etcd", body))
+    }
+
+    /// The event loop and the thread come first, the writer last: where one of them cannot be had, the cache
+    /// is as it was, and its writer can be taken again.
+    fn start_on(
+        config: Config,
+        mut writer: Writer,
+        spawn: impl FnOnce(Body) -> io::Result<JoinHandle<()>>,
+    ) -> Result<Feeder> {
+        let exhausted = |what, error| {
+            let text =
+                format!("the feeder {what}: {error}. Check the limits of threads and open files, and start it again");
+            Error::new(Code::ResourceExhausted, text)
+        };
+        let runtime = event_loop().map_err(|error| exhausted("has no event loop", error))?;
+        let shared = Arc::new(Shared::default());
+        let (hand_over, work) = mpsc::channel::<Work>();
+        let of_thread = shared.clone();
+        let thread = spawn(Box::new(move || {
+            // However the body ends: callers that wait for the end are woken.
+            struct End(Arc<Shared>);
+            impl Drop for End {
+                fn drop(&mut self) {
+                    self.0.end();
+                }
+            }
+            let end = End(of_thread);
+            // Nothing is sent where the start failed after all.
+            if let Ok((runtime, writer)) = work.recv() {
+                body(&config, runtime, writer, &end.0);
+            }
+        }));
+        let attached = thread.map_err(|error| exhausted("has no thread", error)).and_then(|thread| {
+            writer.attach(shared.clone())?;
+            Ok(thread)
+        });
+        let thread = match attached {
+            Ok(thread) => thread,
+            Err(error) => {
+                // The caller may be inside an event loop of its own, where dropping one would panic.
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
+        let thread_id = thread.thread().id();
+        if let Err(mpsc::SendError((runtime, _writer))) = hand_over.send((runtime, writer)) {
+            runtime.shutdown_background();
+            return Err(Error::new(Code::Internal, "the feeder's thread ended before it began"));
+        }
+        Ok(Feeder { shared, thread: Mutex::new(Some(thread)), thread_id, process: std::process::id() })
+    }
+
+    /// Stops the feeder: no call to etcd is made after it returns, and every wait on the cache ends with CLOSED. Blocks until the thread has ended, at most until 2 seconds after the first stop,
+    /// however many callers there are; stopping again does nothing more.
+    pub fn stop(&self) {
+        if self.is_forked() {
+            return;
+        }
+        self.shared.stop.notify_one();
+        if self.thread_id == std::thread::current().id() {
+            return;
+        }
+        if !self.shared.wait_end(self.shared.stop_deadline(STOP)) {
+            if !self.shared.overdue.swap(true, Relaxed) {
+                tracing::warn!("the feeder did not end within 2 s; it ends when its thread returns from the cache");
+            }
+            return;
+        }
+        // The thread has nothing left to do but to return. A panic of it was caught and reported inside.
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+
+    /// Lists everything again and publishes the difference, as soon as there is a connection.
+    pub fn request_resync(&self) {
+        if !self.is_forked() {
+            self.shared.request_resync();
+        }
+    }
+
+    /// A forked child has no such thread, and a lock that it held at the fork stays held.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// What it did so far.
+    pub fn counters(&self) -> Counters {
+        self.shared.counts.read()
+    }
+
+    /// Why it is not following etcd now, if it is not: the code, and the text that
+    /// `Cache::status` shows.
+    pub fn last_error(&self) -> Option<Error> {
+        if self.is_forked() {
+            let text = "the feeder belongs to the parent process; start one in the child";
+            return Some(Error::new(Code::Closed, text));
+        }
+        self.shared.last_error()
+    }
+
+    /// Whether its thread has ended: by stop, or because the cache was closed.
+    pub fn is_stopped(&self) -> bool {
+        self.is_forked() || self.shared.has_ended()
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn event_loop() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .thread_name("watchcore-dns")
+        .max_blocking_threads(2)
+        .build()
+}
+
+/// The thread.
+fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
+    let writer = RefCell::new(writer);
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        runtime.block_on(feed(config, &writer, shared));
+        // Looking up a name may hang: the thread does not wait for that.
+        runtime.shutdown_background();
+    }));
+    if outcome.is_ok() {
+        return;
+    }
+    let text = "the feeder panicked, which is a bug: start the program again, and report it";
+    tracing::error!("{text}");
+    let error = Error::new(Code::Panic, text);
+    shared.set_error(Some(error.clone()));
+    if let Ok(mut writer) = writer.try_borrow_mut() {
+        writer.set_state(SourceState::Failed(error));
+    }
+}
+
+/// The futures of the thread, beside each other, until the feeder is stopped or the cache closed. See
+/// docs/internals/feeder.md.
+async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
+    let (readers, of_tickets) = watch::channel(None);
+    let of_compaction = readers.subscribe();
+    let mut session = Session::new(config, writer, shared, &readers);
+    let work = async {
+        session.run().await;
+        // The listing is all that was wanted: the cache stays as it is until the stop.
+        std::future::pending::<()>().await
+    };
+    let closed = async {
+        while !writer.borrow().is_closed() {
+            shared.life.notified().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = shared.stop.notified() => {}
+        () = closed => {}
+        () = work => {}
+        () = tickets::serve(writer, of_tickets, config, shared) => {}
+        () = compaction::follow(writer, of_compaction, config) => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::KeyRange;
+    use watchcore::Cache;
+    use watchcore::State;
+
+    fn config() -> Config {
+        let options = super::super::config::Options::for_tests(Feeder::new(["http://127.0.0.1:1"]));
+        Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
+    }
+
+    #[test]
+    fn a_thread_that_does_not_start_leaves_the_cache_open() {
+        let cache = Cache::builder("/").build().unwrap();
+        let none = |_: Body| Err(io::Error::from(io::ErrorKind::WouldBlock));
+        let error = Feeder::start_on(config(), cache.writer().unwrap(), none).unwrap_err();
+        assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
+        assert_eq!(cache.status().state, State::Ready, "the cache is the embedding program's still");
+        let feeder = Feeder::start(config(), cache.writer().expect("the writer came back")).expect("a feeder");
+        feeder.stop();
+        assert_eq!(cache.status().state, State::Closed);
+    }
+
+    #[test]
+    fn a_start_that_is_refused_leaves_no_thread() {
+        let cache = Cache::builder("/").build().unwrap();
+        let _open = cache.subscribe(watchcore::Start::Now).open().unwrap();
+        let mut ended = None;
+        let spawn = |body: Body| {
+            let (tell, told) = mpsc::channel::<()>();
+            ended = Some(told);
+            std::thread::Builder::new().spawn(move || {
+                body();
+                drop(tell);
+            })
+        };
+        let error = Feeder::start_on(config(), cache.writer().unwrap(), spawn).unwrap_err();
+        assert_eq!(error.code(), Code::Busy, "{error}");
+        assert_eq!(ended.unwrap().recv(), Err(mpsc::RecvError), "the thread ended");
+        assert_eq!(cache.status().state, State::Ready);
+    }
+}

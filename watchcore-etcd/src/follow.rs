@@ -1,0 +1,403 @@
+//! Following a watch: apply its events, keep it alive, notice when it dies.
+//!
+//! A [`Follower`] lives as long as one watch stream. Each round of its loop takes one [`Occurrence`]: a message,
+//! the answer of a liveness read, a new wait for a revision, or a timer.
+
+use super::assemble::{Assembler, revision_of, revisions};
+use super::connect::{Header, Newest, Reader, dial, within};
+use super::counters::{add, highest, one};
+use super::failure::{Class, Failure};
+use super::feed::{End, Session, refused};
+use super::health::{WatchHealth, WatchState};
+use super::integrity::{self, Live, is_delete};
+use super::list::record;
+use super::progress::ProgressRequests;
+use super::resume::{Evidence, Order, Resume};
+use etcd_client::proto::{PbEvent, PbWatchResponse};
+use etcd_client::{Client, WatchOptions, WatchStream};
+use std::pin::Pin;
+use std::time::Duration;
+use tokio::time::Instant;
+use watchcore::{Change, Code, ResyncReason, Writer};
+
+/// How long a watch without any timer of its own sleeps.
+const LONGEST_SLEEP: Duration = Duration::from_secs(600);
+/// How long a silent watch is listened to once more before it is given up.
+const GRACE: Duration = Duration::from_millis(10);
+
+/// An open watch, with the connection that carries it.
+pub(super) struct Watch {
+    stream: WatchStream,
+    from: u64,
+    _client: Client,
+}
+
+impl Watch {
+    async fn message(&mut self) -> Result<PbWatchResponse, Failure> {
+        match self.stream.message().await {
+            Ok(Some(response)) => Ok(response.0),
+            Ok(None) => Err(Failure::new(Class::Retry, "etcd ended the watch")),
+            Err(error) => Err(Failure::of(&error)),
+        }
+    }
+}
+
+/// A linearizable read under way that shows that a mute watch lives. It carries the position from before it began.
+type LivenessRead = Pin<Box<dyn Future<Output = Result<Newest, Failure>>>>;
+
+/// What a round of the loop is about.
+enum Occurrence {
+    Message(Result<PbWatchResponse, Failure>),
+    Liveness(Result<Newest, Failure>),
+    /// A caller may wait for a revision, or want a resync.
+    Demand,
+    /// A timer is due.
+    Time,
+}
+
+/// One watch, and what follows from its messages for the session.
+struct Follower<'s, 'a> {
+    session: &'s mut Session<'a>,
+    reader: &'s Reader,
+    watch: Watch,
+    health: WatchHealth,
+    requests: ProgressRequests,
+    assembler: Assembler,
+    liveness: Option<LivenessRead>,
+}
+
+impl Session<'_> {
+    /// Opens the watch on its own connection, after the last event applied.
+    pub(super) async fn open(&mut self, url: &str) -> Result<Watch, Failure> {
+        let options = &self.config.options;
+        let from = self.resume().watch_from();
+        let client = dial(options, url).await?;
+        let mut request = WatchOptions::new()
+            .with_range(self.config.range.end.clone())
+            .with_start_revision(from as i64)
+            .with_progress_notify();
+        if self.fragment {
+            request = request.with_fragment();
+        }
+        let mut watcher = client.watch_client().max_decoding_message_size(self.message_limit);
+        let call = watcher.watch(self.config.range.start.clone(), Some(request));
+        let stream = within("the watch", options.request_timeout, call).await?;
+        tracing::debug!(endpoint = url, from, fragment = self.fragment, "watch asked for");
+        Ok(Watch { stream, from, _client: client })
+    }
+
+    /// Follows the watch until it fails or the session has to do something else.
+    pub(super) async fn follow(&mut self, reader: &Reader, watch: Watch) -> Result<End, Failure> {
+        let now = Instant::now();
+        let options = &self.config.options;
+        let idle = options.progress_requests.then_some(options.progress_interval);
+        let mut follower = Follower {
+            health: WatchHealth::new(watch.from, now),
+            requests: ProgressRequests::new(idle, now),
+            assembler: Assembler::default(),
+            liveness: None,
+            session: self,
+            reader,
+            watch,
+        };
+        follower.run().await
+    }
+}
+
+/// The answer of a read, and nothing while there is none.
+async fn answer(read: &mut Option<LivenessRead>) -> Result<Newest, Failure> {
+    match read {
+        Some(under_way) => {
+            let answer = under_way.await;
+            *read = None;
+            answer
+        }
+        None => std::future::pending().await,
+    }
+}
+
+impl Follower<'_, '_> {
+    async fn run(&mut self) -> Result<End, Failure> {
+        self.look_at_demand();
+        loop {
+            let end = match self.next().await {
+                Occurrence::Message(message) => self.message(message).await?,
+                Occurrence::Liveness(answer) => self.lives(answer),
+                Occurrence::Demand => {
+                    self.look_at_demand();
+                    None
+                }
+                Occurrence::Time => self.time().await?,
+            };
+            if let Some(end) = end {
+                return Ok(end);
+            }
+            if self.session.shared.take_resync() {
+                return Ok(End::Resync(ResyncReason::Requested));
+            }
+        }
+    }
+
+    /// Waits for the next occurrence: one at random of those that are there, so none is starved.
+    async fn next(&mut self) -> Occurrence {
+        let timer = self.next_timer();
+        tokio::select! {
+            message = self.watch.message() => Occurrence::Message(message),
+            answer = answer(&mut self.liveness) => Occurrence::Liveness(answer),
+            () = self.session.shared.watch.notified() => Occurrence::Demand,
+            () = tokio::time::sleep_until(timer) => Occurrence::Time,
+        }
+    }
+
+    fn resume(&self) -> &Resume {
+        self.session.resume()
+    }
+
+    fn state(&self) -> WatchState {
+        self.health.state(self.resume().point(), self.assembler.is_open())
+    }
+
+    fn wanted(&self) -> u64 {
+        self.session.writer.borrow().demand().progress_until
+    }
+
+    fn look_at_demand(&mut self) {
+        self.requests.demanded(self.wanted());
+    }
+
+    fn silence_limit(&self) -> Option<Duration> {
+        self.state().silence_limit(&self.session.config.options, self.session.silences)
+    }
+
+    /// When progress is to be asked for next, if at all.
+    fn request_due(&self) -> Option<Instant> {
+        if self.state() == WatchState::Opening {
+            return None;
+        }
+        self.requests.due(self.resume().point(), self.health.heard())
+    }
+
+    fn next_timer(&self) -> Instant {
+        let silence = self.silence_limit().map(|limit| self.health.heard() + limit);
+        let timers = silence.into_iter().chain(self.request_due());
+        timers.min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
+    }
+
+    /// Does what is due: gives up a silent watch, asks for progress, begins a liveness read.
+    async fn time(&mut self) -> Result<Option<End>, Failure> {
+        let now = Instant::now();
+        if let Some(limit) = self.silence_limit().filter(|limit| self.health.heard() + *limit <= now) {
+            // This thread itself may have stood still: a message that came meanwhile shows that the watch lives.
+            if let Ok(message) = tokio::time::timeout(GRACE, self.watch.message()).await {
+                return self.message(message).await;
+            }
+            one(&self.session.shared.counts.silences);
+            self.session.silences = self.session.silences.saturating_add(1);
+            return Err(Failure::timeout("the watch", limit.as_secs_f64()));
+        }
+        if self.request_due().is_some_and(|at| at <= now) {
+            self.requests.sent(now, self.wanted());
+            one(&self.session.shared.counts.progress_requests);
+            // A stalled connection may have no room for it: then the silence says so.
+            let sent = tokio::time::timeout(Duration::from_millis(1), self.watch.stream.request_progress()).await;
+            if let Ok(Err(error)) = sent {
+                return Err(Failure::of(&error));
+            }
+        }
+        let options = &self.session.config.options;
+        let is_idle = self.health.heard() + options.progress_interval <= now;
+        if self.state() == WatchState::Mute && options.progress_requests && is_idle && self.liveness.is_none() {
+            let (reader, config) = (self.reader.clone(), self.session.config);
+            let (range, point) = (config.range.clone(), self.resume().point());
+            self.liveness = Some(Box::pin(async move { reader.newest_since(&range, point).await }));
+        }
+        Ok(None)
+    }
+
+    /// Takes the answer of a liveness read. Where it fails, the silence continues.
+    fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<End> {
+        let newest = answer.ok()?;
+        if newest.went_back() {
+            return Some(End::Resync(ResyncReason::HistoryReset));
+        }
+        self.health.saw(newest.header().revision);
+        self.health.heard_at(Instant::now());
+        None
+    }
+
+    /// Whether a linearizable read that begins now says that etcd's history went back.
+    async fn went_back(&mut self) -> Result<bool, Failure> {
+        let point = self.resume().point();
+        Ok(self.reader.newest_since(&self.session.config.range, point).await?.went_back())
+    }
+
+    /// Takes one message, or the failure that came in its place.
+    async fn message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<End>, Failure> {
+        let response = match message {
+            Ok(response) => response,
+            Err(failure) => {
+                let Class::TooLarge(length) = failure.class else { return Err(failure) };
+                self.session.lengthen(length, failure)?;
+                return Ok(Some(End::Reopen));
+            }
+        };
+        if let Some(end) = self.take(response).await? {
+            return Ok(Some(end));
+        }
+        self.health.heard_at(Instant::now());
+        // The stream may always have more; the other futures of this thread have their turn.
+        tokio::task::yield_now().await;
+        Ok(None)
+    }
+
+    async fn take(&mut self, response: PbWatchResponse) -> Result<Option<End>, Failure> {
+        let counts = &self.session.shared.counts;
+        one(&counts.responses);
+        // A refusal is marked as created too, so this goes first.
+        if response.canceled {
+            let failure = Failure::of_cancel(response.compact_revision, &response.cancel_reason);
+            return match failure.class {
+                Class::Compacted(_) => Ok(Some(End::Resync(ResyncReason::Compacted))),
+                _ => Err(failure),
+            };
+        }
+        if response.fragment {
+            one(&counts.fragments);
+        }
+        let header = Header::of_message(response.header.as_ref());
+        self.health.saw(header.revision);
+        self.session.saw(header.revision);
+        if response.created
+            && let Some(end) = self.created(header.revision).await?
+        {
+            return Ok(Some(end));
+        }
+        if !response.events.is_empty() || response.fragment || self.assembler.is_open() {
+            highest(&self.session.shared.counts.max_events_queued, response.events.len() as u64);
+            let events = self.assembler.push(response.events, response.fragment);
+            return self.apply(events).await;
+        }
+        if !response.created && header.revision > 0 {
+            return self.progress(header.revision).await;
+        }
+        Ok(None)
+    }
+
+    /// etcd confirmed the watch, on a member whose store is at `newest`.
+    async fn created(&mut self, newest: u64) -> Result<Option<End>, Failure> {
+        // This member may lag behind what was applied; the whole cluster may not.
+        if newest + 1 < self.health.from() && self.went_back().await? {
+            return Ok(Some(End::Resync(ResyncReason::HistoryReset)));
+        }
+        self.health.created();
+        self.health.saw(self.session.newest_seen());
+        self.session.live();
+        Ok(None)
+    }
+
+    /// A progress notification: everything up to `revision` was delivered.
+    async fn progress(&mut self, revision: u64) -> Result<Option<End>, Failure> {
+        one(&self.session.shared.counts.progress_notifications);
+        self.requests.answered();
+        if self.resume().is_above(revision) {
+            let went_back = self.went_back().await?;
+            return Ok(went_back.then_some(End::Resync(ResyncReason::HistoryReset)));
+        }
+        if revision > self.resume().point() {
+            self.session.writer.borrow_mut().progress(revision).map_err(|error| refused(&error))?;
+            self.session.resume_mut().progressed(revision);
+        }
+        self.session.progressed();
+        Ok(None)
+    }
+
+    /// Applies whole revisions, one after the other.
+    async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<End>, Failure> {
+        for run in revisions(&mut events) {
+            if self.resume().replays() {
+                self.keep_pace().await;
+            }
+            if let Some(end) = self.apply_revision(run)? {
+                return Ok(Some(end));
+            }
+            self.session.progressed();
+        }
+        Ok(None)
+    }
+
+    /// Applies the events of one revision. When it returns, the writer and the evidence stand at that revision,
+    /// or both where they stood before.
+    fn apply_revision(&mut self, run: &mut [PbEvent]) -> Result<Option<End>, Failure> {
+        let revision = run.first().map_or(0, revision_of);
+        match self.resume().order(revision) {
+            Order::Next => {}
+            Order::BelowProgress => {
+                let complete = self.resume().point();
+                tracing::warn!(revision, complete, "an event below what etcd called complete: another history");
+                return Ok(Some(End::Resync(ResyncReason::HistoryReset)));
+            }
+            Order::Repeated => return Ok(Some(self.violated(&"the revision does not rise", revision))),
+        }
+        let mut writer = self.session.writer.borrow_mut();
+        let mut before = None;
+        for event in &*run {
+            before = event.kv.as_ref().and_then(|kv| live(&writer, &kv.key));
+            if let Err(violation) = integrity::check(event, before) {
+                return Ok(Some(self.violated(&violation, revision)));
+            }
+        }
+        // Before they show: a reader who sees them finds them counted.
+        self.count(run);
+        if let Err(error) = writer.apply(revision, run.iter().filter_map(change)) {
+            drop(writer);
+            if error.code() == Code::OutOfOrder {
+                return Ok(Some(self.violated(&error, revision)));
+            }
+            // The watch cannot bring anything but this revision again, so what is there now has to be listed.
+            self.session.needs_listing(ResyncReason::ChainBroken);
+            return Err(refused(&error));
+        }
+        drop(writer);
+        let last = run.last_mut().map(std::mem::take).and_then(|event| Evidence::of_event(event, before));
+        self.session.resume_mut().applied(last.expect("an event that was checked has a key"));
+        Ok(None)
+    }
+
+    /// What came does not fit what the cache holds.
+    fn violated(&self, what: &dyn std::fmt::Display, revision: u64) -> End {
+        one(&self.session.shared.counts.integrity_violations);
+        let applied = self.resume().point();
+        tracing::error!(revision, applied, "integrity: {what}; listing again");
+        End::Resync(ResyncReason::ChainBroken)
+    }
+
+    fn count(&self, run: &[PbEvent]) {
+        let counts = &self.session.shared.counts;
+        one(&counts.revisions);
+        add(&counts.events, run.len() as u64);
+        let key_values = run.iter().filter_map(|event| event.kv.as_ref());
+        let bytes: usize = key_values.map(|kv| kv.key.len() + kv.value.len()).sum();
+        add(&counts.bytes, bytes as u64);
+        highest(&counts.max_revision_events, run.len() as u64);
+    }
+
+    /// Waits while the subscription that sets the pace is half a window behind.
+    async fn keep_pace(&self) {
+        let Some(pace) = &self.session.config.pace else { return };
+        while !pace.may_go_on() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn live(writer: &Writer, key: &[u8]) -> Option<Live> {
+    writer.get(key).map(|kv| Live { create: kv.create_revision(), modified: kv.mod_revision(), version: kv.version() })
+}
+
+fn change(event: &PbEvent) -> Option<Change<'_>> {
+    let kv = event.kv.as_ref()?;
+    Some(match is_delete(event)? {
+        true => Change::delete(&kv.key),
+        false => Change::put_exact(record(kv)),
+    })
+}

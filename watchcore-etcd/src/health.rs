@@ -1,0 +1,150 @@
+//! Whether a watch lives: its states, and how long it may be silent in each.
+
+use super::config::Options;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// No shorter silence is taken for a dead server.
+const SHORTEST_SILENCE: Duration = Duration::from_secs(1);
+/// While catching up the server may be busy cutting and sending.
+const CATCHING_UP_SILENCE: Duration = Duration::from_secs(30);
+const LONGEST_SILENCE: Duration = Duration::from_secs(600);
+/// So many revisions behind the store's newest, the watch is catching up.
+const CATCHING_UP: u64 = 1000;
+
+/// What a watch is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WatchState {
+    /// Asked for; etcd has not confirmed it.
+    Opening,
+    /// Inside a fragmented message, or far behind etcd.
+    CatchingUp,
+    /// etcd has not reached the watch's first revision. It answers no request for progress before it has, so
+    /// a liveness read has to show that it lives.
+    Mute,
+    /// Near etcd's newest revision.
+    Synced,
+}
+
+/// What is known of a running watch.
+pub(super) struct WatchHealth {
+    /// The first revision that was asked for.
+    from: u64,
+    is_created: bool,
+    /// When the last sign of the server was dealt with.
+    heard: Instant,
+    /// The newest revision of the store that it spoke of.
+    newest: u64,
+}
+
+impl WatchHealth {
+    pub(super) fn new(from: u64, now: Instant) -> WatchHealth {
+        WatchHealth { from, is_created: false, heard: now, newest: 0 }
+    }
+
+    pub(super) fn from(&self) -> u64 {
+        self.from
+    }
+
+    pub(super) fn created(&mut self) {
+        self.is_created = true;
+    }
+
+    /// The server spoke of its newest revision.
+    pub(super) fn saw(&mut self, newest: u64) {
+        self.newest = self.newest.max(newest);
+    }
+
+    /// What the server said has been dealt with.
+    pub(super) fn heard_at(&mut self, now: Instant) {
+        self.heard = now;
+    }
+
+    pub(super) fn heard(&self) -> Instant {
+        self.heard
+    }
+
+    /// The state of a watch that is complete up to `point`.
+    pub(super) fn state(&self, point: u64, is_inside_fragments: bool) -> WatchState {
+        if !self.is_created {
+            WatchState::Opening
+        } else if is_inside_fragments || self.newest > point.saturating_add(CATCHING_UP) {
+            WatchState::CatchingUp
+        } else if self.newest < self.from {
+            WatchState::Mute
+        } else {
+            WatchState::Synced
+        }
+    }
+}
+
+impl WatchState {
+    /// How long a watch in this state may be silent, after so many silences in a row. Without requests for
+    /// progress only keep-alive shows a dead server.
+    pub(super) fn silence_limit(self, options: &Options, silences: u32) -> Option<Duration> {
+        if self == WatchState::Opening {
+            return Some(options.request_timeout);
+        }
+        if !options.progress_requests {
+            return None;
+        }
+        let limit = (options.progress_interval * 3).max(SHORTEST_SILENCE);
+        if self != WatchState::CatchingUp {
+            return Some(limit);
+        }
+        // Wider each time: a server that needs longer would be left for ever.
+        let widened = CATCHING_UP_SILENCE.max(limit) * 2u32.pow(silences.min(8));
+        Some(widened.min(LONGEST_SILENCE.max(limit)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Feeder;
+
+    fn limit(interval: u64, state: WatchState, silences: u32) -> Option<u64> {
+        let options = Options::for_tests(Feeder::new(["a"]).progress_interval(Duration::from_millis(interval)));
+        state.silence_limit(&options, silences).map(|limit| limit.as_millis() as u64)
+    }
+
+    #[test]
+    fn three_silent_periods_are_the_limit() {
+        assert_eq!(limit(1000, WatchState::Synced, 0), Some(3000));
+        assert_eq!(limit(1000, WatchState::Mute, 5), Some(3000), "silences widen nothing once it is up to date");
+        assert_eq!(limit(10, WatchState::Synced, 0), Some(1000), "no shorter one is taken for a dead server");
+    }
+
+    #[test]
+    fn the_limit_widens_while_catching_up() {
+        let widened: Vec<_> =
+            (0..7).map(|silences| limit(1000, WatchState::CatchingUp, silences).unwrap() / 1000).collect();
+        assert_eq!(widened, [30, 60, 120, 240, 480, 600, 600]);
+        assert_eq!(limit(60_000, WatchState::CatchingUp, 0), Some(180_000));
+        assert_eq!(limit(1000, WatchState::CatchingUp, u32::MAX), Some(600_000));
+        assert_eq!(limit(600_000, WatchState::CatchingUp, 0), Some(1_800_000), "never shorter than else");
+    }
+
+    #[test]
+    fn without_requests_silence_says_nothing() {
+        let options = Options::for_tests(Feeder::new(["a"]).progress_requests(false));
+        let limit = |state: WatchState| state.silence_limit(&options, 9);
+        assert_eq!([WatchState::Synced, WatchState::Mute, WatchState::CatchingUp].map(limit), [None; 3]);
+        assert_eq!(limit(WatchState::Opening), Some(options.request_timeout));
+    }
+
+    #[test]
+    fn the_states_of_a_watch() {
+        let mut health = WatchHealth::new(11, Instant::now());
+        assert_eq!(health.state(10, false), WatchState::Opening);
+        health.created();
+        health.saw(10);
+        assert_eq!(health.state(10, false), WatchState::Mute, "the store has nothing to deliver yet");
+        health.saw(11);
+        assert_eq!(health.state(10, false), WatchState::Synced);
+        assert_eq!(health.state(10, true), WatchState::CatchingUp);
+        health.saw(1011);
+        assert_eq!(health.state(10, false), WatchState::CatchingUp);
+        assert_eq!(health.state(11, false), WatchState::Synced);
+    }
+}

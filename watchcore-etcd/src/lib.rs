@@ -1,0 +1,69 @@
+//! The feeder: one thread that lists and watches etcd and drives a cache's writer.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use watchcore::Cache;
+//! use watchcore_etcd::Feeder;
+//!
+//! let cache = Cache::builder("/registry/").build()?;
+//! let feeder = Feeder::new(["http://127.0.0.1:2379"]).start(cache.writer()?)?;
+//! cache.wait_ready(Duration::from_secs(10))?;
+//! # feeder.stop();
+//! # Ok::<(), watchcore::Error>(())
+//! ```
+//!
+//! It lists the prefix at one revision, publishes that, and follows the watch from the next revision
+//! on. After a disconnect it makes sure that etcd still has the same history and continues where it
+//! was; where that cannot be, it lists again and publishes the difference as one revision between
+//! two RESYNC marks (see [`ResyncReason`](watchcore::ResyncReason)).
+//!
+//! etcd checks a permission when a watch is opened, not later: a cache keeps receiving events after
+//! the user's role was revoked or its token expired, until the next reconnect.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | `config` | the options and their checks |
+//! | `feeder` | the handle and the thread |
+//! | `feed` | sessions with endpoints, listings |
+//! | `report` | what the status and the log show of them |
+//! | `follow` | the watch: events, progress, liveness |
+//! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
+//! | `connect`, `list`, `probe` | calls to etcd |
+//! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
+//!
+//! Its states, and what is compared with what, are in docs/internals/feeder.md.
+
+#![forbid(unsafe_code)]
+
+mod assemble;
+mod backoff;
+mod compaction;
+mod config;
+mod connect;
+mod counters;
+mod endpoints;
+mod failure;
+mod feed;
+mod feeder;
+mod follow;
+mod health;
+mod integrity;
+mod list;
+mod page;
+mod probe;
+mod progress;
+mod range;
+mod report;
+mod resume;
+mod shared;
+mod tickets;
+mod version;
+
+pub use config::{FeederBuilder, Tls};
+pub use counters::Counters;
+pub use feeder::Feeder;
+
+/// What README.md says in Rust compiles, and runs where it needs no etcd.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -1,0 +1,247 @@
+//! What the cache's status, the feeder's last error and the log show of the sessions.
+
+use super::config::Config;
+use super::connect::Header;
+use super::counters::one;
+use super::failure::{Class, Failure};
+use super::shared::Shared;
+use super::version::too_old;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+use watchcore::{Error, SourceReport, SourceState, Writer};
+
+/// Between two reports while nothing but events comes.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// So many different failures in a row are remembered as logged.
+const LOGGED_MOST: usize = 64;
+/// No message is taken beyond it, whatever the limits of a server.
+pub(super) const LONGEST_MESSAGE: usize = 1 << 30;
+
+/// Reports for one feeder, across its sessions.
+pub(super) struct Reporter<'a> {
+    config: &'a Config,
+    writer: &'a RefCell<Writer>,
+    shared: &'a Shared,
+    report: SourceReport,
+    reported: Instant,
+    /// The newest revision of etcd's that was seen in the present history.
+    newest_seen: u64,
+    /// The old version that was warned of.
+    warned_of: Option<String>,
+    /// Failures that were logged since the feeder followed etcd last: once more, they are no news.
+    logged: HashSet<String>,
+}
+
+impl<'a> Reporter<'a> {
+    pub(super) fn new(config: &'a Config, writer: &'a RefCell<Writer>, shared: &'a Shared) -> Reporter<'a> {
+        Reporter {
+            config,
+            writer,
+            shared,
+            report: SourceReport::default(),
+            reported: Instant::now(),
+            newest_seen: 0,
+            warned_of: None,
+            logged: HashSet::new(),
+        }
+    }
+
+    pub(super) fn newest_seen(&self) -> u64 {
+        self.newest_seen
+    }
+
+    /// A header spoke of etcd's newest revision. It shows in the status now and then, not with each message.
+    pub(super) fn saw(&mut self, revision: u64) {
+        self.newest_seen = self.newest_seen.max(revision);
+        if self.reported.elapsed() >= INTERVAL {
+            self.report();
+        }
+    }
+
+    /// A session has its connection.
+    pub(super) fn connected(&mut self, url: &str, version: Option<&str>) {
+        self.report.endpoint = url.to_owned();
+        let Some(version) = version else { return };
+        if let Some(minimum) = too_old(version)
+            && self.warned_of.as_deref() != Some(version)
+        {
+            tracing::warn!(
+                endpoint = url,
+                version,
+                minimum,
+                "this etcd is known to lose watch events; upgrade it to the minimum of its line"
+            );
+            self.warned_of = Some(version.to_owned());
+        }
+        self.report.server_version = version.to_owned();
+    }
+
+    /// A listing is about to be published: its continue tokens carry the cluster.
+    pub(super) fn listing(&mut self, header: &Header) {
+        self.report.cluster_id = header.cluster;
+        self.report.member_id = header.member;
+        self.report();
+    }
+
+    /// It was, and begins a history that etcd has at `newest`.
+    pub(super) fn listed(&mut self, newest: u64) {
+        self.newest_seen = newest;
+        self.report();
+    }
+
+    /// Events are applied again.
+    pub(super) fn live(&mut self) {
+        let before = self.shared.counts.connects.fetch_add(1, Relaxed);
+        if before > 0 {
+            one(&self.shared.counts.reconnects);
+        }
+        if !self.logged.is_empty() {
+            tracing::info!(endpoint = self.report.endpoint, "following etcd again");
+            self.logged.clear();
+        }
+        self.shared.set_error(None);
+        self.report();
+        self.writer.borrow_mut().set_state(SourceState::Fresh);
+    }
+
+    fn report(&mut self) {
+        self.reported = Instant::now();
+        let counters = &self.shared.counts;
+        self.report.connects = counters.connects.load(Relaxed);
+        self.report.reconnects = counters.reconnects.load(Relaxed);
+        self.report.resyncs = counters.read().resyncs.iter().sum();
+        self.report.etcd_revision = self.newest_seen;
+        self.writer.borrow_mut().source_report(self.report.clone());
+    }
+
+    /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
+    pub(super) fn failed(&mut self, failure: &Failure, url: &str, delay: Duration, is_fatal: bool) {
+        one(&self.shared.counts.failures);
+        let text = self.describe(failure, url);
+        // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
+        // program that asked for it reports it.
+        if let Class::Compacted(_) = failure.class {
+            tracing::info!(endpoint = url, ?delay, "{text}");
+        } else {
+            self.log(&text, url, delay, is_fatal);
+        }
+        let error = Error::new(failure.code(), text);
+        let error = match (failure.class, self.config.options.start_revision) {
+            // The state at the compacted revision is still there, and every change after it.
+            (Class::Compacted(kept), Some(asked)) => {
+                error.with_asked(asked).with_oldest(if kept > 0 { kept + 1 } else { 0 })
+            }
+            (Class::Future, Some(asked)) => error.with_asked(asked).with_current(self.newest_seen),
+            _ => error,
+        };
+        self.shared.set_error(Some(error.clone()));
+        self.report.endpoint = url.to_owned();
+        self.report();
+        let state = if is_fatal { SourceState::Failed(error) } else { SourceState::Stale(error) };
+        self.writer.borrow_mut().set_state(state);
+    }
+
+    /// Logs a failure, once until the feeder follows etcd again.
+    fn log(&mut self, text: &str, url: &str, delay: Duration, is_fatal: bool) {
+        if self.logged.len() >= LOGGED_MOST {
+            self.logged.clear();
+        }
+        if !self.logged.insert(text.to_owned()) {
+            tracing::debug!(endpoint = url, ?delay, "again: {text}");
+        } else if is_fatal {
+            tracing::error!(endpoint = url, ?delay, "{text}");
+        } else {
+            tracing::warn!(endpoint = url, ?delay, "{text}");
+        }
+    }
+
+    /// What happened, what holds, what to do next.
+    fn describe(&self, failure: &Failure, url: &str) -> String {
+        let text = &failure.text;
+        let options = &self.config.options;
+        let every = options.refused_retry.as_secs_f64();
+        let user = options.user.as_ref().map(|user| user.name.as_str());
+        match (failure.class, user) {
+            (Class::Denied, user) => {
+                let range = &self.config.range;
+                let who = user.map_or("a client without a user".to_owned(), |user| format!("the user {user:?}"));
+                format!(
+                    "etcd {url} refused {who}: permission denied on range {range}. \
+                     Grant read access; retrying every {every} s."
+                )
+            }
+            (Class::Credentials, Some(user)) => {
+                format!(
+                    "etcd {url} refused the user {user:?}: {text}. Check name and password; retrying every {every} s."
+                )
+            }
+            (Class::Credentials, None) => {
+                format!("etcd {url} asks for a user: {text}. Give name and password; retrying every {every} s.")
+            }
+            (Class::Refused, _) => format!("etcd {url}: {text}. Correct it; retrying every {every} s."),
+            (Class::TooLarge(_), _) => format!(
+                "etcd {url}: {text}. The cache cannot take messages above {LONGEST_MESSAGE} bytes; write smaller values."
+            ),
+            (Class::Compacted(_) | Class::Future, _) => format!("{text}."),
+            _ => format!("etcd {url}: {text}; trying again."),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Feeder;
+    use crate::range::KeyRange;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+    use watchcore::Cache;
+
+    /// Counts the warnings and errors of its thread.
+    struct Loud(Arc<AtomicU64>);
+
+    impl tracing::Subscriber for Loud {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::WARN
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_failure_is_logged_once() {
+        let options = super::super::config::Options::for_tests(Feeder::new(["http://127.0.0.1:1"]));
+        let config = Config { options, range: KeyRange::of_prefix(b"/"), pace: None };
+        let cache = Cache::builder("/").build().unwrap();
+        let writer = RefCell::new(cache.writer().unwrap());
+        let shared = Shared::default();
+        let mut reporter = Reporter::new(&config, &writer, &shared);
+        let loud = Arc::new(AtomicU64::new(0));
+        tracing::subscriber::with_default(Loud(loud.clone()), || {
+            let failure = Failure::new(Class::Future, "revision 9 is not reached");
+            for delay in 0..8 {
+                reporter.failed(&failure, "http://a:1", Duration::from_millis(delay), false);
+            }
+            assert_eq!(loud.load(Relaxed), 1, "eight times the same");
+            reporter.failed(&Failure::new(Class::Denied, "denied"), "http://a:1", Duration::ZERO, true);
+            reporter.failed(&Failure::new(Class::Compacted(5), "compacted"), "http://a:1", Duration::ZERO, true);
+            reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
+            assert_eq!(loud.load(Relaxed), 2, "another one, and one that its asker reports");
+            reporter.live();
+            reporter.failed(&failure, "http://a:1", Duration::ZERO, false);
+            assert_eq!(loud.load(Relaxed), 3, "it is news again");
+        });
+        assert_eq!(shared.counts.read().failures, 12);
+        assert_eq!(cache.status().last_error.unwrap().code(), watchcore::Code::FutureRevision);
+    }
+}

@@ -1,0 +1,124 @@
+//! What the handle and the thread of a feeder share.
+
+use super::counters::Counts;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use watchcore::{Error, Source};
+
+/// State shared by handle, thread and cache.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) counts: Counts,
+    /// Raised once, by stop.
+    pub(super) stop: Notify,
+    /// Raised when a caller begins to wait for a revision, or wants a resync.
+    pub(super) watch: Notify,
+    /// Raised when a caller begins to wait for a consistent read.
+    pub(super) tickets: Notify,
+    /// Raised when the cache may have been closed.
+    pub(super) life: Notify,
+    pub(super) resync: AtomicBool,
+    last_error: Mutex<Option<Error>>,
+    ended: Mutex<bool>,
+    ends: Condvar,
+    /// When the wait for the end is over, set by the first stop.
+    stop_deadline: OnceLock<Instant>,
+    /// Whether it was logged that the end did not come before it.
+    pub(super) overdue: AtomicBool,
+}
+
+impl Source for Shared {
+    fn wake(&self) {
+        self.watch.notify_one();
+        self.tickets.notify_one();
+        self.life.notify_one();
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    pub(super) fn request_resync(&self) {
+        self.resync.store(true, Ordering::Release);
+        self.watch.notify_one();
+    }
+
+    pub(super) fn take_resync(&self) -> bool {
+        self.resync.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn last_error(&self) -> Option<Error> {
+        locked(&self.last_error).clone()
+    }
+
+    pub(super) fn set_error(&self, error: Option<Error>) {
+        *locked(&self.last_error) = error;
+    }
+
+    /// The thread is at its end and holds nothing any more.
+    pub(super) fn end(&self) {
+        *locked(&self.ended) = true;
+        self.ends.notify_all();
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        *locked(&self.ended)
+    }
+
+    /// Until when a stop waits: `limit` after the first one. Everybody who stops the feeder shares that
+    /// deadline, so callers that come together, or one that stops and then frees, wait `limit` in all.
+    pub(super) fn stop_deadline(&self, limit: Duration) -> Instant {
+        *self.stop_deadline.get_or_init(|| Instant::now() + limit)
+    }
+
+    /// Waits for the end; false if it did not come before the deadline. Holds no lock while it waits.
+    pub(super) fn wait_end(&self, deadline: Instant) -> bool {
+        let mut ended = locked(&self.ended);
+        while !*ended {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            ended = self.ends.wait_timeout(ended, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wait_for_the_end_is_bounded() {
+        let shared = Shared::default();
+        assert!(!shared.wait_end(Instant::now() + Duration::from_millis(1)));
+        shared.end();
+        assert!(shared.wait_end(Instant::now()) && shared.has_ended());
+    }
+
+    #[test]
+    fn all_stops_share_one_deadline() {
+        let shared = Shared::default();
+        let first = shared.stop_deadline(Duration::from_secs(2));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(shared.stop_deadline(Duration::from_secs(2)), first));
+            }
+        });
+        assert_eq!(shared.stop_deadline(Duration::from_secs(9)), first, "a later stop does not begin anew");
+    }
+
+    #[test]
+    fn a_request_is_taken_once() {
+        let shared = Shared::default();
+        assert!(!shared.take_resync());
+        shared.request_resync();
+        assert!(shared.take_resync());
+        assert!(!shared.take_resync());
+    }
+}

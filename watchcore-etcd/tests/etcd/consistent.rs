@@ -1,0 +1,258 @@
+//! Consistent reads on a real etcd: they are, and many of them cost few calls.
+
+use crate::support::etcd::{Ctl, Etcd};
+use crate::support::history::assert_same;
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use watchcore::{Cache, Code, State, Waiter, WakeSet, Want};
+use watchcore_etcd::Feeder;
+
+/// How many ask at once.
+const MANY: usize = 1000;
+
+/// A cache whose feeder asks for progress only where somebody waits.
+fn follow(url: &str) -> (Cache, Feeder) {
+    let cache = Cache::builder("/k/").build().unwrap();
+    let feeder = Feeder::new([url])
+        .backoff(Duration::from_millis(5), Duration::from_millis(100))
+        .progress_requests(false)
+        .start(cache.writer().unwrap())
+        .unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    wait_for("the watch", || feeder.counters().connects > 0);
+    (cache, feeder)
+}
+
+/// Moves etcd's revision, and nothing that the cache sees.
+fn elsewhere(ctl: &Ctl) -> u64 {
+    ctl.put("/elsewhere", "x")
+}
+
+/// Waiters in a wake set, by their tags.
+struct Crowd {
+    set: WakeSet,
+    waiters: Vec<Waiter>,
+}
+
+impl Crowd {
+    /// They ask now, and are armed.
+    fn asks(cache: &Cache, want: Want, count: usize) -> Crowd {
+        let set = WakeSet::new().unwrap();
+        let mut waiters: Vec<Waiter> = (0..count).map(|_| cache.waiter(want).unwrap()).collect();
+        for (tag, waiter) in waiters.iter_mut().enumerate() {
+            set.add_waiter(waiter, tag as u64).unwrap();
+            // What was answered meanwhile is listed.
+            waiter.arm().unwrap();
+        }
+        Crowd { set, waiters }
+    }
+
+    /// Polls each that is listed until all have an end; gives what `end` makes of it.
+    fn ends<T>(&mut self, mut end: impl FnMut(watchcore::Result<u64>) -> T) -> Vec<T> {
+        let mut ended = Vec::new();
+        let mut tags = [0; 64];
+        while ended.len() < self.waiters.len() {
+            assert!(self.set.wait(BOUND), "{} of {} have ended", ended.len(), self.waiters.len());
+            loop {
+                let count = self.set.take(&mut tags);
+                for tag in &tags[..count] {
+                    let answer = self.waiters[*tag as usize].poll().map(|found| found.map(|found| found.revision));
+                    match answer {
+                        Ok(None) => panic!("listed, and nothing to tell"),
+                        Ok(Some(revision)) => ended.push(end(Ok(revision))),
+                        Err(error) => ended.push(end(Err(error))),
+                    }
+                }
+                if count < tags.len() {
+                    break;
+                }
+            }
+        }
+        ended
+    }
+}
+
+#[test]
+fn one_read_serves_all_that_asked_before_it_began() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/k/x", "0");
+    let proxy = Proxy::swallowing(etcd.address(), "nothing");
+    let (cache, feeder) = follow(&proxy.url());
+    let before = feeder.counters();
+    let early = elsewhere(&ctl);
+
+    // The first read has happened, and its answer is on the way.
+    proxy.hold(true);
+    let mut first = cache.waiter(Want::Consistent).unwrap();
+    wait_for("the answer of the first read", || proxy.held() == 1);
+
+    // What is written now is not in it, so it is no answer for those who ask now.
+    let late = elsewhere(&ctl);
+    let mut crowd = Crowd::asks(&cache, Want::Consistent, MANY - 1);
+    assert!(!crowd.set.arm(), "nothing was answered yet");
+    proxy.hold(false);
+    assert!(first.wait(BOUND).unwrap().revision >= early);
+    for revision in crowd.ends(|answer| answer.unwrap()) {
+        assert!(revision >= late, "{revision} does not hold what was written before: {late}");
+    }
+    let calls = feeder.counters().consistent_reads - before.consistent_reads;
+    println!("{MANY} concurrent consistent reads, in wake sets: {calls} linearizable reads of etcd");
+    assert_eq!(calls, 2, "one under way, one for all others");
+
+    // Nothing was seen of it yet: progress is asked for, because somebody waits.
+    assert_eq!(feeder.counters().progress_requests, 0);
+    assert!(cache.position().revision < late);
+    let mut crowd = Crowd::asks(&cache, Want::Revision(late), MANY);
+    for revision in crowd.ends(|answer| answer.unwrap()) {
+        assert!(revision >= late);
+    }
+    let asked = feeder.counters().progress_requests;
+    println!("{MANY} waits for that revision: {asked} requests for progress");
+    assert!((1..MANY as u64 / 10).contains(&asked), "{asked}");
+
+    // And no more when nobody does.
+    for _ in 0..20 {
+        let seen = ctl.put("/k/x", "1");
+        wait_for("an event", || cache.position().revision >= seen);
+    }
+    assert_eq!(feeder.counters().progress_requests, asked);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
+    let etcd = Etcd::start();
+    let (cache, feeder) = follow(&etcd.url());
+    let over = AtomicBool::new(false);
+    let written = AtomicU64::new(0);
+    let ready = AtomicU64::new(0);
+    let before = feeder.counters().consistent_reads;
+    std::thread::scope(|scope| {
+        let writes = || {
+            let ctl = etcd.ctl();
+            while !over.load(Ordering::Relaxed) {
+                written.store(elsewhere(&ctl), Ordering::SeqCst);
+            }
+        };
+        let writer = scope.spawn(writes);
+        let ask = || {
+            ready.fetch_add(1, Ordering::SeqCst);
+            wait_for("the others", || ready.load(Ordering::SeqCst) == MANY as u64);
+            let known = written.load(Ordering::SeqCst);
+            let found = cache.consistent_revision(BOUND).expect("an answer");
+            assert!(found >= known, "{found} does not hold what was written before: {known}");
+            assert!(cache.wait_until(found, BOUND).expect("it comes").revision >= found);
+        };
+        let small = || std::thread::Builder::new().stack_size(128 << 10);
+        let threads: Vec<_> = (0..MANY).map(|_| small().spawn_scoped(scope, ask).expect("a thread")).collect();
+        let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
+        over.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert!(ended.into_iter().all(|end| end.is_ok()));
+    });
+    let counters = feeder.counters();
+    let (calls, asked) = (counters.consistent_reads - before, counters.progress_requests);
+    println!("{MANY} threads at once: {calls} linearizable reads of etcd, {asked} requests for progress");
+    assert!((1..MANY as u64).contains(&calls), "{calls}");
+}
+
+/// A wait for a revision that never comes costs a request a second, and delays no other wait.
+#[test]
+fn a_revision_that_never_comes_costs_little() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, feeder) = follow(&etcd.url());
+    let started = Instant::now();
+    let mut crowd = Crowd::asks(&cache, Want::Revision((1 << 51) + 1), 1);
+    assert_eq!(cache.wait_until(1 << 51, Duration::from_secs(4)).unwrap_err().code(), Code::FutureRevision);
+    // Five in the first second and a half, then one a second, for each of the two that began to wait.
+    let most = 2 * 5 + started.elapsed().as_secs();
+    let asked = feeder.counters().progress_requests;
+    assert!((2..=most).contains(&asked), "{asked} requests, at most {most} expected");
+    for _ in 0..5 {
+        cache.wait_until(elsewhere(&ctl), BOUND).unwrap();
+    }
+    feeder.stop();
+    assert!(crowd.ends(|answer| answer.unwrap_err().code()).into_iter().all(|code| code == Code::Closed));
+}
+
+#[test]
+fn a_wait_that_timed_out_has_lost_nothing() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let proxy = Proxy::swallowing(etcd.address(), "nothing");
+    let (cache, _feeder) = follow(&proxy.url());
+    let written = elsewhere(&ctl);
+    proxy.hold(true);
+    let error = cache.consistent_revision(Duration::from_millis(5)).unwrap_err();
+    assert_eq!(error.code(), Code::Timeout, "{error}");
+    proxy.hold(false);
+    let found = cache.consistent_revision(BOUND).unwrap();
+    assert!(found >= written);
+    cache.wait_until(found, BOUND).unwrap();
+}
+
+#[test]
+fn a_lost_connection_does_not_lose_who_waits() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let proxy = Proxy::to(etcd.address());
+    let (cache, feeder) = follow(&proxy.url());
+    proxy.refuse();
+    let crowd = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..20).map(|_| scope.spawn(|| cache.consistent_revision(BOUND))).collect();
+        wait_for("they wait", || cache.stats().waiting >= 20);
+        wait_for("the loss is noticed", || matches!(cache.status().state, State::Stale { .. }));
+        let written = elsewhere(&ctl);
+        proxy.allow();
+        let found: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap().unwrap()).collect();
+        assert!(cache.consistent_revision(BOUND).unwrap() >= written);
+        found
+    });
+    assert_eq!(crowd.len(), 20);
+    wait_for("the watch", || feeder.counters().reconnects >= 1);
+}
+
+#[test]
+fn who_waits_ends_at_once_when_the_feeder_stops() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let proxy = Proxy::swallowing(etcd.address(), "nothing");
+    let (cache, feeder) = follow(&proxy.url());
+    let feeder = Arc::new(feeder);
+    // Nothing that is waited for can come.
+    proxy.hold(true);
+    elsewhere(&ctl);
+    let mut crowd = Crowd::asks(&cache, Want::Consistent, 100);
+    let mut waits = Crowd::asks(&cache, Want::Revision(1 << 40), 100);
+    let closed = |answer: watchcore::Result<u64>| answer.unwrap_err().code();
+    std::thread::scope(|scope| {
+        let forever = Duration::MAX;
+        let threads: Vec<_> = (0..50)
+            .map(|i| {
+                let cache = &cache;
+                scope.spawn(move || match i % 2 {
+                    0 => cache.consistent_revision(forever),
+                    _ => cache.wait_until(1 << 40, forever).map(|position| position.revision),
+                })
+            })
+            .collect();
+        wait_for("all wait", || cache.stats().waiting >= 250);
+        let started = Instant::now();
+        feeder.stop();
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}", started.elapsed());
+        for thread in threads {
+            assert_eq!(closed(thread.join().unwrap()), Code::Closed);
+        }
+    });
+    for crowd in [&mut crowd, &mut waits] {
+        assert!(crowd.ends(closed).into_iter().all(|code| code == Code::Closed));
+    }
+    // Who comes later does not wait either.
+    assert_eq!(cache.wait_until(1 << 40, BOUND).unwrap_err().code(), Code::Closed);
+    assert_eq!(cache.consistent_revision(BOUND).unwrap_err().code(), Code::Closed);
+}
