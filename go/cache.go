@@ -33,6 +33,8 @@ type Cache struct {
 // cacheCore is what goroutines and cleanups may hold without keeping the Cache.
 type cacheCore struct {
 	cache   *handle
+	name    string
+	prefix  string
 	feeder  atomic.Pointer[handle] // nil: embedded
 	feeding sync.Mutex             // while a feeder is started
 	closing bool                   // none is started any more; under feeding
@@ -128,6 +130,7 @@ func newCache(config *cacheConfig) (*Cache, error) {
 		cache: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_cache_free((*C.watchcore_cache)(p)) }),
 		state: &coreState{},
 	}
+	core.name, core.prefix = core.text(C.WATCHCORE_TEXT_NAME), config.prefix
 	c := &Cache{core: core}
 	// Stopping a feeder takes time; other cleanups must not wait for it.
 	c.cleanup = runtime.AddCleanup(c, func(core *cacheCore) { go core.close() }, core)

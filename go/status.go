@@ -48,6 +48,7 @@ func (s State) String() string {
 
 // Status is how a cache stands.
 type Status struct {
+	Name          string // the cache's: see the option Name
 	State         State
 	Position      Position
 	Oldest        uint64    // the oldest revision of the window: After(Oldest-1) is possible
@@ -83,26 +84,17 @@ func (c *Cache) Status() Status {
 	} else if last := c.core.last.Load(); last != nil {
 		return *last
 	}
-	return Status{State: StateClosed}
+	return Status{Name: c.core.name, State: StateClosed}
 }
 
 // Position is the cache's place in the history.
 func (c *Cache) Position() Position { return c.Status().Position }
 
-// Prefix is the cache's key range.
-func (c *Cache) Prefix() string { return c.text(C.WATCHCORE_TEXT_PREFIX) }
+// Prefix is the cache's key range, also of a closed one.
+func (c *Cache) Prefix() string { return c.core.prefix }
 
-// Name is the cache's name.
-func (c *Cache) Name() string { return c.text(C.WATCHCORE_TEXT_NAME) }
-
-func (c *Cache) text(which uint32) string {
-	defer runtime.KeepAlive(c)
-	if !c.core.cache.acquire() {
-		return ""
-	}
-	defer c.core.cache.release()
-	return c.core.text(which)
-}
+// Name is the cache's name, also of a closed one.
+func (c *Cache) Name() string { return c.core.name }
 
 func (core *cacheCore) status() (*Status, error) {
 	s := C.watchcore_status{size: C.sizeof_watchcore_status}
@@ -110,6 +102,7 @@ func (core *cacheCore) status() (*Status, error) {
 		return nil, err
 	}
 	status := &Status{
+		Name:          core.name,
 		State:         State(s.state),
 		Position:      Position{Epoch: uint64(s.epoch), Revision: uint64(s.revision)},
 		Oldest:        uint64(s.oldest),
