@@ -93,10 +93,10 @@ pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
         if batch.is_null() || !batch.is_aligned() {
             return;
         }
-        // SAFETY: readable and writable by the caller's promise.
+        // SAFETY: the contract: it is readable and writable.
         let old = unsafe { batch.replace(EMPTY) };
         if !old.owner.is_null() && handle::same_process() {
-            // SAFETY: it came from `give` and was not released, by the caller's promise.
+            // SAFETY: it came from `give`, and what is released is zero.
             unsafe { raw::release_batch(old.owner.expose_provenance()) };
         }
     });

@@ -23,17 +23,21 @@ impl watchcore_bytes {
 
     /// The bytes, or `None` where they are absent.
     ///
-    /// Safety: where `data` is not NULL, `length` bytes must be readable there during `'a`.
+    /// # Safety
+    ///
+    /// Where `data` is not NULL, `length` bytes must be readable there during `'a`.
     pub(super) unsafe fn get<'a>(self, what: &str) -> Result<Option<&'a [u8]>> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the same contract.
         unsafe { slice(self.data, self.length, what) }
     }
 
     /// The bytes as text, or `None` where they are absent.
     ///
-    /// Safety: as for `get`.
+    /// # Safety
+    ///
+    /// As for `get`.
     pub(super) unsafe fn text<'a>(self, what: &str) -> Result<Option<&'a str>> {
-        // SAFETY: the caller's promise is the same.
+        // SAFETY: the same contract.
         let Some(bytes) = (unsafe { self.get(what)? }) else { return Ok(None) };
         match std::str::from_utf8(bytes) {
             Ok(text) => Ok(Some(text)),
@@ -44,7 +48,9 @@ impl watchcore_bytes {
 
 /// The `length` elements at `data`, or `None` for NULL.
 ///
-/// Safety: where `data` is not NULL, `length` elements must be readable there during `'a`.
+/// # Safety
+///
+/// Where `data` is not NULL, `length` elements must be readable there during `'a`.
 pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: &str) -> Result<Option<&'a [T]>> {
     if data.is_null() {
         if length == 0 {
@@ -55,13 +61,15 @@ pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: &str
     if length > isize::MAX as usize / size_of::<T>().max(1) || !data.cast::<T>().is_aligned() {
         return Err(invalid(format!("{what} has an impossible length ({length}) or alignment.")));
     }
-    // SAFETY: not NULL, aligned, and readable by the caller's promise.
+    // SAFETY: not NULL, aligned, readable for `length` elements.
     Ok(Some(unsafe { std::slice::from_raw_parts(data.cast(), length) }))
 }
 
 /// A struct of the caller that starts with `uint32_t size`.
 ///
-/// Safety: `repr(C)`, its first field is that `u32`, and every field accepts every bit pattern.
+/// # Safety
+///
+/// `repr(C)`, its first field is that `u32`, and every field accepts every bit pattern.
 pub(super) unsafe trait Sized32: Copy {
     const NAME: &'static str;
     /// What a field is that the caller's struct does not have.
@@ -73,7 +81,9 @@ const LARGEST: usize = 4096;
 
 /// Checks the `size` of a struct of the caller.
 ///
-/// Safety: where `pointer` is not NULL and aligned, a `u32` must be readable there.
+/// # Safety
+///
+/// Where `pointer` is not NULL and aligned, a `u32` must be readable there.
 unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
     let name = T::NAME;
     if pointer.is_null() {
@@ -82,7 +92,7 @@ unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
     if !pointer.is_aligned() {
         return Err(invalid(format!("{name} is not aligned to {} bytes.", align_of::<T>())));
     }
-    // SAFETY: readable by the caller's promise.
+    // SAFETY: a `u32` is readable there.
     let size = unsafe { pointer.cast::<u32>().read() } as usize;
     if size < align_of::<T>().max(8) || size > LARGEST || !size.is_multiple_of(align_of::<T>()) {
         return Err(invalid(format!(
@@ -95,13 +105,15 @@ unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
 
 /// A copy of a struct of the caller, with the defaults where it has no such field.
 ///
-/// Safety: where `pointer` is not NULL, as many bytes as its `size` says must be readable.
+/// # Safety
+///
+/// Where `pointer` is not NULL, as many bytes as its `size` says must be readable.
 pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
-    // SAFETY: the caller's promise.
+    // SAFETY: at least the size is readable.
     let size = unsafe { size_of_struct(pointer)? };
     let known = size_of::<T>();
     if size > known {
-        // SAFETY: `size` bytes are readable by the caller's promise.
+        // SAFETY: `size` bytes are readable.
         let rest = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>().add(known), size - known) };
         if rest.iter().any(|&b| b != 0) {
             return Err(invalid(format!(
@@ -119,7 +131,9 @@ pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
 /// Copies of the elements of an array of the caller, which steps by the `size` of its first element. `most`: no
 /// more than so many are read.
 ///
-/// Safety: `count` elements of the first one's size are readable.
+/// # Safety
+///
+/// `count` elements of the first one's size are readable.
 pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most: usize, what: &str) -> Result<Vec<T>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -128,7 +142,7 @@ pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most:
         return Err(invalid(format!("{what} has {count} elements; {most} are the most. Give fewer.")));
     }
     let at = |index: usize, e: Error| Err(invalid(format!("{what}[{index}]: {}", e.message())));
-    // SAFETY: at least one element is there by the caller's promise.
+    // SAFETY: at least one element is there.
     let stride = match unsafe { size_of_struct(array) } {
         Ok(stride) => stride,
         Err(e) => return at(0, e),
@@ -156,15 +170,19 @@ pub(super) unsafe fn read_array<T: Sized32>(array: *const T, count: usize, most:
 
 /// Checks an out-struct before the work is done.
 ///
-/// Safety: as for `size_of_struct`.
+/// # Safety
+///
+/// As for `size_of_struct`.
 pub(super) unsafe fn check_out_struct<T: Sized32>(pointer: *mut T) -> Result<usize> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { size_of_struct(pointer.cast_const()) }
 }
 
 /// Fills a struct of the caller: what it has room for, zero behind what is known here; its `size` stays.
 ///
-/// Safety: `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
+/// # Safety
+///
+/// `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
 pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, value: T) {
     let (known, head) = (size_of::<T>(), size_of::<u32>());
     // SAFETY: `size` bytes are writable; the copy starts behind the caller's `size`.
@@ -174,24 +192,6 @@ pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, valu
         if size > known {
             to.add(known).write_bytes(0, size - known);
         }
-    }
-}
-
-/// Refuses NULL for an out-pointer.
-pub(super) fn check_out<T>(pointer: *mut T, what: &str) -> Result<()> {
-    if pointer.is_null() || !pointer.is_aligned() {
-        return Err(invalid(format!("{what} is NULL or not aligned. Give the address where the answer goes.")));
-    }
-    Ok(())
-}
-
-/// Writes to an out-pointer that may be NULL.
-///
-/// Safety: where it is not NULL it must be writable.
-pub(super) unsafe fn write_optional<T>(pointer: *mut T, value: T) {
-    if !pointer.is_null() {
-        // SAFETY: writable by the caller's promise.
-        unsafe { pointer.write(value) };
     }
 }
 
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn watchcore_bytes_from_string(string: *const c_char) -> w
     if string.is_null() {
         return watchcore_bytes::ABSENT;
     }
-    // SAFETY: it ends with a NUL by the caller's promise.
+    // SAFETY: it ends with a NUL.
     let length = unsafe { std::ffi::CStr::from_ptr(string) }.count_bytes();
     watchcore_bytes { data: string.cast(), length }
 }

@@ -1,9 +1,9 @@
 //! The cache and its writer's origin: made, closed, waited for.
 
-use super::bytes::{Sized32, check_out, read_array, read_struct, switch, watchcore_bytes, write_optional};
-use super::count::Fun;
+use super::bytes::{Sized32, read_array, switch, watchcore_bytes};
+use super::contract::{frame, free, out_or_null, struct_or_default, try_bytes, try_handle, try_out, try_text};
 use super::declare::{attribute, index, watchcore_attribute, watchcore_index};
-use super::error::{call, invalid, watchcore_error};
+use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
 use watchcore::raw::{MAX_FIELDS, MAX_INDEXES};
 use watchcore::{Cache, Labels, Result};
@@ -13,10 +13,7 @@ pub struct watchcore_cache {
     _private: [u8; 0],
 }
 
-pub(super) struct CacheObject;
-
-impl Object for CacheObject {
-    type C = watchcore_cache;
+impl Object for watchcore_cache {
     type Shared = Cache;
     type Own = ();
     const KIND: u32 = 0x5743_0001;
@@ -84,16 +81,16 @@ unsafe impl Sized32 for watchcore_cache_options {
     };
 }
 
-/// Safety: the pointers in `options` are readable.
+/// # Safety
+///
+/// The contract, for the pointers in `options`.
 unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
     let length = |value: u64, what: &str| {
         usize::try_from(value).map_err(|_| invalid(format!("{what} {value} is too large for this machine.")))
     };
-    // SAFETY: the caller's promise.
-    let (prefix, name) = unsafe { (options.prefix.get("options.prefix")?, options.name.text("options.name")?) };
-    let mut builder =
-        Cache::builder(prefix.unwrap_or_default()).expect_load(switch(options.expect_load, "options.expect_load")?);
-    if let Some(name) = name {
+    let prefix = try_bytes!(options.prefix).unwrap_or_default();
+    let mut builder = Cache::builder(prefix).expect_load(switch(options.expect_load, "options.expect_load")?);
+    if let Some(name) = try_text!(options.name) {
         builder = builder.name(name);
     }
     if options.capacity != 0 {
@@ -108,23 +105,22 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
     if options.max_value_bytes != 0 {
         builder = builder.max_value_bytes(length(options.max_value_bytes, "options.max_value_bytes")?);
     }
-    // SAFETY: the caller's promise.
-    let (fields, labels, indexes) = unsafe {
+    // SAFETY: the contract.
+    let (fields, indexes) = unsafe {
         (
             read_array(options.fields, options.field_count, MAX_FIELDS, "options.fields")?,
-            options.labels_from.text("options.labels_from")?,
             read_array(options.indexes, options.index_count, MAX_INDEXES, "options.indexes")?,
         )
     };
     for (at, field) in fields.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract.
         builder = builder.field(unsafe { attribute(field, &format!("options.fields[{at}]"))? });
     }
-    if let Some(pointer) = labels {
+    if let Some(pointer) = try_text!(options.labels_from) {
         builder = builder.labels(Labels::json(pointer)?);
     }
     for (at, one) in indexes.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract.
         builder = builder.index(unsafe { index(one, &format!("options.indexes[{at}]"))? });
     }
     if options.max_buckets != 0 {
@@ -143,23 +139,15 @@ pub unsafe extern "C" fn watchcore_cache_new(
     cache: *mut *mut watchcore_cache,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(cache, "cache")?;
-        let options = if options.is_null() {
-            watchcore_cache_options::DEFAULT
-        } else {
-            // SAFETY: not NULL, so valid by the caller's promise.
-            unsafe { read_struct(options)? }
-        };
+    frame!(watchcore_cache_new, error, {
+        let cache = try_out!(cache);
+        let options = struct_or_default!(options);
         handle::check_process()?;
-        // SAFETY: the caller's promise for the bytes in the options.
+        // SAFETY: the contract.
         let made = unsafe { build(&options)? };
-        // SAFETY: checked above.
-        unsafe { cache.write(handle::new::<CacheObject>(made, ())) };
+        cache.write(handle::new(made, ()));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_new, error, body) }
+    })
 }
 
 /// Closes the cache and gives the handle back; NULL does nothing. Subscriptions hand out what is left, then
@@ -168,21 +156,17 @@ pub unsafe extern "C" fn watchcore_cache_new(
 /// that already wait are allowed. Never blocks. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_free(cache: *mut watchcore_cache) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<CacheObject>(Fun::watchcore_cache_free, cache) }
+    free!(watchcore_cache_free, cache);
 }
 
 /// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
 /// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_cache_close(cache: *const watchcore_cache, error: *mut watchcore_error) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        unsafe { handle::shared::<CacheObject>(cache, "cache")? }.close();
+    frame!(watchcore_cache_close, error, {
+        try_handle!(cache).close();
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_close, error, body) }
+    })
 }
 
 /// Waits until the first listing is published.
@@ -195,13 +179,10 @@ pub unsafe extern "C" fn watchcore_cache_wait_ready(
     timeout_ms: i64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+    frame!(watchcore_cache_wait_ready, error, {
+        let cache = try_handle!(cache).clone();
         cache.wait_ready(timeout(timeout_ms)?)
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_wait_ready, error, body) }
+    })
 }
 
 /// Waits until the cache has a revision: read your own writes.
@@ -218,19 +199,13 @@ pub unsafe extern "C" fn watchcore_cache_wait_until(
     epoch: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+    frame!(watchcore_cache_wait_until, error, {
+        let cache = try_handle!(cache).clone();
         let position = cache.wait_until(revision, timeout(timeout_ms)?)?;
-        // SAFETY: NULL or writable by the caller's promise.
-        unsafe {
-            write_optional(reached, position.revision);
-            write_optional(epoch, position.epoch);
-        }
+        out_or_null!(reached).write(position.revision);
+        out_or_null!(epoch).write(position.epoch);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_wait_until, error, body) }
+    })
 }
 
 /// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
@@ -245,15 +220,11 @@ pub unsafe extern "C" fn watchcore_cache_consistent_revision(
     revision: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(revision, "revision")?;
-        // SAFETY: the caller's promise. The clone outlives a free of the handle meanwhile.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.clone();
+    frame!(watchcore_cache_consistent_revision, error, {
+        let revision = try_out!(revision);
+        let cache = try_handle!(cache).clone();
         let found = cache.consistent_revision(timeout(timeout_ms)?)?;
-        // SAFETY: checked above.
-        unsafe { revision.write(found) };
+        revision.write(found);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_consistent_revision, error, body) }
+    })
 }

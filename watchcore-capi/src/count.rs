@@ -112,7 +112,9 @@ mod counting {
 
     /// The figures of the function with this index; NULL behind the last.
     ///
-    /// Safety: the out-pointers are writable.
+    /// # Safety
+    ///
+    /// The out-pointers are writable.
     #[unsafe(no_mangle)]
     pub unsafe extern "C" fn watchcore_debug_count(
         index: usize,
@@ -121,7 +123,7 @@ mod counting {
         errors: *mut u64,
     ) -> *const c_char {
         let Some(count) = COUNTS.get(index) else { return std::ptr::null() };
-        // SAFETY: writable by the caller's promise.
+        // SAFETY: the contract.
         unsafe {
             calls.write(count.calls.load(Ordering::Relaxed));
             successes.write(count.successes.load(Ordering::Relaxed));

@@ -99,10 +99,12 @@ fn reserved(what: &str, value: u32) -> Result<()> {
     if value == 0 { Ok(()) } else { Err(invalid(format!("{what}.reserved is {value}. Give 0."))) }
 }
 
-/// Safety: the pointers in `given` are readable.
+/// # Safety
+///
+/// The contract, for the pointers in `given`.
 pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Result<Attribute> {
     reserved(what, given.reserved)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let (name, pointer) =
         unsafe { (given.name.text(&format!("{what}.name"))?, given.pointer.text(&format!("{what}.pointer"))?) };
     let Some(name) = name else { return Err(invalid(format!("{what}.name is absent. Give the attribute a name."))) };
@@ -113,7 +115,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
             MAX_PROTOBUF_PATH
         )));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let path = unsafe { slice::<u32>(given.protobuf_path.cast(), length, &format!("{what}.protobuf_path"))? };
     match given.kind {
         WATCHCORE_ATTRIBUTE_KEY_SEGMENT if pointer.is_some() => Err(extra(what, given.kind, "pointer")),
@@ -131,10 +133,12 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
     }
 }
 
-/// Safety: the pointers in `given` are readable.
+/// # Safety
+///
+/// The contract, for the pointers in `given`.
 pub(super) unsafe fn index(given: &watchcore_index, what: &str) -> Result<Index> {
     reserved(what, given.reserved)?;
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let name = unsafe { given.name.text(&format!("{what}.name"))? };
     let kind = given.kind;
     match (kind, name) {

@@ -128,7 +128,9 @@ pub(super) fn unsupported(message: impl Into<String>) -> Error {
 
 /// The size of the caller's error struct (0 for NULL), or `None` where it is not one.
 ///
-/// Safety: where `error` is not NULL and aligned, a `u32` must be readable there.
+/// # Safety
+///
+/// Where `error` is not NULL and aligned, a `u32` must be readable there.
 #[inline]
 unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
     if error.is_null() {
@@ -137,12 +139,14 @@ unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
     if !error.is_aligned() {
         return None;
     }
-    // SAFETY: readable by the caller's promise.
+    // SAFETY: a `u32` is readable there.
     let size = unsafe { error.cast::<u32>().read() } as usize;
     (SMALLEST_ERROR..=4096).contains(&size).then_some(size)
 }
 
-/// Safety: `size` comes from `error_size`.
+/// # Safety
+///
+/// `size` comes from `error_size`.
 #[cold]
 unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
     if size == 0 {
@@ -187,10 +191,12 @@ pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
 
 /// The frame of every fallible function: checks the error struct, catches panics, writes the error.
 ///
-/// Safety: `error` is NULL, or as many bytes as its `size` says are writable there.
+/// # Safety
+///
+/// `error` is NULL, or as many bytes as its `size` says are writable there.
 #[inline]
 pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOnce() -> Result<()>) -> i32 {
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     let Some(size) = (unsafe { error_size(error) }) else {
         count::failed(fun);
         return WATCHCORE_INVALID_ARGUMENT;

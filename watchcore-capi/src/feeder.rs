@@ -1,9 +1,9 @@
 //! The feeder: the thread that keeps a cache up to date from etcd.
 
-use super::bytes::{Sized32, check_out, check_out_struct, read_struct, watchcore_bytes, write_struct};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{call, watchcore_error};
+use super::bytes::{Sized32, watchcore_bytes};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, try_bytes, try_handle, try_out, try_out_struct, try_own, try_struct, try_text};
+use super::error::watchcore_error;
 use super::handle::{self, Object};
 use super::subscription::watchcore_subscription;
 use watchcore::{Cache, Result};
@@ -183,18 +183,15 @@ pub unsafe extern "C" fn watchcore_feeder_start(
     feeder: *mut *mut watchcore_feeder,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(feeder, "feeder")?;
-        // SAFETY: the caller's promise.
-        let (cache, options) = unsafe { (handle::shared::<CacheObject>(cache, "cache")?, read_struct(options)?) };
-        // SAFETY: the caller's promise for the bytes in the options.
+    frame!(watchcore_feeder_start, error, {
+        let feeder = try_out!(feeder);
+        let cache = try_handle!(cache);
+        let options = try_struct!(options);
+        // SAFETY: the contract.
         let started = unsafe { imp::start(&cache, &options)? };
-        // SAFETY: checked above.
-        unsafe { feeder.write(handle::new::<FeederObject>(started, ())) };
+        feeder.write(handle::new(started, ()));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_feeder_start, error, body) }
+    })
 }
 
 /// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
@@ -202,21 +199,17 @@ pub unsafe extern "C" fn watchcore_feeder_start(
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, error: *mut watchcore_error) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        imp::stop(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
+    frame!(watchcore_feeder_stop, error, {
+        imp::stop(&*try_handle!(feeder));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_feeder_stop, error, body) }
+    })
 }
 
 /// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
 /// Any thread; no other call on the handle may run or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_free(feeder: *mut watchcore_feeder) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<FeederObject>(Fun::watchcore_feeder_free, feeder) }
+    free!(watchcore_feeder_free, feeder);
 }
 
 /// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
@@ -226,13 +219,10 @@ pub unsafe extern "C" fn watchcore_feeder_request_resync(
     feeder: *const watchcore_feeder,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        imp::request_resync(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
+    frame!(watchcore_feeder_request_resync, error, {
+        imp::request_resync(&*try_handle!(feeder));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_feeder_request_resync, error, body) }
+    })
 }
 
 /// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
@@ -243,23 +233,15 @@ pub unsafe extern "C" fn watchcore_feeder_counters(
     counters: *mut watchcore_counters,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let size = unsafe { check_out_struct(counters)? };
-        // SAFETY: the caller's promise.
-        let now = imp::counters(&*unsafe { handle::shared::<FeederObject>(feeder, "feeder")? });
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(counters, size, now) };
+    frame!(watchcore_feeder_counters, error, {
+        let counters = try_out_struct!(counters);
+        let now = imp::counters(&*try_handle!(feeder));
+        counters.write(now);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_feeder_counters, error, body) }
+    })
 }
 
-pub(super) struct FeederObject;
-
-impl Object for FeederObject {
-    type C = watchcore_feeder;
+impl Object for watchcore_feeder {
     type Shared = imp::Running;
     type Own = ();
     const KIND: u32 = 0x5743_0003;
@@ -273,7 +255,7 @@ impl Object for FeederObject {
 mod imp {
     use super::super::bytes::switch;
     use super::super::error::invalid;
-    use super::super::subscription::SubscriptionObject;
+
     use super::*;
     use std::time::Duration;
     use watchcore_etcd::{Feeder, Tls};
@@ -288,17 +270,12 @@ mod imp {
         }
     }
 
-    /// Safety: the pointers in `options` are readable.
+    /// # Safety
+    ///
+    /// The contract, for the pointers in `options`.
     unsafe fn tls(options: &watchcore_etcd_options) -> Result<Option<Tls>> {
-        // SAFETY: the caller's promise.
-        let (ca, cert, key, domain) = unsafe {
-            (
-                options.ca_pem.get("options.ca_pem")?,
-                options.cert_pem.get("options.cert_pem")?,
-                options.key_pem.get("options.key_pem")?,
-                options.domain.text("options.domain")?,
-            )
-        };
+        let (ca, cert, key) = (try_bytes!(options.ca_pem), try_bytes!(options.cert_pem), try_bytes!(options.key_pem));
+        let domain = try_text!(options.domain);
         let Some(ca) = ca else {
             if cert.is_some() || key.is_some() || domain.is_some() {
                 return Err(invalid(
@@ -315,17 +292,13 @@ mod imp {
         }))
     }
 
-    /// Safety: the pointers in `options` are readable.
+    /// # Safety
+    ///
+    /// The contract, for the pointers in `options`.
     pub(super) unsafe fn start(cache: &Cache, options: &watchcore_etcd_options) -> Result<Running> {
-        // SAFETY: the caller's promise.
-        let (endpoints, user, password, tls) = unsafe {
-            (
-                options.endpoints.text("options.endpoints")?.unwrap_or_default(),
-                options.user.text("options.user")?,
-                options.password.text("options.password")?,
-                tls(options)?,
-            )
-        };
+        let endpoints = try_text!(options.endpoints).unwrap_or_default();
+        // SAFETY: the same contract.
+        let tls = unsafe { tls(options)? };
         let endpoints: Vec<&str> = endpoints.split(',').map(str::trim).filter(|e| !e.is_empty()).collect();
         if endpoints.is_empty() {
             return Err(invalid("options.endpoints names no server. Give one, such as \"http://127.0.0.1:2379\"."));
@@ -333,7 +306,7 @@ mod imp {
         let mut builder = Feeder::new(endpoints)
             .stop_after_listing(switch(options.stop_after_listing, "options.stop_after_listing")?)
             .progress_requests(!switch(options.no_progress_requests, "options.no_progress_requests")?);
-        match (user, password) {
+        match (try_text!(options.user), try_text!(options.password)) {
             (Some(user), password) => builder = builder.user(user, password.unwrap_or_default()),
             (None, Some(_)) => return Err(invalid("options.password without options.user. Give the user's name too.")),
             (None, None) => {}
@@ -364,13 +337,11 @@ mod imp {
         if let Some(interval) = milliseconds(options.follow_compaction_ms, "follow_compaction_ms")? {
             builder = builder.follow_compaction(interval);
         }
-        // SAFETY: the caller's promise: bytes as they say, or absent.
-        if let Some(key) = unsafe { options.only_key.get("options.only_key")? } {
+        if let Some(key) = try_bytes!(options.only_key) {
             builder = builder.only_key(key);
         }
         if !options.pace.is_null() {
-            // SAFETY: a subscription by the caller's promise.
-            builder = builder.pace(&*unsafe { handle::exclusive::<SubscriptionObject>(options.pace, "options.pace")? });
+            builder = builder.pace(&*try_own!(options.pace));
         }
         builder.start(cache.writer()?)
     }
@@ -421,7 +392,9 @@ mod imp {
     /// There is none.
     pub(crate) enum Running {}
 
-    /// Safety: none.
+    /// # Safety
+    ///
+    /// None.
     pub(super) unsafe fn start(_: &Cache, _: &watchcore_etcd_options) -> Result<Running> {
         Err(super::super::error::unsupported(
             "this build of watchcore has no etcd feeder. Build it with the feature etcd, or take the writer and feed the cache yourself.",

@@ -46,7 +46,9 @@ unsafe impl Sized32 for watchcore_filter {
 
 /// The selectors of options, as a filter. `what` stands before the members' names in messages.
 ///
-/// Safety: the pointers are readable.
+/// # Safety
+///
+/// The contract.
 pub(super) unsafe fn selected(
     labels: watchcore_bytes,
     fields: watchcore_bytes,
@@ -59,7 +61,7 @@ pub(super) unsafe fn selected(
         switch(nothing, &format!("{what}.nothing"))?;
         Filter::none()
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let (labels, fields) = unsafe { (labels.get(&format!("{what}.labels"))?, fields.get(&format!("{what}.fields"))?) };
     if let Some(labels) = labels {
         filter = filter.labels(labels)?;
@@ -85,12 +87,14 @@ pub(super) fn types_of(mask: u32, what: &str) -> Result<Vec<Kind>> {
 
 /// A filter of the caller; NULL lets everything pass.
 ///
-/// Safety: `filter` is NULL or valid, and its pointers are readable.
+/// # Safety
+///
+/// The contract.
 pub(super) unsafe fn filter_of(filter: *const watchcore_filter) -> Result<Filter> {
     if filter.is_null() {
         return Ok(Filter::any());
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let (given, range, selected) = unsafe {
         let given = read_struct(filter)?;
         let range = range_from(given.range, given.from, given.to)?;

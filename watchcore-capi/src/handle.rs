@@ -47,10 +47,8 @@ struct Head {
     state: AtomicU32,
 }
 
-/// What a kind of handle consists of.
-pub(super) trait Object {
-    /// The opaque type that C sees.
-    type C;
+/// What a kind of handle consists of; implemented by the opaque type that C sees.
+pub(super) trait Object: Sized {
     /// For many threads at once.
     type Shared: Send + Sync;
     /// For one thread at a time.
@@ -60,7 +58,7 @@ pub(super) trait Object {
     /// The type's name, for messages.
     const NAME: &'static str;
     /// Ends what may be waiting inside; any thread, idempotent.
-    fn close(shared: &Self::Shared);
+    fn close(_: &Self::Shared) {}
 }
 
 #[repr(C)]
@@ -117,11 +115,11 @@ pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
 }
 
 /// Makes a handle; C has it until `free`.
-pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O::C {
+pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
     watch_forks();
     let head =
         Head { kind: AtomicU32::new(O::KIND), process: PROCESS.load(Ordering::Relaxed), state: AtomicU32::new(0) };
-    let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O::C>();
+    let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
     debug::born(handle as usize, O::KIND);
     handle
 }
@@ -148,7 +146,7 @@ impl<O: Object> Live<O> {
     /// `pointer` is NULL, or readable as far as a `Head` reaches; where its kind is right it is a handle that nobody
     /// frees while the value is used (or, of an exclusive one, that `free` leaves to the thread inside).
     #[inline]
-    unsafe fn check(pointer: *mut O::C, what: &str) -> Result<Live<O>> {
+    unsafe fn check(pointer: *mut O, what: &str) -> Result<Live<O>> {
         let Some(handle) = NonNull::new(pointer.cast::<Handle<O>>()).filter(|handle| handle.is_aligned()) else {
             return Err(wrong::<O>(what, "is NULL or not aligned"));
         };
@@ -200,13 +198,13 @@ fn poisoned<O: Object>(what: &str) -> Error {
 }
 
 /// The part of a handle that many threads may use.
-pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O::C>);
+pub(super) struct SharedGuard<'a, O: Object>(Live<O>, PhantomData<&'a O>);
 
 /// # Safety
 ///
 /// As for `Live::check`.
 #[inline]
-pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O::C, what: &str) -> Result<SharedGuard<'a, O>> {
+pub(super) unsafe fn shared<'a, O: Object>(pointer: *const O, what: &str) -> Result<SharedGuard<'a, O>> {
     // SAFETY: the same contract.
     let handle = unsafe { Live::<O>::check(pointer.cast_mut(), what)? };
     handle.check_process()?;
@@ -247,13 +245,13 @@ impl<O: Object> Drop for SharedGuard<'_, O> {
 }
 
 /// The part of a handle that one thread at a time may use.
-pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O::C>);
+pub(super) struct Guard<'a, O: Object>(Live<O>, PhantomData<&'a mut O>);
 
 /// # Safety
 ///
 /// As for `Live::check`.
 #[inline]
-pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O::C, what: &str) -> Result<Guard<'a, O>> {
+pub(super) unsafe fn exclusive<'a, O: Object>(pointer: *mut O, what: &str) -> Result<Guard<'a, O>> {
     // SAFETY: the same contract.
     let handle = unsafe { Live::<O>::check(pointer, what)? };
     handle.check_process()?;
@@ -321,7 +319,7 @@ impl<O: Object> Drop for Guard<'_, O> {
 /// # Safety
 ///
 /// `pointer` is NULL or a handle that was not freed, and no shared call on it runs or follows.
-pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O::C) {
+pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
     let body = || {
         if pointer.is_null() {
             return true;

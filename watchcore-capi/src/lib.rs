@@ -3,6 +3,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
+//! | contract | the macros by which exports take what C gives |
 //! | error | codes, the error struct, the frame that catches panics |
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
 //! | bytes | byte strings and sized structs of the caller |
@@ -10,16 +11,35 @@
 //! | declare, filter | attributes and indexes of a cache; filters with selectors |
 //! | cache, writer, feeder, read, snapshot, subscription, batch, wakeset, status, log | one object each |
 //!
-//! Every exported function is `frame(name, error, body)`: the body checks what it was given, takes a guard of
-//! the handle, calls the core and writes the outputs last (I10). All of them share one safety contract, the
-//! header's: pointers are NULL or valid, handles were not freed.
+//! Every exported function is `frame!(name, error, body)`: the body checks what it was given, takes a guard of
+//! the handle, calls the core and writes the outputs last (I10).
+//!
+//! # Safety
+//!
+//! This is the contract of every exported function, and of every `unsafe fn` here whose `# Safety` says "the
+//! contract". A `SAFETY:` comment that says so relies on nothing else.
+//!
+//! *Whose.* A pointer argument is NULL, or the caller's and valid until the call returns: a struct as far as its
+//! `size` says, bytes and arrays as long as the length beside them says, what a struct points to as well; an out-pointer
+//! is writable and need not be initialised, but for the `size` of a struct. Nothing of the caller's is kept after the
+//! call, but for the log function and its context, which stay valid until they are replaced.
+//!
+//! *Handles* come from the library, one for each `_new`, `_start` or `_writer`, and belong to the caller until they
+//! are given to `_free`, once, and never used after. What a function lends (an item of a page, an index's name) is
+//! valid as long as the handle that it came from, or until the release that the header names. A pointer that is no
+//! handle, or one of another kind, points to at least 12 readable bytes.
+//!
+//! *Threads.* A const handle may be used by many threads at once, another by one at a time: that is detected and
+//! answered BUSY, not promised. What is promised is the end: no call with a const handle begins once `_free` began, and
+//! none runs then but a wait of those the header names. `_free` may come while a thread is inside an exclusive call.
 
-// The exported items are reached by their symbols, not by a path; their safety contract is the module's.
+// The exported items are reached by their symbols, not by a path; their safety contract is the one above.
 #![allow(unreachable_pub, non_camel_case_types, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod batch;
 mod bytes;
 mod cache;
+mod contract;
 mod count;
 mod declare;
 mod error;

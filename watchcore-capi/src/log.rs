@@ -1,7 +1,7 @@
 //! The one callback: a log function, for the whole process.
 
-use super::count::Fun;
-use super::error::{call, invalid, panic_text, unsupported, watchcore_error};
+use super::contract::frame;
+use super::error::{invalid, panic_text, unsupported, watchcore_error};
 use super::handle::check_process;
 use std::cell::Cell;
 use std::ffi::{c_char, c_void};
@@ -41,9 +41,7 @@ pub unsafe extern "C" fn watchcore_log_set(
     level: u32,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || set(function, context, level);
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_log_set, error, body) }
+    frame!(watchcore_log_set, error, { set(function, context, level) })
 }
 
 struct Sink {
@@ -51,7 +49,7 @@ struct Sink {
     context: *mut c_void,
 }
 
-// SAFETY: the caller of `watchcore_log_set` promises that the function may be called on any thread.
+// SAFETY: the contract of `watchcore_log_set`: the function may be called on any thread.
 unsafe impl Send for Sink {}
 // SAFETY: as above.
 unsafe impl Sync for Sink {}

@@ -4,12 +4,13 @@
 //! is giving its count away, and releasing it is taking the count back.
 
 use super::batch::{self, watchcore_batch};
-use super::bytes::{
-    Sized32, check_out, check_out_struct, read_struct, slice, watchcore_bytes, write_optional, write_struct,
+use super::bytes::{Sized32, watchcore_bytes};
+use super::cache::watchcore_cache;
+use super::contract::{
+    frame, free, out_or_null, read, try_bytes, try_handle, try_out, try_out_struct, try_slice, try_struct,
 };
-use super::cache::{CacheObject, watchcore_cache};
 use super::count::Fun;
-use super::error::{answer, call, invalid, watchcore_error};
+use super::error::{answer, invalid, watchcore_error};
 use super::filter::{filter_of, selected, watchcore_filter};
 use super::handle::{self, Object, timeout};
 use std::ffi::c_void;
@@ -175,19 +176,20 @@ pub unsafe extern "C" fn watchcore_cache_get(
     answer: *mut watchcore_answer,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let (size, key) = unsafe { (check_out_struct(answer)?, slice::<u8>(key, key_length, "key")?) };
-        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
+    frame!(watchcore_cache_get, error, {
+        let answer = try_out_struct!(answer);
+        let Some(key) = try_slice!(key, key_length) else {
+            return Err(invalid("key is NULL. Give the key to read."));
+        };
+        let size = answer.size();
         if size < size_of::<watchcore_answer>() {
             return Err(invalid(format!(
                 "watchcore_answer has size {size}, without room for the key-value. Initialise it with its _INIT macro."
             )));
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the contract.
         let options = unsafe { read_options(read, false)? };
-        // SAFETY: the caller's promise.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let cache = try_handle!(cache);
         let found = if options.waits {
             // The clone outlives a free of the handle meanwhile.
             cache.leave().get_with(key, &options.core)?
@@ -201,12 +203,9 @@ pub unsafe extern "C" fn watchcore_cache_get(
             kv: found.kv.map_or(std::ptr::null(), give),
             ..watchcore_answer::DEFAULT
         };
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(answer, size, value) };
+        answer.write(value);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_get, error, body) }
+    })
 }
 
 /// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
@@ -215,7 +214,7 @@ pub unsafe extern "C" fn watchcore_cache_get(
 pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
     answer(Fun::watchcore_key_value_release, (), || {
         if !kv.is_null() && handle::same_process() {
-            // SAFETY: given away by `give` and not released, by the caller's promise.
+            // SAFETY: `give` gave it away, and it was not released.
             drop(unsafe { raw::key_value_from_raw(kv.cast()) });
         }
     });
@@ -237,12 +236,10 @@ pub unsafe extern "C" fn watchcore_cache_list(
     page: *mut *mut watchcore_page,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
+    frame!(watchcore_cache_list, error, {
+        // SAFETY: the contract.
         unsafe { list(cache, range, read, page) }
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_list, error, body) }
+    })
 }
 
 /// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
@@ -261,39 +258,36 @@ pub unsafe extern "C" fn watchcore_cache_list_next(
     token: *mut *mut watchcore_text,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(token, "token")?;
-        // SAFETY: the caller's promise.
+    frame!(watchcore_cache_list_next, error, {
+        let token = try_out!(token);
+        // SAFETY: the contract.
         let listed = unsafe { list(cache, range, read, page) };
         if let Some(text) = listed.as_ref().err().and_then(Error::continue_token) {
-            // SAFETY: checked above.
-            unsafe { token.write(handle::new::<TextObject>(text.into(), ())) };
+            token.write(handle::new(text.into(), ()));
         }
         listed
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_list_next, error, body) }
+    })
 }
 
-/// Safety: that of the exported functions.
+/// # Safety
+///
+/// The contract.
 unsafe fn list(
     cache: *const watchcore_cache,
     range: *const watchcore_range,
     read: *const watchcore_read_options,
     page: *mut *mut watchcore_page,
 ) -> Result<()> {
-    check_out(page, "page")?;
-    // SAFETY: the caller's promise.
+    let page = try_out!(page);
+    // SAFETY: the contract.
     let (range, options) = unsafe { (range_of(range)?, read_options(read, true)?) };
-    // SAFETY: the caller's promise.
-    let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+    let cache = try_handle!(cache);
     let found = if options.waits {
         cache.leave().list_with(&range, &options.core)?
     } else {
         cache.list_with(&range, &options.core)?
     };
-    // SAFETY: checked above.
-    unsafe { page.write(handle::new::<PageObject>(found, ())) };
+    page.write(handle::new(found, ()));
     Ok(())
 }
 
@@ -301,17 +295,14 @@ unsafe fn list(
 /// many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_text_get(text: *const watchcore_text) -> watchcore_bytes {
-    answer(Fun::watchcore_text_get, watchcore_bytes::ABSENT, || {
-        // SAFETY: the caller's promise; the bytes stay where they are until the handle is freed.
-        unsafe { handle::shared::<TextObject>(text, "text") }.map_or(watchcore_bytes::ABSENT, |text| bytes_of(&text))
-    })
+    // The bytes stay where they are until the handle is freed.
+    read!(watchcore_text_get, text, watchcore_bytes::ABSENT, |text| bytes_of(&text))
 }
 
 /// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<TextObject>(Fun::watchcore_text_free, text) }
+    free!(watchcore_text_free, text);
 }
 
 /// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
@@ -329,27 +320,21 @@ pub unsafe extern "C" fn watchcore_cache_count(
     epoch: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
+    frame!(watchcore_cache_count, error, {
+        let count = try_out!(count);
+        // SAFETY: the contract.
         let (range, options) = unsafe { (range_of(range)?, read_options(read, false)?) };
-        // SAFETY: the caller's promise.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
+        let cache = try_handle!(cache);
         let found = if options.waits {
             cache.leave().count_with(&range, &options.core)?
         } else {
             cache.count_with(&range, &options.core)?
         };
-        // SAFETY: NULL or writable by the caller's promise, and `count` is not NULL.
-        unsafe {
-            count.write(found.count);
-            write_optional(revision, found.revision);
-            write_optional(epoch, found.epoch);
-        }
+        count.write(found.count);
+        out_or_null!(revision).write(found.revision);
+        out_or_null!(epoch).write(found.epoch);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_count, error, body) }
+    })
 }
 
 /// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
@@ -372,76 +357,65 @@ pub unsafe extern "C" fn watchcore_cache_diff(
     batch: *mut watchcore_batch,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(batch, "batch")?;
-        // SAFETY: the caller's promise.
-        let (filter, cache) = unsafe { (filter_of(filter)?, handle::shared::<CacheObject>(cache, "cache")?) };
+    frame!(watchcore_cache_diff, error, {
+        let batch = try_out!(batch);
+        // SAFETY: the contract.
+        let filter = unsafe { filter_of(filter)? };
+        let cache = try_handle!(cache);
         let from = Position { epoch: from_epoch, revision: from };
         let to = Position { epoch: to_epoch, revision: to };
         let found = cache.diff(from, to, &filter)?;
-        // SAFETY: checked above.
-        unsafe { batch.write(batch::give(found)) };
+        batch.write(batch::give(found));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_diff, error, body) }
+    })
 }
 
 /// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> usize {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_count, page, 0, |p| p.len()) }
+    read!(watchcore_page_count, page, 0, |page| page.len())
 }
 
 /// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
 /// many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index: usize) -> *const watchcore_key_value {
-    // SAFETY: the caller's promise.
-    unsafe {
-        of_page(Fun::watchcore_page_item, page, std::ptr::null(), |p| {
-            items(p).get(index).copied().unwrap_or(std::ptr::null())
-        })
-    }
+    read!(watchcore_page_item, page, std::ptr::null(), |page| {
+        items(&page).get(index).copied().unwrap_or(std::ptr::null())
+    })
 }
 
 /// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
 /// until it is freed. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_items, page, std::ptr::null(), |p| items(p).as_ptr()) }
+    read!(watchcore_page_items, page, std::ptr::null(), |page| items(&page).as_ptr())
 }
 
 /// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
 /// 0. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_more, page, 0, |p| p.more() as u32) }
+    read!(watchcore_page_more, page, 0, |page| page.more() as u32)
 }
 
 /// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
 /// counted then. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_remaining, page, 0, |p| p.remaining()) }
+    read!(watchcore_page_remaining, page, 0, |page| page.remaining())
 }
 
 /// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_revision(page: *const watchcore_page) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_revision, page, 0, |p| p.revision()) }
+    read!(watchcore_page_revision, page, 0, |page| page.revision())
 }
 
 /// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_page(Fun::watchcore_page_epoch, page, 0, |p| p.epoch()) }
+    read!(watchcore_page_epoch, page, 0, |page| page.epoch())
 }
 
 /// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
@@ -449,42 +423,30 @@ pub unsafe extern "C" fn watchcore_page_epoch(page: *const watchcore_page) -> u6
 /// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_page) -> watchcore_bytes {
-    // SAFETY: the caller's promise.
-    unsafe {
-        of_page(Fun::watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |p| {
-            p.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of)
-        })
-    }
+    read!(watchcore_page_continue_token, page, watchcore_bytes::ABSENT, |page| {
+        page.continue_token().map_or(watchcore_bytes::ABSENT, bytes_of)
+    })
 }
 
 /// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
 /// was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<PageObject>(Fun::watchcore_page_free, page) }
+    free!(watchcore_page_free, page);
 }
 
-pub(super) struct PageObject;
-
-impl Object for PageObject {
-    type C = watchcore_page;
+impl Object for watchcore_page {
     type Shared = Page;
     type Own = ();
     const KIND: u32 = 0x5743_0006;
     const NAME: &'static str = "watchcore_page";
-    fn close(_: &Page) {}
 }
 
-pub(super) struct TextObject;
-
-impl Object for TextObject {
-    type C = watchcore_text;
+impl Object for watchcore_text {
     type Shared = Box<str>;
     type Own = ();
     const KIND: u32 = 0x5743_000a;
     const NAME: &'static str = "watchcore_text";
-    fn close(_: &Box<str>) {}
 }
 
 /// A text as C sees it.
@@ -513,20 +475,13 @@ fn items(page: &Page) -> &[*const watchcore_key_value] {
     unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
 }
 
-/// The frame of the page's accessors.
-///
-/// Safety: `page` is NULL or a page that was not freed.
-unsafe fn of_page<T: Copy>(fun: Fun, page: *const watchcore_page, otherwise: T, body: impl FnOnce(&Page) -> T) -> T {
-    // SAFETY: the caller's promise.
-    answer(fun, otherwise, || unsafe { handle::shared::<PageObject>(page, "page") }.map_or(otherwise, |p| body(&p)))
-}
-
 /// The keys that a kind and its bytes select.
 ///
-/// Safety: the pointers are readable.
+/// # Safety
+///
+/// The contract.
 pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_bytes) -> Result<Range> {
-    // SAFETY: the caller's promise.
-    let (from, to) = unsafe { (from.get("from")?, to.get("to")?) };
+    let (from, to) = (try_bytes!(from), try_bytes!(to));
     let extra = |what: &str| invalid(format!("{what} is set, but range {kind} has none. Leave it absent."));
     if to.is_some() && kind != WATCHCORE_RANGE_BETWEEN && kind <= WATCHCORE_RANGE_BETWEEN {
         return Err(extra("to"));
@@ -545,16 +500,18 @@ pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_
     }
 }
 
-/// Safety: `range` is NULL or valid, and its pointers are readable.
+/// The keys of a range of the caller's; NULL for all.
+///
+/// # Safety
+///
+/// The contract.
 pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
     if range.is_null() {
         return Ok(Range::all());
     }
-    // SAFETY: the caller's promise.
-    unsafe {
-        let range = read_struct(range)?;
-        range_from(range.kind, range.from, range.to)
-    }
+    let range = try_struct!(range);
+    // SAFETY: the contract.
+    unsafe { range_from(range.kind, range.from, range.to) }
 }
 
 /// A read as the core takes it.
@@ -566,13 +523,14 @@ struct Options {
 
 /// `listed`: of watchcore_cache_list, which has members of its own.
 ///
-/// Safety: `read` is NULL or valid, and its pointers are readable.
+/// # Safety
+///
+/// The contract.
 unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Result<Options> {
     if read.is_null() {
         return Ok(Options { core: ReadOptions::default(), waits: false });
     }
-    // SAFETY: the caller's promise.
-    let options = unsafe { read_struct(read)? };
+    let options = try_struct!(read);
     if options.limit != 0 && !listed {
         return Err(invalid(format!(
             "read.limit is {}, but only watchcore_cache_list has one. Give 0.",
@@ -582,7 +540,7 @@ unsafe fn read_options(read: *const watchcore_read_options, listed: bool) -> Res
     if options.reserved != 0 {
         return Err(invalid(format!("read.reserved is {}. Give 0.", options.reserved)));
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let (token, filter) = unsafe {
         (
             options.continue_token.text("read.continue_token")?,

@@ -1,9 +1,8 @@
 //! Snapshots and walks over them.
 
-use super::bytes::{check_out, slice, write_optional};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{answer, call, invalid, watchcore_error};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_array, try_own, try_slice};
+use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
 use super::read::{lend, range_of, watchcore_key_value, watchcore_range};
@@ -32,30 +31,24 @@ pub unsafe extern "C" fn watchcore_snapshot_new(
     snapshot: *mut *mut watchcore_snapshot,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(snapshot, "snapshot")?;
-        // SAFETY: the caller's promise.
-        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.snapshot()?;
-        // SAFETY: checked above.
-        unsafe { snapshot.write(handle::new::<SnapshotObject>(made, ())) };
+    frame!(watchcore_snapshot_new, error, {
+        let snapshot = try_out!(snapshot);
+        let made = try_handle!(cache).snapshot()?;
+        snapshot.write(handle::new(made, ()));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_new, error, body) }
+    })
 }
 
 /// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_revision(snapshot: *const watchcore_snapshot) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_snapshot(Fun::watchcore_snapshot_revision, snapshot, |s| s.position().revision) }
+    read!(watchcore_snapshot_revision, snapshot, 0, |snapshot| snapshot.position().revision)
 }
 
 /// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_epoch(snapshot: *const watchcore_snapshot) -> u64 {
-    // SAFETY: the caller's promise.
-    unsafe { of_snapshot(Fun::watchcore_snapshot_epoch, snapshot, |s| s.position().epoch) }
+    read!(watchcore_snapshot_epoch, snapshot, 0, |snapshot| snapshot.position().epoch)
 }
 
 /// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
@@ -70,23 +63,17 @@ pub unsafe extern "C" fn watchcore_snapshot_get(
     kv: *mut *const watchcore_key_value,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(kv, "kv")?;
-        // SAFETY: the caller's promise.
-        let key = unsafe { slice::<u8>(key, key_length, "key")? };
-        let Some(key) = key else { return Err(invalid("key is NULL. Give the key to read.")) };
-        // SAFETY: the caller's promise.
-        let snapshot = unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot")? };
+    frame!(watchcore_snapshot_get, error, {
+        let kv = try_out!(kv);
+        let Some(key) = try_slice!(key, key_length) else {
+            return Err(invalid("key is NULL. Give the key to read."));
+        };
+        let snapshot = try_handle!(snapshot);
         let value = snapshot.get(key).map_or(std::ptr::null(), |k| lend(&k));
-        // SAFETY: checked above; NULL or writable by the caller's promise.
-        unsafe {
-            kv.write(value);
-            write_optional(found, !value.is_null() as u32);
-        }
+        kv.write(value);
+        out_or_null!(found).write(!value.is_null() as u32);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_get, error, body) }
+    })
 }
 
 /// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
@@ -98,16 +85,14 @@ pub unsafe extern "C" fn watchcore_snapshot_count(
     count: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
-        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
-        // SAFETY: checked above.
-        unsafe { count.write(snapshot.count(&range)) };
+    frame!(watchcore_snapshot_count, error, {
+        let count = try_out!(count);
+        // SAFETY: the contract.
+        let range = unsafe { range_of(range)? };
+        let snapshot = try_handle!(snapshot);
+        count.write(snapshot.count(&range));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_count, error, body) }
+    })
 }
 
 /// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
@@ -119,26 +104,22 @@ pub unsafe extern "C" fn watchcore_snapshot_count_filtered(
     count: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
-        let (filter, snapshot) =
-            unsafe { (filter_of(filter)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+    frame!(watchcore_snapshot_count_filtered, error, {
+        let count = try_out!(count);
+        // SAFETY: the contract.
+        let filter = unsafe { filter_of(filter)? };
+        let snapshot = try_handle!(snapshot);
         let found = snapshot.filtered(&filter)?.count() as u64;
-        // SAFETY: checked above.
-        unsafe { count.write(found) };
+        count.write(found);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_snapshot_count_filtered, error, body) }
+    })
 }
 
 /// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
 /// the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapshot) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<SnapshotObject>(Fun::watchcore_snapshot_free, snapshot) }
+    free!(watchcore_snapshot_free, snapshot);
 }
 
 /// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
@@ -151,17 +132,15 @@ pub unsafe extern "C" fn watchcore_iterator_new(
     iterator: *mut *mut watchcore_iterator,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(iterator, "iterator")?;
-        // SAFETY: the caller's promise.
-        let (range, snapshot) = unsafe { (range_of(range)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+    frame!(watchcore_iterator_new, error, {
+        let iterator = try_out!(iterator);
+        // SAFETY: the contract.
+        let range = unsafe { range_of(range)? };
+        let snapshot = try_handle!(snapshot);
         let walk = Walk::new((*snapshot).clone(), &Filter::any().range(&range))?;
-        // SAFETY: checked above.
-        unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
+        iterator.write(handle::new((), walk));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_iterator_new, error, body) }
+    })
 }
 
 /// As watchcore_iterator_new, over the key-values that a filter lets pass. `filter`: NULL for all.
@@ -173,18 +152,15 @@ pub unsafe extern "C" fn watchcore_iterator_new_filtered(
     iterator: *mut *mut watchcore_iterator,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(iterator, "iterator")?;
-        // SAFETY: the caller's promise.
-        let (filter, snapshot) =
-            unsafe { (filter_of(filter)?, handle::shared::<SnapshotObject>(snapshot, "snapshot")?) };
+    frame!(watchcore_iterator_new_filtered, error, {
+        let iterator = try_out!(iterator);
+        // SAFETY: the contract.
+        let filter = unsafe { filter_of(filter)? };
+        let snapshot = try_handle!(snapshot);
         let walk = Walk::new((*snapshot).clone(), &filter)?;
-        // SAFETY: checked above.
-        unsafe { iterator.write(handle::new::<IteratorObject>((), walk)) };
+        iterator.write(handle::new((), walk));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_iterator_new_filtered, error, body) }
+    })
 }
 
 /// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
@@ -198,48 +174,34 @@ pub unsafe extern "C" fn watchcore_iterator_next(
     count: *mut usize,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(items, "items")?;
-        check_out(count, "count")?;
-        // SAFETY: the caller's promise.
-        let mut walk = unsafe { handle::exclusive::<IteratorObject>(iterator, "iterator")? };
-        let mut filled = 0;
-        while filled < capacity {
-            let Some(kv) = walk.next() else { break };
-            // SAFETY: `items` has room for `capacity` pointers by the caller's promise.
-            unsafe { items.add(filled).write(kv) };
-            filled += 1;
+    frame!(watchcore_iterator_next, error, {
+        let mut items = try_out_array!(items, capacity);
+        let count = try_out!(count);
+        let mut walk = try_own!(iterator);
+        while items.room() > 0
+            && let Some(kv) = walk.next()
+        {
+            items.extend(&[kv]);
         }
-        // SAFETY: checked above.
-        unsafe { count.write(filled) };
+        count.write(items.filled());
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_iterator_next, error, body) }
+    })
 }
 
 /// Ends a walk; NULL does nothing. Never blocks. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_iterator_free(iterator: *mut watchcore_iterator) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<IteratorObject>(Fun::watchcore_iterator_free, iterator) }
+    free!(watchcore_iterator_free, iterator);
 }
 
-pub(super) struct SnapshotObject;
-
-impl Object for SnapshotObject {
-    type C = watchcore_snapshot;
+impl Object for watchcore_snapshot {
     type Shared = Snapshot;
     type Own = ();
     const KIND: u32 = 0x5743_0005;
     const NAME: &'static str = "watchcore_snapshot";
-    fn close(_: &Snapshot) {}
 }
 
-pub(super) struct IteratorObject;
-
-impl Object for IteratorObject {
-    type C = watchcore_iterator;
+impl Object for watchcore_iterator {
     type Shared = ();
     type Own = Walk;
     const KIND: u32 = 0x5743_0007;
@@ -289,12 +251,4 @@ impl Drop for Walk {
             drop(Box::from_raw(self.snapshot.as_ptr()));
         }
     }
-}
-
-/// The frame of the snapshot's accessors.
-///
-/// Safety: `snapshot` is NULL or a snapshot that was not freed.
-unsafe fn of_snapshot(fun: Fun, snapshot: *const watchcore_snapshot, body: impl FnOnce(&Snapshot) -> u64) -> u64 {
-    // SAFETY: the caller's promise.
-    answer(fun, 0, || unsafe { handle::shared::<SnapshotObject>(snapshot, "snapshot") }.map_or(0, |s| body(&s)))
 }

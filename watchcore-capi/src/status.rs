@@ -1,10 +1,9 @@
 //! What a cache is doing: its state, its figures, its texts.
 
-use super::bytes::{Sized32, check_out_struct, write_optional, write_struct};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{call, invalid, watchcore_error};
-use super::handle;
+use super::bytes::Sized32;
+use super::cache::watchcore_cache;
+use super::contract::{frame, out_or_null, try_handle, try_out_struct, try_out_text};
+use super::error::{invalid, watchcore_error};
 use std::ffi::c_char;
 use std::time::UNIX_EPOCH;
 use watchcore::{Cache, Result, State};
@@ -182,17 +181,12 @@ pub unsafe extern "C" fn watchcore_cache_status(
     status: *mut watchcore_status,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let size = unsafe { check_out_struct(status)? };
-        // SAFETY: the caller's promise.
-        let value = status_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? });
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(status, size, value) };
+    frame!(watchcore_cache_status, error, {
+        let status = try_out_struct!(status);
+        let value = status_of(&*try_handle!(cache));
+        status.write(value);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_status, error, body) }
+    })
 }
 
 /// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
@@ -203,17 +197,12 @@ pub unsafe extern "C" fn watchcore_cache_stats(
     stats: *mut watchcore_stats,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let size = unsafe { check_out_struct(stats)? };
-        // SAFETY: the caller's promise.
-        let value = stats_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? });
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(stats, size, value) };
+    frame!(watchcore_cache_stats, error, {
+        let stats = try_out_struct!(stats);
+        let value = stats_of(&*try_handle!(cache));
+        stats.write(value);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_stats, error, body) }
+    })
 }
 
 /// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
@@ -229,26 +218,13 @@ pub unsafe extern "C" fn watchcore_cache_text(
     length: *mut usize,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        if buffer.is_null() && capacity != 0 {
-            return Err(invalid(format!("buffer is NULL with capacity {capacity}. Give a buffer, or capacity 0.")));
-        }
-        // SAFETY: the caller's promise.
-        let text = text_of(&*unsafe { handle::shared::<CacheObject>(cache, "cache")? }, which)?;
-        if capacity != 0 {
-            let part = text.len().min(capacity - 1);
-            // SAFETY: room for `capacity` bytes by the caller's promise.
-            unsafe {
-                std::ptr::copy_nonoverlapping(text.as_ptr(), buffer.cast::<u8>(), part);
-                buffer.add(part).write(0);
-            }
-        }
-        // SAFETY: NULL or writable by the caller's promise.
-        unsafe { write_optional(length, text.len()) };
+    frame!(watchcore_cache_text, error, {
+        let buffer = try_out_text!(buffer, capacity);
+        let text = text_of(&*try_handle!(cache), which)?;
+        buffer.write(&text);
+        out_or_null!(length).write(text.len());
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_text, error, body) }
+    })
 }
 
 fn status_of(cache: &Cache) -> watchcore_status {

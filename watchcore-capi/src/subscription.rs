@@ -1,12 +1,10 @@
 //! Subscriptions: a cursor with a filter, polled by one consumer.
 
 use super::batch::{self, watchcore_batch};
-use super::bytes::{
-    Sized32, check_out, check_out_struct, read_struct, switch, watchcore_bytes, write_optional, write_struct,
-};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{call, invalid, watchcore_error};
+use super::bytes::{Sized32, switch, watchcore_bytes};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, out_or_null, struct_or_default, try_handle, try_out, try_out_struct, try_own};
+use super::error::{invalid, watchcore_error};
 use super::filter::{selected, types_of};
 use super::handle::{self, Object, timeout};
 use super::read::{WATCHCORE_RANGE_ALL, bytes_of, range_from};
@@ -206,24 +204,15 @@ pub unsafe extern "C" fn watchcore_subscription_new(
     subscription: *mut *mut watchcore_subscription,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(subscription, "subscription")?;
-        let options = if options.is_null() {
-            watchcore_subscription_options::DEFAULT
-        } else {
-            // SAFETY: not NULL, so valid by the caller's promise.
-            unsafe { read_struct(options)? }
-        };
-        // SAFETY: the caller's promise.
-        let cache = unsafe { handle::shared::<CacheObject>(cache, "cache")? };
-        // SAFETY: the caller's promise for the bytes in the options.
+    frame!(watchcore_subscription_new, error, {
+        let subscription = try_out!(subscription);
+        let options = struct_or_default!(options);
+        let cache = try_handle!(cache);
+        // SAFETY: the contract.
         let opened = unsafe { open(&cache, &options)? };
-        // SAFETY: checked above.
-        unsafe { subscription.write(handle::new::<SubscriptionObject>(opened.closer(), opened)) };
+        subscription.write(handle::new(opened.closer(), opened));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_new, error, body) }
+    })
 }
 
 /// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
@@ -242,17 +231,13 @@ pub unsafe extern "C" fn watchcore_subscription_poll(
     batch: *mut watchcore_batch,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(batch, "batch")?;
-        // SAFETY: the caller's promise.
-        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+    frame!(watchcore_subscription_poll, error, {
+        let batch = try_out!(batch);
+        let mut subscription = try_own!(subscription);
         let polled = subscription.poll(if max == 0 { MOST } else { max })?;
-        // SAFETY: checked above.
-        unsafe { batch.write(batch::give(polled)) };
+        batch.write(batch::give(polled));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_poll, error, body) }
+    })
 }
 
 /// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
@@ -265,17 +250,14 @@ pub unsafe extern "C" fn watchcore_subscription_wait(
     timeout_ms: i64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
+    frame!(watchcore_subscription_wait, error, {
         let limit = timeout(timeout_ms)?;
-        // SAFETY: the caller's promise.
-        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+        let mut subscription = try_own!(subscription);
         if subscription.wait(limit)? {
             return Ok(());
         }
         Err(Error::new(Code::Timeout, format!("no event within {timeout_ms} ms; nothing is lost. Wait again.")))
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_wait, error, body) }
+    })
 }
 
 /// Closes the subscription: a wait in progress ends at once; polls hand out what is left, then answer CLOSED.
@@ -286,13 +268,10 @@ pub unsafe extern "C" fn watchcore_subscription_close(
     subscription: *const watchcore_subscription,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.close();
+    frame!(watchcore_subscription_close, error, {
+        try_handle!(subscription).close();
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_close, error, body) }
+    })
 }
 
 /// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
@@ -305,19 +284,13 @@ pub unsafe extern "C" fn watchcore_subscription_position(
     epoch: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(revision, "revision")?;
-        // SAFETY: the caller's promise.
-        let position = unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.position();
-        // SAFETY: checked above; NULL or writable by the caller's promise.
-        unsafe {
-            revision.write(position.revision);
-            write_optional(epoch, position.epoch);
-        }
+    frame!(watchcore_subscription_position, error, {
+        let revision = try_out!(revision);
+        let position = try_handle!(subscription).position();
+        revision.write(position.revision);
+        out_or_null!(epoch).write(position.epoch);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_position, error, body) }
+    })
 }
 
 /// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
@@ -328,23 +301,18 @@ pub unsafe extern "C" fn watchcore_subscription_lag(
     lag: *mut watchcore_lag,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let size = unsafe { check_out_struct(lag)? };
-        // SAFETY: the caller's promise.
-        let now = unsafe { handle::shared::<SubscriptionObject>(subscription, "subscription")? }.lag();
+    frame!(watchcore_subscription_lag, error, {
+        let lag = try_out_struct!(lag);
+        let now = try_handle!(subscription).lag();
         let value = watchcore_lag {
             events: now.events,
             revisions: now.revisions,
             age_ms: u64::try_from(now.age.as_millis()).unwrap_or(u64::MAX),
             ..watchcore_lag::DEFAULT
         };
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(lag, size, value) };
+        lag.write(value);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_lag, error, body) }
+    })
 }
 
 /// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
@@ -355,11 +323,9 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
     figures: *mut watchcore_subscription_figures,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let size = unsafe { check_out_struct(figures)? };
-        // SAFETY: the caller's promise.
-        let subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+    frame!(watchcore_subscription_stats, error, {
+        let figures = try_out_struct!(figures);
+        let subscription = try_own!(subscription);
         let now = subscription.stats();
         let index = watchcore::raw::index_name(&subscription);
         let value = watchcore_subscription_figures {
@@ -374,12 +340,9 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
             shown_bytes: now.shown_bytes,
             ..watchcore_subscription_figures::DEFAULT
         };
-        // SAFETY: the size was checked above.
-        unsafe { write_struct(figures, size, value) };
+        figures.write(value);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_stats, error, body) }
+    })
 }
 
 /// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
@@ -391,16 +354,12 @@ pub unsafe extern "C" fn watchcore_subscription_arm(
     ready: *mut u32,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(ready, "ready")?;
-        // SAFETY: the caller's promise.
-        let now = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? }.arm()?;
-        // SAFETY: checked above.
-        unsafe { ready.write(now as u32) };
+    frame!(watchcore_subscription_arm, error, {
+        let ready = try_out!(ready);
+        let now = try_own!(subscription).arm()?;
+        ready.write(now as u32);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_subscription_arm, error, body) }
+    })
 }
 
 /// Closes the subscription and gives the handle back; NULL does nothing. It leaves its wake set. Its batches
@@ -408,14 +367,10 @@ pub unsafe extern "C" fn watchcore_subscription_arm(
 /// that thread frees on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_free(subscription: *mut watchcore_subscription) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<SubscriptionObject>(Fun::watchcore_subscription_free, subscription) }
+    free!(watchcore_subscription_free, subscription);
 }
 
-pub(super) struct SubscriptionObject;
-
-impl Object for SubscriptionObject {
-    type C = watchcore_subscription;
+impl Object for watchcore_subscription {
     type Shared = Closer;
     type Own = Subscription;
     const KIND: u32 = 0x5743_0004;
@@ -449,9 +404,11 @@ fn start_of(options: &watchcore_subscription_options) -> Result<Start> {
     }
 }
 
-/// Safety: the pointers in `options` are readable.
+/// # Safety
+///
+/// The contract, for the pointers in `options`.
 unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Result<Subscription> {
-    // SAFETY: the caller's promise.
+    // SAFETY: the contract.
     let (range, filter) = unsafe {
         (
             range_from(options.range, options.from, options.to)?,

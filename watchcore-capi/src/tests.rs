@@ -32,7 +32,6 @@ impl Drop for Bomb {
 struct Panics;
 
 impl super::handle::Object for Panics {
-    type C = u8;
     type Shared = ();
     type Own = ();
     const KIND: u32 = 0x5743_ffff;
@@ -211,7 +210,7 @@ proptest! {
         let mut text = whole.continue_token().unwrap().as_bytes().to_vec();
         let at = at.index(text.len());
         let same = std::mem::replace(&mut text[at], other) == other;
-        let handle = super::handle::new::<super::cache::CacheObject>(core.clone(), ());
+        let handle = super::handle::new::<super::cache::watchcore_cache>(core.clone(), ());
         let read = watchcore_read_options { continue_token: bytes(&text), ..watchcore_read_options::DEFAULT };
         let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
         // SAFETY: handles are alive, pointers readable and writable.

@@ -1,11 +1,10 @@
 //! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters behind one descriptor.
 
-use super::bytes::{check_out, write_optional};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{call, invalid, watchcore_error};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
+use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
-use super::subscription::{SubscriptionObject, watchcore_subscription};
+use super::subscription::watchcore_subscription;
 use watchcore::{Code, Error, Position, Result, Waiter, WakeSet, Want};
 
 /// The first listing is published.
@@ -37,8 +36,10 @@ pub unsafe extern "C" fn watchcore_waiter_new(
     waiter: *mut *mut watchcore_waiter,
     error: *mut watchcore_error,
 ) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { call(Fun::watchcore_waiter_new, error, || make_waiter(cache, want, revision, 0, waiter)) }
+    frame!(watchcore_waiter_new, error, {
+        // SAFETY: the contract.
+        unsafe { make_waiter(cache, want, revision, 0, waiter) }
+    })
 }
 
 /// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
@@ -53,8 +54,10 @@ pub unsafe extern "C" fn watchcore_waiter_new_in(
     waiter: *mut *mut watchcore_waiter,
     error: *mut watchcore_error,
 ) -> i32 {
-    // SAFETY: the caller's promise.
-    unsafe { call(Fun::watchcore_waiter_new_in, error, || make_waiter(cache, want, revision, epoch, waiter)) }
+    frame!(watchcore_waiter_new_in, error, {
+        // SAFETY: the contract.
+        unsafe { make_waiter(cache, want, revision, epoch, waiter) }
+    })
 }
 
 /// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
@@ -69,22 +72,16 @@ pub unsafe extern "C" fn watchcore_waiter_try(
     epoch: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(done, "done")?;
-        // SAFETY: the caller's promise.
-        let position = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? }.poll()?;
-        // SAFETY: checked above; NULL or writable by the caller's promise.
-        unsafe {
-            done.write(position.is_some() as u32);
-            if let Some(position) = position {
-                write_optional(revision, position.revision);
-                write_optional(epoch, position.epoch);
-            }
+    frame!(watchcore_waiter_try, error, {
+        let done = try_out!(done);
+        let position = try_own!(waiter).poll()?;
+        done.write(position.is_some() as u32);
+        if let Some(position) = position {
+            out_or_null!(revision).write(position.revision);
+            out_or_null!(epoch).write(position.epoch);
         }
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_waiter_try, error, body) }
+    })
 }
 
 /// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it. Never
@@ -95,23 +92,18 @@ pub unsafe extern "C" fn watchcore_waiter_arm(
     ready: *mut u32,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(ready, "ready")?;
-        // SAFETY: the caller's promise.
-        let now = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? }.arm()?;
-        // SAFETY: checked above.
-        unsafe { ready.write(now as u32) };
+    frame!(watchcore_waiter_arm, error, {
+        let ready = try_out!(ready);
+        let now = try_own!(waiter).arm()?;
+        ready.write(now as u32);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_waiter_arm, error, body) }
+    })
 }
 
 /// Gives a waiter back; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<WaiterObject>(Fun::watchcore_waiter_free, waiter) }
+    free!(watchcore_waiter_free, waiter);
 }
 
 /// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
@@ -123,16 +115,13 @@ pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
 /// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_new(set: *mut *mut watchcore_wakeset, error: *mut watchcore_error) -> i32 {
-    let body = || {
-        check_out(set, "set")?;
+    frame!(watchcore_wakeset_new, error, {
+        let set = try_out!(set);
         handle::check_process()?;
         let made = WakeSet::new()?;
-        // SAFETY: checked above.
-        unsafe { set.write(handle::new::<WakeSetObject>(made, ())) };
+        set.write(handle::new(made, ()));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_new, error, body) }
+    })
 }
 
 /// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
@@ -145,15 +134,11 @@ pub unsafe extern "C" fn watchcore_wakeset_add_subscription(
     tag: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // SAFETY: the caller's promise.
-        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+    frame!(watchcore_wakeset_add_subscription, error, {
+        let set = try_handle!(set);
+        let mut subscription = try_own!(subscription);
         set.add(&mut subscription, tag)
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_add_subscription, error, body) }
+    })
 }
 
 /// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
@@ -166,15 +151,11 @@ pub unsafe extern "C" fn watchcore_wakeset_add_waiter(
     tag: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // SAFETY: the caller's promise.
-        let mut waiter = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? };
+    frame!(watchcore_wakeset_add_waiter, error, {
+        let set = try_handle!(set);
+        let mut waiter = try_own!(waiter);
         set.add_waiter(&mut waiter, tag)
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_add_waiter, error, body) }
+    })
 }
 
 /// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
@@ -186,19 +167,15 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_subscription(
     subscription: *mut watchcore_subscription,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // SAFETY: the caller's promise.
-        let mut subscription = unsafe { handle::exclusive::<SubscriptionObject>(subscription, "subscription")? };
+    frame!(watchcore_wakeset_remove_subscription, error, {
+        let set = try_handle!(set);
+        let mut subscription = try_own!(subscription);
         if set.remove(&mut subscription) {
             Ok(())
         } else {
             Err(invalid("the subscription is not in this wake set. Add it first."))
         }
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_remove_subscription, error, body) }
+    })
 }
 
 /// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
@@ -210,19 +187,15 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
     waiter: *mut watchcore_waiter,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // SAFETY: the caller's promise.
-        let mut waiter = unsafe { handle::exclusive::<WaiterObject>(waiter, "waiter")? };
+    frame!(watchcore_wakeset_remove_waiter, error, {
+        let set = try_handle!(set);
+        let mut waiter = try_own!(waiter);
         if set.remove_waiter(&mut waiter) {
             Ok(())
         } else {
             Err(invalid("the waiter is not in this wake set. Add it first."))
         }
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_remove_waiter, error, body) }
+    })
 }
 
 /// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
@@ -233,16 +206,12 @@ pub unsafe extern "C" fn watchcore_wakeset_arm(
     ready: *mut u32,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(ready, "ready")?;
-        // SAFETY: the caller's promise.
-        let now = unsafe { handle::shared::<WakeSetObject>(set, "set")? }.arm();
-        // SAFETY: checked above.
-        unsafe { ready.write(now as u32) };
+    frame!(watchcore_wakeset_arm, error, {
+        let ready = try_out!(ready);
+        let now = try_handle!(set).arm();
+        ready.write(now as u32);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_arm, error, body) }
+    })
 }
 
 /// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
@@ -256,30 +225,22 @@ pub unsafe extern "C" fn watchcore_wakeset_take(
     count: *mut usize,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(count, "count")?;
-        check_out(tags, "tags")?;
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
-        // The caller's memory need not be initialised, so it is only written to.
+    frame!(watchcore_wakeset_take, error, {
+        let count = try_out!(count);
+        let mut tags = try_out_array!(tags, capacity);
+        let set = try_handle!(set);
         let mut chunk = [0; 256];
-        let mut taken = 0;
-        while taken < capacity {
-            let room = chunk.len().min(capacity - taken);
-            let filled = set.take(&mut chunk[..room]);
-            // SAFETY: room for `capacity` numbers from `tags` on.
-            unsafe { tags.add(taken).copy_from_nonoverlapping(chunk.as_ptr(), filled) };
-            taken += filled;
-            if filled < room {
+        loop {
+            let room = chunk.len().min(tags.room());
+            let taken = set.take(&mut chunk[..room]);
+            tags.extend(&chunk[..taken]);
+            if taken < room || tags.room() == 0 {
                 break;
             }
         }
-        // SAFETY: checked above.
-        unsafe { count.write(taken) };
+        count.write(tags.filled());
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_take, error, body) }
+    })
 }
 
 /// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
@@ -291,16 +252,12 @@ pub unsafe extern "C" fn watchcore_wakeset_fd(
     fd: *mut i32,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(fd, "fd")?;
-        // SAFETY: the caller's promise.
-        let number = unsafe { handle::shared::<WakeSetObject>(set, "set")? }.fd();
-        // SAFETY: checked above.
-        unsafe { fd.write(number) };
+    frame!(watchcore_wakeset_fd, error, {
+        let fd = try_out!(fd);
+        let number = try_handle!(set).fd();
+        fd.write(number);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_fd, error, body) }
+    })
 }
 
 /// Waits until a tag is listed; it arms the set itself.
@@ -312,18 +269,15 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
     timeout_ms: i64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
+    frame!(watchcore_wakeset_wait, error, {
         let limit = timeout(timeout_ms)?;
-        // SAFETY: the caller's promise.
-        let set = unsafe { handle::shared::<WakeSetObject>(set, "set")? };
+        let set = try_handle!(set);
         if set.wait(limit) {
             Ok(())
         } else {
             Err(Error::new(Code::Timeout, format!("no member was ready within {timeout_ms} ms. Wait again.")))
         }
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_wakeset_wait, error, body) }
+    })
 }
 
 /// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
@@ -331,11 +285,12 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
 /// follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<WakeSetObject>(Fun::watchcore_wakeset_free, set) }
+    free!(watchcore_wakeset_free, set);
 }
 
-/// Safety: that of the exported functions.
+/// # Safety
+///
+/// The contract.
 unsafe fn make_waiter(
     cache: *const watchcore_cache,
     want: u32,
@@ -343,7 +298,7 @@ unsafe fn make_waiter(
     epoch: u64,
     waiter: *mut *mut watchcore_waiter,
 ) -> Result<()> {
-    check_out(waiter, "waiter")?;
+    let waiter = try_out!(waiter);
     let want = match (want, revision, epoch) {
         (WATCHCORE_WANT_READY, 0, 0) => Want::Ready,
         (WATCHCORE_WANT_CONSISTENT, 0, 0) => Want::Consistent,
@@ -357,17 +312,12 @@ unsafe fn make_waiter(
             return Err(invalid(format!("want is {want}. Give one of WATCHCORE_WANT_READY, _REVISION, _CONSISTENT.")));
         }
     };
-    // SAFETY: the caller's promise.
-    let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.waiter(want)?;
-    // SAFETY: checked above.
-    unsafe { waiter.write(handle::new::<WaiterObject>((), made)) };
+    let made = try_handle!(cache).waiter(want)?;
+    waiter.write(handle::new((), made));
     Ok(())
 }
 
-pub(super) struct WaiterObject;
-
-impl Object for WaiterObject {
-    type C = watchcore_waiter;
+impl Object for watchcore_waiter {
     type Shared = ();
     type Own = Waiter;
     const KIND: u32 = 0x5743_0008;
@@ -375,13 +325,9 @@ impl Object for WaiterObject {
     fn close(_: &()) {}
 }
 
-pub(super) struct WakeSetObject;
-
-impl Object for WakeSetObject {
-    type C = watchcore_wakeset;
+impl Object for watchcore_wakeset {
     type Shared = WakeSet;
     type Own = ();
     const KIND: u32 = 0x5743_0009;
     const NAME: &'static str = "watchcore_wakeset";
-    fn close(_: &WakeSet) {}
 }

@@ -1,9 +1,9 @@
 //! The writer: the one handle that changes a cache.
 
-use super::bytes::{Sized32, check_out, read_struct, slice, watchcore_bytes, write_optional};
-use super::cache::{CacheObject, watchcore_cache};
-use super::count::Fun;
-use super::error::{call, invalid, watchcore_error};
+use super::bytes::{Sized32, read_struct, slice, watchcore_bytes};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, out_or_null, try_handle, try_out, try_own, try_struct};
+use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
 use watchcore::{Change, Record, Result, ResyncReason, Writer};
 
@@ -12,10 +12,7 @@ pub struct watchcore_writer {
     _private: [u8; 0],
 }
 
-pub(super) struct WriterObject;
-
-impl Object for WriterObject {
-    type C = watchcore_writer;
+impl Object for watchcore_writer {
     type Shared = ();
     type Own = Writer;
     const KIND: u32 = 0x5743_0002;
@@ -92,7 +89,9 @@ unsafe impl Sized32 for watchcore_change {
 
 /// Copies the elements of an array that steps by its own `size`, and turns each into what the core takes.
 ///
-/// Safety: `count` elements of the first one's size are readable during `'a`, and the bytes they point to.
+/// # Safety
+///
+/// `count` elements of the first one's size are readable during `'a`, and the bytes they point to.
 unsafe fn convert<'a, T>(
     changes: *const watchcore_change,
     count: usize,
@@ -101,8 +100,7 @@ unsafe fn convert<'a, T>(
     if count == 0 {
         return Ok(Vec::new());
     }
-    // SAFETY: at least one element is readable.
-    let stride = unsafe { read_struct(changes)? }.size as usize;
+    let stride = try_struct!(changes).size as usize;
     // Checks that the whole array can exist before a byte of the second element is read.
     // SAFETY: only the length and the pointer are looked at, as bytes.
     unsafe { slice::<u8>(changes.cast(), count.saturating_mul(stride), "changes")? };
@@ -117,7 +115,7 @@ unsafe fn convert<'a, T>(
                 change.size
             )));
         }
-        // SAFETY: readable by the caller's promise.
+        // SAFETY: the contract.
         let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
         let key = key.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
         let value = value.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
@@ -142,7 +140,9 @@ fn with_value(index: usize, value: Option<&[u8]>) -> Result<&[u8]> {
     value.ok_or_else(|| invalid(format!("changes[{index}] is a put without a value. Give one; length 0 is allowed.")))
 }
 
-/// Safety: as for `convert`.
+/// # Safety
+///
+/// As for `convert`.
 unsafe fn changes_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Change<'a>>> {
     let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| match change.op {
         WATCHCORE_CHANGE_PUT => Ok(Change::put(key, with_value(index, value)?)),
@@ -155,11 +155,13 @@ unsafe fn changes_of<'a>(changes: *const watchcore_change, count: usize) -> Resu
             "changes[{index}] has op {other}. Give one of WATCHCORE_CHANGE_PUT, _DELETE, _PUT_EXACT."
         ))),
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { convert(changes, count, one) }
 }
 
-/// Safety: as for `convert`.
+/// # Safety
+///
+/// As for `convert`.
 unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
     let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| {
         if change.op != WATCHCORE_CHANGE_PUT_EXACT {
@@ -170,7 +172,7 @@ unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Resu
         }
         Ok(record(&change, key, with_value(index, value)?))
     };
-    // SAFETY: the caller's promise.
+    // SAFETY: the same contract.
     unsafe { convert(changes, count, one) }
 }
 
@@ -183,16 +185,12 @@ pub unsafe extern "C" fn watchcore_cache_writer(
     writer: *mut *mut watchcore_writer,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        check_out(writer, "writer")?;
-        // SAFETY: the caller's promise.
-        let made = unsafe { handle::shared::<CacheObject>(cache, "cache")? }.writer()?;
-        // SAFETY: checked above.
-        unsafe { writer.write(handle::new::<WriterObject>((), made)) };
+    frame!(watchcore_cache_writer, error, {
+        let writer = try_out!(writer);
+        let made = try_handle!(cache).writer()?;
+        writer.write(handle::new((), made));
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_cache_writer, error, body) }
+    })
 }
 
 /// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
@@ -207,14 +205,11 @@ pub unsafe extern "C" fn watchcore_writer_load(
     count: usize,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
-        // SAFETY: the caller's promise.
+    frame!(watchcore_writer_load, error, {
+        let mut writer = try_own!(writer);
+        // SAFETY: the contract.
         writer.load(revision, unsafe { records_of(changes, count)? })
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_writer_load, error, body) }
+    })
 }
 
 /// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
@@ -229,14 +224,11 @@ pub unsafe extern "C" fn watchcore_writer_apply(
     count: usize,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
-        // SAFETY: the caller's promise.
-        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
-        // SAFETY: the caller's promise.
+    frame!(watchcore_writer_apply, error, {
+        let mut writer = try_own!(writer);
+        // SAFETY: the contract.
         writer.apply(revision, unsafe { changes_of(changes, count)? })
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_writer_apply, error, body) }
+    })
 }
 
 /// Replaces the state by a new listing: the difference becomes one atomic revision between two resync marks,
@@ -256,26 +248,20 @@ pub unsafe extern "C" fn watchcore_writer_resync(
     epoch: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    let body = || {
+    frame!(watchcore_writer_resync, error, {
         let why = ResyncReason::from_u32(reason).filter(|&r| r != ResyncReason::Lagged);
         let why = why.ok_or_else(|| {
             invalid(format!(
                 "reason {reason} is none of a writer. Give one of WATCHCORE_RESYNC_COMPACTED to _REQUESTED."
             ))
         })?;
-        // SAFETY: the caller's promise.
-        let mut writer = unsafe { handle::exclusive::<WriterObject>(writer, "writer")? };
-        // SAFETY: the caller's promise.
+        let mut writer = try_own!(writer);
+        // SAFETY: the contract.
         let now = writer.resync(revision, unsafe { records_of(changes, count)? }, why)?;
-        // SAFETY: NULL or writable by the caller's promise.
-        unsafe {
-            write_optional(position, now.revision);
-            write_optional(epoch, now.epoch);
-        }
+        out_or_null!(position).write(now.revision);
+        out_or_null!(epoch).write(now.epoch);
         Ok(())
-    };
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_writer_resync, error, body) }
+    })
 }
 
 /// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
@@ -286,10 +272,7 @@ pub unsafe extern "C" fn watchcore_writer_progress(
     revision: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    // SAFETY: the caller's promise.
-    let body = || unsafe { handle::exclusive::<WriterObject>(writer, "writer")? }.progress(revision);
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_writer_progress, error, body) }
+    frame!(watchcore_writer_progress, error, { try_own!(writer).progress(revision) })
 }
 
 /// Lets the log's events up to and with a revision go; the state at it stays.
@@ -300,16 +283,12 @@ pub unsafe extern "C" fn watchcore_writer_compact(
     revision: u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    // SAFETY: the caller's promise.
-    let body = || unsafe { handle::exclusive::<WriterObject>(writer, "writer")? }.compact(revision);
-    // SAFETY: the caller's promise for `error`.
-    unsafe { call(Fun::watchcore_writer_compact, error, body) }
+    frame!(watchcore_writer_compact, error, { try_own!(writer).compact(revision) })
 }
 
 /// Gives the writer back, so that another can be taken; NULL does nothing. The cache stays as it is.
 /// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_free(writer: *mut watchcore_writer) {
-    // SAFETY: the caller's promise.
-    unsafe { handle::free::<WriterObject>(Fun::watchcore_writer_free, writer) }
+    free!(watchcore_writer_free, writer);
 }
