@@ -1,7 +1,11 @@
 //! A batch: the events of one poll, and what keeps them alive.
+//!
+//! A batch is either a view into one segment, which owns what its events point to, or an [`Own`]: events
+//! of its own beside the segments and key-values that they point into. Only [`Own`] puts events into
+//! one, and each way in brings what keeps them.
 
-use crate::data::event::Event;
-use crate::data::key_value::KeyValue;
+use crate::data::event::{Event, Kind, LogEvent, Mark};
+use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;
@@ -29,9 +33,87 @@ enum Body {
 /// Events in the batch's own memory, and what they point to.
 #[derive(Default)]
 pub(crate) struct Own {
-    pub(crate) events: Vec<Event>,
-    pub(crate) segments: Vec<SegmentRef>,
-    pub(crate) versions: Vec<KeyValue>,
+    events: Vec<LogEvent>,
+    segments: Vec<SegmentRef>,
+    versions: Vec<KeyValue>,
+}
+
+impl Own {
+    /// Number of events.
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// The newest event.
+    pub(crate) fn last(&self) -> Option<&Event> {
+        self.events().last()
+    }
+
+    #[inline]
+    fn events(&self) -> &[Event] {
+        // SAFETY: I9: each event came with what keeps it, which goes when the events go.
+        unsafe { Event::of_log(&self.events) }
+    }
+
+    /// Whether an event of this segment would be from a fifth: a batch keeps at most four alive.
+    pub(crate) fn is_full_for(&self, segment: &SegmentRef) -> bool {
+        self.segments.len() == 4 && !self.holds(segment)
+    }
+
+    fn holds(&self, segment: &SegmentRef) -> bool {
+        self.segments.last().is_some_and(|last| last.as_ptr() == segment.as_ptr())
+    }
+
+    /// An event of the log, shown as `kind`. `instead` is the key-value that it shows in place of its own.
+    pub(crate) fn push_logged(&mut self, segment: &SegmentRef, seq: u64, kind: Kind, instead: Option<KeyValue>) {
+        let mut event = *segment.event(seq).log();
+        if !self.holds(segment) {
+            self.segments.push(segment.clone());
+        }
+        event.kind = kind;
+        if let Some(kv) = instead {
+            event.kv = kv.pointer();
+            self.versions.push(kv);
+        }
+        self.events.push(event);
+    }
+
+    /// An event that is in no log, or not in this form.
+    pub(crate) fn push_made(&mut self, made: Made, kv: KeyValue, prev: Option<KeyValue>) {
+        let Made { kind, revision, sequence, flags } = made;
+        let prev_at = prev.as_ref().map_or(VersionPtr::NULL, KeyValue::pointer);
+        let event = LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: prev_at, extra: [0; 3] };
+        self.versions.push(kv);
+        self.versions.extend(prev);
+        self.events.push(event);
+    }
+
+    /// A bookmark, or one end of a bracket.
+    pub(crate) fn push_mark(&mut self, mark: Mark) {
+        self.events.push(mark.into_event());
+    }
+
+    /// Takes back all but the first `len` events; what kept them goes with the batch.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.events.truncate(len);
+    }
+
+    /// The key-values that its events brought.
+    pub(crate) fn versions(&self) -> &[KeyValue] {
+        &self.versions
+    }
+}
+
+/// The numbers of an event that is made for one batch.
+pub(crate) struct Made {
+    pub(crate) kind: Kind,
+    pub(crate) revision: u64,
+    pub(crate) sequence: u64,
+    pub(crate) flags: u32,
 }
 
 impl Batch {
@@ -53,7 +135,7 @@ impl Batch {
         match &self.body {
             Body::Empty => &[],
             Body::View(segment, seqs) => segment.view(seqs.clone()),
-            Body::Own(own) => &own.events,
+            Body::Own(own) => own.events(),
         }
     }
 

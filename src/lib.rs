@@ -65,7 +65,7 @@ mod writer;
 pub use attribute::schema::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
-pub use data::event::{Event, Kind, Phase, Resync, ResyncReason, flags};
+pub use data::event::{Event, Kind, OwnedEvent, Phase, Resync, ResyncReason, flags};
 pub use data::key_value::{KeyValue, KeyValueRef};
 pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;

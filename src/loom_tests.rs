@@ -16,6 +16,7 @@
 //! | directory | `growing_directory` | directory swap; directory load |
 //! | token | `snapshot_against_a_new_segment` | token swap; token load |
 //! | the epochs, published as root is | `resync_against_position` | history swap |
+//! | oldest, of a reset | `reset_against_exact` | the store of oldest |
 //! | oldest_seq, then forget | `forgetting_against_get` | root swap |
 //! | forget, then retire | `forgetting_against_an_older_root` | step: no grace period |
 //! | section 3: entry to counted reference | `segment_against_retirement` | step: no grace period |
@@ -474,6 +475,31 @@ fn resync_against_position(weakened: Weak) {
     });
 }
 
+/// Row "oldest, of a reset": who stands below it reads the history before, who stands above the new one.
+fn reset_against_exact(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 5, &["/a"]);
+        let before = cache.position();
+        let write = |writer: &mut Writer| {
+            writer.resync(3, [], ResyncReason::Requested).unwrap();
+        };
+        race(writer, write, move || {
+            let answer = cache.get("/a", Read::ExactIn(before));
+            match answer {
+                Ok(answer) => assert_eq!(answer.kv.unwrap().mod_revision(), 5),
+                Err(error) => {
+                    assert!(matches!(error.code(), Code::Compacted | Code::Resynced), "{error}");
+                    assert_ne!(cache.position().epoch, before.epoch, "compacted by a reset that is not there");
+                }
+            }
+            let oldest = cache.oldest();
+            assert!(oldest == 1 || oldest == 4);
+            cache
+        });
+    });
+}
+
 /// Row "progress": no bookmark beyond what was handed out.
 fn progress_against_head(weakened: Weak) {
     PLAIN.run(weakened, || {
@@ -905,6 +931,10 @@ proof!(
 proof!(
     resync_against_position, loom_resync_against_position,
     loom_resync_against_position_weak_history: Replace "History" => "Causality violation",
+);
+proof!(
+    reset_against_exact, loom_reset_against_exact,
+    loom_reset_against_exact_weak_oldest: Oldest => "compacted by a reset that is not there",
 );
 proof!(
     progress_against_head, loom_progress_against_head,

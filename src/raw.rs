@@ -7,7 +7,7 @@ pub use crate::batch::RawBatch;
 pub use crate::filter::indexes::MOST as MAX_INDEXES;
 
 use crate::batch::Batch;
-use crate::data::event::Event;
+use crate::data::event::LogEvent;
 use crate::data::key_value::KeyValue;
 use crate::subscription::Subscription;
 use std::ffi::c_void;
@@ -16,13 +16,13 @@ use std::mem::offset_of;
 /// Where an event has its revision, sequence, kind, flags, key-value, previous key-value and the 24 bytes
 /// of a resync mark.
 pub const EVENT_OFFSETS: [usize; 7] = [
-    offset_of!(Event, revision),
-    offset_of!(Event, sequence),
-    offset_of!(Event, kind),
-    offset_of!(Event, flags),
-    offset_of!(Event, kv),
-    offset_of!(Event, prev),
-    offset_of!(Event, extra),
+    offset_of!(LogEvent, revision),
+    offset_of!(LogEvent, sequence),
+    offset_of!(LogEvent, kind),
+    offset_of!(LogEvent, flags),
+    offset_of!(LogEvent, kv),
+    offset_of!(LogEvent, prev),
+    offset_of!(LogEvent, extra),
 ];
 
 /// The parts of a batch: its owner word is given back through [`release_batch`].

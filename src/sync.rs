@@ -8,9 +8,13 @@
 //! loom a test may weaken one name, and must then fail.
 
 mod inbox;
+mod steps;
 
 #[allow(unused_imports, reason = "the notifier and the writer's requests come to use it")]
 pub(crate) use inbox::Inbox;
+#[cfg(all(test, not(loom)))]
+pub(crate) use steps::hooked;
+pub(crate) use steps::step;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -81,6 +85,7 @@ pub(crate) mod weak {
         EntryLoad,
         Head,
         HeadLoad,
+        Oldest,
         Progress,
         ProgressLoad,
         Newest,

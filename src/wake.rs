@@ -400,15 +400,15 @@ impl Hub {
                         _ => matches_for_notifier(matcher, event),
                     };
                     last = Some((matcher.clone(), matches));
-                    if *cursor > event.sequence || !matches {
+                    if *cursor > event.sequence() || !matches {
                         return true;
                     }
-                    entry.resume = Some(event.sequence);
+                    entry.resume = Some(event.sequence());
                     call(woken, entry);
                     false
                 });
             };
-            if event.kind == Kind::Resync {
+            if event.kind() == Kind::Resync {
                 chains.values_mut().for_each(wake);
             } else {
                 buckets.for_each(|id| {

@@ -199,6 +199,7 @@ impl Builder {
             hub: Hub::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             closed: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
             info: Mutex::default(),
             core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },

@@ -1,8 +1,6 @@
 //! What only the writer touches: it lies in the cache while no writer lives, and outlives the handle.
 
-#![forbid(unsafe_code)]
-
-use crate::data::slot::SlotPtr;
+use crate::data::slot::{OwnedSlot, SlotPtr, SlotRef};
 use crate::log::buckets::Router;
 use crate::log::epochs::History;
 use crate::log::writer::RingWriter;
@@ -22,7 +20,7 @@ pub(crate) struct Core {
     /// Tombstones in the order of their events.
     pub(crate) tombstones: VecDeque<(u64, SlotPtr)>,
     /// Forgotten slots that the published root still holds.
-    pub(crate) forgotten: Vec<SlotPtr>,
+    pub(crate) forgotten: Vec<OwnedSlot>,
     pub(crate) position: Position,
     pub(crate) history: History,
     pub(crate) highest: u64,
@@ -58,10 +56,13 @@ impl Core {
 
     /// Frees every slot; on the reclaimer, when the cache is gone.
     pub(crate) fn destroy(mut self: Box<Self>) {
-        // The forgotten ones are in no segment yet.
-        self.forgotten.drain(..).for_each(SlotPtr::destroy);
         self.index = Index::default();
-        self.slots.drain().for_each(SlotPtr::destroy);
+        // The forgotten ones are in no segment yet.
+        for slot in self.forgotten.drain(..).chain(self.slots.drain()) {
+            // SAFETY: I9: the cache is gone, and with it its root; a snapshot or a subscription would
+            // have kept it.
+            unsafe { slot.destroy() };
+        }
     }
 
     /// Bytes of the writer's own tables.
@@ -70,7 +71,7 @@ impl Core {
         (self.slots.bytes() + tombstones + self.router.bytes()) as u64
     }
 
-    pub(crate) fn live(&self, key: &[u8]) -> Option<SlotPtr> {
+    pub(crate) fn live(&self, key: &[u8]) -> Option<SlotRef<'_>> {
         self.slots.get(key)
     }
 }

@@ -3,19 +3,19 @@
 //! [`Inner`] is what all parts of one cache share. [`Cache`] is the user's handle: each storey above
 //! adds its own methods to it, the writer `writer`, reads `get` and `list`, subscriptions `subscribe`.
 
-#![forbid(unsafe_code)]
-
 mod builder;
 mod core;
 mod shared;
 mod source;
 mod status;
+mod view;
 
 pub use builder::Builder;
 pub(crate) use core::Core;
-pub(crate) use shared::{Info, Inner, LagLimit, NOT_READY, READY, living};
+pub(crate) use shared::{Gauges, Info, Inner, LagLimit, NOT_READY, READY, living};
 pub use source::{Source, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
+pub(crate) use view::StateView;
 
 use crate::position::Position;
 use crate::sync::{Relaxed, lock};
@@ -52,7 +52,7 @@ impl Cache {
 
     /// `After(R)` and `Exact(R)` work for R from one below this up to the current revision.
     pub fn oldest(&self) -> u64 {
-        self.inner.ring.oldest_revision()
+        self.inner.window().0
     }
 
     /// The prefix of every key.
@@ -70,6 +70,7 @@ impl Cache {
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let stats = inner.stats();
+        let (oldest, position) = inner.window();
         let info = lock(&inner.info);
         let state = if inner.is_closed() {
             State::Closed
@@ -82,8 +83,8 @@ impl Cache {
         };
         Status {
             state,
-            position: inner.position(),
-            oldest: self.oldest(),
+            position,
+            oldest,
             objects: stats.objects,
             bytes: stats.bytes(),
             last_error: info.last_error.clone(),

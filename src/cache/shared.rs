@@ -95,6 +95,8 @@ pub(crate) struct Inner {
     pub(super) ready: AtomicU32,
     /// Stored before the head that nobody follows any more is looked at: see `subscription`.
     pub(super) closed: AtomicBool,
+    /// A panic inside a commit stopped the writer for good: stored Release behind what `info` says of it.
+    pub(super) broken: AtomicBool,
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
     pub(crate) core: Mutex<Option<Box<Core>>>,
@@ -126,6 +128,30 @@ impl Inner {
             self.hub.notify(self);
             self.wake_source();
         }
+    }
+
+    /// The writer panicked inside a commit. Acquire: partner of the store in `fail_for_good`.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Acquire)
+    }
+
+    /// A panic inside a commit: readers stay at the published head, and nothing above it will come.
+    pub(crate) fn fail_for_good(self: &Arc<Inner>) {
+        let error = Error::new(
+            Code::Panic,
+            "a panic inside a commit stopped the writer; readers stay at the revision before. Build a new cache.",
+        );
+        {
+            let mut info = lock(&self.info);
+            (info.failed, info.last_error) = (true, Some(error));
+        }
+        self.broken.store(true, Release);
+        self.hub.notify(self);
+    }
+
+    /// The error that stopped the writer, if one did.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        if self.is_broken() { lock(&self.info).last_error.clone() } else { None }
     }
 
     /// Progress, then head, then the position that they make.
@@ -170,45 +196,70 @@ impl Inner {
 
     /// The sequence number after which a reader of `asked` goes on; see design: h(R).
     pub(crate) fn find(&self, what: &str, asked: Position, strict: bool) -> Result<Found> {
-        for _ in 0..10_000 {
+        loop {
             let pin = reclaim::pin();
             let (current, head) = self.now(&pin);
-            let history = self.ring.history(&pin);
-            let present = history.at(head);
-            let oldest = self.ring.oldest_revision();
-            let revision = asked.revision;
-            // Loaded again, behind `oldest`.
-            if self.ring.history(&pin).resets_above(head) {
-                std::thread::yield_now();
+            let oldest = self.ring.oldest_at(head, &pin);
+            let found = self.resolve(asked, strict, (current, head), oldest.revision, &pin);
+            if !oldest.holds(&self.ring) {
                 continue;
             }
-            let compacted = || Err(self.compacted(what, revision));
-            if history.is_of_a_former_history(asked, head) || revision.saturating_add(1) < oldest {
-                return compacted();
+            match found {
+                Resolved::At(found) => return Ok(found),
+                Resolved::Compacted => return Err(self.compacted(what, asked.revision)),
+                Resolved::Left => {}
             }
-            if revision > current.revision {
-                if strict && asked.epoch == 0 && revision <= present.highest_before {
-                    return compacted();
-                }
-                return Ok(Found { seq: head, epoch: current.epoch, future: true });
-            }
-            if history.gap_around(revision, head).is_some() {
-                return compacted();
-            }
-            let seq = self.ring.seq_above(revision, &present, head, &pin);
-            // What left while we searched raised `oldest` before.
-            if revision.saturating_add(1) < self.ring.oldest_revision() || self.ring.oldest_seq() > seq {
-                continue;
-            }
-            return Ok(Found { seq, epoch: history.at(seq).epoch, future: false });
         }
-        Err(Error::new(Code::Internal, format!("{what}: the log moved on 10,000 times during one look")))
     }
 
-    /// (oldest, current) for an error: what left lies below what was published before.
+    /// Where `asked` lies for a reader that stands at `(current, head)`.
+    fn resolve(
+        &self,
+        asked: Position,
+        strict: bool,
+        (current, head): (Position, u64),
+        oldest: u64,
+        pin: &Guard,
+    ) -> Resolved {
+        let history = self.ring.history(pin);
+        let present = history.at(head);
+        let revision = asked.revision;
+        if history.is_of_a_former_history(asked, head) || revision.saturating_add(1) < oldest {
+            return Resolved::Compacted;
+        }
+        if revision > current.revision {
+            if strict && asked.epoch == 0 && revision <= present.highest_before {
+                return Resolved::Compacted;
+            }
+            return Resolved::At(Found { seq: head, epoch: current.epoch, future: true });
+        }
+        if history.gap_around(revision, head).is_some() {
+            return Resolved::Compacted;
+        }
+        let seq = self.ring.seq_above(revision, &present, head, pin);
+        // What left while we searched raised `oldest` before, unless a reset came between.
+        let again = self.ring.oldest_at(head, pin);
+        let left = revision.saturating_add(1) < again.revision || self.ring.oldest_seq() > seq;
+        if left || !again.holds(&self.ring) {
+            return Resolved::Left;
+        }
+        Resolved::At(Found { seq, epoch: history.at(seq).epoch, future: false })
+    }
+
+    /// The oldest revision of the window, and the position that goes with it.
     pub(crate) fn window(&self) -> (u64, Position) {
-        let oldest = self.ring.oldest_revision();
-        (oldest, self.position())
+        loop {
+            let pin = reclaim::pin();
+            let (before, _) = self.now(&pin);
+            let left = self.ring.oldest_revision();
+            // Behind it: what left lies below what was published before.
+            let (current, head) = self.now(&pin);
+            let oldest = self.ring.oldest_at(head, &pin);
+            if !oldest.holds(&self.ring) || before.epoch != current.epoch {
+                continue;
+            }
+            return (if oldest.is_before_a_reset() { oldest.revision } else { left }, current);
+        }
     }
 
     pub(crate) fn compacted(&self, what: &str, revision: u64) -> Error {
@@ -250,6 +301,14 @@ impl Inner {
     }
 }
 
+/// What came of a look for a revision.
+enum Resolved {
+    At(Found),
+    Compacted,
+    /// It left the window meanwhile, or what follows it.
+    Left,
+}
+
 /// Where a revision lies in the log.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
@@ -265,7 +324,7 @@ impl Watched for Inner {
         let closed = self.is_closed();
         let ready = self.is_ready();
         let consistent = self.served.load(Acquire);
-        let failed = !ready && lock(&self.info).failed;
+        let failed = self.is_broken() || (!ready && lock(&self.info).failed);
         let (position, head) = self.now(&reclaim::pin());
         Glance { position, head, ready, failed, closed, consistent }
     }
@@ -301,7 +360,7 @@ impl Watched for Inner {
             match self.ring.place(at, &pin) {
                 Place::At(segment) => {
                     for event in segment.view(run_of(&segment, at, head)) {
-                        each(event, &mut segment.buckets(event.sequence));
+                        each(event, &mut segment.buckets(event.sequence()));
                     }
                     at = if head < segment.limit() { head } else { segment.limit() };
                 }

@@ -1,9 +1,14 @@
 //! Kinds and the event: one cache line that Rust, C and Go read in place.
-
-#![forbid(unsafe_code)]
+//!
+//! The log, the writer and the filters move a [`LogEvent`] about: numbers and addresses, copied freely,
+//! that promise nothing. What users see is an [`Event`], the same 64 bytes behind a reference that a
+//! batch or a segment gives out, and which keeps what the addresses point to. It has no `Clone` and no
+//! constructor, so a reference is the only way to have one; who wants to keep it takes an
+//! [`OwnedEvent`], which holds its own counts.
 
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::error::Result;
+use std::ops::Deref;
 
 /// What an event tells. The numbers are part of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -127,13 +132,10 @@ pub mod flags {
     pub(crate) const PUBLIC: u32 = 0xffff;
 }
 
-/// One change of one key, or a mark. 64 bytes, one cache line, the same for Rust, C and Go.
-///
-/// Without a filter a batch is a view into the log itself, so nothing is copied. An event lives as
-/// long as its batch; [`Event::kv`] can be cloned to keep the key-value.
-#[derive(Clone)]
+/// What a slot of the log has in it: numbers, and the addresses of two key-values.
+#[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub struct Event {
+pub(crate) struct LogEvent {
     pub(crate) revision: u64,
     pub(crate) sequence: u64,
     pub(crate) kind: Kind,
@@ -144,47 +146,153 @@ pub struct Event {
     pub(crate) extra: [u64; 3],
 }
 
+const _: () = assert!(size_of::<LogEvent>() == 64 && align_of::<LogEvent>() == 64);
 const _: () = assert!(size_of::<Event>() == 64 && align_of::<Event>() == 64);
 
-impl Event {
-    pub(crate) fn mark(kind: Kind, revision: u64, flags: u32) -> Event {
-        Event { revision, sequence: 0, kind, flags, kv: VersionPtr::NULL, prev: VersionPtr::NULL, extra: [0; 3] }
+/// An event of no key: a bookmark, or one end of a resync. It points to nothing.
+pub(crate) struct Mark(LogEvent);
+
+impl Mark {
+    fn new(kind: Kind, revision: u64, flags: u32) -> Mark {
+        let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
+        Mark(LogEvent { revision, sequence: 0, kind, flags, kv, prev, extra: [0; 3] })
     }
 
-    pub(crate) fn resync_mark(resync: &Resync, sequence: u64) -> Event {
+    pub(crate) fn bookmark(revision: u64, flags: u32) -> Mark {
+        Mark::new(Kind::Bookmark, revision, flags)
+    }
+
+    pub(crate) fn resync(resync: &Resync, sequence: u64) -> Mark {
         let flag = match resync.phase {
             Phase::Begin => flags::BEGIN | flags::FIRST,
             Phase::End => flags::END | flags::LAST,
         };
-        Event {
-            sequence,
-            extra: [resync.from, resync.epoch, resync.reason as u64],
-            ..Event::mark(Kind::Resync, resync.to, flag)
-        }
+        let Mark(mut event) = Mark::new(Kind::Resync, resync.to, flag);
+        event.sequence = sequence;
+        event.extra = [resync.from, resync.epoch, resync.reason as u64];
+        Mark(event)
+    }
+
+    pub(crate) fn into_event(self) -> LogEvent {
+        self.0
+    }
+}
+
+/// One change of one key, or a mark. 64 bytes, one cache line, the same for Rust, C and Go.
+///
+/// Without a filter a batch is a view into the log itself, so nothing is copied: an event is always
+/// borrowed from its [`crate::Batch`], which keeps its keys and values. To keep one longer, take
+/// [`Event::to_owned`], or clone [`Event::kv`]; each costs an increment or two.
+///
+/// ```
+/// use watchcore::{Cache, Change, OwnedEvent, Start};
+/// # fn main() -> watchcore::Result<()> {
+/// let cache = Cache::builder("/").build()?;
+/// let mut changes = cache.subscribe(Start::Now).open()?;
+/// cache.writer()?.apply(7, [Change::put("/a", "1")])?;
+///
+/// let batch = changes.poll(64)?;
+/// let kept: Vec<OwnedEvent> = batch.events().iter().map(|event| event.to_owned()).collect();
+/// drop((batch, changes, cache));
+/// assert_eq!((kept[0].key(), kept[0].value()), (&b"/a"[..], Some(&b"1"[..])));
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An event is not copied out of its batch:
+///
+/// ```compile_fail,E0277
+/// # fn keep(batch: watchcore::Batch) -> Vec<watchcore::Event> {
+/// batch.events().to_vec()
+/// # }
+/// ```
+/// ```compile_fail,E0599
+/// # fn keep(batch: watchcore::Batch) -> watchcore::Event {
+/// batch.events()[0].clone()
+/// # }
+/// ```
+/// ```compile_fail,E0508
+/// # fn keep(batch: watchcore::Batch) -> watchcore::Event {
+/// batch.events()[0]
+/// # }
+/// ```
+///
+/// nor does a reference outlive the batch:
+///
+/// ```compile_fail,E0505
+/// # fn keep(batch: watchcore::Batch) {
+/// let value = batch.events()[0].value();
+/// drop(batch);
+/// assert!(value.is_some());
+/// # }
+/// ```
+/// ```compile_fail,E0505
+/// # fn keep(batch: watchcore::Batch) {
+/// let kv = batch.events()[0].kv();
+/// drop(batch);
+/// assert!(kv.is_some());
+/// # }
+/// ```
+#[repr(transparent)]
+pub struct Event(LogEvent);
+
+impl Event {
+    /// The events as users see them.
+    ///
+    /// # Safety
+    ///
+    /// The key-values that these events point to are held for as long as the slice is borrowed.
+    #[inline]
+    pub(crate) unsafe fn of_log(events: &[LogEvent]) -> &[Event] {
+        // SAFETY: transparent; what an event promises beyond its bytes is the caller's promise.
+        unsafe { std::slice::from_raw_parts(events.as_ptr().cast::<Event>(), events.len()) }
+    }
+
+    /// Its numbers and addresses, without what keeps the key-values.
+    #[inline]
+    pub(crate) fn log(&self) -> &LogEvent {
+        &self.0
+    }
+
+    /// The first event of its revision in the log.
+    #[inline]
+    pub(crate) fn is_first(&self) -> bool {
+        self.0.flags & flags::FIRST != 0
+    }
+
+    /// The last event of its revision in the log.
+    #[inline]
+    pub(crate) fn is_last(&self) -> bool {
+        self.0.flags & flags::LAST != 0
+    }
+
+    /// One to keep: it holds its key-values itself. At most two increments; never blocks.
+    pub fn to_owned(&self) -> OwnedEvent {
+        OwnedEvent { _kv: self.kv().cloned(), _prev: self.prev().cloned(), event: Event(self.0) }
     }
 
     /// What happened.
     #[inline]
     pub fn kind(&self) -> Kind {
-        self.kind
+        self.0.kind
     }
 
     /// The revision of the change. An object of the initial state has its own `mod_revision` here.
     #[inline]
     pub fn revision(&self) -> u64 {
-        self.revision
+        self.0.revision
     }
 
     /// The place in the log: rises by at least one per event, has gaps, 0 outside the log.
     #[inline]
     pub fn sequence(&self) -> u64 {
-        self.sequence
+        self.0.sequence
     }
 
     /// The bits of [`flags`].
     #[inline]
     pub fn flags(&self) -> u32 {
-        self.flags & flags::PUBLIC
+        self.0.flags & flags::PUBLIC
     }
 
     /// The key; empty in bookmarks and resync marks.
@@ -208,13 +316,15 @@ impl Event {
     /// The new key-value; in a deletion the tombstone (the key, no value); `None` in marks.
     #[inline]
     pub fn kv(&self) -> Option<&KeyValue> {
-        self.kv.get()
+        // SAFETY: a reference to an event is given out only with what keeps its key-values: `of_log`.
+        unsafe { self.0.kv.in_place() }
     }
 
     /// The key-value before.
     #[inline]
     pub fn prev(&self) -> Option<&KeyValue> {
-        self.prev.get()
+        // SAFETY: as `kv`.
+        unsafe { self.0.prev.in_place() }
     }
 
     /// The new value as the cache's decoder understands it: see [`KeyValue::decoded`]. `None` in
@@ -250,36 +360,64 @@ impl Event {
 
     /// Made by a resync.
     pub fn is_synthetic(&self) -> bool {
-        self.flags & flags::SYNTHETIC != 0
+        self.0.flags & flags::SYNTHETIC != 0
     }
 
     /// An object of the initial state.
     pub fn is_initial_state(&self) -> bool {
-        self.flags & flags::INITIAL_STATE != 0
+        self.0.flags & flags::INITIAL_STATE != 0
     }
 
     /// The bookmark behind the last object of the initial state.
     pub fn ends_initial_state(&self) -> bool {
-        self.flags & flags::INITIAL_STATE_END != 0
+        self.0.flags & flags::INITIAL_STATE_END != 0
     }
 
     /// The body of a resync mark.
     pub fn resync(&self) -> Option<Resync> {
-        if self.kind != Kind::Resync {
+        if self.0.kind != Kind::Resync {
             return None;
         }
         Some(Resync {
-            phase: if self.flags & flags::BEGIN != 0 { Phase::Begin } else { Phase::End },
-            reason: ResyncReason::from_u32(self.extra[2] as u32).unwrap_or(ResyncReason::Requested),
-            epoch: self.extra[1],
-            from: self.extra[0],
-            to: self.revision,
+            phase: if self.0.flags & flags::BEGIN != 0 { Phase::Begin } else { Phase::End },
+            reason: ResyncReason::from_u32(self.0.extra[2] as u32).unwrap_or(ResyncReason::Requested),
+            epoch: self.0.extra[1],
+            from: self.0.extra[0],
+            to: self.0.revision,
         })
     }
 }
 
 impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {:?}", self.revision, self.kind.name(), String::from_utf8_lossy(self.key()))
+        write!(f, "{} {} {:?}", self.revision(), self.kind().name(), String::from_utf8_lossy(self.key()))
+    }
+}
+
+/// An event that is kept: see [`Event::to_owned`]. Clone, Send, Sync and 'static; it outlives its batch
+/// and its cache, and keeps the two key-values that it shows, nothing else of the log.
+pub struct OwnedEvent {
+    _kv: Option<KeyValue>,
+    _prev: Option<KeyValue>,
+    /// Points to the two above.
+    event: Event,
+}
+
+impl Deref for OwnedEvent {
+    type Target = Event;
+    fn deref(&self) -> &Event {
+        &self.event
+    }
+}
+
+impl Clone for OwnedEvent {
+    fn clone(&self) -> OwnedEvent {
+        self.event.to_owned()
+    }
+}
+
+impl std::fmt::Debug for OwnedEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.event.fmt(f)
     }
 }

@@ -1,21 +1,14 @@
-//! Versions and slots: the memory of the store.
+//! Versions: key-values as the store keeps them.
 //!
 //! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
-//! read, the sequence number of its event, the version before, a count, then key and value bytes.
-//! A **slot** is the place of one key: a pointer to its newest version, and the key.
+//! read, the sequence number of its event, the version before, a count, then key and value bytes. Who
+//! holds its counts, and who may follow `older`, which never changes: see `data::slot`.
 //!
-//! Counts (I9): a version is born with two, its event's `cur` (given back with the event's segment)
-//! and its slot's `newest`. On overwrite the slot's count *moves* into the replacing event (its
-//! `prev`), where it is found through `cur.older` and goes with that event's segment. A version of
-//! the listing has no event and is born with the slot's count alone.
-//!
-//! `older` is followed only from a version with `seq >= h` of a reader at h: then its event is in
-//! the window or pinned, and holds the predecessor (design: reading at head h). It is a plain
-//! pointer that never changes.
+//! A [`VersionPtr`] is an address and nothing more: it can be copied and compared. Following one is
+//! `unsafe`, and gives a reference bound to what keeps its target: [`KeyValueRef`].
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `Slot::set_newest` | `Slot::newest` after head | Release / Acquire |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
 use crate::data::decoded::{Cell, Decoder, drop_foreign};
@@ -166,22 +159,6 @@ impl KeyValue {
         }
     }
 
-    /// A version with two counts: one for its event, one for its slot. Both are taken by
-    /// [`VersionPtr::take`].
-    pub(crate) fn new_twice(
-        key: &[u8],
-        value: Option<&[u8]>,
-        numbers: Numbers,
-        seq: u64,
-        older: VersionPtr,
-        extras: Extras<'_>,
-    ) -> VersionPtr {
-        let version = KeyValue::with_extras(key, value, numbers, seq, older, extras);
-        // Relaxed: nobody else has it yet; whoever gets it, gets it by a Release store.
-        version.body().count.store(2, Relaxed);
-        version.into_pointer()
-    }
-
     #[inline]
     fn body(&self) -> &Version {
         // SAFETY: I3: a counted version is alive and immutable.
@@ -287,14 +264,19 @@ impl KeyValue {
         size(body.cells as usize, body.bytes())
     }
 
-    /// The version before; see the module's head for who may follow it.
+    /// The address of the version before; see the module's head for who may follow it.
     pub(crate) fn older(&self) -> VersionPtr {
         VersionPtr(self.body().older)
     }
 
-    /// Gives the count away; somebody takes it back by [`VersionPtr::take`].
-    pub(crate) fn into_pointer(self) -> VersionPtr {
+    /// Gives the count away; [`VersionPtr::take`] takes it back.
+    pub(super) fn into_pointer(self) -> VersionPtr {
         VersionPtr(std::mem::ManuallyDrop::new(self).0.as_ptr())
+    }
+
+    /// The same without a count of its own.
+    pub(crate) fn borrowed(&self) -> KeyValueRef<'_> {
+        KeyValueRef(self.pointer(), PhantomData)
     }
 
     /// The address of the head that C reads; the count goes with it.
@@ -312,7 +294,8 @@ impl KeyValue {
     /// # Safety
     /// Once per `into_raw`, with what it returned.
     pub(crate) unsafe fn from_raw(pointer: *const std::ffi::c_void) -> Option<KeyValue> {
-        VersionPtr(pointer.cast()).take()
+        // SAFETY: a count that `into_raw` gave away, by the caller's promise.
+        unsafe { VersionPtr(pointer.cast()).take() }
     }
 
     pub(crate) fn pointer(&self) -> VersionPtr {
@@ -336,11 +319,9 @@ impl Drop for KeyValue {
         if self.body().count.fetch_sub(1, ord!(GiveBack, Release)) == 1 {
             self.body().count.load(ord!(GiveBackLast, Acquire));
             let version = VersionPtr(self.0.as_ptr());
-            if reclaim::on_reclaimer() {
-                version.destroy();
-            } else {
-                reclaim::free(self.bytes(), Box::new(move || version.destroy()));
-            }
+            // SAFETY: I9: that was the last count, so nobody else has the version.
+            let destroy = move || unsafe { version.destroy() };
+            if reclaim::on_reclaimer() { destroy() } else { reclaim::free(self.bytes(), Box::new(destroy)) }
         }
     }
 }
@@ -355,12 +336,12 @@ impl fmt::Debug for KeyValue {
     }
 }
 
-/// A pointer to a version whose count is held elsewhere (by a segment, a slot, a pin or a token).
+/// The address of a version whose count is held elsewhere (by a segment, a slot, a pin or a token).
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct VersionPtr(pub(super) *const Version);
 
-// SAFETY: I3; whoever holds one also holds, somewhere, what keeps the version alive.
+// SAFETY: an address; whoever follows it on another thread answers for it there.
 unsafe impl Send for VersionPtr {}
 // SAFETY: as above.
 unsafe impl Sync for VersionPtr {}
@@ -372,26 +353,50 @@ impl VersionPtr {
         self.0.is_null()
     }
 
-    /// The version, or `None` where there is none. The reference must not outlive what keeps it.
+    /// The version, or `None` where there is none.
+    ///
+    /// # Safety
+    ///
+    /// A count on the version is held somewhere, and is not given back during 'a.
     #[inline]
-    pub(crate) fn get(&self) -> Option<&KeyValue> {
+    pub(crate) unsafe fn get<'a>(self) -> Option<KeyValueRef<'a>> {
+        (!self.0.is_null()).then_some(KeyValueRef(self, PhantomData))
+    }
+
+    /// The version behind this very pointer, or `None` where there is none.
+    ///
+    /// # Safety
+    ///
+    /// As [`VersionPtr::get`], for as long as the pointer is borrowed.
+    #[inline]
+    pub(crate) unsafe fn in_place(&self) -> Option<&KeyValue> {
         if self.0.is_null() {
             return None;
         }
-        // SAFETY: `VersionPtr` and `KeyValue` are both one pointer; the holder of this pointer keeps
-        // the version alive (I3, I9), and a reference cannot give the count back.
+        // SAFETY: `VersionPtr` and `KeyValue` are both one pointer, here not null; the version is alive
+        // by the caller's promise, and a shared reference cannot give a count back.
         Some(unsafe { &*ptr::from_ref(self).cast::<KeyValue>() })
     }
 
     /// Takes back a count that was given away by [`KeyValue::into_pointer`].
-    pub(crate) fn take(self) -> Option<KeyValue> {
+    ///
+    /// # Safety
+    ///
+    /// It was given away, and is taken back once.
+    pub(super) unsafe fn take(self) -> Option<KeyValue> {
         NonNull::new(self.0.cast_mut()).map(KeyValue)
     }
 
-    fn destroy(self) {
+    /// Frees the version. Only on the reclaimer.
+    ///
+    /// # Safety
+    ///
+    /// Its last count was given back, with Acquire behind the other givers' Release; once.
+    unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
         reclaim::progressed();
-        let Some(kv) = self.get() else { return };
+        // SAFETY: it is freed below and not before, and nobody else has it.
+        let Some(kv) = (unsafe { self.in_place() }) else { return };
         let cells = kv.body().cells as usize;
         let layout = layout(cells, kv.body().bytes());
         #[cfg(loom)]
@@ -418,12 +423,7 @@ impl VersionPtr {
 #[derive(Clone, Copy)]
 pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
 
-impl<'a> KeyValueRef<'a> {
-    /// `pointer` must be kept alive for 'a by what the caller borrows from.
-    pub(crate) fn new(pointer: VersionPtr) -> Option<KeyValueRef<'a>> {
-        (!pointer.is_null()).then_some(KeyValueRef(pointer, PhantomData))
-    }
-
+impl KeyValueRef<'_> {
     /// An owned one: one increment.
     pub fn to_owned(&self) -> KeyValue {
         self.deref().clone()
@@ -432,8 +432,10 @@ impl<'a> KeyValueRef<'a> {
 
 impl Deref for KeyValueRef<'_> {
     type Target = KeyValue;
+    #[inline]
     fn deref(&self) -> &KeyValue {
-        self.0.get().expect("never null")
+        // SAFETY: made by `VersionPtr::get`, whose caller keeps the version for 'a, or from a reference.
+        unsafe { self.0.in_place() }.expect("never null")
     }
 }
 

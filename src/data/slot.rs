@@ -1,8 +1,26 @@
-//! A slot: the place of one key in the store.
+//! Slots: the places of keys in the store, and who holds the counts on versions.
+//!
+//! A slot has the newest version of its key, and the key. Counts (I9): a version is born with two
+//! ([`Fresh`]), its event's `cur` (given back with the event's segment) and its slot's `newest`. On
+//! overwrite the slot's count *moves* into the replacing event (its `prev`), where it is found through
+//! `cur.older` and goes with that event's segment. Both moves are one step that cannot fail
+//! ([`Fresh::replace`], then `Pen::append` of `log::segment`): whatever panics before or after it, each
+//! count has one owner. A version of the listing has no event and is born with the slot's count alone.
+//!
+//! `older` is followed only from a version with `seq >= h` of a reader at h: then its event is in the
+//! window or pinned, and holds the predecessor.
+//!
+//! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
+//! address, a [`SlotRef`] is bound to what keeps it.
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | `Fresh::replace` stores `newest` | `SlotRef::newest` after head | Release / Acquire |
 
-use super::key_value::{KeyValue, Version, VersionPtr};
+use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, Relaxed, Release, ord};
+use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 /// The bytes of a key, shared by its slot and by who remembers the key.
@@ -17,21 +35,20 @@ struct Slot {
     track: reclaim::Track,
 }
 
-/// A pointer to a slot. Slots are owned by the index as a whole: a forgotten one goes with the
-/// segment that was newest when the index without it was published, the rest with the cache.
-/// Any reader that can still find it in a root holds a pin, or a token of that segment or before.
-#[derive(Clone, Copy)]
-pub(crate) struct SlotPtr(NonNull<Slot>);
+/// A slot, owned: by the writer's table, then by the segment that was newest when the index without it
+/// was published (its key was forgotten), or by the table to the end of the cache.
+///
+/// Dropping one leaks it: only [`OwnedSlot::destroy`] frees.
+pub(crate) struct OwnedSlot(NonNull<Slot>);
 
 // SAFETY: the key is immutable, `newest` atomic.
-unsafe impl Send for SlotPtr {}
-
+unsafe impl Send for OwnedSlot {}
 // SAFETY: as above.
-unsafe impl Sync for SlotPtr {}
+unsafe impl Sync for OwnedSlot {}
 
-impl SlotPtr {
+impl OwnedSlot {
     /// A slot that owns one count of `newest`.
-    pub(crate) fn new(newest: KeyValue) -> SlotPtr {
+    pub(crate) fn new(newest: KeyValue) -> OwnedSlot {
         let key = newest.key().into();
         let slot = Slot {
             newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
@@ -39,82 +56,212 @@ impl SlotPtr {
             #[cfg(loom)]
             track: reclaim::Track::new(),
         };
-        SlotPtr(NonNull::from(Box::leak(Box::new(slot))))
+        OwnedSlot(NonNull::from(Box::leak(Box::new(slot))))
     }
 
-    fn slot(&self) -> &Slot {
-        // SAFETY: see the type: whoever found it keeps it alive.
-        let slot = unsafe { self.0.as_ref() };
-        #[cfg(loom)]
-        slot.track.read();
-        slot
+    /// Its address, for the index.
+    pub(crate) fn pointer(&self) -> SlotPtr {
+        SlotPtr(self.0)
     }
 
-    pub(crate) fn key(&self) -> &[u8] {
-        &self.slot().key
-    }
-
-    /// A count on the key, for who remembers it.
-    pub(crate) fn shared_key(&self) -> Key {
-        self.slot().key.clone()
-    }
-
-    /// Whether both are the same slot.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn is(self, other: SlotPtr) -> bool {
-        self.0 == other.0
-    }
-
-    /// Acquire: partner of [`SlotPtr::set_newest`].
     #[inline]
-    pub(crate) fn newest(&self) -> VersionPtr {
-        VersionPtr(self.slot().newest.load(ord!(NewestLoad, Acquire)))
+    pub(crate) fn get(&self) -> SlotRef<'_> {
+        // SAFETY: owned, so alive while it is borrowed; what `newest` shows is replaced only by the
+        // writer, whose event then keeps it (I9).
+        unsafe { self.pointer().get() }
     }
 
-    /// Publishes a version and hands the count of the one before to the caller (who moves it into
-    /// the replacing event). Only the writer calls it.
-    pub(crate) fn set_newest(&self, newest: KeyValue) -> VersionPtr {
-        let before = VersionPtr(self.slot().newest.load(Relaxed));
-        // Release: partner of `newest`.
-        self.slot().newest.store(newest.into_pointer().0.cast_mut(), ord!(Newest, Release));
-        before
-    }
-
-    /// The version visible below `head`: `None` where the key did not exist yet; a tombstone is
-    /// returned as it is.
-    #[inline]
-    pub(crate) fn at(&self, head: u64) -> VersionPtr {
-        let mut version = self.newest();
-        while let Some(kv) = version.get() {
-            if kv.seq() < head {
-                return version;
-            }
-            version = kv.older();
-        }
-        VersionPtr::NULL
-    }
-
-    /// Bytes of the slot itself.
-    pub(crate) fn bytes(&self) -> usize {
-        // With the two counts of the key.
-        size_of::<Slot>() + 16 + self.key().len()
-    }
-
-    /// Frees the slot and gives its count back. Only on the reclaimer, once nobody can find it.
-    pub(crate) fn destroy(self) {
+    /// Frees the slot and gives its count back. Only on the reclaimer.
+    ///
+    /// # Safety
+    ///
+    /// Nobody can find it any more: every root, snapshot and table that had its address is gone, or is
+    /// not read again, and so is every reader that was pinned while one of them was published.
+    pub(crate) unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
-        drop(self.newest().take());
+        // SAFETY: the slot's own count, given back once, with the slot.
+        drop(unsafe { VersionPtr(self.get().slot().newest.load(Acquire)).take() });
         #[cfg(loom)]
-        self.slot().track.end();
+        self.get().slot().track.end();
         let free = move || {
-            let SlotPtr(place) = self;
-            // SAFETY: made by `new`; nobody can find it any more (see the type).
+            let OwnedSlot(place) = self;
+            // SAFETY: made by `new`; nobody can find it any more, by the caller's promise.
             drop(unsafe { Box::from_raw(place.as_ptr()) });
         };
         #[cfg(loom)]
         reclaim::bury(Box::new(free));
         #[cfg(not(loom))]
         free();
+    }
+}
+
+/// The address of a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotPtr(NonNull<Slot>);
+
+// SAFETY: an address; whoever follows it on another thread answers for it there.
+unsafe impl Send for SlotPtr {}
+// SAFETY: as above.
+unsafe impl Sync for SlotPtr {}
+
+impl SlotPtr {
+    /// The slot.
+    ///
+    /// # Safety
+    ///
+    /// For 'a neither the slot is freed nor what it shows as its newest version. So it is for who
+    /// found it in a root under a pin taken before the root was loaded, in the index of a snapshot, or
+    /// in the writer's tables while the writer is borrowed.
+    #[inline]
+    pub(crate) unsafe fn get<'a>(self) -> SlotRef<'a> {
+        SlotRef(self.0, PhantomData)
+    }
+}
+
+/// A slot, kept alive for 'a together with what it shows: see [`SlotPtr::get`].
+#[derive(Clone, Copy)]
+pub(crate) struct SlotRef<'a>(NonNull<Slot>, PhantomData<&'a Slot>);
+
+impl<'a> SlotRef<'a> {
+    #[inline]
+    fn slot(self) -> &'a Slot {
+        // SAFETY: alive for 'a: see `SlotPtr::get`.
+        let slot = unsafe { self.0.as_ref() };
+        #[cfg(loom)]
+        slot.track.read();
+        slot
+    }
+
+    #[inline]
+    pub(crate) fn key(self) -> &'a [u8] {
+        &self.slot().key
+    }
+
+    /// A count on the key, for who remembers it.
+    pub(crate) fn shared_key(self) -> Key {
+        self.slot().key.clone()
+    }
+
+    /// Its address.
+    pub(crate) fn pointer(self) -> SlotPtr {
+        SlotPtr(self.0)
+    }
+
+    /// The newest version. Acquire: partner of [`Fresh::replace`].
+    #[inline]
+    pub(crate) fn newest(self) -> KeyValueRef<'a> {
+        let newest = VersionPtr(self.slot().newest.load(ord!(NewestLoad, Acquire)));
+        // SAFETY: what a slot shows during 'a lives for 'a: see `SlotPtr::get`. Never null.
+        unsafe { newest.get() }.expect("a slot has a version")
+    }
+
+    /// The version visible below `head`: `None` where the key did not exist yet; a tombstone is
+    /// returned as it is.
+    ///
+    /// # Safety
+    ///
+    /// For 'a every event from `head` on is held: it is in the window of a reader that loaded
+    /// `oldest_seq` behind the root and under its pin, or a token keeps it.
+    #[inline]
+    pub(crate) unsafe fn at(self, head: u64) -> Option<KeyValueRef<'a>> {
+        let mut version = self.newest();
+        while version.seq() >= head {
+            // SAFETY: its event is held, by the caller's promise, and owns the version before.
+            version = unsafe { version.older().get() }?;
+        }
+        Some(version)
+    }
+
+    /// Bytes of the slot itself.
+    pub(crate) fn bytes(self) -> usize {
+        // With the two counts of the key.
+        size_of::<Slot>() + 16 + self.key().len()
+    }
+}
+
+/// A version that nobody knows yet, with the two counts that it is published with.
+pub(crate) struct Fresh {
+    event: KeyValue,
+    slot: KeyValue,
+}
+
+impl Fresh {
+    /// Two counts on one version: the first for its event, the second for its slot.
+    pub(crate) fn new(version: KeyValue) -> Fresh {
+        Fresh { slot: version.clone(), event: version }
+    }
+
+    pub(crate) fn kv(&self) -> &KeyValue {
+        &self.event
+    }
+
+    /// Publishes the version in the slot of its key. What the slot had moves to the event with it.
+    ///
+    /// # Safety
+    ///
+    /// The slot is alive, and only the caller stores into it meanwhile (I1).
+    pub(crate) unsafe fn replace(self, slot: SlotPtr) -> EventCounts {
+        // SAFETY: alive by the caller's promise.
+        let newest = unsafe { &slot.get().slot().newest };
+        // Relaxed: only the writer stores here. The version was made as the successor of this one, and
+        // what an event owns beside its version is found through `older`.
+        assert!(newest.load(Relaxed).cast_const() == self.slot.older().0, "I9: a version replaces its predecessor");
+        // SAFETY: alive: the slot still has its count.
+        let shown = unsafe { self.slot.older().get() }.filter(|before| !before.is_tombstone());
+        let prev = shown.map_or(VersionPtr::NULL, |before| before.pointer());
+        // Release: partner of `SlotRef::newest`. The count that the slot had belongs to the event now.
+        newest.store(self.slot.into_pointer().0.cast_mut(), ord!(Newest, Release));
+        EventCounts { version: self.event.into_pointer(), prev }
+    }
+
+    /// The slot of a key that has none yet.
+    pub(crate) fn first(self) -> (OwnedSlot, EventCounts) {
+        assert!(self.slot.older().is_null(), "I9: the first version of a slot replaces nothing");
+        (OwnedSlot::new(self.slot), EventCounts { version: self.event.into_pointer(), prev: VersionPtr::NULL })
+    }
+}
+
+/// What an event owns: a count on its version, and that of the version before, found through `older`.
+///
+/// Nobody gives it back but the segment that it moves into: dropped anywhere else it leaks, which no
+/// reader can notice.
+#[must_use]
+pub(crate) struct EventCounts {
+    version: VersionPtr,
+    /// The version before, where the event shows it: not a tombstone.
+    prev: VersionPtr,
+}
+
+impl EventCounts {
+    /// Moves them into a slot of the log, as its `kv` and `prev`; [`EventCounts::from_slot`] takes them
+    /// from there.
+    pub(crate) fn into_slot(self) -> (VersionPtr, VersionPtr) {
+        (self.version, self.prev)
+    }
+
+    /// Takes back what an event in the log owned.
+    ///
+    /// # Safety
+    ///
+    /// The `kv` of a slot that has them, once; nobody reads the event any more.
+    pub(crate) unsafe fn from_slot(version: VersionPtr) -> EventCounts {
+        EventCounts { version, prev: VersionPtr::NULL }
+    }
+
+    /// Gives both counts back.
+    ///
+    /// # Safety
+    ///
+    /// No reader that may still follow `older` to the version before, or that got either version by
+    /// this event, is left (I9).
+    pub(crate) unsafe fn give_back(self) {
+        // SAFETY: the counts that `replace` or `first` moved here; nobody reads them any more.
+        unsafe {
+            if let Some(version) = self.version.take() {
+                drop(version.older().take());
+                drop(version);
+            }
+        }
     }
 }
 
@@ -131,15 +278,25 @@ mod tests {
     #[test]
     fn a_slot_is_read_at_any_head() {
         let first = kv(10, Some("a"), VersionPtr::NULL);
-        let second = kv(20, Some("b"), first.pointer());
-        let slot = SlotPtr::new(first.clone());
-        assert!(slot.at(10).is_null());
-        let before = slot.set_newest(second);
-        assert_eq!(slot.at(20).get().unwrap().value(), Some(&b"a"[..]));
-        assert_eq!(slot.at(21).get().unwrap().value(), Some(&b"b"[..]));
-        assert!(slot.at(5).is_null());
-        drop(before.take());
-        reclaim::free(0, Box::new(move || slot.destroy()));
+        let second = Fresh::new(kv(20, Some("b"), first.pointer()));
+        let slot = OwnedSlot::new(first.clone());
+        // SAFETY: the slot is owned here, and both versions are held to the end.
+        let counts = unsafe {
+            assert!(slot.get().at(10).is_none());
+            let counts = second.replace(slot.pointer());
+            assert_eq!(slot.get().at(20).unwrap().value(), Some(&b"a"[..]));
+            assert_eq!(slot.get().at(21).unwrap().value(), Some(&b"b"[..]));
+            assert!(slot.get().at(5).is_none());
+            counts
+        };
+        // SAFETY: nobody reads them any more.
+        reclaim::free(
+            0,
+            Box::new(move || unsafe {
+                counts.give_back();
+                slot.destroy();
+            }),
+        );
         drop(first);
         assert!(reclaim::quiesce(std::time::Duration::from_secs(30)));
     }

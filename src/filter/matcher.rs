@@ -135,17 +135,17 @@ impl Matcher {
     /// What an event is to this filter, whether its kind is shown or not; `None`: nothing.
     #[inline]
     pub(crate) fn transition(&self, event: &Event) -> Option<Kind> {
-        if event.kind == Kind::Resync {
+        if event.kind() == Kind::Resync {
             return Some(Kind::Resync);
         }
         if !self.holds_key(event.key()) {
             return None;
         }
-        if self.looks_at_keys_only() { Some(event.kind) } else { self.crossing(event) }
+        if self.looks_at_keys_only() { Some(event.kind()) } else { self.crossing(event) }
     }
 
     fn crossing(&self, event: &Event) -> Option<Kind> {
-        let cur = event.kind != Kind::Deleted && event.kv().is_some_and(|kv| self.holds_value(kv));
+        let cur = event.kind() != Kind::Deleted && event.kv().is_some_and(|kv| self.holds_value(kv));
         let old = event.prev().is_some_and(|kv| self.holds_value(kv));
         match (cur, old) {
             (true, false) => Some(Kind::Added),
@@ -162,17 +162,14 @@ impl Matcher {
     }
 
     /// The form in which an event is handed out that is `kind` to this filter. A deletion that the
-    /// filter made has a tombstone of its own: the second value, to be kept with the batch.
-    pub(crate) fn shown(&self, event: &Event, kind: Kind) -> (Event, Option<KeyValue>) {
-        let mut shown = event.clone();
-        shown.kind = self.shown_kind(kind);
-        if kind != Kind::Deleted || event.kind == Kind::Deleted {
+    /// filter made shows a tombstone of its own: the second value.
+    pub(crate) fn shown(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
+        let shown = self.shown_kind(kind);
+        if kind != Kind::Deleted || event.kind() == Kind::Deleted {
             return (shown, None);
         }
         let numbers = event.prev().map_or_else(Numbers::default, KeyValue::numbers);
-        let gone = KeyValue::new(event.key(), None, numbers, event.sequence, VersionPtr::NULL);
-        shown.kv = gone.pointer();
-        (shown, Some(gone))
+        (shown, Some(KeyValue::new(event.key(), None, numbers, event.sequence(), VersionPtr::NULL)))
     }
 }
 

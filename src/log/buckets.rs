@@ -22,7 +22,7 @@
 
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
-use crate::log::segment::Segment;
+use crate::log::segment::Pen;
 use crate::store::table::KeyHash;
 #[cfg(loom)]
 use crate::sync::weak;
@@ -273,10 +273,10 @@ impl Router {
 
     /// Commit: links an event that was just written into its slot, then makes it its buckets' newest.
     #[inline]
-    pub(crate) fn link(&mut self, segment: &Segment, seq: u64, event: usize) {
+    pub(crate) fn link(&mut self, pen: &mut Pen, seq: u64, event: usize) {
         while let Some(touch) = self.touched.get(self.linked).filter(|touch| touch.event == event) {
             let bucket = &touch.bucket;
-            segment.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
+            pen.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
             // Release: partner of `Bucket::newest`. After the slot and its links.
             bucket.newest.store(seq, ord!(BucketNewest, Release));
             self.linked += 1;

@@ -2,6 +2,10 @@
 //!
 //! Rarely written (a resync), published as a whole before the head that covers its mark, read after
 //! head; a reader at an older head looks only at the entries below it.
+//!
+//! A reset replaces the oldest revision of the window, too, before its head is published. A reader that
+//! still stands below takes the one from before the reset, which the reset's own entry has
+//! ([`Turn::oldest_before`]): it waits for nobody, and sees one history or the other.
 
 #![forbid(unsafe_code)]
 
@@ -21,6 +25,8 @@ pub(crate) struct Turn {
     pub(crate) reason: ResyncReason,
     /// Highest revision of any epoch before this one.
     pub(crate) highest_before: u64,
+    /// The oldest revision of the window just before it.
+    pub(crate) oldest_before: u64,
 }
 
 impl Turn {
@@ -73,9 +79,9 @@ impl History {
         size_of::<History>() + self.turns.capacity() * size_of::<Turn>()
     }
 
-    /// Whether a reset above `head` is in the middle of its commit: `oldest` may be of that history.
-    pub(crate) fn resets_above(&self, head: u64) -> bool {
-        self.turns.iter().any(|turn| turn.resets() && turn.seq >= head)
+    /// The next reset above `head`: it is in the middle of its commit, or the head moved on.
+    pub(crate) fn reset_above(&self, head: u64) -> Option<&Turn> {
+        self.turns.iter().find(|turn| turn.resets() && turn.seq >= head)
     }
 
     /// The first turn that opens a gap (from, to) around `revision`, in the present history.
@@ -116,7 +122,16 @@ mod tests {
     use super::*;
 
     fn turn(seq: u64, epoch: u64, from: u64, to: u64) -> Turn {
-        Turn { seq, end: seq + 1, epoch, from, to, reason: ResyncReason::Compacted, highest_before: from }
+        Turn {
+            seq,
+            end: seq + 1,
+            epoch,
+            from,
+            to,
+            reason: ResyncReason::Compacted,
+            highest_before: from,
+            oldest_before: 1,
+        }
     }
 
     #[test]

@@ -17,14 +17,15 @@
 //! | `head`, once a revision | after progress | Release / Acquire |
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
+//! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
 
 use super::retention::Ages;
 pub(crate) use super::retention::TokenRef;
 use super::writer::RingWriter;
 use crate::attribute::schema::Schema;
-use crate::data::event::{Event, flags};
+use crate::data::event::Event;
 use crate::log::epochs::{History, Present};
-use crate::log::segment::{Held, Segment, SegmentRef};
+use crate::log::segment::{Held, Pen, Segment, SegmentRef};
 use crate::position::Position;
 use crate::reclaim::{self, Guard, Published};
 use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
@@ -54,6 +55,28 @@ impl Directory {
 
     pub(super) fn entry(&self, number: u64) -> &AtomicPtr<Segment> {
         &self.entries[(number % self.entries.len() as u64) as usize]
+    }
+}
+
+/// The oldest revision of the window at some head.
+#[derive(Clone, Copy)]
+pub(crate) struct Oldest {
+    pub(crate) revision: u64,
+    /// That head, where a reset above it is being published: then the number is the one from before the
+    /// reset, and tells nothing about what leaves after it.
+    head: Option<u64>,
+}
+
+impl Oldest {
+    /// Whether what was made of it is of use: asked behind all that was read with it. False where a
+    /// reset was published meanwhile: the reader looks again, at a head that is above it.
+    pub(crate) fn holds(self, ring: &Ring) -> bool {
+        self.head.is_none_or(|head| ring.head() == head)
+    }
+
+    /// Whether a reset above the head is being published.
+    pub(crate) fn is_before_a_reset(self) -> bool {
+        self.head.is_some()
     }
 }
 
@@ -101,13 +124,14 @@ impl Ring {
         schema: Shared<Schema>,
     ) -> (Ring, RingWriter) {
         let held = Arc::new(Held::default());
-        let first = SegmentRef::new(slots, slots as usize, slots, width, held.clone());
+        let pen = Pen::new(slots, slots as usize, slots, width, held.clone());
+        let first = pen.segment().clone();
         let directory = Shared::new(Directory::new(segments));
         let history = Shared::new(history);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let token = TokenRef::first(first);
         let ages = token.token().ages.clone();
-        let writer = RingWriter::new(token.clone(), directory.clone(), history.clone(), slots, segment_bytes, schema);
+        let writer = RingWriter::new(token.clone(), pen, directory.clone(), history.clone(), segment_bytes, schema);
         let ring = Ring {
             slots,
             segments,
@@ -146,8 +170,19 @@ impl Ring {
         self.oldest_seq.load(Acquire)
     }
 
+    /// Acquire: partner of the stores in `evict` and `set_oldest_revision`.
     pub(crate) fn oldest_revision(&self) -> u64 {
         self.oldest_revision.load(Acquire)
+    }
+
+    /// The oldest revision of the window as a reader at `head` sees it, which it loaded before.
+    pub(crate) fn oldest_at(&self, head: u64, pin: &Guard) -> Oldest {
+        let revision = self.oldest_revision();
+        // Loaded behind it: a reset that replaced it has its entry here.
+        match self.history(pin).reset_above(head) {
+            Some(turn) => Oldest { revision: turn.oldest_before, head: Some(head) },
+            None => Oldest { revision, head: None },
+        }
     }
 
     /// To be loaded after head. Acquire: partner of the store in `set_history`.
@@ -188,7 +223,9 @@ impl Ring {
     fn entry(&self, seq: u64, pin: &Guard) -> Option<SegmentRef> {
         // Acquire: partner of the store in `open`: the base of a newer lap is complete.
         let pointer = self.directory.load(pin).entry(seq / self.slots).load(ord!(EntryLoad, Acquire));
-        (!pointer.is_null()).then(|| SegmentRef::from_directory(pointer, pin))
+        // SAFETY: I9: an entry is the address of a segment whose count is retired only behind the entry's
+        // change, and it was loaded under this pin.
+        (!pointer.is_null()).then(|| unsafe { SegmentRef::from_directory(pointer, pin) })
     }
 
     /// The segment of `seq`, which lies at or below a head that the caller has loaded.
@@ -219,7 +256,7 @@ impl Ring {
             present.listing
         } else {
             match self.place(head - 1, pin) {
-                Place::At(segment) => segment.event(head - 1).revision,
+                Place::At(segment) => segment.event(head - 1).revision(),
                 // The progress word alone may be that of the revision before.
                 _ => return None,
             }
@@ -261,7 +298,7 @@ impl Ring {
         while low + 1 < high {
             let middle = (low + high) / 2;
             let above = match self.place(middle * self.slots, pin) {
-                Place::At(segment) => segment.base() >= head || segment.event(segment.base()).revision > revision,
+                Place::At(segment) => segment.base() >= head || segment.event(segment.base()).revision() > revision,
                 _ => false,
             };
             if above { high = middle } else { low = middle }
@@ -271,7 +308,7 @@ impl Ring {
         let end = segment.end(head);
         let from = segment.base().max(present.since_seq);
         let seq = if from < end {
-            from + segment.view(from..end).partition_point(|event| event.revision <= revision) as u64
+            from + segment.view(from..end).partition_point(|event| event.revision() <= revision) as u64
         } else {
             end
         };
@@ -294,11 +331,11 @@ pub(crate) fn progress_of(word: u64, epoch: u64) -> u64 {
 /// than the run: then all of it, and `true` for CONTINUES.
 pub(crate) fn cut_at_revision(events: &[Event], max: usize) -> (usize, bool) {
     let mut end = events.len().min(max);
-    if end == 0 || events[end - 1].flags & flags::LAST != 0 {
+    if end == 0 || events[end - 1].is_last() {
         return (end, false);
     }
     let all = end;
-    while end > 0 && events[end - 1].flags & flags::LAST == 0 {
+    while end > 0 && !events[end - 1].is_last() {
         end -= 1;
     }
     if end == 0 { (all, true) } else { (end, false) }

@@ -3,6 +3,11 @@
 //! Readers get plain `&[Event]` views, there is no lock, count or sequence word per slot. Whoever
 //! has a [`SegmentRef`] keeps the events, and the versions that they point to, alive.
 //!
+//! Who may write is a value: the one [`Pen`] of a segment, which the writer of the log holds. An event
+//! is appended together with the counts that it owns, in one step that cannot fail, and `written` says
+//! how many are: a view ends there whatever range it is asked for, and the freeing gives back the counts
+//! of those and of no other, so a panic in the middle of a commit leaves nothing half owned.
+//!
 //! `len` is the number of slots in use of a *closed* segment. It starts as N and is lowered, before
 //! the head that lies beyond, where the writer leaves the segment early; it is read only under such
 //! a head. Rejected: seqlocks (undefined behaviour on plain memory), a flag per slot (a second
@@ -10,19 +15,21 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `write` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
+//! | `append` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
+//! | `append`: the slot, then `written` | `view`: `written`, then the slots | Release / Acquire; of no use to whom head covers, but it needs nobody's promise |
 
-use crate::data::event::Event;
-use crate::data::slot::SlotPtr;
+use crate::data::event::{Event, LogEvent};
+use crate::data::key_value::VersionPtr;
+use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::filter::matcher::Matcher;
 use crate::log::summaries::Summary;
 use crate::reclaim;
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Relaxed, into_inner, lock};
+use crate::sync::{Acquire, Arc, AtomicU32, AtomicU64, Mutex, Relaxed, Release, into_inner, lock};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64 as Count;
+use std::sync::atomic::{AtomicU32 as Written, AtomicU64 as Count};
 
 /// What a cache holds beyond its live keys, in bytes; shared by its segments (statistics only).
 #[derive(Default, Debug)]
@@ -33,9 +40,9 @@ pub(crate) struct Held {
 }
 
 #[repr(transparent)]
-struct Cell(UnsafeCell<MaybeUninit<Event>>);
+struct Cell(UnsafeCell<MaybeUninit<LogEvent>>);
 
-// SAFETY: I3: written once by the only writer before the head covers it; only read after.
+// SAFETY: I3: written once, by the only pen, before `written` covers it; only read after.
 unsafe impl Sync for Cell {}
 
 pub(crate) struct Segment {
@@ -44,8 +51,9 @@ pub(crate) struct Segment {
     /// End of the segment before: a cursor there has lost nothing if that one has left.
     prev_end: u64,
     len: AtomicU32,
-    /// Slots written, published or not: what the reclaimer gives back.
-    written: AtomicU32,
+    /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
+    /// head alone covers what a reader looks at.
+    written: Written,
     cells: Box<[Cell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
     /// covered by head, or by the bucket's newest.
@@ -54,7 +62,7 @@ pub(crate) struct Segment {
     /// Given when it is closed; read only under a head beyond it.
     summary: OnceLock<Box<Summary>>,
     /// Slots of the store that were forgotten while this segment was the newest.
-    forgotten: Mutex<Vec<SlotPtr>>,
+    forgotten: Mutex<Vec<OwnedSlot>>,
     /// Bytes that go with this segment; what of them is in `held`.
     bytes: AtomicU64,
     told: AtomicU64,
@@ -65,14 +73,14 @@ pub(crate) struct Segment {
 
 impl Segment {
     fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Segment {
-        let own = slots * (size_of::<Event>() + 16 * width) + size_of::<Segment>();
+        let own = slots * (size_of::<LogEvent>() + 16 * width) + size_of::<Segment>();
         held.segments.fetch_add(1, Relaxed);
         held.segment_bytes.fetch_add(own as u64, Relaxed);
         Segment {
             base,
             prev_end,
             len: AtomicU32::new(slots as u32),
-            written: AtomicU32::new(0),
+            written: Written::new(0),
             cells: (0..slots).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
             links: (0..2 * width * slots).map(|_| AtomicU64::new(0)).collect(),
             width,
@@ -107,28 +115,11 @@ impl Segment {
         if head < self.limit() { head } else { self.base + u64::from(self.len.load(Relaxed)) }
     }
 
-    /// Leaves the segment with `len` slots in use. Only the writer, before a head beyond it.
-    pub(crate) fn close(&self, len: u32, mut summary: Box<Summary>) {
-        self.len.store(len, Relaxed);
-        if let Some(last) = len.checked_sub(1) {
-            summary.close(self.event(self.base + u64::from(last)));
-            let _ = self.summary.set(summary);
-        }
-        self.tell();
-    }
-
     /// Whether all of it can be passed over by this filter. Only under a head beyond it.
     pub(crate) fn is_of_no_use_to(&self, matcher: &Matcher) -> bool {
         self.summary
             .get()
             .is_some_and(|summary| summary.excludes(matcher, |slot| self.event(self.base + u64::from(slot))))
-    }
-
-    /// Links the event of `seq` to the one before in a bucket. Only the writer, above the head.
-    pub(crate) fn link(&self, seq: u64, place: usize, bucket: u64, before: u64) {
-        let at = 2 * ((seq - self.base) as usize * self.width + place);
-        self.links[at + 1].store(before, Relaxed);
-        self.links[at].store(bucket, Relaxed);
     }
 
     /// The event before `seq` in a bucket: 0 for none; `None` where `seq` is not of that bucket.
@@ -144,49 +135,45 @@ impl Segment {
         self.links[at..at + 2 * self.width].iter().step_by(2).map(|link| link.load(Relaxed)).filter(|id| *id != 0)
     }
 
-    /// Writes the slot of `event.sequence`. Only the writer, once, above the head.
-    pub(crate) fn write(&self, event: Event, extra_bytes: u64) {
-        let at = (event.sequence - self.base) as usize;
-        #[cfg(loom)]
-        self.track[at].written();
-        // SAFETY: I1, I3: one writer, and no reader reads at or above the head.
-        unsafe { (*self.cells[at].0.get()).write(event) };
-        self.written.store(at as u32 + 1, Relaxed);
-        self.account(extra_bytes);
-    }
-
-    /// Only the writer counts here; what is not told yet is told when the segment is left.
+    /// Only the pen counts here; what is not told yet is told when the segment is left.
     fn account(&self, more: u64) {
         self.bytes.store(self.bytes.load(Relaxed) + more, Relaxed);
     }
 
     /// Adds to the cache's sum what this segment did not tell yet.
-    pub(crate) fn tell(&self) {
+    fn tell(&self) {
         let untold = self.bytes.load(Relaxed) - self.told.load(Relaxed);
         self.told.store(self.told.load(Relaxed) + untold, Relaxed);
         self.held.segment_bytes.fetch_add(untold, Relaxed);
     }
 
+    /// The slots that were written.
+    #[inline]
+    fn filled(&self) -> &[LogEvent] {
+        // Acquire: partner of the store in `append`.
+        let filled = &self.cells[..self.written.load(Acquire) as usize];
+        // SAFETY: I3: written slots are immutable; `Cell` is transparent.
+        unsafe { std::slice::from_raw_parts(filled.as_ptr().cast::<LogEvent>(), filled.len()) }
+    }
+
     /// The events with these sequence numbers, all below a head that the caller loaded.
+    ///
+    /// # Panics
+    ///
+    /// Where one of them is not written yet: nothing below a head is.
     #[inline]
     pub(crate) fn view(&self, seqs: Range<u64>) -> &[Event] {
         let (from, to) = ((seqs.start - self.base) as usize, (seqs.end - self.base) as usize);
-        let cells = &self.cells[from..to];
+        let events = &self.filled()[from..to];
         #[cfg(loom)]
         self.track[from..to].iter().for_each(reclaim::Track::read);
-        // SAFETY: I3: below the head all slots are written and immutable; `Cell` is transparent.
-        unsafe { std::slice::from_raw_parts(cells.as_ptr().cast::<Event>(), cells.len()) }
+        // SAFETY: I9: a written event owns its counts until the segment is freed.
+        unsafe { Event::of_log(events) }
     }
 
     #[inline]
     pub(crate) fn event(&self, seq: u64) -> &Event {
         &self.view(seq..seq + 1)[0]
-    }
-
-    /// Keeps a forgotten slot until this segment goes. Only the writer.
-    pub(crate) fn keep_forgotten(&self, slot: SlotPtr) {
-        self.account((slot.bytes() + slot.newest().get().map_or(0, |kv| kv.bytes())) as u64);
-        lock(&self.forgotten).push(slot);
     }
 
     /// Bytes that go with it.
@@ -207,19 +194,80 @@ impl Drop for Segment {
         reclaim::unboxed(&raw const *self as usize);
         #[cfg(loom)]
         self.track.iter().for_each(reclaim::Track::written);
-        let written = u64::from(self.written.load(Relaxed));
-        for event in self.view(self.base..self.base + written) {
-            if let Some(cur) = event.kv.take() {
-                // The count of the predecessor was moved into this event.
-                drop(cur.older().take());
-                drop(cur);
-            }
+        for event in self.filled() {
+            // SAFETY: I9: `append` moved them here; the last count on the segment is gone, and every pin
+            // under which a reader came by its events.
+            unsafe { EventCounts::from_slot(event.kv).give_back() };
         }
         for slot in lock(&self.forgotten).drain(..) {
-            slot.destroy();
+            // SAFETY: I9: the index without it was published while this segment was the newest, so who
+            // may still find it holds this segment by its token, or was pinned before it was retired.
+            unsafe { slot.destroy() };
         }
         self.held.segments.fetch_sub(1, Relaxed);
         self.held.segment_bytes.fetch_sub(self.told.load(Relaxed), Relaxed);
+    }
+}
+
+/// The right to write into a segment: one exists, and the log's writer has it.
+pub(crate) struct Pen(SegmentRef);
+
+impl Pen {
+    /// A new segment, and its pen.
+    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Pen {
+        let segment = Arc::new(Segment::new(base, slots, prev_end, width, held));
+        #[cfg(loom)]
+        reclaim::boxed(Arc::as_ptr(&segment) as usize);
+        Pen(SegmentRef(Some(segment)))
+    }
+
+    pub(crate) fn segment(&self) -> &SegmentRef {
+        &self.0
+    }
+
+    /// Appends an event in the slot of its sequence number, which is the next one. `own` brings what the
+    /// event owns, `None` for a mark; from then on it does. Not above the head is it read.
+    #[inline]
+    pub(crate) fn append(&mut self, mut event: LogEvent, extra_bytes: u64, own: impl FnOnce() -> Option<EventCounts>) {
+        let segment = &*self.0;
+        let at = (event.sequence - segment.base) as usize;
+        let cell = &segment.cells[at];
+        // Relaxed: only this pen stores it.
+        assert!(segment.written.load(Relaxed) as usize == at, "I3: slots are written once, in their order");
+        #[cfg(loom)]
+        segment.track[at].written();
+        let counts = own();
+        // From here to the store nothing can fail: who comes behind finds all of it or nothing.
+        (event.kv, event.prev) = counts.map_or((VersionPtr::NULL, VersionPtr::NULL), EventCounts::into_slot);
+        // SAFETY: I1, I3: this pen is the only one, and nobody reads a slot that `written` does not cover.
+        unsafe { (*cell.0.get()).write(event) };
+        // Release: partner of the load in `filled`.
+        segment.written.store(at as u32 + 1, Release);
+        segment.account(extra_bytes);
+    }
+
+    /// Links the event of `seq` to the one before in a bucket; above the head.
+    pub(crate) fn link(&mut self, seq: u64, place: usize, bucket: u64, before: u64) {
+        let at = 2 * ((seq - self.0.base) as usize * self.0.width + place);
+        self.0.links[at + 1].store(before, Relaxed);
+        self.0.links[at].store(bucket, Relaxed);
+    }
+
+    /// Keeps a forgotten slot until this segment goes.
+    pub(crate) fn keep_forgotten(&mut self, slot: OwnedSlot) {
+        self.0.account((slot.get().bytes() + slot.get().newest().bytes()) as u64);
+        lock(&self.0.forgotten).push(slot);
+    }
+
+    /// Leaves the segment with `len` slots in use, before a head beyond it.
+    pub(crate) fn close(self, len: u32, mut summary: Box<Summary>) {
+        let segment = &*self.0;
+        segment.len.store(len, Relaxed);
+        if let Some(last) = len.checked_sub(1) {
+            summary.close(segment.event(segment.base + u64::from(last)));
+            let _ = segment.summary.set(summary);
+        }
+        segment.tell();
     }
 }
 
@@ -228,25 +276,21 @@ impl Drop for Segment {
 pub(crate) struct SegmentRef(Option<Arc<Segment>>);
 
 impl SegmentRef {
-    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> SegmentRef {
-        let segment = Arc::new(Segment::new(base, slots, prev_end, width, held));
-        #[cfg(loom)]
-        reclaim::boxed(Arc::as_ptr(&segment) as usize);
-        SegmentRef(Some(segment))
-    }
-
     pub(crate) fn as_ptr(&self) -> *const Segment {
         self.0.as_ref().map_or(std::ptr::null(), Arc::as_ptr)
     }
 
     /// Another count from a pointer out of the directory.
     ///
-    /// The caller holds a pin taken before it loaded the pointer: the directory's own count is given
-    /// back only after the grace period, so this increment never starts from 0.
-    pub(crate) fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
+    /// # Safety
+    ///
+    /// `pointer` is from [`SegmentRef::as_ptr`] of a segment that the directory holds or held, and was
+    /// loaded from it under this pin: the directory's own count is given back only after the grace
+    /// period, so this increment never starts from 0.
+    pub(crate) unsafe fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
         #[cfg(loom)]
         reclaim::read(pointer as usize);
-        // SAFETY: I9: from `as_ptr` of an Arc whose count the directory still holds (see above).
+        // SAFETY: I9: an Arc whose count is still held, by the caller's promise.
         unsafe {
             Arc::increment_strong_count(pointer);
             SegmentRef(Some(Arc::from_raw(pointer)))

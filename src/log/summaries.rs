@@ -7,7 +7,7 @@
 
 use crate::attribute::encode::Attributes;
 use crate::attribute::schema::Schema;
-use crate::data::event::{Event, Kind, flags};
+use crate::data::event::{Event, Kind};
 use crate::data::key_value::KeyValue;
 use crate::filter::matcher::Matcher;
 use crate::filter::selector::Test;
@@ -51,7 +51,7 @@ impl Summary {
     /// Counts an event in, in the order of the slots. `event_at`: the event of a slot up to this one.
     #[inline]
     pub(crate) fn add<'a>(&mut self, slot: u32, event: &Event, event_at: impl Fn(u32) -> &'a Event) {
-        self.keep |= event.kind == Kind::Resync || (slot == 0 && event.flags & flags::FIRST == 0);
+        self.keep |= event.kind() == Kind::Resync || (slot == 0 && !event.is_first());
         if event.key() < event_at(self.low).key() {
             self.low = slot;
         }
@@ -67,7 +67,7 @@ impl Summary {
 
     /// The segment is closed with this event.
     pub(crate) fn close(&mut self, last: &Event) {
-        self.keep |= last.flags & flags::LAST == 0;
+        self.keep |= !last.is_last();
     }
 
     /// Whether no event of the segment can pass.

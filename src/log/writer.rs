@@ -8,11 +8,11 @@ use super::buckets::Router;
 use super::epochs::History;
 use super::retention::TokenRef;
 use super::ring::{Directory, Ring, progress_word};
-use super::segment::SegmentRef;
+use super::segment::Pen;
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
-use crate::data::event::Event;
-use crate::data::slot::SlotPtr;
+use crate::data::event::LogEvent;
+use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Relaxed, Release, ord};
@@ -31,6 +31,8 @@ struct Live {
 pub(crate) struct RingWriter {
     /// Segments in the directory, oldest first; their tokens are the directory's counts.
     live: VecDeque<Live>,
+    /// Of the newest segment.
+    pen: Pen,
     /// M.
     segments: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
@@ -81,10 +83,17 @@ impl Seqs {
     }
 }
 
+/// A segment that a revision needs beyond the newest one.
+struct Opened {
+    token: TokenRef,
+    pen: Pen,
+    summary: Box<Summary>,
+}
+
 /// Where the events of one revision go, and what had to be allocated for that.
 pub(crate) struct Plan {
     pub(crate) seqs: Seqs,
-    opened: Vec<(TokenRef, Box<Summary>)>,
+    opened: Vec<Opened>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     closed: Vec<u64>,
     directory: Option<Shared<Directory>>,
@@ -95,33 +104,39 @@ pub(crate) struct Plan {
     bytes: u64,
 }
 
+/// A revision on its way into the log: the segments that it has still to enter.
+pub(crate) struct Writing<'a> {
+    ring: &'a Ring,
+    opened: std::vec::IntoIter<Opened>,
+    closed: std::vec::IntoIter<u64>,
+    giant: u64,
+}
+
 impl RingWriter {
-    /// The writer of a ring whose only segment is that of `token`, with `slots` slots.
+    /// The writer of a ring whose only segment is that of `token` and `pen`, and its first.
     pub(super) fn new(
         token: TokenRef,
+        pen: Pen,
         directory: Shared<Directory>,
         history: Shared<History>,
-        slots: u64,
         segment_bytes: u64,
         schema: Shared<Schema>,
     ) -> RingWriter {
+        let base = pen.segment().base();
         RingWriter {
             live: VecDeque::from([Live { token, giant: 0 }]),
+            pen,
             segments: directory.size(),
             directory,
             history,
-            base: slots,
+            base,
             fill: 0,
-            token_base: slots,
+            token_base: base,
             segment_bytes,
             current_bytes: 0,
             summary: Box::new(Summary::new(&schema)),
             schema,
         }
-    }
-
-    fn newest(&self) -> &SegmentRef {
-        self.live.back().expect("never empty").token.segment()
     }
 
     /// The next sequence number, unless its segment is closed first.
@@ -158,9 +173,9 @@ impl RingWriter {
                 let end = base + plan.fill;
                 plan.closed.push(plan.fill);
                 base += slots;
-                let segment = SegmentRef::new(base, slots as usize, end, ring.width, ring.held.clone());
-                let summary = Box::new(Summary::new(&self.schema));
-                plan.opened.push((TokenRef::new(segment, ring.ages.clone()), summary));
+                let pen = Pen::new(base, slots as usize, end, ring.width, ring.held.clone());
+                let token = TokenRef::new(pen.segment().clone(), ring.ages.clone());
+                plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
                 (plan.fill, plan.bytes) = (0, 0);
                 plan.seqs.add(std::mem::replace(&mut run, base..base));
             }
@@ -213,38 +228,39 @@ impl RingWriter {
         }
     }
 
-    /// Commit, step 1: makes room and writes the events. Nothing here can fail.
-    ///
-    /// `events` come with their sequence numbers and the bytes that their segment keeps alive.
-    pub(crate) fn write(
-        &mut self,
-        ring: &Ring,
-        plan: &mut Plan,
-        events: impl Iterator<Item = (Event, u64)>,
-        router: &mut Router,
-    ) {
-        if !plan.opened.is_empty() {
-            self.make_room(ring, plan);
-        }
-        let mut opened = std::mem::take(&mut plan.opened).into_iter();
-        let mut closed = std::mem::take(&mut plan.closed).into_iter();
+    /// Commit, step 1: makes room for a revision, with what was allocated for it.
+    pub(crate) fn begin<'a>(&mut self, ring: &'a Ring, mut plan: Plan) -> Writing<'a> {
         let giant = if plan.giant { self.base } else { 0 };
-        for (at, (event, bytes)) in events.enumerate() {
-            while event.sequence >= self.newest().limit() {
-                let (Some((token, summary)), Some(len)) = (opened.next(), closed.next()) else { break };
-                self.open(ring, token, summary, len, giant);
-            }
-            let seq = event.sequence;
-            let RingWriter { live, summary, .. } = self;
-            let segment = live.back().expect("never empty").token.segment();
-            segment.write(event, bytes);
-            summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
-                segment.event(segment.base() + u64::from(slot))
-            });
-            router.link(segment, seq, at);
+        if !plan.opened.is_empty() {
+            self.make_room(ring, &mut plan);
         }
-        self.fill = plan.fill;
         self.current_bytes = plan.bytes;
+        Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), giant }
+    }
+
+    /// Commit, step 2: appends an event with what it owns, which `own` brings; see [`Pen::append`]. `at`
+    /// is its number in the revision, `bytes` what its segment keeps alive.
+    pub(crate) fn append(
+        &mut self,
+        writing: &mut Writing<'_>,
+        router: &mut Router,
+        (at, bytes): (usize, u64),
+        event: LogEvent,
+        own: impl FnOnce() -> Option<EventCounts>,
+    ) {
+        let seq = event.sequence;
+        while seq >= self.pen.segment().limit() {
+            let (Some(opened), Some(len)) = (writing.opened.next(), writing.closed.next()) else { break };
+            self.open(writing.ring, opened, len, writing.giant);
+        }
+        let RingWriter { pen, summary, .. } = self;
+        pen.append(event, bytes, own);
+        let segment = pen.segment();
+        summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
+            segment.event(segment.base() + u64::from(slot))
+        });
+        router.link(pen, seq, at);
+        self.fill = seq + 1 - self.base;
     }
 
     /// Evicts what the new segments displace, and puts a new directory in place where one is due.
@@ -272,7 +288,7 @@ impl RingWriter {
         let present = self.history.at(u64::MAX);
         let end = segment.end(ring.head.load(Relaxed));
         if end > base && end > present.since_seq {
-            let left = segment.event(end - 1).revision;
+            let left = segment.event(end - 1).revision();
             let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
             ring.oldest_revision.store(oldest, Release);
         }
@@ -285,12 +301,12 @@ impl RingWriter {
         reclaim::retire(bytes, Box::new(move || drop(token)));
     }
 
-    fn open(&mut self, ring: &Ring, token: TokenRef, fresh: Box<Summary>, closed: u64, giant: u64) {
-        let summary = std::mem::replace(&mut self.summary, fresh);
-        let before = self.live.back().expect("never empty");
-        before.token.segment().close(closed as u32, summary);
+    fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, giant: u64) {
+        let Opened { token, pen, summary } = opened;
+        let summary = std::mem::replace(&mut self.summary, summary);
+        std::mem::replace(&mut self.pen, pen).close(closed as u32, summary);
         // Linked before the first write into it: whoever holds token k holds k+1.
-        before.token.link(token.clone());
+        self.live.back().expect("never empty").token.link(token.clone());
         let segment = token.segment();
         // Release: partner of the load in `entry`.
         self.directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
@@ -299,8 +315,8 @@ impl RingWriter {
     }
 
     /// Keeps a forgotten slot with the newest segment.
-    pub(crate) fn keep_forgotten(&self, slot: SlotPtr) {
-        self.newest().keep_forgotten(slot);
+    pub(crate) fn keep_forgotten(&mut self, slot: OwnedSlot) {
+        self.pen.keep_forgotten(slot);
     }
 
     /// Commit, step 3: one store makes everything of the revision visible; then the token.
@@ -321,7 +337,8 @@ impl RingWriter {
     }
 
     pub(crate) fn set_oldest_revision(&self, ring: &Ring, revision: u64) {
-        ring.oldest_revision.store(revision, Release);
+        // Release: partner of `oldest_revision`: the epochs come first.
+        ring.oldest_revision.store(revision, ord!(Oldest, Release));
     }
 
     /// Publishes the epochs, before the head that covers the newest mark.
@@ -337,7 +354,7 @@ impl RingWriter {
 
     /// Bytes of the newest segment that are not in the cache's sum yet.
     pub(crate) fn untold_bytes(&self) -> u64 {
-        self.newest().untold()
+        self.pen.segment().untold()
     }
 
     /// Window now: segments, for the statistics.

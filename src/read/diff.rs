@@ -3,10 +3,11 @@
 #![forbid(unsafe_code)]
 
 use super::view::walk;
-use crate::batch::{Batch, Own};
-use crate::cache::Cache;
-use crate::data::event::Kind;
+use crate::batch::{Batch, Made, Own};
+use crate::cache::{Cache, StateView};
+use crate::data::event::{Kind, LogEvent};
 use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::data::slot::SlotRef;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::range::{Filter, Range};
 use crate::log::ring::Place;
@@ -54,40 +55,39 @@ impl Cache {
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut own = Own::default();
         let mut failed = false;
-        let walked = walk(inner, first, &range, &mut None, |slot, before| {
-            let version = slot.at(last);
-            let Some(now) = version.get().filter(|kv| kv.seq() >= first) else { return true };
-            let cur = !now.is_tombstone() && matcher.holds(now);
-            let old = before.is_some_and(|kv| matcher.holds(kv));
-            let kind = match (cur, old) {
-                (true, false) => Kind::Added,
-                (true, true) => Kind::Modified,
-                (false, true) => Kind::Deleted,
-                (false, false) => return true,
-            };
-            if !matcher.shows(kind) {
-                return true;
-            }
-            let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
-                failed = true;
-                return false;
-            };
-            let mut event = segment.event(now.seq()).clone();
-            let kv = if kind == Kind::Deleted {
-                let numbers = before.map(KeyValue::numbers).unwrap_or_default();
-                KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
-            } else {
-                now.clone()
-            };
-            (event.kind, event.kv, event.prev) = (kind, kv.pointer(), VersionPtr::NULL);
-            own.versions.push(kv);
-            if let Some(before) = before {
-                event.prev = before.pointer();
-                own.versions.push(before.clone());
-            }
-            own.events.push(event);
-            true
-        });
+        let walked = walk(
+            inner,
+            first,
+            &range,
+            &mut None,
+            |view: StateView<'_>, slot: SlotRef<'_>, before: Option<&KeyValue>| {
+                let Some(now) = view.at(slot, last).filter(|kv| kv.seq() >= first) else { return true };
+                let cur = !now.is_tombstone() && matcher.holds(&now);
+                let old = before.is_some_and(|kv| matcher.holds(kv));
+                let kind = match (cur, old) {
+                    (true, false) => Kind::Added,
+                    (true, true) => Kind::Modified,
+                    (false, true) => Kind::Deleted,
+                    (false, false) => return true,
+                };
+                if !matcher.shows(kind) {
+                    return true;
+                }
+                let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
+                    failed = true;
+                    return false;
+                };
+                let LogEvent { revision, sequence, flags, .. } = *segment.event(now.seq()).log();
+                let kv = if kind == Kind::Deleted {
+                    let numbers = before.map(KeyValue::numbers).unwrap_or_default();
+                    KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
+                } else {
+                    now.to_owned()
+                };
+                own.push_made(Made { kind, revision, sequence, flags }, kv, before.cloned());
+                true
+            },
+        );
         if walked.is_err() || failed {
             return Err(inner.compacted("diff at", from.revision));
         }

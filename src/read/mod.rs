@@ -1,7 +1,5 @@
 //! Reads and waits: get, list, count, snapshot, wait_ready, wait_until, consistent reads.
 
-#![forbid(unsafe_code)]
-
 pub(crate) mod continue_token;
 mod diff;
 mod page;
@@ -13,16 +11,16 @@ pub use page::Page;
 
 pub use waiter::{Waiter, Want};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, StateView};
 use crate::data::key_value::KeyValue;
-use crate::data::slot::SlotPtr;
+use crate::data::slot::SlotRef;
 use crate::error::show;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::view::walk;
+use crate::read::view::{walk, walk_held};
 use crate::reclaim;
 use crate::sync::lock;
 use crate::wake::Want as Wanted;
@@ -226,21 +224,20 @@ impl Cache {
         loop {
             let pin = reclaim::pin();
             let (now, newest) = self.inner.now(&pin);
-            let root = self.inner.root.load(&pin);
             let (head, position) = match exact {
                 None => (newest, now),
                 Some((position, seq)) => (seq, position),
             };
-            let slot = root.get(key);
-            if self.inner.ring.oldest_seq() > head {
+            let Some(view) = StateView::pinned(&self.inner, head, &pin) else {
                 if exact.is_some() {
                     return Err(self.inner.compacted("get at", position.revision));
                 }
                 continue;
-            }
-            let version = slot.map(|slot| slot.at(head));
-            let live = version.as_ref().and_then(|version| version.get()).filter(|kv| !kv.is_tombstone());
-            let kv = live.filter(|kv| matcher.holds(kv)).cloned();
+            };
+            let kv = view.get(key).map(|kv| kv.to_owned());
+            // The filter may be foreign code, which no pin waits for.
+            drop(pin);
+            let kv = kv.filter(|kv| matcher.holds(kv));
             return Ok(Answer { revision: position.revision, epoch: position.epoch, kv });
         }
     }
@@ -265,12 +262,12 @@ impl Cache {
         loop {
             let (head, position) = self.at(exact, &held);
             let mut count = 0;
-            let each = |_: SlotPtr, live: Option<&KeyValue>| {
+            let each = |_: StateView<'_>, _: SlotRef<'_>, live: Option<&KeyValue>| {
                 count += u64::from(live.is_some_and(|kv| matcher.holds(kv)));
                 true
             };
             if let Some(snapshot) = &held {
-                snapshot.walk(&range, &None, each);
+                walk_held(snapshot, &range, &None, each);
             } else if walk(&self.inner, head, &range, &mut None, each).is_err() {
                 if exact.is_some() {
                     return Err(self.inner.compacted("count at", position.revision));
@@ -290,7 +287,7 @@ mod tests {
         fn shared<T: Send + Sync + 'static>() {}
         fn sent<T: Send + 'static>() {}
         shared::<crate::Batch>();
-        shared::<crate::Event>();
+        shared::<crate::OwnedEvent>();
         shared::<crate::KeyValue>();
         shared::<crate::Snapshot>();
         shared::<crate::Page>();

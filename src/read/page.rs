@@ -4,11 +4,11 @@
 
 use super::continue_token::{Token, stable_hash};
 use super::snapshot::Snapshot;
-use super::view::walk;
+use super::view::{walk, walk_held};
 use super::{Read, ReadOptions};
-use crate::cache::Cache;
+use crate::cache::{Cache, StateView};
 use crate::data::key_value::{KeyValue, KeyValueRef};
-use crate::data::slot::SlotPtr;
+use crate::data::slot::SlotRef;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::range::Range;
 use crate::position::Position;
@@ -34,7 +34,7 @@ impl Page {
     }
     /// The key-values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = KeyValueRef<'_>> + '_ {
-        self.items.iter().map(|kv| KeyValueRef::new(kv.pointer()).expect("never null"))
+        self.items.iter().map(KeyValue::borrowed)
     }
     /// The key-values as a slice.
     pub fn items(&self) -> &[KeyValue] {
@@ -108,7 +108,7 @@ impl Cache {
             let (head, position) = self.at(exact, &held);
             let mut items: Vec<KeyValue> = Vec::new();
             let (mut remaining, mut more) = (0, false);
-            let each = |_: SlotPtr, live: Option<&KeyValue>| {
+            let each = |_: StateView<'_>, _: SlotRef<'_>, live: Option<&KeyValue>| {
                 let Some(kv) = live else { return true };
                 if options.limit == 0 || items.len() < options.limit {
                     if matcher.holds(kv) {
@@ -121,7 +121,7 @@ impl Cache {
                 counts
             };
             if let Some(snapshot) = &held {
-                snapshot.walk(&range, &start, each);
+                walk_held(snapshot, &range, &start, each);
             } else if walk(&self.inner, head, &range, &mut start.clone(), each).is_err() {
                 if exact.is_some() {
                     let error = self.inner.compacted("list at", position.revision);

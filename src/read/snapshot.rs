@@ -1,10 +1,7 @@
 //! An immutable view of the store at one head: (token, head, root).
 
-#![forbid(unsafe_code)]
-
-use crate::cache::Inner;
-use crate::data::key_value::{KeyValue, KeyValueRef};
-use crate::data::slot::SlotPtr;
+use crate::cache::{Inner, StateView};
+use crate::data::key_value::KeyValueRef;
 use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
@@ -55,15 +52,15 @@ impl Snapshot {
         self.position.revision
     }
 
-    fn show<'a>(&'a self, slot: SlotPtr) -> Option<KeyValueRef<'a>> {
-        let version = slot.at(self.head);
-        let kv = KeyValueRef::new(version)?;
-        (!kv.is_tombstone()).then_some(kv)
+    pub(crate) fn view(&self) -> StateView<'_> {
+        // SAFETY: `take` loaded them in this order and looked at `oldest_seq`; the token goes with the
+        // snapshot.
+        unsafe { StateView::held(&self.index, self.head) }
     }
 
     /// The key-value of a key. O(log n).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Option<KeyValueRef<'_>> {
-        self.show(self.index.get(key.as_ref())?)
+        self.view().get(key.as_ref())
     }
 
     /// Every key-value in key order.
@@ -78,8 +75,8 @@ impl Snapshot {
 
     /// The key-values of a range, in key order.
     pub fn range(&self, range: &Range) -> impl Iterator<Item = KeyValueRef<'_>> + use<'_> {
-        let range = range.clone();
-        self.index.range(&range.span).filter(move |slot| range.contains(slot.key())).filter_map(|slot| self.show(slot))
+        let (view, range) = (self.view(), range.clone());
+        view.slots(&range.span).filter(move |slot| range.contains(slot.key())).filter_map(move |slot| view.live(slot))
     }
 
     /// The key-values that a filter lets pass, in key order (its types are not looked at).
@@ -87,25 +84,6 @@ impl Snapshot {
     pub fn filtered(&self, filter: &Filter) -> Result<impl Iterator<Item = KeyValueRef<'_>> + use<'_>> {
         let matcher = Matcher::new(filter, false, &self.inner.prefix, &self.inner.schema)?;
         Ok(self.range(&filter.range).filter(move |kv| matcher.holds(kv)))
-    }
-
-    /// Visits the slots of a range from `from` on with what lives in them; `each` returns false to stop.
-    pub(crate) fn walk(
-        &self,
-        range: &Range,
-        from: &Option<Vec<u8>>,
-        mut each: impl FnMut(SlotPtr, Option<&KeyValue>) -> bool,
-    ) {
-        let mut span = range.span.clone();
-        if let Some(from) = from {
-            span.from.clone_from(from);
-        }
-        for slot in self.index.range(&span).filter(|slot| range.contains(slot.key())) {
-            let version = slot.at(self.head);
-            if !each(slot, version.get().filter(|kv| !kv.is_tombstone())) {
-                return;
-            }
-        }
     }
 
     /// One past the newest event that it shows.

@@ -4,9 +4,9 @@
 
 use super::Read;
 use super::snapshot::Snapshot;
-use crate::cache::{Cache, Inner};
+use crate::cache::{Cache, Inner, StateView};
 use crate::data::key_value::KeyValue;
-use crate::data::slot::SlotPtr;
+use crate::data::slot::SlotRef;
 use crate::error::Result;
 use crate::filter::range::Range;
 use crate::position::Position;
@@ -17,47 +17,65 @@ use std::time::Duration;
 /// Keys looked at under one pin.
 pub(crate) const PIN_KEYS: usize = 1024;
 
-/// Walks a range at a head in pages of one pin each. `each` returns false to stop.
+/// What a walk visits: a slot of a state, and what lives in it there. It returns false to stop.
+pub(crate) trait Visit: FnMut(StateView<'_>, SlotRef<'_>, Option<&KeyValue>) -> bool {}
+impl<F: FnMut(StateView<'_>, SlotRef<'_>, Option<&KeyValue>) -> bool> Visit for F {}
+
+/// Walks a range at a head in pages of one pin each, from the key `from` on, which moves along.
 /// `Err(())`: the head has left the window.
 pub(crate) fn walk(
     inner: &Inner,
     head: u64,
     range: &Range,
     from: &mut Option<Vec<u8>>,
-    mut each: impl FnMut(SlotPtr, Option<&KeyValue>) -> bool,
+    mut each: impl Visit,
 ) -> std::result::Result<bool, ()> {
     loop {
         let pin = reclaim::pin();
-        let root = inner.root.load(&pin);
-        // After root, inside the pin: what the root forgot, it forgot at heads above ours.
-        if inner.ring.oldest_seq() > head {
-            return Err(());
-        }
-        let mut span: Span = range.span.clone();
-        if let Some(from) = from.take() {
-            span.from = from;
-        }
-        for (looked, slot) in root.range(&span).enumerate() {
-            if looked == PIN_KEYS {
-                *from = Some(slot.key().to_vec());
-                break;
-            }
-            if !range.contains(slot.key()) {
-                continue;
-            }
-            let version = slot.at(head);
-            let live = version.get().filter(|kv| !kv.is_tombstone());
-            if !each(slot, live) {
-                let mut next = slot.key().to_vec();
-                next.push(0);
-                *from = Some(next);
-                return Ok(false);
-            }
-        }
-        if from.is_none() {
-            return Ok(true);
+        let view = StateView::pinned(inner, head, &pin).ok_or(())?;
+        match page(view, range, from, PIN_KEYS, &mut each) {
+            Paged::Stopped => return Ok(false),
+            Paged::Over => return Ok(true),
+            Paged::Full => {}
         }
     }
+}
+
+enum Paged {
+    /// So many keys were looked at; the rest begins at `from`.
+    Full,
+    /// The visitor has enough; the rest begins at `from`.
+    Stopped,
+    Over,
+}
+
+/// Visits at most `most` keys of a range of a state.
+fn page(view: StateView<'_>, range: &Range, from: &mut Option<Vec<u8>>, most: usize, each: &mut impl Visit) -> Paged {
+    let mut span: Span = range.span.clone();
+    if let Some(from) = from.take() {
+        span.from = from;
+    }
+    for (looked, slot) in view.slots(&span).enumerate() {
+        if looked == most {
+            *from = Some(slot.key().to_vec());
+            return Paged::Full;
+        }
+        if !range.contains(slot.key()) {
+            continue;
+        }
+        if !each(view, slot, view.live(slot).as_deref()) {
+            let mut next = slot.key().to_vec();
+            next.push(0);
+            *from = Some(next);
+            return Paged::Stopped;
+        }
+    }
+    Paged::Over
+}
+
+/// Walks a state that somebody holds, in one go.
+pub(crate) fn walk_held(snapshot: &Snapshot, range: &Range, from: &Option<Vec<u8>>, mut each: impl Visit) {
+    page(snapshot.view(), range, &mut from.clone(), usize::MAX, &mut each);
 }
 
 impl Cache {

@@ -61,6 +61,10 @@ impl Waiter {
         if closed {
             return Err(say::closed("wait on a cache"));
         }
+        // Before the first listing, or after it and for good: nothing that is waited for comes.
+        if let Some(error) = inner.broken() {
+            return Err(error);
+        }
         if !ready && lock(&inner.info).failed {
             return Err(inner.not_ready("wait on a cache"));
         }

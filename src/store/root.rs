@@ -1,38 +1,66 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
 //! It changes only when a key appears or is finally forgotten, so an overwrite copies no path of
-//! it. The tree holds plain pointers to slots. Who owns the slots: see `data::slot::SlotPtr`.
+//! it. The tree holds the addresses of slots. Who owns the slots: see `data::slot::OwnedSlot`. Whoever looks into
+//! an index promises that they are alive; readers do that in one place, `cache::view`.
+//!
 //! Rejected: a tree of counted slots (each copied leaf would touch the counts of up to 64 slots),
 //! crossbeam-skiplist and scc (slow scans, fixes unreleased), `imbl::OrdSet` (see `store::tree`).
 
-#![forbid(unsafe_code)]
-
-use crate::data::slot::SlotPtr;
+use crate::data::slot::{SlotPtr, SlotRef};
 use crate::reclaim;
-use crate::store::tree::Tree;
+use crate::store::tree::{Entry, Tree};
 
-/// The persistent ordered set of slots. Cloning is O(1).
+/// A slot in the tree.
+#[derive(Clone)]
+struct Leaf(SlotPtr);
+
+impl Entry for Leaf {
+    fn key(&self) -> &[u8] {
+        // SAFETY: the tree is private to `Index`, and compares keys only in functions whose callers
+        // promise that its slots are alive.
+        unsafe { self.0.get() }.key()
+    }
+}
+
+/// The persistent ordered set of slots. Cloning is O(1), and so is dropping what somebody else has too:
+/// neither looks at a slot.
 #[derive(Clone, Default)]
 pub(crate) struct Index {
-    tree: Tree,
+    tree: Tree<Leaf>,
 }
 
 impl Index {
     /// Of slots in key order.
     pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Index {
-        Index { tree: Tree::from_sorted(sorted) }
+        Index { tree: Tree::from_sorted(sorted.map(Leaf)) }
     }
 
-    pub(crate) fn get(&self, key: &[u8]) -> Option<SlotPtr> {
-        self.tree.get(key)
+    /// Adds a slot whose key is not there.
+    ///
+    /// # Safety
+    ///
+    /// As [`Index::read`]; the new slot is alive too.
+    pub(crate) unsafe fn insert(&mut self, slot: SlotPtr) {
+        self.tree.insert(Leaf(slot));
     }
 
-    pub(crate) fn insert(&mut self, slot: SlotPtr) {
-        self.tree.insert(slot);
-    }
-
-    pub(crate) fn remove(&mut self, key: &[u8]) {
+    /// Takes a key out.
+    ///
+    /// # Safety
+    ///
+    /// As [`Index::read`].
+    pub(crate) unsafe fn remove(&mut self, key: &[u8]) {
         self.tree.remove(key);
+    }
+
+    /// The slots, to be looked at.
+    ///
+    /// # Safety
+    ///
+    /// For 'a each slot of the index is alive, and what it shows: see [`SlotPtr::get`].
+    pub(crate) unsafe fn read<'a>(&'a self) -> IndexRef<'a> {
+        IndexRef { tree: &self.tree }
     }
 
     /// Bytes of the tree.
@@ -45,21 +73,36 @@ impl Index {
         self.tree.take_copied()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = SlotPtr> + '_ {
-        self.tree.from(b"").copied()
-    }
-
-    /// The slots of a span of keys, in key order.
-    pub(crate) fn range<'a>(&'a self, span: &Span) -> impl Iterator<Item = SlotPtr> + use<'a> {
-        let to = span.to.clone();
-        self.tree.from(&span.from).copied().take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
-    }
-
     /// Drops it on the reclaimer where that frees anything (I6).
     pub(crate) fn release(self) {
         if let Some(last) = self.tree.into_last() {
             reclaim::free(0, Box::new(move || drop(last)));
         }
+    }
+}
+
+/// An index whose slots are alive for 'a: see [`Index::read`].
+#[derive(Clone, Copy)]
+pub(crate) struct IndexRef<'a> {
+    tree: &'a Tree<Leaf>,
+}
+
+impl<'a> IndexRef<'a> {
+    pub(crate) fn get(self, key: &[u8]) -> Option<SlotRef<'a>> {
+        // SAFETY: alive for 'a, see the type.
+        self.tree.get(key).map(|Leaf(slot)| unsafe { slot.get() })
+    }
+
+    /// The slots from a key on, inclusive, in key order.
+    pub(crate) fn from(self, key: &[u8]) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
+        // SAFETY: as `get`.
+        self.tree.from(key).map(|Leaf(slot)| unsafe { slot.get() })
+    }
+
+    /// The slots of a span of keys, in key order.
+    pub(crate) fn range(self, span: &Span) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
+        let to = span.to.clone();
+        self.from(&span.from).take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
     }
 }
 

@@ -2,27 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::slot::SlotPtr;
+use crate::data::slot::{OwnedSlot, SlotRef};
 use std::borrow::Borrow;
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher};
-
-impl PartialEq for SlotPtr {
-    fn eq(&self, other: &SlotPtr) -> bool {
-        self.key() == other.key()
-    }
-}
-impl Eq for SlotPtr {}
-impl Borrow<[u8]> for SlotPtr {
-    fn borrow(&self) -> &[u8] {
-        self.key()
-    }
-}
-impl Hash for SlotPtr {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
-    }
-}
 
 /// A keyed hash of key bytes: folded multiplication over 8-byte words, drawn seed.
 #[derive(Clone)]
@@ -71,29 +54,49 @@ impl Hasher for KeyHasher {
     }
 }
 
-/// The writer's private hash: key -> slot.
+/// A slot in the writer's hash, found by its key.
+struct Keyed(OwnedSlot);
+
+impl PartialEq for Keyed {
+    fn eq(&self, other: &Keyed) -> bool {
+        self.0.get().key() == other.0.get().key()
+    }
+}
+impl Eq for Keyed {}
+impl Borrow<[u8]> for Keyed {
+    fn borrow(&self) -> &[u8] {
+        self.0.get().key()
+    }
+}
+impl Hash for Keyed {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.get().key().hash(state);
+    }
+}
+
+/// The writer's private hash: key -> slot. It owns the slots of every key that is not forgotten.
 #[derive(Default)]
-pub(crate) struct Slots(HashSet<SlotPtr, KeyHash>);
+pub(crate) struct Slots(HashSet<Keyed, KeyHash>);
 
 impl Slots {
-    pub(crate) fn get(&self, key: &[u8]) -> Option<SlotPtr> {
-        self.0.get(key).copied()
+    pub(crate) fn get(&self, key: &[u8]) -> Option<SlotRef<'_>> {
+        self.0.get(key).map(|Keyed(slot)| slot.get())
     }
-    pub(crate) fn insert(&mut self, slot: SlotPtr) {
-        self.0.insert(slot);
+    pub(crate) fn insert(&mut self, slot: OwnedSlot) {
+        self.0.insert(Keyed(slot));
     }
-    pub(crate) fn remove(&mut self, key: &[u8]) {
-        self.0.remove(key);
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<OwnedSlot> {
+        self.0.take(key).map(|Keyed(slot)| slot)
     }
     pub(crate) fn reserve(&mut self, more: usize) {
         self.0.reserve(more);
     }
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = SlotPtr> + '_ {
-        self.0.drain()
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = OwnedSlot> + '_ {
+        self.0.drain().map(|Keyed(slot)| slot)
     }
     /// Bytes of the table itself (a word and a control byte an entry).
     pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * 8 / 7 * (size_of::<SlotPtr>() + 1)
+        self.0.capacity() * 8 / 7 * (size_of::<OwnedSlot>() + 1)
     }
 }
 

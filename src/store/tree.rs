@@ -10,18 +10,12 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::slot::{Key, SlotPtr};
+use crate::data::slot::Key;
 use std::sync::Arc;
 
 /// What a tree holds: ordered by its key.
 pub(crate) trait Entry: Clone {
     fn key(&self) -> &[u8];
-}
-
-impl Entry for SlotPtr {
-    fn key(&self) -> &[u8] {
-        SlotPtr::key(self)
-    }
 }
 
 impl Entry for Key {
@@ -234,7 +228,7 @@ fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, sizes: &mut Sizes) {
 
 /// The set.
 #[derive(Clone)]
-pub(crate) struct Tree<E = SlotPtr> {
+pub(crate) struct Tree<E> {
     root: Option<Arc<Node<E>>>,
     sizes: Sizes,
 }
@@ -414,18 +408,15 @@ impl<'a, E> Iterator for Iter<'a, E> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
-    use crate::reclaim;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn slot(number: u16) -> SlotPtr {
-        let key = format!("/{number:05}");
-        SlotPtr::new(KeyValue::new(key.as_bytes(), None, Numbers::default(), 1, VersionPtr::NULL))
+    fn slot(number: u16) -> Key {
+        format!("/{number:05}").into_bytes().into()
     }
 
     /// Height and bytes; every branch names the first entry of each child by its own pointer.
-    fn check(node: &Node<SlotPtr>, is_root: bool) -> (usize, usize) {
+    fn check(node: &Node<Key>, is_root: bool) -> (usize, usize) {
         let first = node.first().expect("no node is empty");
         match node {
             Node::Leaf(slots) => {
@@ -436,11 +427,11 @@ mod tests {
             Node::Branch(children) => {
                 assert!(children.len() <= BRANCH && children.capacity() <= BRANCH + 8);
                 assert!(!is_root || children.len() > 1);
-                assert!(children[0].first.is(first));
+                assert!(Arc::ptr_eq(&children[0].first, &first));
                 let below: Vec<_> = children
                     .iter()
                     .map(|child| {
-                        assert!(child.first.is(child.node.first().unwrap()), "a stale first entry");
+                        assert!(Arc::ptr_eq(&child.first, &child.node.first().unwrap()), "a stale first entry");
                         check(&child.node, false)
                     })
                     .collect();
@@ -450,12 +441,12 @@ mod tests {
         }
     }
 
-    fn same(tree: &Tree, twin: &BTreeMap<Vec<u8>, SlotPtr>) {
+    fn same(tree: &Tree<Key>, twin: &BTreeMap<Vec<u8>, Key>) {
         let bytes = tree.root.as_deref().map_or(0, |root| check(root, true).1);
         assert_eq!(tree.bytes(), bytes);
-        let all: Vec<_> = tree.from(b"").copied().collect();
+        let all: Vec<_> = tree.from(b"").cloned().collect();
         assert_eq!(all.len(), twin.len());
-        assert!(all.iter().zip(twin.values()).all(|(slot, twin)| slot.is(*twin)));
+        assert!(all.iter().zip(twin.values()).all(|(slot, twin)| Arc::ptr_eq(slot, twin)));
     }
 
     proptest! {
@@ -465,9 +456,9 @@ mod tests {
             initial in 0u16..6000,
             ops in prop::collection::vec((any::<bool>(), 0u16..6000, 1u16..400), 0..60),
         ) {
-            let mut made: Vec<SlotPtr> = (0..initial).map(slot).collect();
-            let mut twin: BTreeMap<Vec<u8>, SlotPtr> = made.iter().map(|s| (s.key().to_vec(), *s)).collect();
-            let mut tree = Tree::from_sorted(made.iter().copied());
+            let made: Vec<Key> = (0..initial).map(slot).collect();
+            let mut twin: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
+            let mut tree = Tree::from_sorted(made.iter().cloned());
             same(&tree, &twin);
             for (adds, start, count) in ops {
                 let before = (tree.clone(), twin.clone());
@@ -475,15 +466,14 @@ mod tests {
                     // Scattered, or in order.
                     let number = if count % 2 == 0 { (u32::from(number) * 2654 % 6000) as u16 } else { number };
                     let fresh = slot(number);
-                    made.push(fresh);
-                    match (adds, twin.contains_key(fresh.key())) {
+                    match (adds, twin.contains_key(&fresh[..])) {
                         (true, false) => {
-                            tree.insert(fresh);
-                            twin.insert(fresh.key().to_vec(), fresh);
+                            tree.insert(fresh.clone());
+                            twin.insert(fresh.to_vec(), fresh);
                         }
                         (false, _) => {
-                            tree.remove(fresh.key());
-                            twin.remove(fresh.key());
+                            tree.remove(&fresh);
+                            twin.remove(&fresh[..]);
                         }
                         _ => {}
                     }
@@ -492,15 +482,13 @@ mod tests {
                 same(&before.0, &before.1);
                 for probe in [start, start / 2, 5999] {
                     let key = format!("/{probe:05}x");
-                    let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.key().to_vec()).collect();
+                    let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.to_vec()).collect();
                     let there: Vec<_> = twin.range(key.into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
                     prop_assert_eq!(here, there);
                     let key = format!("/{probe:05}").into_bytes();
                     prop_assert_eq!(tree.get(&key).is_some(), twin.contains_key(&key));
                 }
             }
-            drop((tree, twin));
-            reclaim::free(0, Box::new(move || made.into_iter().for_each(SlotPtr::destroy)));
         }
     }
 }

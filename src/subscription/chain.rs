@@ -5,7 +5,6 @@
 use super::{Halt, Look, Step, Subscription};
 use crate::batch::{Batch, Own};
 use crate::cache::Inner;
-use crate::data::event::flags;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Place, progress_of};
@@ -165,7 +164,7 @@ impl Subscription {
         if look.progress == 0
             && let Place::At(segment) = self.shared.inner.ring.place(look.head - 1, &reclaim::pin())
         {
-            self.position.revision = self.position.revision.max(segment.event(look.head - 1).revision);
+            self.position.revision = self.position.revision.max(segment.event(look.head - 1).revision());
         }
     }
 
@@ -255,19 +254,18 @@ impl Subscription {
         let mut continues = false;
         let mut shown = Vec::new();
         let mut hand = self.segment.take();
-        let mut counted = u64::MAX;
         let started = self.cursor;
         while at > 0 {
             let seq = links[at - 1];
             let segment = match self.segment_of(seq, &mut hand) {
                 Ok(segment) => segment,
-                Err(halt) if own.events.is_empty() => return Err(halt),
+                Err(halt) if own.is_empty() => return Err(halt),
                 // What was gathered is handed out first, whole revisions if there are any.
                 Err(_) => {
-                    if own.events.last().is_some_and(|last| last.flags & flags::LAST != 0) {
+                    if own.last().is_some_and(|last| last.is_last()) {
                         self.position.revision = revision;
                     } else if border.1 > 0 {
-                        own.events.truncate(border.1);
+                        own.truncate(border.1);
                         (at, self.position) = (border.0, border.2);
                     } else {
                         continues = true;
@@ -276,33 +274,28 @@ impl Subscription {
                 }
             };
             let event = segment.event(seq);
-            if event.revision != revision {
+            if event.revision() != revision {
                 // Nothing of its own lies between.
-                self.position.revision = self.position.revision.max(event.revision - 1);
-                border = (at, own.events.len(), self.position);
-                revision = event.revision;
+                self.position.revision = self.position.revision.max(event.revision() - 1);
+                border = (at, own.len(), self.position);
+                revision = event.revision();
             }
             self.reader.looked += 1;
             if let Some(kind) = self.matcher.transition(event) {
                 if self.matcher.shows(kind) {
-                    let fifth = counted != segment.base() && own.segments.len() == 4;
-                    let goes_on = self.whole_revisions && border.1 == 0 && !own.events.is_empty();
-                    if (own.events.len() >= max || fifth) && !goes_on {
+                    let fifth = own.is_full_for(segment);
+                    let goes_on = self.whole_revisions && border.1 == 0 && !own.is_empty();
+                    if (own.len() >= max || fifth) && !goes_on {
                         if border.1 > 0 {
-                            own.events.truncate(border.1);
+                            own.truncate(border.1);
                             (at, self.position) = (border.0, border.2);
                         } else {
-                            continues = own.events.last().is_some_and(|last| last.revision == revision);
+                            continues = own.last().is_some_and(|last| last.revision() == revision);
                         }
                         break;
                     }
-                    if counted != segment.base() {
-                        counted = segment.base();
-                        own.segments.push(segment.clone());
-                    }
-                    let (event, gone) = self.matcher.shown(event, kind);
-                    own.events.push(event);
-                    own.versions.extend(gone);
+                    let (form, gone) = self.matcher.shown(event, kind);
+                    own.push_logged(segment, seq, form, gone);
                 }
                 if self.shown.is_some() {
                     shown.push((at, kind, seq, segment.clone()));
@@ -328,7 +321,7 @@ impl Subscription {
         links.truncate(at);
         self.reader.links = (at > 0).then(|| Box::new(collected));
         self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
-        self.reader.skipped += (self.cursor - started).saturating_sub(own.events.len() as u64);
+        self.reader.skipped += (self.cursor - started).saturating_sub(own.len() as u64);
         if self.cursor >= look.head && !continues {
             self.reach(look);
         }

@@ -4,7 +4,7 @@
 
 use super::{Floor, Halt, Look, Loss, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::data::event::{Event, Kind, Phase, ResyncReason, flags};
+use crate::data::event::{Event, Kind, Phase, ResyncReason};
 use crate::error::{Code, Error, say};
 use crate::log::ring::{Place, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
@@ -157,7 +157,7 @@ impl Subscription {
             let first = segment.event(oldest);
             match first.resync() {
                 Some(mark) if mark.phase == Phase::Begin => mark.from,
-                _ => first.revision - u64::from(first.flags & flags::FIRST != 0),
+                _ => first.revision() - u64::from(first.is_first()),
             }
         };
         let mut left = if oldest < inner.ring.head() { below_first() } else { u64::MAX };
@@ -205,19 +205,15 @@ impl Subscription {
                 self.position = Position { epoch: mark.epoch, revision: mark.to };
             }
             // Inside a revision the position stays before it.
-            let whole = if continues {
-                taken.iter().rposition(|event| event.flags & flags::LAST != 0)
-            } else {
-                Some(count - 1)
-            };
+            let whole = if continues { taken.iter().rposition(|event| event.is_last()) } else { Some(count - 1) };
             if let Some(last) = whole {
-                self.position.revision = taken[last].revision;
+                self.position.revision = taken[last].revision();
             }
             self.cursor = end;
             self.reader.looked += count as u64;
             let segment = segment.clone();
             if self.shown.is_some() {
-                segment.view(run.start..end).iter().for_each(|event| self.note(event.kind, event));
+                segment.view(run.start..end).iter().for_each(|event| self.note(event.kind(), event));
             }
             return Ok(Batch::view(segment, run.start..end, continues, self.position));
         }
@@ -237,16 +233,16 @@ impl Subscription {
                 Ok(Some(segment)) => segment,
                 Ok(None) => continue,
                 // What was gathered is handed out first; the next poll tells the loss.
-                Err(error) if own.events.is_empty() => {
+                Err(error) if own.is_empty() => {
                     self.note_all(noted, u64::MAX);
                     return Err(error);
                 }
                 Err(error) => {
-                    let inside = own.events.last().is_some_and(|last| last.flags & flags::LAST == 0);
+                    let inside = own.last().is_some_and(|last| !last.is_last());
                     if inside && border.position == self.position {
                         // The rest of the revision is lost.
                         if border.gathered > 0 {
-                            own.events.truncate(border.gathered);
+                            own.truncate(border.gathered);
                             (self.cursor, self.position) = (border.seq, border.position);
                             self.segment = border.segment;
                         } else if self.whole_revisions {
@@ -270,16 +266,15 @@ impl Subscription {
             if self.passes_over(&segment, look) {
                 continue;
             }
-            let mut counted = false;
             for event in segment.view(run) {
-                if event.sequence == first && event.flags & flags::SYNTHETIC == 0 {
+                if event.sequence() == first && !event.is_synthetic() {
                     // The notifier may have moved the cursor: all before this revision was looked at.
-                    let before = event.resync().map_or_else(|| event.revision - 1, |mark| mark.from);
+                    let before = event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from);
                     self.position.revision = self.position.revision.max(before);
                     border.position = self.position;
                 }
-                if event.flags & flags::FIRST != 0 {
-                    (border.seq, border.gathered, border.position) = (event.sequence, own.events.len(), self.position);
+                if event.is_first() {
+                    (border.seq, border.gathered, border.position) = (event.sequence(), own.len(), self.position);
                     if border.segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
                         border.segment = Some(segment.clone());
                     }
@@ -288,7 +283,7 @@ impl Subscription {
                 let kind = match self.passes(event) {
                     Ok(kind) => kind,
                     // What was gathered is handed out first; the next poll tells the end.
-                    Err(_) if !own.events.is_empty() => break 'segments,
+                    Err(_) if !own.is_empty() => break 'segments,
                     Err(halt) => {
                         self.note_all(noted, u64::MAX);
                         return Err(halt);
@@ -296,29 +291,24 @@ impl Subscription {
                 };
                 if let Some(kind) = kind {
                     if kind == Kind::Resync || self.matcher.shows(kind) {
-                        let fifth = !counted && own.segments.len() == 4;
-                        if (own.events.len() >= max || fifth) && !self.gathers_on(event, &border, own.events.len()) {
+                        let fifth = own.is_full_for(&segment);
+                        if (own.len() >= max || fifth) && !self.gathers_on(event, &border, own.len()) {
                             if border.gathered > 0 {
-                                own.events.truncate(border.gathered);
+                                own.truncate(border.gathered);
                                 (self.cursor, self.position) = (border.seq, border.position);
                                 // Its count is kept: what was within reach does not get lost.
                                 self.segment = border.segment;
                             } else {
-                                self.cursor = event.sequence;
-                                continues = own.events.last().is_some_and(|last| last.flags & flags::LAST == 0);
+                                self.cursor = event.sequence();
+                                continues = own.last().is_some_and(|last| !last.is_last());
                             }
                             break 'segments;
                         }
-                        if !counted {
-                            own.segments.push(segment.clone());
-                            counted = true;
-                        }
-                        let (event, gone) = self.matcher.shown(event, kind);
-                        own.events.push(event);
-                        own.versions.extend(gone);
+                        let (shown, gone) = self.matcher.shown(event, kind);
+                        own.push_logged(&segment, event.sequence(), shown, gone);
                     }
                     if self.shown.is_some() {
-                        noted.push((kind, event.sequence, segment.clone()));
+                        noted.push((kind, event.sequence(), segment.clone()));
                     }
                 }
                 self.move_over(event);
@@ -349,7 +339,7 @@ impl Subscription {
         let end = segment.end(look.head);
         self.reader.skipped += end - segment.base();
         // It begins and ends with whole revisions, and holds no mark.
-        self.position.revision = segment.event(end - 1).revision;
+        self.position.revision = segment.event(end - 1).revision();
         self.cursor = segment.limit();
         self.segment = None;
         true
@@ -357,15 +347,15 @@ impl Subscription {
 
     /// With whole revisions a batch goes on to the end of the revision that it is in.
     fn gathers_on(&self, event: &Event, border: &Border, gathered: usize) -> bool {
-        self.whole_revisions && border.gathered == 0 && gathered > 0 && event.flags & flags::FIRST == 0
+        self.whole_revisions && border.gathered == 0 && gathered > 0 && !event.is_first()
     }
 
     pub(super) fn move_over(&mut self, event: &Event) {
-        self.cursor = event.sequence + 1;
-        if event.flags & flags::LAST != 0 {
+        self.cursor = event.sequence() + 1;
+        if event.is_last() {
             // Below a start of the future the position stays at that start.
             let least = self.floor.as_ref().map_or(0, |floor| floor.revision);
-            self.position.revision = event.revision.max(least);
+            self.position.revision = event.revision().max(least);
             if let Some(mark) = event.resync() {
                 self.position.epoch = mark.epoch;
             }
@@ -374,7 +364,7 @@ impl Subscription {
 
     /// What an event is to this subscription: filter, floor and the wish to stop at a resync.
     pub(super) fn passes(&mut self, event: &Event) -> Step<Option<Kind>> {
-        if self.floor.is_some() || (self.stop_on_resync && event.kind == Kind::Resync) {
+        if self.floor.is_some() || (self.stop_on_resync && event.kind() == Kind::Resync) {
             return self.passes_slowly(event);
         }
         Ok(self.matcher.transition(event))
@@ -406,14 +396,14 @@ impl Subscription {
                     to: mark.to,
                     oldest,
                     current: current.revision,
-                    seq: event.sequence,
+                    seq: event.sequence(),
                     before,
                     initial: false,
                 }));
             }
         }
         if let Some(floor) = &self.floor {
-            if event.revision <= floor.revision {
+            if event.revision() <= floor.revision {
                 // Dropped, and yet part of the state at the start.
                 if let Some(kind) = self.matcher.transition(event) {
                     self.note(kind, event);

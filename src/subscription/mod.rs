@@ -32,7 +32,7 @@ pub use wait::Stream;
 
 use crate::batch::{Batch, Own};
 use crate::cache::{Inner, LagLimit};
-use crate::data::event::{Event, Kind};
+use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::log::ring::{progress_of, progress_word};
@@ -396,8 +396,9 @@ impl Subscription {
             && bookmarks.is_due(self.position)
         {
             (bookmarks.shown, bookmarks.at) = (self.position, Instant::now());
-            let event = Event::mark(Kind::Bookmark, self.position.revision, 0);
-            return Ok(Batch::own(Own { events: vec![event], ..Own::default() }, false, self.position));
+            let mut own = Own::default();
+            own.push_mark(Mark::bookmark(self.position.revision, 0));
+            return Ok(Batch::own(own, false, self.position));
         }
         if look.closed && self.cursor >= look.head {
             return Err(say::closed("subscription").into());
@@ -446,15 +447,11 @@ impl Subscription {
             let (current, head) = inner.now(&pin);
             let history = inner.ring.history(&pin);
             let present = history.at(head);
-            let oldest = inner.ring.oldest_revision();
-            // Loaded again, behind `oldest`.
-            if inner.ring.history(&pin).resets_above(head) {
-                std::thread::yield_now();
-                continue;
-            }
+            let oldest = inner.ring.oldest_at(head, &pin).revision;
             let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
             let before = Position { epoch: history.at(seq).epoch, revision: oldest - 1 };
-            if inner.ring.oldest_seq() > seq || inner.ring.oldest_revision() != oldest {
+            let again = inner.ring.oldest_at(head, &pin);
+            if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
                 continue;
             }
             let from = self.position.revision.max(self.told) + 1;

@@ -13,14 +13,15 @@
 
 use super::live::resynced;
 use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
-use crate::batch::{Batch, Own};
-use crate::data::event::{Event, Kind, Phase as End, Resync, ResyncReason, flags};
+use crate::batch::{Batch, Made, Own};
+use crate::cache::StateView;
+use crate::data::event::{Event, Kind, Mark, Phase as End, Resync, ResyncReason, flags};
 use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
-use crate::data::slot::{Key, SlotPtr};
+use crate::data::slot::{Key, SlotRef};
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::view::{PIN_KEYS, walk};
+use crate::read::view::{PIN_KEYS, walk, walk_held};
 use crate::reclaim;
 use crate::store::tree::Tree;
 
@@ -113,22 +114,6 @@ impl CatchUp {
     }
 }
 
-/// The version of a key that was newest below `head`, where it can still be reached. Under a pin.
-fn shown_before(slot: SlotPtr, head: u64, oldest_seq: u64) -> Option<KeyValue> {
-    let mut version = slot.newest();
-    while let Some(kv) = version.get() {
-        if kv.seq() < head {
-            return (!kv.is_tombstone()).then(|| kv.clone());
-        }
-        // Its event holds the one before, and has left.
-        if kv.seq() < oldest_seq {
-            return None;
-        }
-        version = kv.older();
-    }
-    None
-}
-
 impl Subscription {
     pub(super) fn initial(&mut self, head: u64, at: Position) {
         self.cursor = head;
@@ -145,12 +130,18 @@ impl Subscription {
         let mut shown = Shown::default();
         let matcher = self.matcher.clone();
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let walked = walk(&self.shared.inner, head, &range, &mut None, |slot, live| {
-            if live.is_some_and(|kv| matcher.holds(kv)) {
-                shown.add(slot.shared_key());
-            }
-            true
-        });
+        let walked = walk(
+            &self.shared.inner,
+            head,
+            &range,
+            &mut None,
+            |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
+                if live.is_some_and(|kv| matcher.holds(kv)) {
+                    shown.add(slot.shared_key());
+                }
+                true
+            },
+        );
         self.shown = Some(Box::new(shown));
         walked.is_ok()
     }
@@ -159,7 +150,7 @@ impl Subscription {
     pub(super) fn remember_held(&mut self, snapshot: &Snapshot) {
         let mut shown = Shown::default();
         let range = self.matcher.range().cloned().unwrap_or_else(Range::all);
-        snapshot.walk(&range, &None, |slot, live| {
+        walk_held(snapshot, &range, &None, |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
             if live.is_some_and(|kv| self.matcher.holds(kv)) {
                 shown.add(slot.shared_key());
             }
@@ -174,9 +165,11 @@ impl Subscription {
         let Some(shown) = &mut self.shown else { return };
         match kind {
             Kind::Added | Kind::Modified if !shown.has(event.key()) => {
+                let inner = &self.shared.inner;
                 let pin = reclaim::pin();
-                let slot = self.shared.inner.root.load(&pin).get(event.key());
-                shown.add(slot.map_or_else(|| event.key().into(), |slot| slot.shared_key()));
+                let view = StateView::pinned(inner, inner.ring.head(), &pin);
+                let slot = view.and_then(|view| view.slot(event.key()));
+                shown.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
             }
             Kind::Deleted => shown.remove(event.key()),
             _ => {}
@@ -198,7 +191,7 @@ impl Subscription {
                 Ok(true)
             } else {
                 let range = matcher.range().cloned().unwrap_or_else(Range::all);
-                walk(&self.shared.inner, self.cursor, &range, &mut from, |slot, live| {
+                let each = |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
                     if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
                         if let Some(shown) = shown {
                             shown.add(slot.shared_key());
@@ -206,14 +199,13 @@ impl Subscription {
                         if shows {
                             let kind = matcher.shown_kind(Kind::Added);
                             let bits = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-                            let mut event = Event::mark(kind, kv.mod_revision(), bits);
-                            event.kv = kv.pointer();
-                            own.events.push(event);
-                            own.versions.push(kv.clone());
+                            let made = Made { kind, revision: kv.mod_revision(), sequence: 0, flags: bits };
+                            own.push_made(made, kv.clone(), None);
                         }
                     }
-                    own.events.len() < max
-                })
+                    own.len() < max
+                };
+                walk(&self.shared.inner, self.cursor, &range, &mut from, each)
             };
             match walked {
                 Ok(true) => initial.done = true,
@@ -221,7 +213,7 @@ impl Subscription {
                 Err(()) => {
                     // What was walked of this page is not handed out, and not shown.
                     if let Some(shown) = shown {
-                        own.versions.iter().for_each(|kv| shown.remove(kv.key()));
+                        own.versions().iter().for_each(|kv| shown.remove(kv.key()));
                     }
                     let (oldest, current) = self.shared.inner.window();
                     return Err(Halt::Lost(Loss {
@@ -237,8 +229,8 @@ impl Subscription {
             }
         }
         let done = matches!(&self.phase, Phase::Initial(initial) if initial.done);
-        if done && own.events.len() < max {
-            own.events.push(Event::mark(Kind::Bookmark, at.revision, flags::INITIAL_STATE_END));
+        if done && own.len() < max {
+            own.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor, at);
         }
         Ok(Batch::own(own, false, self.position))
@@ -279,11 +271,11 @@ impl Subscription {
             }
         };
         let mut lost = false;
-        while own.events.len() < most {
+        while own.len() < most {
             match catch.stage {
                 Stage::Begin => {
                     if bracket {
-                        own.events.push(self.bracket(&catch, End::Begin));
+                        own.push_mark(self.bracket(&catch, End::Begin));
                     }
                     catch.stage = Stage::Deletes;
                 }
@@ -299,7 +291,7 @@ impl Subscription {
                 },
                 Stage::End => {
                     if bracket {
-                        own.events.push(self.bracket(&catch, End::End));
+                        own.push_mark(self.bracket(&catch, End::End));
                     }
                     if !catch.initial {
                         return Ok(self.caught(&catch, own));
@@ -307,7 +299,7 @@ impl Subscription {
                     catch.stage = Stage::Mark;
                 }
                 Stage::Mark => {
-                    own.events.push(Event::mark(Kind::Bookmark, catch.at.revision, flags::INITIAL_STATE_END));
+                    own.push_mark(Mark::bookmark(catch.at.revision, flags::INITIAL_STATE_END));
                     return Ok(self.caught(&catch, own));
                 }
             }
@@ -317,7 +309,7 @@ impl Subscription {
         }
         self.phase = Phase::CatchUp(catch);
         // What was gathered is handed out first; the next poll tells the loss.
-        if lost && own.events.is_empty() {
+        if lost && own.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
         Ok(Batch::own(own, true, self.position))
@@ -329,10 +321,10 @@ impl Subscription {
         Batch::own(own, false, self.position)
     }
 
-    fn bracket(&self, catch: &CatchUp, phase: End) -> Event {
+    fn bracket(&self, catch: &CatchUp, phase: End) -> Mark {
         let CatchUp { at, .. } = catch;
         let (from, to) = (self.position.revision, at.revision);
-        Event::resync_mark(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
+        Mark::resync(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
     }
 
     /// Keys that were shown and are not there, or do not match, any more. True: these were all.
@@ -340,26 +332,22 @@ impl Subscription {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let pin = reclaim::pin();
-        let root = self.shared.inner.root.load(&pin);
-        let oldest = self.shared.inner.ring.oldest_seq();
-        if oldest > catch.head {
-            return Err(());
-        }
+        let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(())?;
         let from = catch.next.take().unwrap_or_default();
         let mut gone = Vec::new();
         for (looked, key) in shown.keys.from(&from).enumerate() {
-            if looked == PIN_KEYS || own.events.len() >= most {
+            if looked == PIN_KEYS || own.len() >= most {
                 catch.next = Some(key.to_vec());
                 break;
             }
-            let slot = root.get(key);
-            let version = slot.map_or(VersionPtr::NULL, |slot| slot.at(catch.head));
-            if version.get().is_some_and(|kv| !kv.is_tombstone() && matcher.holds(kv)) {
+            let slot = view.slot(key);
+            if slot.and_then(|slot| view.live(slot)).is_some_and(|kv| matcher.holds(&kv)) {
                 continue;
             }
             gone.push(key.clone());
             if matcher.shows(Kind::Deleted) {
-                let prev = slot.and_then(|slot| shown_before(slot, catch.head_of(key), oldest));
+                let prev = slot.and_then(|slot| view.shown_before(slot, catch.head_of(key)));
+                let prev = prev.map(|kv| kv.to_owned());
                 let numbers = prev.as_ref().map_or_else(Numbers::default, KeyValue::numbers);
                 let kv = KeyValue::new(key, None, numbers, 0, VersionPtr::NULL);
                 push(own, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
@@ -374,13 +362,12 @@ impl Subscription {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let ring = &self.shared.inner.ring;
         let mut from = catch.next.take();
         let (head, to) = (catch.head, catch.at.revision);
         let state = &*catch;
         // Where the walk has come to, for the case that it is overtaken.
         let mut done: Option<Vec<u8>> = from.clone();
-        let walked = walk(&self.shared.inner, head, &range, &mut from, |slot, live| {
+        let each = |view: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
             if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
                 let was = shown.has(slot.key());
                 let since = state.head_of(slot.key());
@@ -389,16 +376,17 @@ impl Subscription {
                     shown.add(slot.shared_key());
                 }
                 if (!was || kv.seq() >= since) && matcher.shows(kind) {
-                    let prev = if was { shown_before(slot, since, ring.oldest_seq()) } else { None };
-                    push(own, matcher.shown_kind(kind), to, kv.clone(), prev);
+                    let prev = if was { view.shown_before(slot, since) } else { None };
+                    push(own, matcher.shown_kind(kind), to, kv.clone(), prev.map(|kv| kv.to_owned()));
                 }
             }
             let last = done.get_or_insert_default();
             last.clear();
             last.extend_from_slice(slot.key());
             last.push(0);
-            own.events.len() < most
-        });
+            own.len() < most
+        };
+        let walked = walk(&self.shared.inner, head, &range, &mut from, each);
         match walked {
             Ok(true) => Ok(true),
             Ok(false) => {
@@ -414,12 +402,5 @@ impl Subscription {
 }
 
 fn push(own: &mut Own, kind: Kind, revision: u64, kv: KeyValue, prev: Option<KeyValue>) {
-    let mut event = Event::mark(kind, revision, flags::SYNTHETIC);
-    event.kv = kv.pointer();
-    own.versions.push(kv);
-    if let Some(prev) = prev {
-        event.prev = prev.pointer();
-        own.versions.push(prev);
-    }
-    own.events.push(event);
+    own.push_made(Made { kind, revision, sequence: 0, flags: flags::SYNTHETIC }, kv, prev);
 }

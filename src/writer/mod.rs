@@ -4,26 +4,24 @@
 //! Commit is stores only, in the order of the design: log, store, root, head, token, progress,
 //! fence, look at the waiters. A panic inside commit poisons the writer (I2).
 
-#![forbid(unsafe_code)]
-
 mod change;
 mod transaction;
 mod validate;
 
 use change::Verb;
 pub use change::{Change, Record};
-use transaction::{Prepared, Revision};
+use transaction::{Prepared, Revision, Unfinished};
 use validate::{check_keys, check_revision, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
 use crate::data::event::ResyncReason;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::data::slot::SlotPtr;
+use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::log::epochs::Turn;
 use crate::position::Position;
 use crate::store::root::Index;
-use crate::sync::{Relaxed, Release, SeqCst, fence, lock};
+use crate::sync::{Relaxed, Release, SeqCst, fence, lock, step};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -97,7 +95,7 @@ impl Writer {
 
     /// The live value of a key. O(1).
     pub fn get(&self, key: &[u8]) -> Option<KeyValueRef<'_>> {
-        let kv = KeyValueRef::new(self.core().live(key)?.newest())?;
+        let kv = self.core().live(key)?.newest();
         (!kv.is_tombstone()).then_some(kv)
     }
 
@@ -137,20 +135,26 @@ impl Writer {
         }
         check_revision(revision)?;
         sort_listing(inner, revision, &mut records)?;
-        core.slots.reserve(records.len());
-        let mut sorted = Vec::with_capacity(records.len());
-        let mut bytes = 0;
-        let mut slot_bytes = 0;
+        let mut versions = Vec::with_capacity(records.len());
         for record in &records {
             let extras = core.extras(inner, record.key, Some(record.value));
-            let kv =
-                KeyValue::with_extras(record.key, Some(record.value), record.numbers(), 0, VersionPtr::NULL, extras);
-            bytes += kv.bytes();
-            let slot = SlotPtr::new(kv);
-            slot_bytes += slot.bytes();
-            core.slots.insert(slot);
-            sorted.push(slot);
+            let (numbers, older) = (record.numbers(), VersionPtr::NULL);
+            versions.push(KeyValue::with_extras(record.key, Some(record.value), numbers, 0, older, extras));
         }
+        core.slots.reserve(versions.len());
+        let mut sorted = Vec::with_capacity(versions.len());
+        let (mut bytes, mut slot_bytes) = (0, 0);
+        // From here on only stores: nothing that others see is half done.
+        core.poisoned = true;
+        let unfinished = Unfinished(inner);
+        for version in versions {
+            bytes += version.bytes();
+            let slot = OwnedSlot::new(version);
+            slot_bytes += slot.get().bytes();
+            sorted.push(slot.pointer());
+            core.slots.insert(slot);
+        }
+        step("listing stored");
         core.index = Index::from_sorted(sorted.into_iter());
         core.position.revision = revision;
         core.highest = revision;
@@ -166,7 +170,10 @@ impl Writer {
         gauges.objects.store(records.len() as u64, Relaxed);
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
         gauges.table_bytes.store(core.table_bytes(), Relaxed);
+        step("listing published");
         inner.set_ready(READY);
+        unfinished.finished();
+        core.poisoned = false;
         inner.hub.published(inner);
         Ok(())
     }
@@ -191,8 +198,9 @@ impl Writer {
 
     fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
         let mut prepared = std::mem::take(&mut self.scratch);
-        prepared.clear();
         let outcome = self.apply_prepared(revision, changes, &mut prepared);
+        // What a refused one prepared goes now.
+        prepared.clear();
         self.scratch = prepared;
         outcome
     }
@@ -257,7 +265,8 @@ impl Writer {
             (record.key, Some(record.value))
         });
         let (seq, end) = (plan.seqs.first(), plan.seqs.last());
-        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest };
+        // The oldest revision from before is filled in by the commit, once it has made room.
+        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
         core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
         Ok(core.position)
     }
@@ -310,6 +319,10 @@ impl Writer {
     /// waits answer until it is mended.
     pub fn set_state(&mut self, state: SourceState) {
         let mut info = lock(&self.inner.info);
+        if self.inner.is_broken() {
+            // The writer of this cache is stopped for good; its source changes nothing about it.
+            return;
+        }
         let Info { stale_since, failed, last_error, .. } = &mut *info;
         match state {
             SourceState::Fresh => (*stale_since, *failed) = (None, false),
@@ -380,16 +393,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let core = self.core.take();
-        if core.as_ref().is_some_and(|core| core.poisoned) {
-            let mut info = lock(&self.inner.info);
-            info.failed = true;
-            info.last_error = Some(Error::new(
-                Code::Panic,
-                "a panic inside a commit stopped the writer; readers stay at the revision before. Build a new cache.",
-            ));
-        }
-        *lock(&self.inner.core) = core;
+        *lock(&self.inner.core) = self.core.take();
         // Closed first: nobody who finds no source takes the cache for an embedded one.
         if self.inner.has_source() {
             self.inner.close();

@@ -1,28 +1,35 @@
 //! One revision: prepared, then committed.
 
-#![forbid(unsafe_code)]
+//!
+//! Prepare finds the slots and makes the versions; nothing is published and all of it can be dropped.
+//! Commit takes the events one by one: each is appended to the log in one step with the move of its
+//! version into its key's slot ([`RingWriter::append`]), so that there is no moment between the two at
+//! which a count has no owner. Then root, epochs and head make the whole revision visible.
 
 use super::change::{Change, Record, Verb};
-use crate::cache::{Core, Inner};
-use crate::data::event::{Event, Kind, Phase, flags};
-use crate::data::key_value::{Extras, KeyValue, Numbers, VersionPtr};
-use crate::data::slot::SlotPtr;
+use crate::cache::{Core, Gauges, Inner};
+use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
+use crate::data::key_value::{Extras, KeyValue, KeyValueRef, Numbers, VersionPtr};
+use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
 use crate::log::epochs::Turn;
-use crate::log::writer::Plan;
-use crate::sync::Relaxed;
+use crate::log::writer::{Plan, Writing};
+use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
-/// One prepared change.
+/// One prepared change. It lives from `prepare` to the end of the commit, in which time nobody but its
+/// own transaction stores into a slot (I1): so its two addresses stay good.
 pub(super) struct Prepared {
     pub(super) slot: Option<SlotPtr>,
-    /// The version in the slot: moves into the event.
-    pub(super) before: VersionPtr,
+    /// The version in the slot, which the event replaces.
+    before: VersionPtr,
+    /// Bytes that its event's segment keeps alive once the version before was replaced.
+    kept: u64,
     kind: Kind,
     flags: u32,
     pub(super) numbers: Numbers,
-    /// Made once its sequence number is known, with two counts: see `data::key_value`.
-    cur: VersionPtr,
+    /// Made once its sequence number is known.
+    fresh: Option<Fresh>,
     /// Index in the input, for key and value.
     pub(super) input: usize,
 }
@@ -35,9 +42,63 @@ pub(super) struct Revision {
 }
 
 impl Prepared {
-    /// Bytes that its event's segment keeps alive once the version before was replaced.
+    fn new(
+        slot: Option<SlotRef<'_>>,
+        before: Option<&KeyValue>,
+        kind: Kind,
+        numbers: Numbers,
+        input: usize,
+    ) -> Prepared {
+        Prepared {
+            slot: slot.map(SlotRef::pointer),
+            before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
+            kept: before.map_or(0, |kv| kv.bytes() as u64),
+            kind,
+            flags: 0,
+            numbers,
+            fresh: None,
+            input,
+        }
+    }
+
+    /// Made by a resync.
+    fn synthetic(self) -> Prepared {
+        Prepared { flags: flags::SYNTHETIC, ..self }
+    }
+
     pub(super) fn kept(&self) -> u64 {
-        self.before.get().map_or(0, |kv| kv.bytes() as u64)
+        self.kept
+    }
+
+    /// A key that the same transaction deletes before: its predecessor is that tombstone.
+    fn replaces_tombstone_of(&mut self, earlier: &[Prepared]) {
+        let Some(slot) = self.slot() else { return };
+        // The deletes come first, by key.
+        let found = earlier.binary_search_by(|one| match (one.kind, one.slot()) {
+            (Kind::Deleted, Some(other)) => other.key().cmp(slot.key()),
+            _ => std::cmp::Ordering::Greater,
+        });
+        let tombstone = found.ok().and_then(|delete| earlier[delete].fresh.as_ref()).map(Fresh::kv);
+        let before = tombstone.map_or(VersionPtr::NULL, KeyValue::pointer);
+        let kept = tombstone.map_or(0, |kv| kv.bytes() as u64);
+        (self.before, self.kept) = (before, kept);
+    }
+
+    fn slot(&self) -> Option<SlotRef<'_>> {
+        // SAFETY: I1: the writer's table owns the slot, and frees none before the transaction is over.
+        self.slot.map(|slot| unsafe { slot.get() })
+    }
+
+    /// The version before.
+    fn before(&self) -> Option<KeyValueRef<'_>> {
+        // SAFETY: I1: its slot has its count until the commit; or it is the tombstone of the same
+        // transaction, which has both of its own.
+        unsafe { self.before.get() }
+    }
+
+    /// By how many bytes the newest versions grow.
+    fn grows(&self) -> i64 {
+        self.fresh.as_ref().map_or(0, |fresh| fresh.kv().bytes() as i64) - self.kept as i64
     }
 }
 
@@ -51,12 +112,14 @@ impl Core {
                 _ => return,
             }
             let Some((seq, slot)) = self.tombstones.pop_front() else { return };
-            let still = slot.newest().get().is_some_and(|kv| kv.seq() == seq && kv.is_tombstone());
-            if still {
-                self.slots.remove(slot.key());
-                self.index.remove(slot.key());
+            // SAFETY: I1: the table owns a slot until its last tombstone is forgotten, here.
+            let slot = unsafe { slot.get() };
+            let newest = slot.newest();
+            if newest.seq() == seq && newest.is_tombstone() {
+                // SAFETY: I1: the table owns the slots of the writer's index.
+                unsafe { self.index.remove(slot.key()) };
                 self.index_changed = true;
-                self.forgotten.push(slot);
+                self.forgotten.extend(self.slots.remove(slot.key()));
             }
         }
     }
@@ -71,8 +134,8 @@ impl Core {
 
     pub(super) fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
         let slot = self.live(change.key);
-        let before = slot.map_or(VersionPtr::NULL, |slot| slot.newest());
-        let alive = before.get().filter(|kv| !kv.is_tombstone());
+        let before = slot.map(SlotRef::newest);
+        let alive = before.as_deref().filter(|kv| !kv.is_tombstone());
         let numbers = match (change.verb, alive) {
             (Verb::Delete, None) => {
                 return Err(
@@ -105,59 +168,44 @@ impl Core {
             (_, None) => Kind::Added,
             (_, Some(_)) => Kind::Modified,
         };
-        Ok(Prepared { slot, before, kind, flags: 0, numbers, cur: VersionPtr::NULL, input })
+        Ok(Prepared::new(slot, before.as_deref(), kind, numbers, input))
     }
 
     /// Old state against a sorted listing: deletes by key, then puts by key.
     pub(super) fn difference(&self, records: &[Record<'_>]) -> Vec<Prepared> {
-        let flags = flags::SYNTHETIC;
         let (mut deletes, mut puts) = (Vec::new(), Vec::new());
         let mut next = 0;
-        let put = |slot, before, kind, input: usize| Prepared {
-            slot,
-            before,
-            kind,
-            flags,
-            numbers: records[input].numbers(),
-            cur: VersionPtr::NULL,
-            input,
+        let put = |slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind, input: usize| {
+            Prepared::new(slot, before, kind, records[input].numbers(), input).synthetic()
         };
-        for slot in self.index.iter() {
+        // SAFETY: I1: the table owns the slots of the writer's index, and the writer is borrowed.
+        for slot in unsafe { self.index.read() }.from(b"") {
             while next < records.len() && records[next].key < slot.key() {
-                puts.push(put(None, VersionPtr::NULL, Kind::Added, next));
+                puts.push(put(None, None, Kind::Added, next));
                 next += 1;
             }
             let listed = next < records.len() && records[next].key == slot.key();
-            let before = slot.newest();
-            let Some(kv) = before.get() else { continue };
-            let delete = |input| Prepared {
-                slot: Some(slot),
-                before,
-                kind: Kind::Deleted,
-                flags,
-                numbers: kv.numbers(),
-                cur: VersionPtr::NULL,
-                input,
-            };
+            let kv = slot.newest();
+            let delete = || Prepared::new(Some(slot), Some(&kv), Kind::Deleted, kv.numbers(), usize::MAX).synthetic();
             if !listed {
                 if !kv.is_tombstone() {
-                    deletes.push(delete(usize::MAX));
+                    deletes.push(delete());
                 }
                 continue;
             }
             let record = &records[next];
             if kv.is_tombstone() {
-                puts.push(put(Some(slot), before, Kind::Added, next));
+                puts.push(put(Some(slot), Some(&kv), Kind::Added, next));
             } else if record.create_revision != kv.create_revision() {
-                deletes.push(delete(usize::MAX));
+                deletes.push(delete());
                 // Its predecessor is the tombstone of the delete: filled in when that is made.
-                puts.push(put(Some(slot), VersionPtr::NULL, Kind::Added, next));
+                puts.push(put(Some(slot), None, Kind::Added, next));
             } else if record.numbers() != kv.numbers() || Some(record.value) != kv.value() {
-                puts.push(put(Some(slot), before, Kind::Modified, next));
+                puts.push(put(Some(slot), Some(&kv), Kind::Modified, next));
             }
             next += 1;
         }
-        puts.extend((next..records.len()).map(|input| put(None, VersionPtr::NULL, Kind::Added, input)));
+        puts.extend((next..records.len()).map(|input| put(None, None, Kind::Added, input)));
         deletes.append(&mut puts);
         deletes
     }
@@ -188,38 +236,24 @@ impl Core {
     ) {
         let mut fresh = 0;
         for (at, seq) in (0..prepared.len()).zip(plan.seqs.iter().skip(marks)) {
-            if prepared[at].kind == Kind::Added && prepared[at].before.is_null() && prepared[at].slot.is_some() {
-                let slot = prepared[at].slot.expect("just looked").key().to_vec();
-                let tombstone = prepared[..at]
-                    .binary_search_by(|one| {
-                        if one.kind != Kind::Deleted {
-                            return std::cmp::Ordering::Greater;
-                        }
-                        one.slot.map_or(std::cmp::Ordering::Greater, |other| other.key().cmp(&slot[..]))
-                    })
-                    .ok()
-                    .map(|delete| prepared[delete].cur);
-                prepared[at].before = tombstone.unwrap_or(VersionPtr::NULL);
+            let (earlier, rest) = prepared.split_at_mut(at);
+            let one = &mut rest[0];
+            if one.kind == Kind::Added && one.before.is_null() {
+                one.replaces_tombstone_of(earlier);
             }
-            let one = &mut prepared[at];
             fresh += usize::from(one.slot.is_none());
-            let cur = match (one.kind, one.slot) {
-                (Kind::Deleted, Some(slot)) => {
-                    KeyValue::new_twice(slot.key(), None, one.numbers, seq, one.before, Extras::default())
-                }
+            let version = match (one.kind, one.slot()) {
+                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.numbers, seq, one.before),
                 _ => {
                     let (key, value) = input(one.input);
-                    let (numbers, before) = (one.numbers, one.before);
-                    KeyValue::new_twice(key, value, numbers, seq, before, self.extras(inner, key, value))
+                    let extras = self.extras(inner, key, value);
+                    KeyValue::with_extras(key, value, one.numbers, seq, one.before, extras)
                 }
             };
-            let one = &mut prepared[at];
-            one.cur = cur;
-            if let Some(kv) = cur.get() {
-                let live = |kv: &&KeyValue| !kv.is_tombstone();
-                let (now, before) = (cur, one.before);
-                self.router.prepare(at + marks, kv.key(), now.get().filter(live), before.get().filter(live));
-            }
+            let live = |kv: &&KeyValue| !kv.is_tombstone();
+            let before = one.before();
+            self.router.prepare(at + marks, version.key(), Some(&version).filter(live), before.as_deref().filter(live));
+            one.fresh = Some(Fresh::new(version));
         }
         if fresh > 0 {
             self.slots.reserve(fresh);
@@ -227,32 +261,33 @@ impl Core {
     }
 
     /// Stores only. The order is the law (design, section 2).
-    pub(super) fn commit(
-        &mut self,
-        inner: &Arc<Inner>,
-        revision: Revision,
-        mut plan: Plan,
-        prepared: &mut Vec<Prepared>,
-    ) {
+    pub(super) fn commit(&mut self, inner: &Arc<Inner>, revision: Revision, plan: Plan, prepared: &mut Vec<Prepared>) {
         self.poisoned = true;
+        let unfinished = Unfinished(inner);
         let count = prepared.len() + if revision.turn.is_some() { 2 } else { 0 };
-        self.write_log(inner, &revision, &mut plan, prepared);
-        self.write_store(inner, prepared);
+        self.write(inner, &revision, plan, prepared);
+        step("events written");
+        self.publish_root(inner);
+        step("root published");
         if let Some(turn) = &revision.turn {
             let resets = turn.resets();
-            self.history.turns.push(turn.clone());
+            self.history.turns.push(Turn { oldest_before: inner.ring.oldest_revision(), ..turn.clone() });
             self.history.trim(inner.ring.oldest_seq());
             self.ring.set_history(&inner.ring, self.history.clone());
+            step("history published");
             if resets {
                 self.ring.set_oldest_revision(&inner.ring, turn.to + 1);
             }
             self.position.epoch = turn.epoch;
         }
+        step("before the head");
         self.position.revision = revision.revision;
         self.highest = self.highest.max(revision.revision);
         self.written = true;
         self.ring.publish_head(&inner.ring);
+        step("head published");
         self.ring.set_progress(&inner.ring, self.position);
+        unfinished.finished();
         self.poisoned = false;
         let gauges = &inner.gauges;
         gauges.events.store(gauges.events.load(Relaxed) + count as u64, Relaxed);
@@ -272,83 +307,141 @@ impl Core {
         self.patience.wait_for_room();
     }
 
-    fn write_log(&mut self, inner: &Inner, revision: &Revision, plan: &mut Plan, prepared: &[Prepared]) {
+    /// Writes the events of a revision, each into the log and its version into its key's slot.
+    fn write(&mut self, inner: &Inner, revision: &Revision, mut plan: Plan, prepared: &mut Vec<Prepared>) {
         let seqs = plan.seqs.take();
+        let mut writing = self.ring.begin(&inner.ring, plan);
+        step("room made");
         let marks = usize::from(revision.turn.is_some());
         let last = prepared.len() + 2 * marks - 1;
-        let events = seqs.iter().enumerate().map(|(at, seq)| {
-            if let Some(turn) = &revision.turn {
-                let phase = if at == 0 { Some(Phase::Begin) } else { (at == last).then_some(Phase::End) };
-                if let Some(phase) = phase {
-                    return (Event::resync_mark(&turn.mark(phase), seq), 0);
-                }
+        let mut changes = prepared.drain(..);
+        let mut grown = Grown::of(&inner.gauges);
+        for (at, seq) in seqs.iter().enumerate() {
+            if let Some(turn) = &revision.turn
+                && (at == 0 || at == last)
+            {
+                let phase = if at == 0 { Phase::Begin } else { Phase::End };
+                let mark = Mark::resync(&turn.mark(phase), seq).into_event();
+                self.ring.append(&mut writing, &mut self.router, (at, 0), mark, || None);
+                continue;
             }
-            let one = &prepared[at - marks];
+            let Some(one) = changes.next() else { break };
             let mut bits = one.flags;
             if marks == 0 {
                 bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
             }
-            // One count goes to the event, and with it the count of the version before.
-            let event = Event {
-                revision: revision.revision,
-                sequence: seq,
-                kind: one.kind,
-                flags: bits,
-                kv: one.cur,
-                prev: if one.before.get().is_some_and(|kv| !kv.is_tombstone()) { one.before } else { VersionPtr::NULL },
-                extra: [0; 3],
-            };
-            (event, one.kept())
-        });
-        self.ring.write(&inner.ring, plan, events, &mut self.router);
+            self.write_change(&mut writing, (revision.revision, at, seq), bits, one, &mut grown);
+            step("event written");
+        }
+        grown.show(&inner.gauges);
     }
 
-    fn write_store(&mut self, inner: &Inner, prepared: &mut Vec<Prepared>) {
-        let gauges = &inner.gauges;
-        let (mut objects, mut bytes) = (gauges.objects.load(Relaxed), gauges.version_bytes.load(Relaxed) as i64);
-        let mut slot_bytes = gauges.slot_bytes.load(Relaxed);
-        for one in prepared.drain(..) {
-            let Some(cur) = one.cur.take() else { continue };
-            bytes += cur.bytes() as i64 - one.before.get().map_or(0, |kv| kv.bytes() as i64);
-            let seq = cur.seq();
-            match one.kind {
-                Kind::Added => objects += 1,
-                Kind::Deleted => objects -= 1,
-                _ => {}
-            }
-            let slot = match one.slot {
-                // The count of what was there has moved into the event. A key that a resync deletes
-                // and puts again stands twice: the second store replaces the tombstone.
-                Some(slot) => {
-                    slot.set_newest(cur);
-                    slot
-                }
+    /// One change. What can fail comes before or behind the move of the counts.
+    fn write_change(
+        &mut self,
+        writing: &mut Writing<'_>,
+        (revision, at, sequence): (u64, usize, u64),
+        flags: u32,
+        one: Prepared,
+        grown: &mut Grown,
+    ) {
+        grown.count(one.kind, one.grows());
+        let Prepared { slot, kept, kind, fresh, .. } = one;
+        let Some(fresh) = fresh else { return };
+        let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
+        let event = LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] };
+        let Core { ring, slots, router, .. } = self;
+        let mut place = slot;
+        ring.append(writing, router, (at, kept), event, || {
+            Some(match slot {
+                // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
+                // and puts again stands twice: the second replaces the tombstone.
+                Some(slot) => unsafe { fresh.replace(slot) },
                 None => {
-                    let slot = SlotPtr::new(cur);
-                    slot_bytes += slot.bytes() as u64;
-                    self.slots.insert(slot);
-                    self.index.insert(slot);
-                    self.index_changed = true;
-                    slot
+                    let (slot, counts) = fresh.first();
+                    place = Some(slot.pointer());
+                    slots.insert(slot);
+                    counts
                 }
+            })
+        });
+        let Some(place) = place else { return };
+        if slot.is_none() {
+            // SAFETY: I1: the table owns it, as it owns every slot of the writer's index.
+            let added = unsafe {
+                self.index.insert(place);
+                place.get()
             };
-            if one.kind == Kind::Deleted {
-                self.tombstones.push_back((seq, slot));
-            }
+            grown.slot_bytes += added.bytes() as u64;
+            self.index_changed = true;
         }
-        if self.index_changed {
-            self.index_changed = false;
-            let copied = self.index.take_copied();
-            inner.root.replace(Arc::new(self.index.clone()), copied);
-            for slot in self.forgotten.drain(..) {
-                slot_bytes -= slot.bytes() as u64;
-                bytes -= slot.newest().get().map_or(0, |kv| kv.bytes() as i64);
-                self.ring.keep_forgotten(slot);
-            }
-            gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
+        if kind == Kind::Deleted {
+            self.tombstones.push_back((sequence, place));
         }
-        gauges.objects.store(objects, Relaxed);
-        gauges.version_bytes.store(bytes as u64, Relaxed);
-        gauges.slot_bytes.store(slot_bytes, Relaxed);
+    }
+
+    /// Publishes the index, where it changed; what it forgot stays with the newest segment.
+    fn publish_root(&mut self, inner: &Inner) {
+        if !std::mem::take(&mut self.index_changed) {
+            return;
+        }
+        let copied = self.index.take_copied();
+        inner.root.replace(Arc::new(self.index.clone()), copied);
+        let mut grown = Grown::of(&inner.gauges);
+        while let Some(slot) = self.forgotten.pop() {
+            grown.slot_bytes -= slot.get().bytes() as u64;
+            grown.bytes -= slot.get().newest().bytes() as i64;
+            self.ring.keep_forgotten(slot);
+        }
+        grown.show(&inner.gauges);
+        inner.gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
+    }
+}
+
+/// The gauges of the store on their way through a commit.
+struct Grown {
+    objects: u64,
+    bytes: i64,
+    slot_bytes: u64,
+}
+
+impl Grown {
+    fn of(gauges: &Gauges) -> Grown {
+        Grown {
+            objects: gauges.objects.load(Relaxed),
+            bytes: gauges.version_bytes.load(Relaxed) as i64,
+            slot_bytes: gauges.slot_bytes.load(Relaxed),
+        }
+    }
+
+    fn count(&mut self, kind: Kind, bytes: i64) {
+        self.bytes += bytes;
+        match kind {
+            Kind::Added => self.objects += 1,
+            Kind::Deleted => self.objects -= 1,
+            _ => {}
+        }
+    }
+
+    fn show(&self, gauges: &Gauges) {
+        gauges.objects.store(self.objects, Relaxed);
+        gauges.version_bytes.store(self.bytes as u64, Relaxed);
+        gauges.slot_bytes.store(self.slot_bytes, Relaxed);
+    }
+}
+
+/// A commit under way. Dropped by a panic it says so: the cache has failed, and nobody waits any more
+/// for what cannot come.
+pub(super) struct Unfinished<'a>(pub(super) &'a Arc<Inner>);
+
+impl Unfinished<'_> {
+    pub(super) fn finished(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.fail_for_good();
     }
 }

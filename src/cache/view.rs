@@ -1,0 +1,89 @@
+//! A state at one head: the only place that follows the index to slots and slots to versions.
+//!
+//! A reader at head h finds a key's slot in the root, and in the slot the newest version; versions of
+//! events from h on are passed over by their `older`. That is sound while the slot lives and the events
+//! from h on do, and there are two ways to know it:
+//!
+//! - **pinned**: the root is loaded under a pin, and `oldest_seq` behind it, which must not lie above h.
+//!   What leaves the index or the window later is retired only behind the pin;
+//! - **held**: a snapshot has a retention token of h, which keeps every segment from there on, and with
+//!   them the slots that were forgotten since.
+//!
+//! All that a view gives out is bound to the pin or to the snapshot.
+
+use super::Inner;
+use crate::data::key_value::KeyValueRef;
+use crate::data::slot::SlotRef;
+use crate::reclaim::Guard;
+use crate::store::root::{Index, IndexRef, Span};
+
+/// The state at one head, kept for 'a.
+#[derive(Clone, Copy)]
+pub(crate) struct StateView<'a> {
+    index: IndexRef<'a>,
+    head: u64,
+    /// Every event from here on is held for 'a.
+    oldest: u64,
+}
+
+impl<'a> StateView<'a> {
+    /// The state at `head`, which the caller loaded or which lies below one that it loaded. `None` where
+    /// it has left the window.
+    pub(crate) fn pinned(inner: &Inner, head: u64, pin: &'a Guard) -> Option<StateView<'a>> {
+        let root = inner.root.load(pin);
+        // After root, inside the pin: what the root forgot, it forgot at heads above ours.
+        let oldest = inner.ring.oldest_seq();
+        // SAFETY: I4, I9: slots that leave the index, and the segments that own what slots showed, are
+        // retired after the root or the directory without them was published: behind this pin.
+        let index = unsafe { root.read() };
+        (oldest <= head).then_some(StateView { index, head, oldest })
+    }
+
+    /// The state of a snapshot.
+    ///
+    /// # Safety
+    ///
+    /// For 'a a retention token is held that was loaded before `head` and `index`, in this order, and
+    /// `oldest_seq` as loaded behind them was not above `head`.
+    pub(crate) unsafe fn held(index: &'a Index, head: u64) -> StateView<'a> {
+        // SAFETY: I9: the token keeps the segments that own what leaves the index, or a slot, from the
+        // head on.
+        let index = unsafe { index.read() };
+        StateView { index, head, oldest: head }
+    }
+
+    /// The live key-value of a key. O(log n).
+    pub(crate) fn get(self, key: &[u8]) -> Option<KeyValueRef<'a>> {
+        self.live(self.index.get(key)?)
+    }
+
+    /// The slot of a key, whether it is live or not.
+    pub(crate) fn slot(self, key: &[u8]) -> Option<SlotRef<'a>> {
+        self.index.get(key)
+    }
+
+    /// The slots of a span of keys in key order, whether they are live or not.
+    pub(crate) fn slots(self, span: &Span) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
+        self.index.range(span)
+    }
+
+    /// The live key-value of a slot of this state.
+    #[inline]
+    pub(crate) fn live(self, slot: SlotRef<'a>) -> Option<KeyValueRef<'a>> {
+        self.at(slot, self.head).filter(|kv| !kv.is_tombstone())
+    }
+
+    /// What a slot shows at this head or a later one, a tombstone as it is.
+    #[inline]
+    pub(crate) fn at(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
+        // SAFETY: every event from there on is held for 'a.
+        unsafe { slot.at(head.max(self.oldest)) }
+    }
+
+    /// The live key-value that was newest below `head`, which may lie below the window: `None` where it
+    /// cannot be reached any more.
+    pub(crate) fn shown_before(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
+        let version = self.at(slot, head)?;
+        (version.seq() < head && !version.is_tombstone()).then_some(version)
+    }
+}
