@@ -87,11 +87,11 @@ func (b *Batch) lender() *loan {
 	return &b.loan
 }
 
-// Release gives the batch back. It may be called again, from any goroutine. From
+// Release frees the batch. It may be called again, from any goroutine. From
 // then on views of it must not be used any more, and its events and methods panic,
 // but for Position, Continues and what was cloned.
 //
-// A batch that is not released is given back by the garbage collector some time
+// A batch that is not released is released by the garbage collector some time
 // after neither it nor one of its events is reachable, but for one of which a view
 // was taken: that is held for ever, and counted in Stats.
 func (b *Batch) Release() {
@@ -136,8 +136,8 @@ func (b *Batch) Events() iter.Seq[Event] {
 	}
 }
 
-// Continues says that the batch ends inside a revision: the next one goes on
-// with it. Only where the revision is longer than 128 events or than MaxBatch;
+// Continues says that the batch ends inside a revision: the next one continues
+// it. Only where the revision is longer than 128 events or than MaxBatch;
 // never with WholeRevisions.
 func (b *Batch) Continues() bool {
 	return b != nil && b.flags&C.WATCHCORE_CONTINUES != 0

@@ -228,7 +228,7 @@ func (core *cacheCore) enter() error {
 
 // Close stops the feeder (no call to etcd after it returns; that takes at most
 // 2 s) and closes the cache. Subscriptions hand out what is left and then end;
-// batches, pages and snapshots stay valid until they are given back. Idempotent,
+// batches, pages and snapshots stay valid until they are released. Idempotent,
 // from any goroutine.
 func (c *Cache) Close() {
 	c.cleanup.Stop()

@@ -26,7 +26,7 @@ type Decoder[T any] struct {
 	size  int
 }
 
-// valueID is what tells values apart. Only values of different histories or caches
+// valueID identifies a value. Only values of different histories or caches
 // can agree in key and revision; their bytes are compared by length and hash.
 type valueID struct {
 	key           string
@@ -40,7 +40,7 @@ type decoded[T any] struct {
 	err   error
 }
 
-// DefaultDecoderSize is how many results a Decoder keeps where it was not told.
+// DefaultDecoderSize is how many results a Decoder keeps where no size was given.
 const DefaultDecoderSize = 8192
 
 // NewDecoder makes a decoder that keeps at most size results (0 or less:

@@ -6,7 +6,7 @@
 // [Cache.StartFeeder] lets follow etcd once its subscriptions are there.
 // [Cache.Subscribe] opens a [Subscription], a cursor with a filter: it costs
 // neither a goroutine nor a thread, cannot slow the writer or another reader, and
-// is told exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
+// learns exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
 // and [Cache.Snapshot] read the newest state or that of any revision of the
 // window.
 //
@@ -43,12 +43,12 @@
 //
 // [SetLog] hands out what the library has to say beside that.
 //
-// # What is to be given back
+// # What is to be released
 //
 // Close caches, subscriptions, snapshots and writers, and release batches and
-// pages. What was forgotten of them is given back by the garbage collector some time
+// pages. What was not is released by the garbage collector some time
 // after the last use, but for batches and pages of which a view was taken: the
-// collector cannot see who still looks at it. [Stats] counts what was not given back.
+// collector cannot see who still looks at it. [Stats] counts what was not released.
 //
 // # Building
 //

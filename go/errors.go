@@ -103,7 +103,7 @@ type Error struct {
 	Position uint64 // the revision up to which the subscription had everything
 	Epoch    uint64 // the epoch of Position
 
-	// ErrCompacted of a List with Continue: a token that goes on at the same key in
+	// ErrCompacted of a List with Continue: a token that continues at the same key in
 	// the newest state; what was listed before is then of an older revision.
 	Continue string
 }
@@ -135,7 +135,7 @@ func errBusy(what string) error {
 	return newError(ErrBusy, "%s is in use by another goroutine. Use it from one at a time", what)
 }
 
-// failed turns the library's error into a Go error and gives its memory back.
+// failed turns the library's error into a Go error and frees its memory.
 func failed(e *C.watchcore_error) error {
 	if e == nil {
 		return nil

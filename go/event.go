@@ -9,7 +9,7 @@ import (
 )
 
 // Position is a place in a history. Save both numbers and give them to
-// AfterPosition to go on from there, also after a restart.
+// AfterPosition to continue from there, also after a restart.
 type Position struct {
 	Epoch    uint64 // the history; 0 = unchecked
 	Revision uint64
@@ -287,7 +287,7 @@ func (e Event) InitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE) }
 // that of the state.
 func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE_END) }
 
-// Phase tells the two marks of a resync apart.
+// Phase is which of the two marks of a resync it is.
 type Phase uint32
 
 const (
@@ -307,7 +307,7 @@ const (
 	ReasonLagged       ResyncReason = C.WATCHCORE_RESYNC_LAGGED         // one subscription only: it caught up after it had lost events
 )
 
-// ResyncMark is what an event of type Resync tells: between the marks Begin and
+// ResyncMark is the content of an event of type Resync: between the marks Begin and
 // End lies the difference between the state before and the new one, as one
 // revision To in a new epoch.
 type ResyncMark struct {

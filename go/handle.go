@@ -6,7 +6,7 @@ import (
 )
 
 // handle owns a handle of the library. Calls hold it while they run; the first
-// close gives it back when the last of them is through, so that Close may come
+// close frees it when the last of them is through, so that Close may come
 // from any goroutine at any time.
 type handle struct {
 	pointer unsafe.Pointer // the library's memory

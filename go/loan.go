@@ -13,15 +13,15 @@ import (
 )
 
 // loan is memory of the library that a batch, a page or a walk over a snapshot
-// shows, from the call that brought it until it is given back.
+// shows, from the call that brought it until it is released.
 //
 //  1. Methods that copy (Key, Value, ModRevision) hold it while they copy: what is
-//     given back meanwhile stays until they are through. After that they panic, so
+//     released meanwhile stays until they are through. After that they panic, so
 //     that no order of calls reads memory that is no longer there.
 //  2. Methods that return views (KeyView) mark it. A view is not seen by the garbage
 //     collector, so that a loan with one ends by Release only.
-//  3. Release gives it back. A loan without a view whose owner is no longer reachable
-//     is given back by the cleanup that catch adds.
+//  3. Release ends it. A loan without a view whose owner is no longer reachable
+//     is released by the cleanup that catch adds.
 //
 // It lies inside its owner: who has the loan has the owner. A nil loan is memory of
 // the program's own, which nobody gives back.
@@ -36,7 +36,7 @@ type loan struct {
 	net    runtime.Cleanup
 }
 
-// goods is what is given back: one of the first three.
+// goods is what is released: one of the first three.
 type goods struct {
 	batch rawBatch
 	page  *C.watchcore_page
@@ -44,7 +44,7 @@ type goods struct {
 	count *atomic.Int64 // of the loans of its kind; nil: not counted
 }
 
-func (g *goods) giveBack() {
+func (g *goods) release() {
 	switch {
 	case g.page != nil:
 		C.watchcore_page_free(g.page)
@@ -70,10 +70,10 @@ func (l *loan) begin(g goods) {
 func endLoan(p unsafe.Pointer) {
 	l := (*loan)(p)
 	poison(l.bytes)
-	l.goods.giveBack()
+	l.goods.release()
 }
 
-// end gives it back, once: now, or when the last method that copies is through.
+// end releases it, once: now, or when the last method that copies is through.
 func (l *loan) end() {
 	l.mu.Lock()
 	if l.caught {
@@ -117,15 +117,15 @@ func (l *loan) viewFirst() {
 	l.viewed.Store(true)
 }
 
-// catch lets the garbage collector give it back. It costs several allocations:
-// it is called where Release may have been forgotten.
+// catch lets the garbage collector release it. It costs several allocations:
+// it is called where Release may be missing.
 func (l *loan) catch() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.caught || l.viewed.Load() || l.handle.closed() {
 		return
 	}
-	l.net = runtime.AddCleanup(l, func(g goods) { g.giveBack() }, l.goods)
+	l.net = runtime.AddCleanup(l, func(g goods) { g.release() }, l.goods)
 	l.caught = true
 }
 

@@ -66,7 +66,7 @@ func (c *cacheConfig) size(option string, number int64) uint64 {
 	return uint64(number)
 }
 
-// depth refuses what C could not be told.
+// depth refuses what C has no room for.
 func (c *cacheConfig) depth(option string, number int) uint32 {
 	if int64(number) > math.MaxUint32 && c.err == nil {
 		c.err = newError(ErrInvalidArgument, "%s: depth %d; a key has no so many segments", option, number)
@@ -223,7 +223,7 @@ func PageSize(keys int) Option {
 
 // FollowCompaction asks etcd every so often (15 s is a good interval) whether
 // the oldest revision of the window is still there; where it was compacted, the
-// cache forgets it too. Off unless asked for.
+// cache purges it too. Off unless asked for.
 func FollowCompaction(interval time.Duration) Option {
 	return etcdOption(func(c *etcdConfig) { c.followCompaction = interval })
 }

@@ -82,7 +82,7 @@ func Limit(items int) ListOption {
 	})
 }
 
-// Continue goes on behind the page that gave this token (Page.Continue), in the
+// Continue begins after the page that gave this token (Page.Continue), in the
 // same revision: with the same range and conditions, and with Any. "" begins at the
 // start.
 func Continue(token string) ListOption {
@@ -146,9 +146,9 @@ func characters(text string) *C.char {
 }
 
 // List reads the key-values of a range in key order, all of one revision. Release
-// the page. With Limit, go on page by page with Continue: where the revision of the
+// the page. With Limit, continue page by page with Continue: where the revision of the
 // first page has left the window meanwhile, it is ErrCompacted, and Error.Continue
-// goes on in the newest state.
+// continues in the newest state.
 func (c *Cache) List(ctx context.Context, keys Range, read Read, options ...ListOption) (*Page, error) {
 	defer runtime.KeepAlive(c)
 	config := listConfig{read: read}
@@ -409,10 +409,10 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 	return p
 }
 
-// Release gives the page back. It may be called again, from any goroutine. From then
+// Release frees the page. It may be called again, from any goroutine. From then
 // on views of it must not be used any more, and its items, Len, At and All panic.
 //
-// A page that is not released is given back by the garbage collector some time after
+// A page that is not released is released by the garbage collector some time after
 // neither it nor one of its items is reachable, but for one of which a view was taken:
 // that is held for ever, and counted in Stats.
 func (p *Page) Release() {

@@ -17,7 +17,7 @@ type Result struct {
 // (Next, Poll and Batches answer ErrBusy from then on); later ones return the same
 // channel.
 //
-// Errors come in their place, as in Batches. The channel is closed behind the last
+// Errors come in their place, as in Batches. The channel is closed after the last
 // one, when the cache ends, and at once after Stop, Close and the end of
 // Subscribe's context, also while nobody reads. The events are copies: nothing
 // need be released. Stop it, or read until it is closed: an abandoned channel
@@ -33,7 +33,7 @@ func (s *Subscription) Stop() {
 
 func (s *Subscription) startResults() <-chan Result {
 	results := make(chan Result)
-	entered := s.core.enter() // here, so that a Next behind this call is refused
+	entered := s.core.enter() // here, so that a Next after this call is refused
 	go func() {
 		defer runtime.KeepAlive(s)
 		defer close(results)

@@ -52,8 +52,8 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 	return s, nil
 }
 
-// Close gives the snapshot back. Idempotent, from any goroutine; a walk in
-// progress goes on to its end.
+// Close frees the snapshot. Idempotent, from any goroutine; a walk in
+// progress continues to its end.
 func (s *Snapshot) Close() {
 	s.cleanup.Stop()
 	s.handle.close()

@@ -65,7 +65,7 @@ type Status struct {
 type Source struct {
 	Endpoint      string // the one in use
 	ServerVersion string
-	Revision      uint64 // the newest that the feeder saw when it last told
+	Revision      uint64 // the newest that the feeder saw when it last reported
 	ClusterID     uint64
 	MemberID      uint64
 	Connects      uint64
@@ -73,7 +73,7 @@ type Source struct {
 	Resyncs       uint64
 }
 
-// Status tells how the cache stands; of a closed one, how it stood at the end.
+// Status is how the cache stands; of a closed one, how it stood at the end.
 func (c *Cache) Status() Status {
 	defer runtime.KeepAlive(c)
 	if c.core.cache.acquire() {
@@ -159,22 +159,23 @@ type Stats struct {
 	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
 	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
 	WindowSegments    uint64        // of the log
-	Tombstones        uint64        // deleted keys that are not forgotten yet
+	Tombstones        uint64        // deleted keys whose tombstones are not purged yet
 	Subscriptions     uint64        // open ones
 	Waiting           uint64        // waiters that sleep now
-	NotifierLaps      uint64        // how often the notifier itself was lapped
+	NotifierLaps      uint64        // how often the notifier itself lost its place in the log
 	OldestSnapshot    time.Duration // the age of the oldest one
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
-	Lagged            uint64        // how often a subscription lost events, told or not
+	Lagged            uint64        // how often a subscription lost events, reported or not
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
-	ShownBytes        uint64        // of the keys that subscriptions remember as shown
+	ShownBytes        uint64        // of the keys that subscriptions remember as delivered
 	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
-	UnreleasedBatches int64         // handed out and not given back, neither by Release nor by the garbage collector
+	UnfreedBytes      uint64        // that this process has replaced and not freed yet; beyond a bound writers wait
+	UnreleasedBatches int64         // handed out and not released, neither by Release nor by the garbage collector
 	UnreleasedPages   int64         // the same of pages
 }
 
-// Stats tells the cache's figures; of a closed one, only what was not given back.
+// Stats is the cache's figures; of a closed one, only what was not released.
 func (c *Cache) Stats() Stats {
 	defer runtime.KeepAlive(c)
 	core := c.core
@@ -206,6 +207,7 @@ func (c *Cache) Stats() Stats {
 		CaughtPanics:      uint64(s.caught_panics),
 		ShownBytes:        uint64(s.shown_bytes),
 		LinkBytes:         uint64(s.link_bytes),
+		UnfreedBytes:      uint64(s.unfreed_bytes),
 		UnreleasedBatches: core.state.batches.Load(),
 		UnreleasedPages:   core.state.pages.Load(),
 	}
@@ -235,7 +237,7 @@ type Counters struct {
 	MaxRevisionEvents   uint64                  // the most events of one revision
 }
 
-// Counters tells what the feeder has done; ErrUnsupported for an embedded cache.
+// Counters is what the feeder has done; ErrUnsupported for an embedded cache.
 func (c *Cache) Counters() (Counters, error) {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("ask for the feeder's counters")

@@ -56,16 +56,16 @@ func FromStateAtLeast(revision uint64) SubscribeOption {
 	return startOption(C.WATCHCORE_START_STATE_AT_LEAST, Position{Revision: revision})
 }
 
-// FromNow begins behind the present revision.
+// FromNow begins after the present revision.
 func FromNow() SubscribeOption { return startOption(C.WATCHCORE_START_NOW, Position{}) }
 
-// After begins behind a revision: ErrCompacted where it is older than the window;
+// After begins after a revision: ErrCompacted where it is older than the window;
 // a future one is waited for.
 func After(revision uint64) SubscribeOption {
 	return startOption(C.WATCHCORE_START_AFTER, Position{Revision: revision})
 }
 
-// AfterPosition begins behind a position that was saved, and knows when the
+// AfterPosition begins after a position that was saved, and knows when the
 // history is another one.
 func AfterPosition(position Position) SubscribeOption {
 	return startOption(C.WATCHCORE_START_AFTER, position)

@@ -163,8 +163,8 @@ func (s *Subscription) Next(ctx context.Context) (*Batch, error) {
 // A batch is released when the loop's body ends, also by break or panic; Clone it
 // to keep it. What Key and Value of its events return may be kept.
 //
-// Beside an error the batch is nil. ErrLagged and ErrResynced are told in their
-// place, and the loop may go on to what the policy allows; any other error, and a
+// Beside an error the batch is nil. ErrLagged and ErrResynced come in their
+// place, and the loop may continue with what the policy allows; any other error, and a
 // cancelled context, ends the sequence. It ends without an error when the
 // subscription or the cache is closed.
 func (s *Subscription) Batches(ctx context.Context) iter.Seq2[*Batch, error] {
@@ -223,7 +223,7 @@ type Lag struct {
 	Age       time.Duration // of the oldest of them
 }
 
-// Lag tells how far the subscription is behind; zero when it is closed.
+// Lag is how far the subscription is behind; zero when it is closed.
 func (s *Subscription) Lag() Lag {
 	defer runtime.KeepAlive(s)
 	c := s.core
@@ -263,14 +263,14 @@ type SubscriptionStats struct {
 	Route      Route  // how it reads now
 	Index      string // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
 	LookedAt   uint64 // events that it looked at
-	Skipped    uint64 // events of the log that it passed over unseen
+	Skipped    uint64 // events of the log that it skipped without reading
 	HandedOut  uint64 // events and marks that it handed out
-	Lagged     uint64 // how often it lost events, told or not
+	Lagged     uint64 // how often it lost events, reported or not
 	ShownKeys  uint64 // keys that it remembers as handed out (Resnapshot, Conflate)
 	ShownBytes uint64 // bytes of that memory
 }
 
-// Stats tells the subscription's figures, from any goroutine; zero when it is
+// Stats is the subscription's figures, from any goroutine; zero when it is
 // closed.
 func (s *Subscription) Stats() SubscriptionStats {
 	defer runtime.KeepAlive(s)

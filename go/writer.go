@@ -82,7 +82,7 @@ func (c *Cache) Writer() (*Writer, error) {
 	return w, nil
 }
 
-// Close gives the writer back, so that another can be taken. The cache stays as
+// Close frees the writer, so that another can be taken. The cache stays as
 // it is. Idempotent, from any goroutine.
 func (w *Writer) Close() {
 	w.handle.close()

@@ -17,7 +17,7 @@
 // Bytes      A pointer and a length, never NUL-terminated; NULL is "absent", a pointer with length 0 is
 //            "empty". Every byte string given to a function is copied (or used) before it returns.
 // Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro. They grow at the end:
-//            an older caller's smaller size is served, a larger size with anything but zero bytes behind
+//            an older caller's smaller size is served, a larger size with anything but zero bytes after
 //            the known fields is INVALID_ARGUMENT. In options 0 (or NULL) means the default.
 // Handles    Opaque; made by a function ending in _new (or _start, _writer), ended by _free, which accepts
 //            NULL. A handle must not be used after _free. The order of freeing is free: a subscription, a
@@ -53,7 +53,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// The version of this header; watchcore_version() tells the library's.
+// The version of this header; watchcore_version() is the library's.
 #define WATCHCORE_VERSION "0.1.0"
 
 // The bit of an event type in watchcore_subscription_options.types.
@@ -202,18 +202,18 @@
 // As STATE, once the cache has `revision`.
 #define WATCHCORE_START_STATE_AT_LEAST 3
 
-// Behind the window: LAGGED, then CLOSED.
+// After a loss: LAGGED, then CLOSED.
 #define WATCHCORE_ON_LAG_STOP 0
 
-// Behind the window: LAGGED, then on at the oldest revision of the window. In the initial state as STOP.
+// After a loss: LAGGED, then from the oldest revision of the window. In the initial state as STOP.
 #define WATCHCORE_ON_LAG_SKIP_TO_OLDEST 1
 
-// Behind the window: LAGGED, then the exact difference between what was handed out and the state now, between
+// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
 // two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-// bytes a matching key (and the key where the cache has forgotten it).
+// bytes a matching key (and the key where the cache has purged it).
 #define WATCHCORE_ON_LAG_RESNAPSHOT 2
 
-// Behind the window: the latest change of each key, without an error; types are relative to what was handed
+// After a loss: the latest change of each key, without an error; types are relative to what was handed
 // out. It remembers as RESNAPSHOT does.
 #define WATCHCORE_ON_LAG_CONFLATE 3
 
@@ -256,7 +256,7 @@
 // Event flag: the resync mark before the difference.
 #define WATCHCORE_BEGIN 8
 
-// Event flag: the resync mark behind the difference.
+// Event flag: the resync mark after the difference.
 #define WATCHCORE_END 16
 
 // Batch flag: it ends inside a revision.
@@ -292,7 +292,7 @@
 // The endpoint that the feeder uses.
 #define WATCHCORE_TEXT_ENDPOINT 2
 
-// The version of the server behind it.
+// The version of that server.
 #define WATCHCORE_TEXT_SERVER_VERSION 3
 
 // The cache's name.
@@ -343,7 +343,7 @@ typedef struct watchcore_text watchcore_text;
 // Something to wait for, once. Made by watchcore_waiter_new.
 typedef struct watchcore_waiter watchcore_waiter;
 
-// Many subscriptions and waiters behind one descriptor. Made by watchcore_wakeset_new.
+// Many subscriptions and waiters with one descriptor. Made by watchcore_wakeset_new.
 typedef struct watchcore_wakeset watchcore_wakeset;
 
 // The one handle that may change a cache. Made by watchcore_cache_writer.
@@ -517,7 +517,7 @@ typedef struct watchcore_etcd_options {
     // With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     // sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     struct watchcore_subscription *pace;
-    // Ask etcd every so often whether the oldest revision of the window is still there, and forget what it has
+    // Ask etcd every so often whether the oldest revision of the window is still there, and purge what it has
     // compacted. 0: never; 15000 is a good interval.
     int64_t follow_compaction_ms;
     // Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
@@ -593,7 +593,7 @@ typedef struct watchcore_read_options {
     struct watchcore_bytes labels;
     // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
     struct watchcore_bytes fields;
-    // watchcore_cache_list: go on behind the page that gave this token (UTF-8), in the same revision: with the
+    // watchcore_cache_list: continue after the page that gave this token (UTF-8), in the same revision: with the
     // same range and filter, and mode ANY. Absent: from the start. Else absent.
     struct watchcore_bytes continue_token;
     // 1: nothing passes.
@@ -632,7 +632,7 @@ typedef struct watchcore_answer {
     uint64_t revision;
     // Its epoch.
     uint64_t epoch;
-    // The caller's, given back by watchcore_key_value_release; NULL where `found` is 0.
+    // The caller's, released by watchcore_key_value_release; NULL where `found` is 0.
     const struct watchcore_key_value *kv;
 } watchcore_answer;
 
@@ -644,7 +644,7 @@ typedef struct watchcore_range {
     uint32_t kind;
     // The key, the prefix, the path, or the first key.
     struct watchcore_bytes from;
-    // BETWEEN: the key behind the last one.
+    // BETWEEN: the end of the range, which is not part of it.
     struct watchcore_bytes to;
 } watchcore_range;
 
@@ -657,7 +657,7 @@ typedef struct watchcore_filter {
     uint32_t range;
     // The key, the prefix, the path, or the first key.
     struct watchcore_bytes from;
-    // BETWEEN: the key behind the last one.
+    // BETWEEN: the end of the range, which is not part of it.
     struct watchcore_bytes to;
     // A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1,
     // joined by commas. Absent or empty: everything. A malformed one: the message has the 0-based position.
@@ -682,9 +682,9 @@ typedef struct watchcore_batch {
     uint32_t stride;
     // The sum of batch flags.
     uint32_t flags;
-    // The subscription's position behind this batch: its revision.
+    // The subscription's position after this batch: its revision.
     uint64_t position;
-    // The subscription's position behind this batch: its epoch.
+    // The subscription's position after this batch: its epoch.
     uint64_t epoch;
     // The library's.
     void *owner;
@@ -708,7 +708,7 @@ typedef struct watchcore_subscription_options {
     uint32_t types;
     // The key, the prefix, the path, or the first key.
     struct watchcore_bytes from;
-    // BETWEEN: the key behind the last one.
+    // BETWEEN: the end of the range, which is not part of it.
     struct watchcore_bytes to;
     // 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
     uint32_t raw_types;
@@ -763,11 +763,11 @@ typedef struct watchcore_subscription_figures {
     struct watchcore_bytes index;
     // Events that it looked at.
     uint64_t looked_at;
-    // Events of the log that it passed over unseen.
+    // Events of the log that it skipped without reading.
     uint64_t skipped;
     // Events and marks that it handed out.
     uint64_t handed_out;
-    // How often it lost events, told or not.
+    // How often it lost events, reported or not.
     uint64_t lagged;
     // Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
     uint64_t shown_keys;
@@ -797,11 +797,11 @@ typedef struct watchcore_status {
     uint64_t max_lag_events;
     // STALE: since when; else 0.
     int64_t stale_since_unix_ms;
-    // The newest revision that the feeder saw when it last told (now and then); 0 without one.
+    // The newest revision that the feeder saw when it last reported (now and then); 0 without one.
     uint64_t source_revision;
     // The cluster's id, as the feeder saw it.
     uint64_t cluster_id;
-    // The id of the member behind the endpoint.
+    // The id of that member.
     uint64_t member_id;
     // The feeder's connections.
     uint64_t connects;
@@ -827,7 +827,7 @@ typedef struct watchcore_stats {
     uint64_t revisions;
     // Live keys.
     uint64_t objects;
-    // Bytes of live keys with their values, and of tombstones not forgotten yet.
+    // Bytes of live keys with their values, and of tombstones not purged yet.
     uint64_t version_bytes;
     // Bytes of the indexes.
     uint64_t index_bytes;
@@ -837,13 +837,13 @@ typedef struct watchcore_stats {
     uint64_t segments;
     // Segments of the log.
     uint64_t window_segments;
-    // Deleted keys that are not forgotten yet.
+    // Deleted keys whose tombstones are not purged yet.
     uint64_t tombstones;
     // Open subscriptions.
     uint64_t subscriptions;
     // Waiters that sleep now.
     uint64_t waiting;
-    // How often the notifier itself was lapped.
+    // How often the notifier itself lost its place in the log.
     uint64_t notifier_laps;
     // The age of the oldest snapshot; 0 without one.
     uint64_t oldest_snapshot_ms;
@@ -851,14 +851,17 @@ typedef struct watchcore_stats {
     uint64_t buckets;
     // Values whose attributes could not be extracted; they are absent there.
     uint64_t extract_failures;
-    // How often a subscription lost events, told or not.
+    // How often a subscription lost events, reported or not.
     uint64_t lagged;
     // Panics of foreign code that were caught in this process.
     uint64_t caught_panics;
-    // Bytes of the keys that subscriptions remember as shown (after a loss they are told the difference).
+    // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
     uint64_t shown_bytes;
     // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     uint64_t link_bytes;
+    // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
+    // wait: 64 MiB and an eighth of each cache's capacity_bytes.
+    uint64_t unfreed_bytes;
 } watchcore_stats;
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
@@ -925,7 +928,7 @@ int32_t watchcore_cache_new(const struct watchcore_cache_options *options,
                             struct watchcore_cache **cache,
                             struct watchcore_error *error);
 
-// Closes the cache and gives the handle back; NULL does nothing. Subscriptions hand out what is left, then
+// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then
 // answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
 // that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
 // that already wait are allowed. Never blocks. Any thread.
@@ -1019,7 +1022,7 @@ int32_t watchcore_writer_compact(struct watchcore_writer *writer,
                                  uint64_t revision,
                                  struct watchcore_error *error);
 
-// Gives the writer back, so that another can be taken; NULL does nothing. The cache stays as it is.
+// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
 // Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
 void watchcore_writer_free(struct watchcore_writer *writer);
 
@@ -1040,7 +1043,7 @@ int32_t watchcore_feeder_start(const struct watchcore_cache *cache,
 // Codes: INVALID_ARGUMENT.
 int32_t watchcore_feeder_stop(const struct watchcore_feeder *feeder, struct watchcore_error *error);
 
-// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
+// Stops the feeder and frees the handle; NULL does nothing. Blocks, at most until 2 s after the first stop.
 // Any thread; no other call on the handle may run or follow.
 void watchcore_feeder_free(struct watchcore_feeder *feeder);
 
@@ -1067,13 +1070,13 @@ int32_t watchcore_cache_get(const struct watchcore_cache *cache,
                             struct watchcore_answer *answer,
                             struct watchcore_error *error);
 
-// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
 // page or a snapshot. Never blocks. Any thread, also after the cache was freed.
 void watchcore_key_value_release(const struct watchcore_key_value *kv);
 
 // Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 // (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can go on then.
+// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can continue then.
 // `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 // watchcore_page_free.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -1086,7 +1089,7 @@ int32_t watchcore_cache_list(const struct watchcore_cache *cache,
                              struct watchcore_error *error);
 
 // As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
-// (written then, with COMPACTED, and never else) is another token, that goes on at the same key in the newest
+// (written then, with COMPACTED, and never else) is another token, that continues at the same key in the newest
 // state: what was listed before is then of an older revision. `*token`: the caller's, ended by
 // watchcore_text_free. Set it to NULL before.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -1103,7 +1106,7 @@ int32_t watchcore_cache_list_next(const struct watchcore_cache *cache,
 // many at once.
 struct watchcore_bytes watchcore_text_get(const struct watchcore_text *text);
 
-// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+// Frees a text; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
 void watchcore_text_free(struct watchcore_text *text);
 
 // Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
@@ -1123,7 +1126,7 @@ int32_t watchcore_cache_count(const struct watchcore_cache *cache,
 // ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
 // is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
 // `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
-// `batch`: the caller's struct, overwritten on success: give back what it held first, with
+// `batch`: the caller's struct, overwritten on success: release what it held first, with
 // watchcore_batch_release. It has all events, and its position is `to`.
 // Never blocks; takes time proportional to the filter's range. Any thread, many at once.
 // Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
@@ -1140,7 +1143,7 @@ int32_t watchcore_cache_diff(const struct watchcore_cache *cache,
 // The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
 size_t watchcore_page_count(const struct watchcore_page *page);
 
-// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
+// An item of a page in key order; NULL after the last. The page's, valid until it is freed. Never blocks. Any thread,
 // many at once.
 const struct watchcore_key_value *watchcore_page_item(const struct watchcore_page *page,
                                                       size_t index);
@@ -1149,11 +1152,11 @@ const struct watchcore_key_value *watchcore_page_item(const struct watchcore_pag
 // until it is freed. Never blocks. Any thread, many at once.
 const struct watchcore_key_value *const *watchcore_page_items(const struct watchcore_page *page);
 
-// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
+// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else
 // 0. Never blocks. Any thread, many at once.
 uint32_t watchcore_page_more(const struct watchcore_page *page);
 
-// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
+// How many keys of the range remain after the page's last item; 0 where the read had a selector: they were not
 // counted then. Never blocks. Any thread, many at once.
 uint64_t watchcore_page_remaining(const struct watchcore_page *page);
 
@@ -1168,7 +1171,7 @@ uint64_t watchcore_page_epoch(const struct watchcore_page *page);
 // bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
 struct watchcore_bytes watchcore_page_continue_token(const struct watchcore_page *page);
 
-// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
 // was freed.
 void watchcore_page_free(struct watchcore_page *page);
 
@@ -1210,7 +1213,7 @@ int32_t watchcore_snapshot_count_filtered(const struct watchcore_snapshot *snaps
                                           uint64_t *count,
                                           struct watchcore_error *error);
 
-// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+// Frees a snapshot, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
 // the cache was freed.
 void watchcore_snapshot_free(struct watchcore_snapshot *snapshot);
 
@@ -1255,7 +1258,7 @@ int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
 // Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
 // difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
 // was no room for comes by the next poll. No event is no error: `batch->count` is 0.
-// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
+// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
 // watchcore_batch_release, on any thread.
 // Never blocks. One thread at a time.
 // Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
@@ -1307,12 +1310,12 @@ int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
                                    uint32_t *ready,
                                    struct watchcore_error *error);
 
-// Closes the subscription and gives the handle back; NULL does nothing. It leaves its wake set. Its batches
+// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
 // stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
 // that thread frees on leaving).
 void watchcore_subscription_free(struct watchcore_subscription *subscription);
 
-// Gives a batch back and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+// Releases a batch and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
 // subscription and the cache were freed.
 void watchcore_batch_release(struct watchcore_batch *batch);
 
@@ -1350,7 +1353,7 @@ int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
 // blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter, uint32_t *ready, struct watchcore_error *error);
 
-// Gives a waiter back; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
+// Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
 void watchcore_waiter_free(struct watchcore_waiter *waiter);
 
 // Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
@@ -1419,7 +1422,7 @@ int32_t watchcore_wakeset_wait(const struct watchcore_wakeset *set,
                                int64_t timeout_ms,
                                struct watchcore_error *error);
 
-// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
 // Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
 // follow.
 void watchcore_wakeset_free(struct watchcore_wakeset *set);
@@ -1541,7 +1544,7 @@ static inline watchcore_bytes watchcore_bytes_from_string(const char *string)
     return watchcore_bytes_from(string, length);
 }
 
-// The event at an index; NULL behind the last.
+// The event at an index; NULL after the last.
 static inline const watchcore_event *watchcore_batch_event(const watchcore_batch *batch, size_t index)
 {
     if (batch == NULL || index >= batch->count) {

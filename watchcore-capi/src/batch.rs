@@ -31,7 +31,7 @@ pub const WATCHCORE_INITIAL_STATE: u32 = 2;
 pub const WATCHCORE_INITIAL_STATE_END: u32 = 4;
 /// Event flag: the resync mark before the difference.
 pub const WATCHCORE_BEGIN: u32 = 8;
-/// Event flag: the resync mark behind the difference.
+/// Event flag: the resync mark after the difference.
 pub const WATCHCORE_END: u32 = 16;
 
 /// Batch flag: it ends inside a revision.
@@ -75,9 +75,9 @@ pub struct watchcore_batch {
     pub stride: u32,
     /// The sum of batch flags.
     pub flags: u32,
-    /// The subscription's position behind this batch: its revision.
+    /// The subscription's position after this batch: its revision.
     pub position: u64,
-    /// The subscription's position behind this batch: its epoch.
+    /// The subscription's position after this batch: its epoch.
     pub epoch: u64,
     /// The library's.
     pub owner: *mut c_void,
@@ -85,7 +85,7 @@ pub struct watchcore_batch {
     pub reserved: [u64; 2],
 }
 
-/// Gives a batch back and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+/// Releases a batch and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
 /// subscription and the cache were freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
@@ -157,7 +157,7 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
     }
 }
 
-/// The event at an index; NULL behind the last. The symbol beside the inline function.
+/// The event at an index; NULL after the last. The symbol beside the inline function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_batch_event(batch: *const watchcore_batch, index: usize) -> *const watchcore_event {
     count::infallible(Fun::watchcore_batch_event);

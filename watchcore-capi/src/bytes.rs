@@ -1,7 +1,7 @@
 //! Bytes and sized structs that come from the caller.
 //!
 //! A struct is copied before it is looked at: what the caller changes meanwhile harms nobody. Its `size` says
-//! which fields exist for the caller: the others have their default. What lies behind the fields known here
+//! which fields exist for the caller: the others have their default. What lies after the fields known here
 //! must be zero, so that an option of a later version is refused, not ignored.
 
 use super::error::invalid;
@@ -117,7 +117,7 @@ pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
         let rest = unsafe { std::slice::from_raw_parts(pointer.cast::<u8>().add(known), size - known) };
         if rest.iter().any(|&b| b != 0) {
             return Err(invalid(format!(
-                "{} has size {size} and sets fields behind the {known} bytes this library knows. Use a newer library.",
+                "{} has size {size} and sets fields after the {known} bytes this library knows. Use a newer library.",
                 T::NAME
             )));
         }
@@ -178,14 +178,14 @@ pub(super) unsafe fn check_out_struct<T: Sized32>(pointer: *mut T) -> Result<usi
     unsafe { size_of_struct(pointer.cast_const()) }
 }
 
-/// Fills a struct of the caller: what it has room for, zero behind what is known here; its `size` stays.
+/// Fills a struct of the caller: what it has room for, zero after what is known here; its `size` stays.
 ///
 /// # Safety
 ///
 /// `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
 pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, value: T) {
     let (known, head) = (size_of::<T>(), size_of::<u32>());
-    // SAFETY: `size` bytes are writable; the copy starts behind the caller's `size`.
+    // SAFETY: `size` bytes are writable; the copy starts after the caller's `size`.
     unsafe {
         let to = pointer.cast::<u8>();
         std::ptr::copy_nonoverlapping((&raw const value).cast::<u8>().add(head), to.add(head), size.min(known) - head);

@@ -150,7 +150,7 @@ pub unsafe extern "C" fn watchcore_cache_new(
     })
 }
 
-/// Closes the cache and gives the handle back; NULL does nothing. Subscriptions hand out what is left, then
+/// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then
 /// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
 /// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
 /// that already wait are allowed. Never blocks. Any thread.

@@ -174,7 +174,7 @@ macro_rules! read {
     };
 }
 
-/// The body of a function that gives a handle back.
+/// The body of a function that frees a handle.
 macro_rules! free {
     ($fun:ident, $handle:ident) => {
         // SAFETY: the contract.

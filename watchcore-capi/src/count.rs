@@ -110,7 +110,7 @@ mod counting {
         eprintln!("watchcore: {}: the handle was freed already, or is of another kind", fun.name());
     }
 
-    /// The figures of the function with this index; NULL behind the last.
+    /// The figures of the function with this index; NULL after the last.
     ///
     /// # Safety
     ///

@@ -292,7 +292,7 @@ pub extern "C" fn watchcore_error_http_status(code: i32) -> u32 {
     Code::from_i32(code).map_or(500, |c| c.http_status() as u32)
 }
 
-/// The names and sentences of the codes with a NUL behind each, made once.
+/// The names and sentences of the codes each with a NUL at its end, made once.
 fn static_text(code: i32, name: bool) -> *const c_char {
     static TEXTS: std::sync::OnceLock<Vec<(i32, std::ffi::CString, std::ffi::CString)>> = std::sync::OnceLock::new();
     let texts = TEXTS.get_or_init(|| {

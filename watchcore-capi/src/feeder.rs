@@ -54,7 +54,7 @@ pub struct watchcore_etcd_options {
     /// With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     /// sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     pub pace: *mut watchcore_subscription,
-    /// Ask etcd every so often whether the oldest revision of the window is still there, and forget what it has
+    /// Ask etcd every so often whether the oldest revision of the window is still there, and purge what it has
     /// compacted. 0: never; 15000 is a good interval.
     pub follow_compaction_ms: i64,
     /// Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn watchcore_feeder_stop(feeder: *const watchcore_feeder, 
     })
 }
 
-/// Stops the feeder and gives the handle back; NULL does nothing. Blocks, at most until 2 s after the first stop.
+/// Stops the feeder and frees the handle; NULL does nothing. Blocks, at most until 2 s after the first stop.
 /// Any thread; no other call on the handle may run or follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_feeder_free(feeder: *mut watchcore_feeder) {

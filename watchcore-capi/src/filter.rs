@@ -16,7 +16,7 @@ pub struct watchcore_filter {
     pub range: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the key behind the last one.
+    /// BETWEEN: the end of the range, which is not part of it.
     pub to: watchcore_bytes,
     /// A label selector in Kubernetes' grammar: a=b, a==b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1,
     /// joined by commas. Absent or empty: everything. A malformed one: the message has the 0-based position.

@@ -1,4 +1,4 @@
-//! What stands behind an opaque handle of C.
+//! What an opaque handle of C is.
 //!
 //! Every handle is one allocation that begins with a `Head`: what it is, in which process it was born, and one
 //! state word. What many threads may use at once (`Shared`) lies beside what one at a time may use (`Own`).
@@ -139,7 +139,7 @@ impl<O: Object> Clone for Live<O> {
 impl<O: Object> Copy for Live<O> {}
 
 impl<O: Object> Live<O> {
-    /// The handle behind a pointer of C, if it is one.
+    /// The handle that a pointer of C names, if it is one.
     ///
     /// # Safety
     ///

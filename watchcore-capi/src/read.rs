@@ -65,7 +65,7 @@ pub struct watchcore_range {
     pub kind: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the key behind the last one.
+    /// BETWEEN: the end of the range, which is not part of it.
     pub to: watchcore_bytes,
 }
 
@@ -101,7 +101,7 @@ pub struct watchcore_read_options {
     pub labels: watchcore_bytes,
     /// Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
     pub fields: watchcore_bytes,
-    /// watchcore_cache_list: go on behind the page that gave this token (UTF-8), in the same revision: with the
+    /// watchcore_cache_list: continue after the page that gave this token (UTF-8), in the same revision: with the
     /// same range and filter, and mode ANY. Absent: from the start. Else absent.
     pub continue_token: watchcore_bytes,
     /// 1: nothing passes.
@@ -140,7 +140,7 @@ pub struct watchcore_answer {
     pub revision: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// The caller's, given back by watchcore_key_value_release; NULL where `found` is 0.
+    /// The caller's, released by watchcore_key_value_release; NULL where `found` is 0.
     pub kv: *const watchcore_key_value,
 }
 
@@ -208,7 +208,7 @@ pub unsafe extern "C" fn watchcore_cache_get(
     })
 }
 
-/// Gives back a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
 /// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_va
 
 /// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 /// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-/// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can go on then.
+/// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can continue then.
 /// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
 /// watchcore_page_free.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn watchcore_cache_list(
 }
 
 /// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
-/// (written then, with COMPACTED, and never else) is another token, that goes on at the same key in the newest
+/// (written then, with COMPACTED, and never else) is another token, that continues at the same key in the newest
 /// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
 /// watchcore_text_free. Set it to NULL before.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn watchcore_text_get(text: *const watchcore_text) -> watc
     read!(watchcore_text_get, text, watchcore_bytes::ABSENT, |text| bytes_of(&text))
 }
 
-/// Gives a text back; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+/// Frees a text; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_text_free(text: *mut watchcore_text) {
     free!(watchcore_text_free, text);
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn watchcore_cache_count(
 /// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
 /// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
 /// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
-/// `batch`: the caller's struct, overwritten on success: give back what it held first, with
+/// `batch`: the caller's struct, overwritten on success: release what it held first, with
 /// watchcore_batch_release. It has all events, and its position is `to`.
 /// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn watchcore_page_count(page: *const watchcore_page) -> us
     read!(watchcore_page_count, page, 0, |page| page.len())
 }
 
-/// An item of a page in key order; NULL behind the last. The page's, valid until it is freed. Never blocks. Any thread,
+/// An item of a page in key order; NULL after the last. The page's, valid until it is freed. Never blocks. Any thread,
 /// many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index: usize) -> *const watchcore_key_value {
@@ -392,14 +392,14 @@ pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *c
     read!(watchcore_page_items, page, std::ptr::null(), |page| items(&page).as_ptr())
 }
 
-/// 1 where keys of the range remain behind the last one looked at, whether the filter lets them pass or not, else
+/// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else
 /// 0. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_more(page: *const watchcore_page) -> u32 {
     read!(watchcore_page_more, page, 0, |page| page.more() as u32)
 }
 
-/// How many keys of the range remain behind the page's last item; 0 where the read had a selector: they were not
+/// How many keys of the range remain after the page's last item; 0 where the read had a selector: they were not
 /// counted then. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_remaining(page: *const watchcore_page) -> u64 {
@@ -428,7 +428,7 @@ pub unsafe extern "C" fn watchcore_page_continue_token(page: *const watchcore_pa
     })
 }
 
-/// Gives a page back, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+/// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
 /// was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_free(page: *mut watchcore_page) {

@@ -115,7 +115,7 @@ pub unsafe extern "C" fn watchcore_snapshot_count_filtered(
     })
 }
 
-/// Gives a snapshot back, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+/// Frees a snapshot, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
 /// the cache was freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapshot) {
@@ -211,7 +211,7 @@ impl Object for watchcore_iterator {
 
 /// A walk that owns the snapshot it walks over.
 ///
-/// The snapshot lies behind a raw pointer: a `Box` says that nobody else looks at what it owns, also when it is
+/// The snapshot is kept by a raw pointer: a `Box` says that nobody else looks at what it owns, also when it is
 /// only moved, and `items` looks at it.
 pub(super) struct Walk {
     /// Borrows from `snapshot`; dropped before it.

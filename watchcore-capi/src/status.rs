@@ -23,7 +23,7 @@ pub const WATCHCORE_STATE_CLOSED: u32 = 4;
 pub const WATCHCORE_TEXT_LAST_ERROR: u32 = 1;
 /// The endpoint that the feeder uses.
 pub const WATCHCORE_TEXT_ENDPOINT: u32 = 2;
-/// The version of the server behind it.
+/// The version of that server.
 pub const WATCHCORE_TEXT_SERVER_VERSION: u32 = 3;
 /// The cache's name.
 pub const WATCHCORE_TEXT_NAME: u32 = 4;
@@ -54,11 +54,11 @@ pub struct watchcore_status {
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,
-    /// The newest revision that the feeder saw when it last told (now and then); 0 without one.
+    /// The newest revision that the feeder saw when it last reported (now and then); 0 without one.
     pub source_revision: u64,
     /// The cluster's id, as the feeder saw it.
     pub cluster_id: u64,
-    /// The id of the member behind the endpoint.
+    /// The id of that member.
     pub member_id: u64,
     /// The feeder's connections.
     pub connects: u64,
@@ -111,7 +111,7 @@ pub struct watchcore_stats {
     pub revisions: u64,
     /// Live keys.
     pub objects: u64,
-    /// Bytes of live keys with their values, and of tombstones not forgotten yet.
+    /// Bytes of live keys with their values, and of tombstones not purged yet.
     pub version_bytes: u64,
     /// Bytes of the indexes.
     pub index_bytes: u64,
@@ -121,13 +121,13 @@ pub struct watchcore_stats {
     pub segments: u64,
     /// Segments of the log.
     pub window_segments: u64,
-    /// Deleted keys that are not forgotten yet.
+    /// Deleted keys whose tombstones are not purged yet.
     pub tombstones: u64,
     /// Open subscriptions.
     pub subscriptions: u64,
     /// Waiters that sleep now.
     pub waiting: u64,
-    /// How often the notifier itself was lapped.
+    /// How often the notifier itself lost its place in the log.
     pub notifier_laps: u64,
     /// The age of the oldest snapshot; 0 without one.
     pub oldest_snapshot_ms: u64,
@@ -135,14 +135,17 @@ pub struct watchcore_stats {
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
-    /// How often a subscription lost events, told or not.
+    /// How often a subscription lost events, reported or not.
     pub lagged: u64,
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
-    /// Bytes of the keys that subscriptions remember as shown (after a loss they are told the difference).
+    /// Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
     pub shown_bytes: u64,
     /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     pub link_bytes: u64,
+    /// Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
+    /// wait: 64 MiB and an eighth of each cache's capacity_bytes.
+    pub unfreed_bytes: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -170,6 +173,7 @@ unsafe impl Sized32 for watchcore_stats {
         caught_panics: 0,
         shown_bytes: 0,
         link_bytes: 0,
+        unfreed_bytes: 0,
     };
 }
 
@@ -285,6 +289,7 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         caught_panics: now.caught_panics,
         shown_bytes: now.shown_bytes,
         link_bytes: now.link_bytes,
+        unfreed_bytes: now.unfreed_bytes,
     }
 }
 

@@ -20,15 +20,15 @@ pub const WATCHCORE_START_AFTER: u32 = 2;
 /// As STATE, once the cache has `revision`.
 pub const WATCHCORE_START_STATE_AT_LEAST: u32 = 3;
 
-/// Behind the window: LAGGED, then CLOSED.
+/// After a loss: LAGGED, then CLOSED.
 pub const WATCHCORE_ON_LAG_STOP: u32 = 0;
-/// Behind the window: LAGGED, then on at the oldest revision of the window. In the initial state as STOP.
+/// After a loss: LAGGED, then from the oldest revision of the window. In the initial state as STOP.
 pub const WATCHCORE_ON_LAG_SKIP_TO_OLDEST: u32 = 1;
-/// Behind the window: LAGGED, then the exact difference between what was handed out and the state now, between
+/// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
 /// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-/// bytes a matching key (and the key where the cache has forgotten it).
+/// bytes a matching key (and the key where the cache has purged it).
 pub const WATCHCORE_ON_LAG_RESNAPSHOT: u32 = 2;
-/// Behind the window: the latest change of each key, without an error; types are relative to what was handed
+/// After a loss: the latest change of each key, without an error; types are relative to what was handed
 /// out. It remembers as RESNAPSHOT does.
 pub const WATCHCORE_ON_LAG_CONFLATE: u32 = 3;
 
@@ -65,7 +65,7 @@ pub struct watchcore_subscription_options {
     pub types: u32,
     /// The key, the prefix, the path, or the first key.
     pub from: watchcore_bytes,
-    /// BETWEEN: the key behind the last one.
+    /// BETWEEN: the end of the range, which is not part of it.
     pub to: watchcore_bytes,
     /// 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
     pub raw_types: u32,
@@ -163,11 +163,11 @@ pub struct watchcore_subscription_figures {
     pub index: watchcore_bytes,
     /// Events that it looked at.
     pub looked_at: u64,
-    /// Events of the log that it passed over unseen.
+    /// Events of the log that it skipped without reading.
     pub skipped: u64,
     /// Events and marks that it handed out.
     pub handed_out: u64,
-    /// How often it lost events, told or not.
+    /// How often it lost events, reported or not.
     pub lagged: u64,
     /// Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
     pub shown_keys: u64,
@@ -218,7 +218,7 @@ pub unsafe extern "C" fn watchcore_subscription_new(
 /// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
 /// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
 /// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
-/// `batch`: the caller's struct, overwritten on success; give back what the last poll put there first, with
+/// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
 /// watchcore_batch_release, on any thread.
 /// Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn watchcore_subscription_arm(
     })
 }
 
-/// Closes the subscription and gives the handle back; NULL does nothing. It leaves its wake set. Its batches
+/// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
 /// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
 /// that thread frees on leaving).
 #[unsafe(no_mangle)]

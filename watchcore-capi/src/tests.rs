@@ -55,7 +55,7 @@ fn no_payload_unwinds_into_c() {
     assert_eq!(answered, 7);
 }
 
-/// A log function that panics: the message is delivered, and the code that wrote it goes on.
+/// A log function that panics: the message is delivered, and the code that wrote it continues.
 #[test]
 fn log_function_may_panic() {
     unsafe extern "C-unwind" fn panics(context: *mut std::ffi::c_void, _: u32, _: *const std::ffi::c_char, _: usize) {
@@ -239,7 +239,7 @@ proptest! {
             prop_oneof![4 => Just(2usize), 1 => Just(0), 1 => 9..=usize::MAX]],
     ) {
         let fields = [0, 1].map(|at| watchcore_attribute {
-            // The second of a wrong step would lie behind the array: it says so, and no more is read.
+            // The second of a wrong step would lie after the array: it says so, and no more is read.
             size: if sizes[at] as usize > size_of::<watchcore_attribute>() { 0 } else { sizes[at] },
             kind: kinds[at],
             name: seen(&names[at]),

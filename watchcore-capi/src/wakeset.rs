@@ -1,4 +1,4 @@
-//! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters behind one descriptor.
+//! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters with one descriptor.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
@@ -19,7 +19,7 @@ pub struct watchcore_waiter {
     _private: [u8; 0],
 }
 
-/// Many subscriptions and waiters behind one descriptor. Made by watchcore_wakeset_new.
+/// Many subscriptions and waiters with one descriptor. Made by watchcore_wakeset_new.
 pub struct watchcore_wakeset {
     _private: [u8; 0],
 }
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn watchcore_waiter_arm(
     })
 }
 
-/// Gives a waiter back; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
+/// Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
     free!(watchcore_waiter_free, waiter);
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
     })
 }
 
-/// Gives a wake set back; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
+/// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
 /// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
 /// follow.
 #[unsafe(no_mangle)]

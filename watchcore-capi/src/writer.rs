@@ -286,7 +286,7 @@ pub unsafe extern "C" fn watchcore_writer_compact(
     frame!(watchcore_writer_compact, error, { try_own!(writer).compact(revision) })
 }
 
-/// Gives the writer back, so that another can be taken; NULL does nothing. The cache stays as it is.
+/// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
 /// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_writer_free(writer: *mut watchcore_writer) {
