@@ -574,6 +574,26 @@ typedef struct watchcore_counters {
     uint64_t max_revision_events;
 } watchcore_counters;
 
+// A stored key-value: immutable. The same struct in events, pages and snapshots.
+typedef struct watchcore_key_value {
+    // The key.
+    const uint8_t *key;
+    // The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    const uint8_t *value;
+    // The key's length in bytes.
+    uint32_t key_length;
+    // The value's length in bytes.
+    uint32_t value_length;
+    // The revision at which the key was created. In a deletion this and the next three are the last value's.
+    uint64_t create_revision;
+    // The revision of the last change.
+    uint64_t mod_revision;
+    // 1 + the number of changes since it was created.
+    uint64_t version;
+    // The lease, 0 for none.
+    int64_t lease;
+} watchcore_key_value;
+
 // Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
 // filter or a limit.
 typedef struct watchcore_read_options {
@@ -601,26 +621,6 @@ typedef struct watchcore_read_options {
     // 0.
     uint32_t reserved;
 } watchcore_read_options;
-
-// A stored key-value: immutable. The same struct in events, pages and snapshots.
-typedef struct watchcore_key_value {
-    // The key.
-    const uint8_t *key;
-    // The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
-    const uint8_t *value;
-    // The key's length in bytes.
-    uint32_t key_length;
-    // The value's length in bytes.
-    uint32_t value_length;
-    // The revision at which the key was created. In a deletion this and the next three are the last value's.
-    uint64_t create_revision;
-    // The revision of the last change.
-    uint64_t mod_revision;
-    // 1 + the number of changes since it was created.
-    uint64_t version;
-    // The lease, 0 for none.
-    int64_t lease;
-} watchcore_key_value;
 
 // The answer of watchcore_cache_get.
 typedef struct watchcore_answer {
@@ -1057,6 +1057,10 @@ int32_t watchcore_feeder_counters(const struct watchcore_feeder *feeder,
                                   struct watchcore_counters *counters,
                                   struct watchcore_error *error);
 
+// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+void watchcore_key_value_release(const struct watchcore_key_value *kv);
+
 // Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
 // the options' filter does not let pass is absent.
 // `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
@@ -1069,10 +1073,6 @@ int32_t watchcore_cache_get(const struct watchcore_cache *cache,
                             const struct watchcore_read_options *read,
                             struct watchcore_answer *answer,
                             struct watchcore_error *error);
-
-// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
-// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
-void watchcore_key_value_release(const struct watchcore_key_value *kv);
 
 // Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 // (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the

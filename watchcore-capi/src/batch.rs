@@ -2,9 +2,9 @@
 
 use super::bytes::watchcore_bytes;
 use super::count::{self, Fun};
-use super::error::answer;
+use super::frame::answer;
 use super::handle;
-use super::read::watchcore_key_value;
+use super::key_value::watchcore_key_value;
 use std::ffi::c_void;
 use watchcore::{Batch, Event, Kind, flags, raw};
 

@@ -159,14 +159,14 @@ macro_rules! frame {
     ($fun:ident, $error:expr, $body:block) => {{
         let body = || $body;
         // SAFETY: the contract, for `error`.
-        unsafe { $crate::error::call($crate::count::Fun::$fun, $error, body) }
+        unsafe { $crate::frame::call($crate::count::Fun::$fun, $error, body) }
     }};
 }
 
 /// The body of a function that answers a plain value of a handle for many threads.
 macro_rules! read {
     ($fun:ident, $handle:ident, $otherwise:expr, $body:expr) => {
-        $crate::error::answer($crate::count::Fun::$fun, $otherwise, || {
+        $crate::frame::answer($crate::count::Fun::$fun, $otherwise, || {
             // SAFETY: the contract.
             let handle = unsafe { $crate::handle::shared($handle, stringify!($handle)) };
             handle.map_or($otherwise, $body)

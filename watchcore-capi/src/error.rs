@@ -1,10 +1,8 @@
-//! Codes, the caller's error struct, and the boundary that no panic crosses.
+//! Codes, the caller's error struct, and the errors that the C interface itself makes.
 
-use super::bytes::{Sized32, write_struct};
 use super::count::{self, Fun};
 use std::ffi::c_char;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use watchcore::{Code, Error, Result};
+use watchcore::{Code, Error};
 
 /// Success.
 pub const WATCHCORE_OK: i32 = 0;
@@ -98,81 +96,12 @@ pub struct watchcore_error {
     pub epoch: u64,
 }
 
-// SAFETY: repr(C), starts with the size, numbers only.
-unsafe impl Sized32 for watchcore_error {
-    const NAME: &'static str = "watchcore_error";
-    const DEFAULT: Self = watchcore_error {
-        size: size_of::<Self>() as u32,
-        code: 0,
-        asked: 0,
-        oldest: 0,
-        current: 0,
-        lost_from: 0,
-        lost_to: 0,
-        position: 0,
-        message: [0; WATCHCORE_MESSAGE_BYTES],
-        epoch: 0,
-    };
-}
-
-/// Up to here an error struct must reach: through the message.
-const SMALLEST_ERROR: usize = std::mem::offset_of!(watchcore_error, epoch);
-
 pub(super) fn invalid(message: impl Into<String>) -> Error {
     Error::new(Code::InvalidArgument, message)
 }
 
 pub(super) fn unsupported(message: impl Into<String>) -> Error {
     Error::new(Code::Unsupported, message)
-}
-
-/// The size of the caller's error struct (0 for NULL), or `None` where it is not one.
-///
-/// # Safety
-///
-/// Where `error` is not NULL and aligned, a `u32` must be readable there.
-#[inline]
-unsafe fn error_size(error: *mut watchcore_error) -> Option<usize> {
-    if error.is_null() {
-        return Some(0);
-    }
-    if !error.is_aligned() {
-        return None;
-    }
-    // SAFETY: a `u32` is readable there.
-    let size = unsafe { error.cast::<u32>().read() } as usize;
-    (SMALLEST_ERROR..=4096).contains(&size).then_some(size)
-}
-
-/// # Safety
-///
-/// `size` comes from `error_size`.
-#[cold]
-unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
-    if size == 0 {
-        return;
-    }
-    let mut value = watchcore_error {
-        code: why.code() as i32,
-        asked: why.asked(),
-        oldest: why.oldest(),
-        current: why.current(),
-        lost_from: why.lost_from(),
-        lost_to: why.lost_to(),
-        position: why.position(),
-        epoch: why.epoch(),
-        ..watchcore_error::DEFAULT
-    };
-    let text = why.message();
-    let mut end = text.len().min(WATCHCORE_MESSAGE_BYTES - 1);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    for (to, &from) in value.message.iter_mut().zip(&text.as_bytes()[..end]) {
-        *to = if from == 0 { b'?' as c_char } else { from as c_char };
-    }
-    // SAFETY: the caller gave `size` writable bytes.
-    unsafe { write_struct(error, size, value) };
 }
 
 /// What a panic said.
@@ -187,52 +116,6 @@ pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     // Its drop might panic again.
     std::mem::forget(payload);
     text
-}
-
-/// The frame of every fallible function: checks the error struct, catches panics, writes the error.
-///
-/// # Safety
-///
-/// `error` is NULL, or as many bytes as its `size` says are writable there.
-#[inline]
-pub(super) unsafe fn call(fun: Fun, error: *mut watchcore_error, body: impl FnOnce() -> Result<()>) -> i32 {
-    // SAFETY: the same contract.
-    let Some(size) = (unsafe { error_size(error) }) else {
-        count::failed(fun);
-        return WATCHCORE_INVALID_ARGUMENT;
-    };
-    let why = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(())) => {
-            count::succeeded(fun);
-            return WATCHCORE_OK;
-        }
-        Ok(Err(why)) => why,
-        Err(payload) => Error::new(
-            Code::Panic,
-            format!(
-                "{}: a bug in watchcore: {}. The handle is poisoned: free it, and please report this.",
-                fun.name(),
-                panic_text(payload)
-            ),
-        ),
-    };
-    count::failed(fun);
-    // SAFETY: the size was checked above.
-    unsafe { write_error(error, size, &why) };
-    why.code() as i32
-}
-
-/// The frame of functions that answer a plain value: a panic gives `otherwise`.
-#[inline]
-pub(super) fn answer<T>(fun: Fun, otherwise: T, body: impl FnOnce() -> T) -> T {
-    count::infallible(fun);
-    match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(value) => value,
-        Err(payload) => {
-            panic_text(payload);
-            otherwise
-        }
-    }
 }
 
 macro_rules! text {

@@ -2,7 +2,7 @@
 
 use super::bytes::{Sized32, read_struct, switch, watchcore_bytes};
 use super::error::invalid;
-use super::read::{WATCHCORE_RANGE_ALL, range_from};
+use super::range::{WATCHCORE_RANGE_ALL, range_from};
 use watchcore::{Filter, Kind, Result};
 
 /// Which key-values: all conditions must hold. Zeroed (but for `size`) it lets everything pass. Selectors look at

@@ -3,15 +3,19 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | contract | the macros by which exports take what C gives |
-//! | error | codes, the error struct, the frame that catches panics |
-//! | handle | opaque handles: kind, process, busy, poisoned, freed |
-//! | bytes | byte strings and sized structs of the caller |
-//! | count | the test build's counts |
-//! | declare, filter | attributes and indexes of a cache; filters with selectors |
 //! | cache, writer, feeder, read, snapshot, subscription, batch, wakeset, status, log | one object each |
+//! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
+//! | contract | the macros by which exports take what C gives |
+//! | handle | opaque handles: kind, process, busy, poisoned, freed |
+//! | frame | the boundary that no panic crosses |
+//! | bytes | byte strings and sized structs of the caller |
+//! | error | codes, the error struct |
+//! | count | the test build's counts |
 //!
-//! Every exported function is `frame!(name, error, body)`: the body checks what it was given, takes a guard of
+//! A file uses those below it, not those above; of the first row, what is made uses what it is made of (a subscription
+//! the cache).
+//!
+//! Every exported function is `frame!(name, error, { body })`: the body checks what it was given, takes a guard of
 //! the handle, calls the core and writes the outputs last (I10).
 //!
 //! # Safety
@@ -45,8 +49,11 @@ mod declare;
 mod error;
 mod feeder;
 mod filter;
+mod frame;
 mod handle;
+mod key_value;
 mod log;
+mod range;
 mod read;
 mod snapshot;
 mod status;

@@ -1,52 +1,16 @@
 //! Reads of the newest state or of one revision: a key, a range, a count.
-//!
-//! A key-value that C holds is the stored version itself. `KeyValue` is one pointer to it, so handing one out
-//! is giving its count away, and releasing it is taking the count back.
 
 use super::batch::{self, watchcore_batch};
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::watchcore_cache;
-use super::contract::{
-    frame, free, out_or_null, read, try_bytes, try_handle, try_out, try_out_struct, try_slice, try_struct,
-};
-use super::count::Fun;
-use super::error::{answer, invalid, watchcore_error};
+use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_struct, try_slice, try_struct};
+use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, selected, watchcore_filter};
 use super::handle::{self, Object, timeout};
+use super::key_value::{give, watchcore_key_value};
+use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
-use watchcore::{Error, KeyValue, Page, Position, Range, Read, ReadOptions, Result, raw};
-
-/// A stored key-value: immutable. The same struct in events, pages and snapshots.
-#[repr(C)]
-pub struct watchcore_key_value {
-    /// The key.
-    pub key: *const u8,
-    /// The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
-    pub value: *const u8,
-    /// The key's length in bytes.
-    pub key_length: u32,
-    /// The value's length in bytes.
-    pub value_length: u32,
-    /// The revision at which the key was created. In a deletion this and the next three are the last value's.
-    pub create_revision: u64,
-    /// The revision of the last change.
-    pub mod_revision: u64,
-    /// 1 + the number of changes since it was created.
-    pub version: u64,
-    /// The lease, 0 for none.
-    pub lease: i64,
-}
-
-/// The whole cache.
-pub const WATCHCORE_RANGE_ALL: u32 = 0;
-/// One key: `from`.
-pub const WATCHCORE_RANGE_KEY: u32 = 1;
-/// Keys that start with the bytes of `from`.
-pub const WATCHCORE_RANGE_PREFIX: u32 = 2;
-/// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar".
-pub const WATCHCORE_RANGE_PATH: u32 = 3;
-/// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
-pub const WATCHCORE_RANGE_BETWEEN: u32 = 4;
+use watchcore::{Error, Page, Position, Read, ReadOptions, Result};
 
 /// Whatever the cache has now; never waits.
 pub const WATCHCORE_READ_ANY: u32 = 0;
@@ -54,31 +18,6 @@ pub const WATCHCORE_READ_ANY: u32 = 0;
 pub const WATCHCORE_READ_AT_LEAST: u32 = 1;
 /// The state at exactly `revision`; waits for a future one.
 pub const WATCHCORE_READ_EXACT: u32 = 2;
-
-/// Which keys.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub struct watchcore_range {
-    /// sizeof(watchcore_range).
-    pub size: u32,
-    /// WATCHCORE_RANGE_...
-    pub kind: u32,
-    /// The key, the prefix, the path, or the first key.
-    pub from: watchcore_bytes,
-    /// BETWEEN: the end of the range, which is not part of it.
-    pub to: watchcore_bytes,
-}
-
-// SAFETY: repr(C), starts with the size; numbers and pointers.
-unsafe impl Sized32 for watchcore_range {
-    const NAME: &'static str = "watchcore_range";
-    const DEFAULT: Self = watchcore_range {
-        size: size_of::<Self>() as u32,
-        kind: WATCHCORE_RANGE_ALL,
-        from: watchcore_bytes::ABSENT,
-        to: watchcore_bytes::ABSENT,
-    };
-}
 
 /// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
 /// filter or a limit.
@@ -206,18 +145,6 @@ pub unsafe extern "C" fn watchcore_cache_get(
         answer.write(value);
         Ok(())
     })
-}
-
-/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
-/// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
-    answer(Fun::watchcore_key_value_release, (), || {
-        if !kv.is_null() && handle::same_process() {
-            // SAFETY: `give` gave it away, and it was not released.
-            drop(unsafe { raw::key_value_from_raw(kv.cast()) });
-        }
-    });
 }
 
 /// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
@@ -454,64 +381,11 @@ pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
     watchcore_bytes { data: text.as_ptr().cast(), length: text.len() }
 }
 
-// `KeyValue` is a pointer to what C sees.
-const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
-const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
-
-/// Gives the count of a key-value to C.
-fn give(kv: KeyValue) -> *const watchcore_key_value {
-    raw::key_value_into_raw(kv).cast()
-}
-
-/// Lends a key-value to C.
-pub(super) fn lend(kv: &KeyValue) -> *const watchcore_key_value {
-    raw::key_value_as_raw(kv).cast()
-}
-
 /// The items of a page as C sees them.
 fn items(page: &Page) -> &[*const watchcore_key_value] {
     let items = page.items();
     // SAFETY: a `KeyValue` is one pointer to what C sees (`give` hands that pointer out).
     unsafe { std::slice::from_raw_parts(items.as_ptr().cast(), items.len()) }
-}
-
-/// The keys that a kind and its bytes select.
-///
-/// # Safety
-///
-/// The contract.
-pub(super) unsafe fn range_from(kind: u32, from: watchcore_bytes, to: watchcore_bytes) -> Result<Range> {
-    let (from, to) = (try_bytes!(from), try_bytes!(to));
-    let extra = |what: &str| invalid(format!("{what} is set, but range {kind} has none. Leave it absent."));
-    if to.is_some() && kind != WATCHCORE_RANGE_BETWEEN && kind <= WATCHCORE_RANGE_BETWEEN {
-        return Err(extra("to"));
-    }
-    let need = || {
-        from.ok_or_else(|| invalid(format!("from is absent, but range {kind} needs it. Give it; length 0 is allowed.")))
-    };
-    match kind {
-        WATCHCORE_RANGE_ALL if from.is_some() => Err(extra("from")),
-        WATCHCORE_RANGE_ALL => Ok(Range::all()),
-        WATCHCORE_RANGE_KEY => Ok(Range::key(need()?)),
-        WATCHCORE_RANGE_PREFIX => Ok(Range::prefix(need()?)),
-        WATCHCORE_RANGE_PATH => Ok(Range::path(need()?)),
-        WATCHCORE_RANGE_BETWEEN => Ok(Range::between(from.unwrap_or_default(), to.unwrap_or_default())),
-        _ => Err(invalid(format!("range is {kind}. Give one of WATCHCORE_RANGE_ALL to _BETWEEN."))),
-    }
-}
-
-/// The keys of a range of the caller's; NULL for all.
-///
-/// # Safety
-///
-/// The contract.
-pub(super) unsafe fn range_of(range: *const watchcore_range) -> Result<Range> {
-    if range.is_null() {
-        return Ok(Range::all());
-    }
-    let range = try_struct!(range);
-    // SAFETY: the contract.
-    unsafe { range_from(range.kind, range.from, range.to) }
 }
 
 /// A read as the core takes it.

@@ -5,7 +5,8 @@ use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_o
 use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
-use super::read::{lend, range_of, watchcore_key_value, watchcore_range};
+use super::key_value::{lend, watchcore_key_value};
+use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;

@@ -7,7 +7,8 @@ use super::contract::{frame, free, out_or_null, struct_or_default, try_handle, t
 use super::error::{invalid, watchcore_error};
 use super::filter::{selected, types_of};
 use super::handle::{self, Object, timeout};
-use super::read::{WATCHCORE_RANGE_ALL, bytes_of, range_from};
+use super::range::{WATCHCORE_RANGE_ALL, range_from};
+use super::read::bytes_of;
 use std::time::Duration;
 use watchcore::{Cache, Closer, Code, Error, OnLag, Result, Start, Subscription};
 

@@ -48,10 +48,10 @@ fn no_payload_unwinds_into_c() {
     unsafe { super::handle::free::<Panics>(super::count::Fun::watchcore_text_free, handle) };
     let code = call(|error| {
         // SAFETY: `error` is what `call` gives.
-        unsafe { super::error::call(super::count::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
+        unsafe { super::frame::call(super::count::Fun::watchcore_cache_new, error, || std::panic::panic_any(Bomb)) }
     });
     assert_eq!(code, Code::Panic as i32);
-    let answered = super::error::answer(super::count::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
+    let answered = super::frame::answer(super::count::Fun::watchcore_page_count, 7, || std::panic::panic_any(Bomb));
     assert_eq!(answered, 7);
 }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 14] = [
+const FILES: [&str; 16] = [
     "bytes",
     "error",
     "declare",
     "cache",
     "writer",
     "feeder",
+    "key_value",
+    "range",
     "read",
     "filter",
     "snapshot",

@@ -1,0 +1,56 @@
+//! A key-value as C sees it: the stored version itself.
+//!
+//! `KeyValue` is one pointer to it, so handing one out is giving its count away, and releasing it is taking the count
+//! back.
+
+use super::count::Fun;
+use super::frame::answer;
+use super::handle;
+use watchcore::{KeyValue, raw};
+
+/// A stored key-value: immutable. The same struct in events, pages and snapshots.
+#[repr(C)]
+pub struct watchcore_key_value {
+    /// The key.
+    pub key: *const u8,
+    /// The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    pub value: *const u8,
+    /// The key's length in bytes.
+    pub key_length: u32,
+    /// The value's length in bytes.
+    pub value_length: u32,
+    /// The revision at which the key was created. In a deletion this and the next three are the last value's.
+    pub create_revision: u64,
+    /// The revision of the last change.
+    pub mod_revision: u64,
+    /// 1 + the number of changes since it was created.
+    pub version: u64,
+    /// The lease, 0 for none.
+    pub lease: i64,
+}
+
+/// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+/// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_key_value_release(kv: *const watchcore_key_value) {
+    answer(Fun::watchcore_key_value_release, (), || {
+        if !kv.is_null() && handle::same_process() {
+            // SAFETY: `give` gave it away, and it was not released.
+            drop(unsafe { raw::key_value_from_raw(kv.cast()) });
+        }
+    });
+}
+
+// `KeyValue` is a pointer to what C sees.
+const _: () = assert!(size_of::<KeyValue>() == size_of::<*const watchcore_key_value>());
+const _: () = assert!(size_of::<watchcore_key_value>() == 48 + 2 * size_of::<usize>() - 8);
+
+/// Gives the count of a key-value to C.
+pub(super) fn give(kv: KeyValue) -> *const watchcore_key_value {
+    raw::key_value_into_raw(kv).cast()
+}
+
+/// Lends a key-value to C.
+pub(super) fn lend(kv: &KeyValue) -> *const watchcore_key_value {
+    raw::key_value_as_raw(kv).cast()
+}
