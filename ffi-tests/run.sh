@@ -3,7 +3,6 @@
 set -uo pipefail
 out=$1 bound=$2 valgrind=$3 ways=$4 programs=$5 header=$6 lib=$7 lib_test=$8
 compilers=$9 c_standards=${10} cxx_compilers=${11} cxx_standards=${12}
-v1_ways=${13} v1_programs=${14}
 passed=0 failed=0
 warn=(-Wall -Wextra -Wpedantic -Werror -I"$(dirname "$header")")
 
@@ -69,11 +68,9 @@ run() {
 
 counts=$out/counts
 rm -f "$counts"
-for way in $ways $v1_ways; do
+for way in $ways; do
     echo "== $way"
-    of_way=$programs
-    [[ $way != v1-* ]] || of_way=$v1_programs
-    for program in $of_way; do
+    for program in $programs; do
         built=$out/$way/$program
         [ "$way" != valgrind ] || built=$out/static/$program
         if [ ! -x "$built" ]; then
@@ -89,7 +86,7 @@ for way in $ways $v1_ways; do
                 run "$way/$program" "${beside[@]}" "$valgrind" --quiet --error-exitcode=9 --leak-check=full \
                     --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$built"
                 ;;
-            asan | v1-asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "${beside[@]}" "$built" ;;
+            asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "${beside[@]}" "$built" ;;
             *) run "$way/$program" "${beside[@]}" "$built" ;;
         esac
     done
@@ -118,17 +115,14 @@ else
     bad "no counts: is $lib_test built with the feature debug?"
 fi
 
-echo '== the example, and that of the first version'
+echo '== the example'
 expected=$'0 BOOKMARK  (that was the state)\n17 ADDED /a = 1\n17 ADDED /b = 2\n18 MODIFIED /a = 3\n18 DELETED /b'
-for example in follow v1-follow; do
-    if [ -x "$out/$example" ]; then
-        got=$(timeout "$bound" "$out/$example" 2>&1)
-        if [ "$got" = "$expected" ]; then good $example; else bad $example; printf '%s\n' "$got"; fi
-    else
-        bad "$example was not built"
-    fi
-done
-check 'the header of the first version' test -s "$out/v1-unit.o"
+if [ -x "$out/follow" ]; then
+    got=$(timeout "$bound" "$out/follow" 2>&1)
+    if [ "$got" = "$expected" ]; then good follow; else bad follow; printf '%s\n' "$got"; fi
+else
+    bad "follow was not built"
+fi
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]
