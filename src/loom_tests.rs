@@ -2,7 +2,7 @@
 //!
 //! Every test has twins that must fail: the same model with one named order of the shipped code
 //! weakened (`sync::ord`), a store or load to Relaxed, a SeqCst fence to AcqRel. Two twins leave a
-//! step out or move it. Row: of design table "the atomics", or the section that has the rule.
+//! step out or move it. Row: what is ordered, as the heads of the modules name it.
 //!
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |

@@ -1,6 +1,6 @@
 //! The synchronisation words of the core: std's, or loom's under `--cfg loom`.
 //!
-//! Everything that takes part in an ordering of design table "the atomics" comes from here, so that
+//! Everything that takes part in an ordering of the tables in the heads of the modules comes from here, so that
 //! the loom tests run the shipped types. Bookkeeping that carries no ordering (statistics, the
 //! writer's private state) uses std directly.
 //!

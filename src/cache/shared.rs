@@ -194,7 +194,7 @@ impl Inner {
         lock(&self.info).source.is_some()
     }
 
-    /// The sequence number after which a reader of `asked` goes on; see design: h(R).
+    /// The sequence number after which a reader of `asked` continues: h(R) of [`Ring::seq_above`].
     pub(crate) fn find(&self, what: &str, asked: Position, strict: bool) -> Result<Found> {
         loop {
             let pin = reclaim::pin();

@@ -1,7 +1,7 @@
 //! The writer: validate, prepare, commit.
 //!
 //! Prepare may fail and changes nothing; all foreign code (the caller's iterators) runs there.
-//! Commit is stores only, in the order of the design: log, store, root, head, token, progress,
+//! Commit is stores only, in this order: log, store, root, head, token, progress,
 //! fence, look at the waiters. A panic inside commit poisons the writer (I2).
 
 mod change;

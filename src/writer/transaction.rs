@@ -260,7 +260,7 @@ impl Core {
         }
     }
 
-    /// Stores only. The order is the law (design, section 2).
+    /// Stores only. The order is that of ARCHITECTURE.md, "The life of one event".
     pub(super) fn commit(&mut self, inner: &Arc<Inner>, revision: Revision, plan: Plan, prepared: &mut Vec<Prepared>) {
         self.poisoned = true;
         let unfinished = Unfinished(inner);
