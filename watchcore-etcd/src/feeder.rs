@@ -3,7 +3,7 @@
 use super::compaction;
 use super::config::{Config, FeederBuilder};
 use super::counters::Counters;
-use super::feed::Session;
+use super::session::Session;
 use super::shared::Shared;
 use super::tickets;
 use std::cell::RefCell;
@@ -180,7 +180,7 @@ fn event_loop() -> io::Result<Runtime> {
 fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
     let writer = RefCell::new(writer);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        runtime.block_on(feed(config, &writer, shared));
+        runtime.block_on(run(config, &writer, shared));
         // Looking up a name may hang: the thread does not wait for that.
         runtime.shutdown_background();
     }));
@@ -198,7 +198,7 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
 
 /// The futures of the thread, beside each other, until the feeder is stopped or the cache closed. See
 /// docs/internals/feeder.md.
-async fn feed(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
+async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
     let (readers, of_tickets) = watch::channel(None);
     let of_compaction = readers.subscribe();
     let mut session = Session::new(config, writer, shared, &readers);

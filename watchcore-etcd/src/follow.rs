@@ -7,12 +7,12 @@ use super::assemble::{Assembler, revision_of, revisions};
 use super::connect::{Header, Newest, Reader, dial, within};
 use super::counters::{add, highest, one};
 use super::failure::{Class, Failure};
-use super::feed::{End, Session, refused};
 use super::health::{WatchHealth, WatchState};
 use super::integrity::{self, Live, is_delete};
 use super::list::record;
 use super::progress::ProgressRequests;
 use super::resume::{Evidence, Order, Resume};
+use super::session::{Session, WatchEnd, refused};
 use etcd_client::proto::{PbEvent, PbWatchResponse};
 use etcd_client::{Client, WatchOptions, WatchStream};
 use std::pin::Pin;
@@ -87,7 +87,7 @@ impl Session<'_> {
     }
 
     /// Follows the watch until it fails or the session has to do something else.
-    pub(super) async fn follow(&mut self, reader: &Reader, watch: Watch) -> Result<End, Failure> {
+    pub(super) async fn follow(&mut self, reader: &Reader, watch: Watch) -> Result<WatchEnd, Failure> {
         let now = Instant::now();
         let options = &self.config.options;
         let idle = options.progress_requests.then_some(options.progress_interval);
@@ -117,7 +117,7 @@ async fn answer(read: &mut Option<LivenessRead>) -> Result<Newest, Failure> {
 }
 
 impl Follower<'_, '_> {
-    async fn run(&mut self) -> Result<End, Failure> {
+    async fn run(&mut self) -> Result<WatchEnd, Failure> {
         self.look_at_demand();
         loop {
             let end = match self.next().await {
@@ -133,7 +133,7 @@ impl Follower<'_, '_> {
                 return Ok(end);
             }
             if self.session.shared.take_resync() {
-                return Ok(End::Resync(ResyncReason::Requested));
+                return Ok(WatchEnd::Resync(ResyncReason::Requested));
             }
         }
     }
@@ -184,7 +184,7 @@ impl Follower<'_, '_> {
     }
 
     /// Does what is due: gives up a silent watch, asks for progress, begins a liveness read.
-    async fn time(&mut self) -> Result<Option<End>, Failure> {
+    async fn time(&mut self) -> Result<Option<WatchEnd>, Failure> {
         let now = Instant::now();
         if let Some(limit) = self.silence_limit().filter(|limit| self.health.heard() + *limit <= now) {
             // This thread itself may have stood still: a message that came meanwhile shows that the watch lives.
@@ -215,10 +215,10 @@ impl Follower<'_, '_> {
     }
 
     /// Takes the answer of a liveness read. Where it fails, the silence continues.
-    fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<End> {
+    fn lives(&mut self, answer: Result<Newest, Failure>) -> Option<WatchEnd> {
         let newest = answer.ok()?;
         if newest.went_back() {
-            return Some(End::Resync(ResyncReason::HistoryReset));
+            return Some(WatchEnd::Resync(ResyncReason::HistoryReset));
         }
         self.health.saw(newest.header().revision);
         self.health.heard_at(Instant::now());
@@ -232,13 +232,13 @@ impl Follower<'_, '_> {
     }
 
     /// Takes one message, or the failure that came in its place.
-    async fn message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<End>, Failure> {
+    async fn message(&mut self, message: Result<PbWatchResponse, Failure>) -> Result<Option<WatchEnd>, Failure> {
         let response = match message {
             Ok(response) => response,
             Err(failure) => {
                 let Class::TooLarge(length) = failure.class else { return Err(failure) };
                 self.session.lengthen(length, failure)?;
-                return Ok(Some(End::Reopen));
+                return Ok(Some(WatchEnd::Reopen));
             }
         };
         if let Some(end) = self.take(response).await? {
@@ -250,14 +250,14 @@ impl Follower<'_, '_> {
         Ok(None)
     }
 
-    async fn take(&mut self, response: PbWatchResponse) -> Result<Option<End>, Failure> {
+    async fn take(&mut self, response: PbWatchResponse) -> Result<Option<WatchEnd>, Failure> {
         let counts = &self.session.shared.counts;
         one(&counts.responses);
         // A refusal is marked as created too, so this goes first.
         if response.canceled {
             let failure = Failure::of_cancel(response.compact_revision, &response.cancel_reason);
             return match failure.class {
-                Class::Compacted(_) => Ok(Some(End::Resync(ResyncReason::Compacted))),
+                Class::Compacted(_) => Ok(Some(WatchEnd::Resync(ResyncReason::Compacted))),
                 _ => Err(failure),
             };
         }
@@ -284,10 +284,10 @@ impl Follower<'_, '_> {
     }
 
     /// etcd confirmed the watch, on a member whose store is at `newest`.
-    async fn created(&mut self, newest: u64) -> Result<Option<End>, Failure> {
+    async fn created(&mut self, newest: u64) -> Result<Option<WatchEnd>, Failure> {
         // This member may lag behind what was applied; the whole cluster may not.
         if newest + 1 < self.health.from() && self.went_back().await? {
-            return Ok(Some(End::Resync(ResyncReason::HistoryReset)));
+            return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
         self.health.created();
         self.health.saw(self.session.newest_seen());
@@ -296,12 +296,12 @@ impl Follower<'_, '_> {
     }
 
     /// A progress notification: everything up to `revision` was delivered.
-    async fn progress(&mut self, revision: u64) -> Result<Option<End>, Failure> {
+    async fn progress(&mut self, revision: u64) -> Result<Option<WatchEnd>, Failure> {
         one(&self.session.shared.counts.progress_notifications);
         self.requests.answered();
         if self.resume().is_above(revision) {
             let went_back = self.went_back().await?;
-            return Ok(went_back.then_some(End::Resync(ResyncReason::HistoryReset)));
+            return Ok(went_back.then_some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
         if revision > self.resume().point() {
             self.session.writer.borrow_mut().progress(revision).map_err(|error| refused(&error))?;
@@ -312,7 +312,7 @@ impl Follower<'_, '_> {
     }
 
     /// Applies whole revisions, one after the other.
-    async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<End>, Failure> {
+    async fn apply(&mut self, mut events: Vec<PbEvent>) -> Result<Option<WatchEnd>, Failure> {
         for run in revisions(&mut events) {
             if self.resume().replays() {
                 self.keep_pace().await;
@@ -327,14 +327,14 @@ impl Follower<'_, '_> {
 
     /// Applies the events of one revision. When it returns, the writer and the evidence stand at that revision,
     /// or both where they stood before.
-    fn apply_revision(&mut self, run: &mut [PbEvent]) -> Result<Option<End>, Failure> {
+    fn apply_revision(&mut self, run: &mut [PbEvent]) -> Result<Option<WatchEnd>, Failure> {
         let revision = run.first().map_or(0, revision_of);
         match self.resume().order(revision) {
             Order::Next => {}
             Order::BelowProgress => {
                 let complete = self.resume().point();
                 tracing::warn!(revision, complete, "an event below what etcd called complete: another history");
-                return Ok(Some(End::Resync(ResyncReason::HistoryReset)));
+                return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
             }
             Order::Repeated => return Ok(Some(self.violated(&"the revision does not rise", revision))),
         }
@@ -364,11 +364,11 @@ impl Follower<'_, '_> {
     }
 
     /// What came does not fit what the cache holds.
-    fn violated(&self, what: &dyn std::fmt::Display, revision: u64) -> End {
+    fn violated(&self, what: &dyn std::fmt::Display, revision: u64) -> WatchEnd {
         one(&self.session.shared.counts.integrity_violations);
         let applied = self.resume().point();
         tracing::error!(revision, applied, "integrity: {what}; listing again");
-        End::Resync(ResyncReason::ChainBroken)
+        WatchEnd::Resync(ResyncReason::ChainBroken)
     }
 
     fn count(&self, run: &[PbEvent]) {

@@ -24,11 +24,11 @@
 //! | --- | --- |
 //! | `config` | the options and their checks |
 //! | `feeder` | the handle and the thread |
-//! | `feed` | sessions with endpoints, listings |
+//! | `session` | sessions with endpoints, listings |
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
 //! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
-//! | `connect`, `list`, `probe` | calls to etcd |
+//! | `connect`, `list`, `history` | calls to etcd |
 //! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
@@ -43,18 +43,18 @@ mod connect;
 mod counters;
 mod endpoints;
 mod failure;
-mod feed;
 mod feeder;
 mod follow;
 mod health;
+mod history;
 mod integrity;
 mod list;
 mod page;
-mod probe;
 mod progress;
 mod range;
 mod report;
 mod resume;
+mod session;
 mod shared;
 mod tickets;
 mod version;

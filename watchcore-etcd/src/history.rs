@@ -1,7 +1,7 @@
-//! After a reconnect: is it still the history that was applied?
+//! The history check: after a reconnect, is it still the history that was applied?
 //!
-//! A restored backup keeps cluster id, member id and term, and may have grown past our revision
-//! before we look. So the newest thing applied is read again at its own revision.
+//! A restored backup keeps cluster id, member id and term, and may have grown past the cache's revision before the
+//! feeder looks. So the evidence, the newest thing applied, is read again at its own revision.
 
 use super::connect::Reader;
 use super::failure::{Class, Failure};

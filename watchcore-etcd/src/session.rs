@@ -11,9 +11,10 @@ use super::connect::{Reader, dial, within};
 use super::counters::one;
 use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
+use super::history::{HistoryCheck, check};
 use super::integrity;
 use super::list::{Listing, list};
-use super::probe::{HistoryCheck, check};
+
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
 use super::shared::Shared;
@@ -35,7 +36,7 @@ enum NextStep {
 
 /// How following a watch ended, where that is no failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum End {
+pub(super) enum WatchEnd {
     /// List, for this reason.
     Resync(ResyncReason),
     /// Open the watch again, as the settings are now.
@@ -94,7 +95,7 @@ impl<'a> Session<'a> {
     /// Runs until the cache is closed or, if that was asked, the listing is there.
     pub(super) async fn run(&mut self) {
         loop {
-            let over = self.session().await;
+            let over = self.one().await;
             self.readers.send_replace(None);
             let Err(failure) = over else { return };
             match failure.class {
@@ -109,7 +110,7 @@ impl<'a> Session<'a> {
     }
 
     /// One session with one endpoint. It ends well only when there is nothing more to do.
-    async fn session(&mut self) -> Result<(), Failure> {
+    async fn one(&mut self) -> Result<(), Failure> {
         let url = self.endpoints.url().to_owned();
         let reader = self.connect(&url).await?;
         self.readers.send_replace(Some(reader.clone()));
@@ -130,8 +131,8 @@ impl<'a> Session<'a> {
             }
             let watch = self.open(&url).await?;
             step = match self.follow(&reader, watch).await? {
-                End::Resync(reason) => NextStep::Resync(reason),
-                End::Reopen => self.standing(&reader).await?,
+                WatchEnd::Resync(reason) => NextStep::Resync(reason),
+                WatchEnd::Reopen => self.standing(&reader).await?,
             };
         }
     }
