@@ -135,6 +135,60 @@ func ExampleAfterPosition() {
 	// 4 MODIFIED /pods/a
 }
 
+// A copy of the state: what Key and Value return may be kept.
+func ExampleEvent_Value() {
+	cache, writer := filled()
+	defer writer.Close()
+	sub, err := cache.Subscribe(context.Background(), watchcore.KeyPrefix("/pods/"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	cache.Close() // so that the loop ends
+	state := map[string][]byte{}
+	for batch, err := range sub.Batches(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for e := range batch.Events() {
+			switch e.Type {
+			case watchcore.Added, watchcore.Modified:
+				state[e.Key()] = e.Value()
+			case watchcore.Deleted:
+				delete(state, e.Key())
+			}
+		}
+	}
+	fmt.Printf("%s\n", state)
+	// Output:
+	// map[/pods/a:2 /pods/b:1]
+}
+
+// What is only looked at need not be copied: a view is valid until its batch is
+// released, here at the end of the loop's body.
+func ExampleEvent_ValueView() {
+	cache, writer := filled()
+	defer writer.Close()
+	sub, err := cache.Subscribe(context.Background(), watchcore.KeyPrefix("/pods/"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	cache.Close() // so that the loop ends
+	bytes := 0
+	for batch, err := range sub.Batches(context.Background()) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for e := range batch.Events() {
+			bytes += len(e.KeyView()) + len(e.ValueView())
+		}
+	}
+	fmt.Println(bytes)
+	// Output:
+	// 16
+}
+
 func ExampleSubscription_ResultChan() {
 	cache, writer := filled()
 	defer writer.Close()
