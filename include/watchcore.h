@@ -1502,7 +1502,7 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_STATUS_INIT \
     { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_STATS_INIT \
-    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 // Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
 // long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE

@@ -93,6 +93,48 @@ fn every_exported_function_is_counted_and_declared() {
     assert_eq!(counted, exported, "counted in watchcore-capi/src/count.rs, and exported");
 }
 
+/// Compilers warn of an initialiser that names fewer fields than its struct has.
+#[test]
+fn initialisers_name_every_field() {
+    let header = read("include/watchcore.h");
+    let mut found = 0;
+    for definition in header.split("#define WATCHCORE_").skip(1) {
+        let Some((name, rest)) = definition.split_once("_INIT ") else { continue };
+        if !name.bytes().all(|c| c.is_ascii_uppercase() || c == b'_') {
+            continue;
+        }
+        let mut end = rest.len();
+        for (at, line) in rest.match_indices('\n') {
+            if !rest[..at].ends_with('\\') {
+                end = at;
+                break;
+            }
+            assert_eq!(line, "\n");
+        }
+        // At depth 1, the commas between the elements.
+        let mut depth = 0;
+        let mut elements = 1;
+        for c in rest[..end].chars() {
+            match c {
+                '{' | '(' => depth += 1,
+                '}' | ')' => depth -= 1,
+                ',' if depth == 1 => elements += 1,
+                _ => {}
+            }
+        }
+        let name = format!("watchcore_{}", name.to_lowercase());
+        let body = header
+            .split(&format!("typedef struct {name} {{\n"))
+            .nth(1)
+            .and_then(|rest| rest.split("\n}").next())
+            .unwrap_or_else(|| panic!("{name} is in the header"));
+        let fields = body.lines().filter(|line| line.ends_with(';')).count();
+        assert_eq!(elements, fields, "elements of the initialiser of {name}, and its fields");
+        found += 1;
+    }
+    assert!(found > 15, "only {found} initialisers were found");
+}
+
 #[test]
 fn versions_agree() {
     let version = format!("#define WATCHCORE_VERSION \"{}\"", env!("CARGO_PKG_VERSION"));
