@@ -36,6 +36,8 @@ struct Shared {
     swallows: AtomicBool,
     swallowed: AtomicU64,
     held: AtomicU64,
+    /// Messages of clients on other connections than the first.
+    asked: AtomicU64,
     /// How many bytes the server may still say before the connections stall.
     stalls_after: AtomicU64,
     state: Mutex<State>,
@@ -85,6 +87,7 @@ impl Proxy {
             swallows: AtomicBool::new(false),
             swallowed: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             stalls_after: AtomicU64::new(u64::MAX),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -155,6 +158,12 @@ impl Proxy {
     /// How many messages were swallowed so far.
     pub(crate) fn swallowed(&self) -> u64 {
         self.shared.swallowed.load(Ordering::SeqCst)
+    }
+
+    /// How many messages clients have sent on other connections than the first: of a feeder, what its
+    /// watch was asked, to begin and each time for progress.
+    pub(crate) fn asked(&self) -> u64 {
+        self.shared.asked.load(Ordering::SeqCst)
     }
 
     /// Stalls when the server has said so many more bytes.
@@ -257,7 +266,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             }
         }
         let (of_up, of_down) = (shared.clone(), shared.clone());
-        thread::spawn(move || pass(up.0, up.1, &of_up, Side::Client));
+        thread::spawn(move || pass(up.0, up.1, &of_up, Side::Client { is_first }));
         thread::spawn(move || pass(down.1, down.0, &of_down, Side::Server { is_first }));
     }
 }
@@ -265,15 +274,52 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
 /// Who speaks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
-    Client,
     /// On the first connection, or on another.
+    Client {
+        is_first: bool,
+    },
     Server {
         is_first: bool,
     },
 }
 
+/// What a client says when it opens a connection, before its frames: "PRI * HTTP/2.0" and so on.
+const PREFACE: usize = 24;
+
+/// Counts the frames of data that a client sends: each is a message, for those of a feeder are short.
+struct Counted {
+    /// Bytes to come of the preface, or of the frame that was counted last.
+    skip: usize,
+    header: Vec<u8>,
+}
+
+impl Counted {
+    fn new() -> Counted {
+        Counted { skip: PREFACE, header: Vec::new() }
+    }
+
+    fn take(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut count = 0;
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            (self.skip, bytes) = (self.skip - skipped, &bytes[skipped..]);
+            let missing = (FRAME_HEADER - self.header.len()).min(bytes.len());
+            self.header.extend_from_slice(&bytes[..missing]);
+            bytes = &bytes[missing..];
+            if self.header.len() == FRAME_HEADER {
+                self.skip = u32::from_be_bytes([0, self.header[0], self.header[1], self.header[2]]) as usize;
+                // Data that is not empty: an empty frame ends a stream.
+                count += u64::from(self.header[3] == 0 && self.skip > 0);
+                self.header.clear();
+            }
+        }
+        count
+    }
+}
+
 fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, side: Side) {
-    let from_server = side != Side::Client;
+    let from_server = matches!(side, Side::Server { .. });
+    let mut counted = Counted::new();
     let mut buffer = vec![0; 64 << 10];
     let mut held = Vec::new();
     while let Ok(count @ 1..) = from.read(&mut buffer) {
@@ -299,6 +345,10 @@ fn pass(mut from: TcpStream, mut to: TcpStream, shared: &Shared, side: Side) {
         };
         if written.is_err() {
             break;
+        }
+        // After they went on: the server has them.
+        if side == (Side::Client { is_first: false }) {
+            shared.asked.fetch_add(counted.take(&buffer[..count]), Ordering::SeqCst);
         }
         if from_server && shared.spend(count as u64) {
             shared.state.lock().unwrap().stalled = true;

@@ -1,13 +1,14 @@
 //! `watch` with several subscribers, and what it prints when it has fallen behind, against a real etcd.
 
-use crate::run::{Ended, PATIENCE, Running, command, members, run};
+use crate::run::{Ended, Running, command, members, run};
 use crate::support::etcd::{Ctl, Etcd};
+use crate::support::proxy::Proxy;
+use crate::support::wait_for;
 use etcd_client::{DeleteOptions, TxnOp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::ChildStdout;
-use std::time::Instant;
 
 /// The words of a watch of `/a/` with a small log, in JSON.
 fn watch<'a>(endpoint: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -24,18 +25,21 @@ fn json(line: &str) -> Value {
 struct Stalled {
     running: Running,
     reader: BufReader<ChildStdout>,
+    /// Between the watch and its etcd.
+    proxy: Proxy,
 }
 
 impl Stalled {
-    fn start(words: &[&str], mut enough: impl FnMut(&str) -> bool) -> Stalled {
-        let (running, stdout) = Running::start_unread(command(words));
+    fn start(etcd: &Etcd, more: &[&str], mut enough: impl FnMut(&str) -> bool) -> Stalled {
+        let proxy = Proxy::to(etcd.address());
+        let (running, stdout) = Running::start_unread(command(&watch(&proxy.url(), more)));
         let mut reader = BufReader::new(stdout);
         let mut line = String::new();
         loop {
             line.clear();
             assert!(reader.read_line(&mut line).expect("readable") > 0, "it ended");
             if enough(&line) {
-                return Stalled { running, reader };
+                return Stalled { running, reader, proxy };
             }
         }
     }
@@ -45,22 +49,12 @@ impl Stalled {
         assert!(!self.reader.fill_buf().expect("readable").is_empty(), "it ended");
     }
 
-    /// Waits until its feeder has nothing more to do: it sleeps whenever it is looked at.
+    /// Waits until its feeder has applied what etcd holds now: etcd answers a request for progress after
+    /// the events before it, and the feeder asks again when it has taken the answer. One request more
+    /// than that, for a watch that was opened anew meanwhile.
     fn settle(&self) {
-        let tasks = format!("/proc/{}/task", self.running.id());
-        let sleeps = || {
-            let tasks = std::fs::read_dir(&tasks).expect("it runs").filter_map(Result::ok);
-            let stats: Vec<String> =
-                tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok()).collect();
-            let feeder = stats.iter().find(|stat| stat.contains("(watchcore-etcd)")).expect("a feeder");
-            feeder.contains(") S ")
-        };
-        let (begin, mut looks) = (Instant::now(), 0);
-        while looks < 100 {
-            assert!(begin.elapsed() < PATIENCE, "it never comes to rest");
-            looks = if sleeps() { looks + 1 } else { 0 };
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        let asked = self.proxy.asked();
+        wait_for("requests for progress", || self.proxy.asked() >= asked + 3);
     }
 
     /// Reads on, to the end.
@@ -107,13 +101,10 @@ fn each_policy_follows_a_loss_in_its_own_way() {
     for key in ["/a/gone", "/a/hot", "/a/kept", "/a/remade"] {
         client.put(key, "1"); // 2 to 5
     }
-    let endpoint = etcd.url();
     let last = 6 + FLOOD + 5;
     let (until, middle) = (last.to_string(), "200");
     let start = |policy, until| {
-        Stalled::start(&watch(&endpoint, &["--lag", policy, "--until-revision", until]), |line| {
-            line.contains("initial_state_end")
-        })
+        Stalled::start(&etcd, &["--lag", policy, "--until-revision", until], |line| line.contains("initial_state_end"))
     };
     let [mut skip, mut resnapshot, mut conflate] =
         ["skip", "resnapshot", "conflate"].map(|policy| start(policy, &until));
@@ -222,11 +213,10 @@ fn an_initial_state_that_is_lost_begins_again_or_ends() {
     for some in keys.chunks(100) {
         client.txn(some.iter().map(|key| TxnOp::put(key.as_str(), value.as_str(), None)).collect()); // 2 to 31
     }
-    let endpoint = etcd.url();
     let last = 31 + 600;
     // Below the revision of the state that is shown in the end.
     let until = (31 + 300).to_string();
-    let start = |policy| Stalled::start(&watch(&endpoint, &["--lag", policy, "--until-revision", &until]), |_| true);
+    let start = |policy| Stalled::start(&etcd, &["--lag", policy, "--until-revision", &until], |_| true);
     let watches = ["stop", "skip", "resnapshot", "conflate"].map(|policy| (policy, start(policy)));
     for number in 0..600 {
         if number % 3 == 0 {
@@ -346,9 +336,8 @@ fn a_subscriber_that_falls_behind_says_who_it_is_and_ends_all() {
     let etcd = Etcd::start();
     let client = etcd.ctl();
     client.put("/a/hot", "1");
-    let endpoint = etcd.url();
     let mut marks = 0;
-    let mut stalled = Stalled::start(&watch(&endpoint, &["--subscribers", "2"]), |line| {
+    let mut stalled = Stalled::start(&etcd, &["--subscribers", "2"], |line| {
         marks += usize::from(line.contains("initial_state_end"));
         marks == 2
     });
