@@ -179,6 +179,8 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], sizes: &mut Sizes) -> b
             let at = child_of(children, key);
             let removed = remove(&mut children[at].node, key, sizes);
             match children[at].node.first() {
+                // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
+                Some(_) if !removed => {}
                 Some(first) => {
                     children[at].first = first;
                     if children[at].node.fill() < 16 {
@@ -447,6 +449,21 @@ mod tests {
         let all: Vec<_> = tree.from(b"").cloned().collect();
         assert_eq!(all.len(), twin.len());
         assert!(all.iter().zip(twin.values()).all(|(slot, twin)| Arc::ptr_eq(slot, twin)));
+    }
+
+    /// A root with two children that would fit into one: nothing is removed, and nothing is joined.
+    #[test]
+    fn removal_of_absent_key() {
+        let made: Vec<Key> = (0..1569).map(slot).collect();
+        let mut twin: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
+        let mut tree = Tree::from_sorted(made.iter().cloned());
+        for gone in &made[..59] {
+            assert!(tree.remove(gone));
+            twin.remove(&gone[..]);
+        }
+        same(&tree, &twin);
+        assert!(!tree.remove(&slot(1569)));
+        same(&tree, &twin);
     }
 
     proptest! {
