@@ -106,8 +106,11 @@ impl Feeder {
         Ok(Feeder { shared, thread: Mutex::new(Some(thread)), thread_id, process: std::process::id() })
     }
 
-    /// Stops the feeder: no call to etcd is made after it returns, and every wait on the cache ends with CLOSED. Blocks until the thread has ended, at most until 2 seconds after the first stop,
-    /// however many callers there are; stopping again does nothing more.
+    /// Stops the feeder: no call to etcd is made after it returns, and every wait on the cache ends with CLOSED.
+    ///
+    /// Blocks until the thread has ended, at most until 2 seconds after the first stop, however many callers there
+    /// are; stopping again does nothing more. Only the cache itself can hold the thread up for so long, such as by an
+    /// extractor that blocks.
     pub fn stop(&self) {
         if self.is_forked() {
             return;

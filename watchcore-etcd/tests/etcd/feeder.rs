@@ -631,8 +631,10 @@ fn stops_at_once_share_two_seconds() {
         })
     };
     let cache = Cache::builder("/s/").field(blocks).build().unwrap();
-    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    let proxy = Proxy::to(etcd.address());
+    let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
     wait_for("the thread is inside the cache", || inside.load(Ordering::SeqCst));
+    let calls = proxy.accepted();
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -648,6 +650,7 @@ fn stops_at_once_share_two_seconds() {
     assert!(elapsed < Duration::from_secs(6), "{elapsed:?}");
     drop(open);
     wait_for("the end", || cache.status().state == State::Closed);
+    assert_eq!(proxy.accepted(), calls, "no connection for a watch after the stop");
 }
 
 #[test]
