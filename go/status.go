@@ -53,7 +53,7 @@ type Status struct {
 	Position      Position
 	Oldest        uint64    // the oldest revision of the window: After(Oldest-1) is possible
 	Objects       uint64    // live keys
-	Bytes         uint64    // of live keys and values
+	Bytes         uint64    // everything that the cache holds: the sum of the bytes in Stats
 	Subscriptions uint64    // open ones
 	MaxLagEvents  uint64    // the largest lag of any of them
 	StaleSince    time.Time // StateStale: since when

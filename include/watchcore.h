@@ -789,7 +789,7 @@ typedef struct watchcore_status {
     uint64_t oldest;
     // Live keys.
     uint64_t objects;
-    // Bytes of live keys and values.
+    // Everything that the cache holds, in bytes: the sum of the bytes in `watchcore_stats`.
     uint64_t bytes;
     // Open subscriptions.
     uint64_t subscriptions;

@@ -2,6 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+/// A revision at or above this is refused: positions are published as one word of 52 bits of revision and
+/// 12 of epoch.
+pub(crate) const MAX_REVISION: u64 = 1 << 52;
+
 /// A place in a history: (epoch, revision).
 ///
 /// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at

@@ -21,9 +21,10 @@ use crate::position::Position;
 use crate::sync::{Relaxed, lock};
 use std::sync::Arc;
 
-struct Handle(Arc<Inner>);
+/// Keeps a cache open: its [`Cache`] handles and its subscriptions share one. The last to go closes it.
+pub(crate) struct KeepOpen(Arc<Inner>);
 
-impl Drop for Handle {
+impl Drop for KeepOpen {
     fn drop(&mut self) {
         self.0.close();
     }
@@ -31,18 +32,24 @@ impl Drop for Handle {
 
 /// A cache of one prefix: a bounded log of its changes and a keyed store of its state.
 ///
-/// Clone, Send and Sync. The last handle dropped closes it: subscriptions get what is left, then
-/// CLOSED. Batches, key-values and snapshots outlive it.
+/// Clone, Send and Sync. It is open until [`Cache::close`], or until its last handle and its last
+/// subscription are gone: a subscription that has not ended keeps it open, a writer, a waiter or a snapshot
+/// does not. Batches, key-values and snapshots outlive it.
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) inner: Arc<Inner>,
-    _handle: Arc<Handle>,
+    keeps: Arc<KeepOpen>,
 }
 
 impl Cache {
     pub(super) fn new(inner: Inner) -> Cache {
         let inner = Arc::new(inner);
-        Cache { _handle: Arc::new(Handle(inner.clone())), inner }
+        Cache { keeps: Arc::new(KeepOpen(inner.clone())), inner }
+    }
+
+    /// A share in keeping it open.
+    pub(crate) fn keep_open(&self) -> Arc<KeepOpen> {
+        self.keeps.clone()
     }
 
     /// Where the cache stands.
@@ -82,6 +89,7 @@ impl Cache {
             info.stale_since.map_or(State::Ready, |since| State::Stale { since })
         };
         Status {
+            name: inner.name.clone(),
             state,
             position,
             oldest,
@@ -99,8 +107,8 @@ impl Cache {
         self.inner.stats()
     }
 
-    /// Closes the cache: idempotent, from any thread. Waiters end at once; subscriptions hand out
-    /// what is left, then answer CLOSED.
+    /// Closes the cache for every handle: idempotent, from any thread. Waiters end at once; subscriptions
+    /// hand out what is left, then answer CLOSED.
     pub fn close(&self) {
         self.inner.close();
     }

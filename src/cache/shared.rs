@@ -169,6 +169,14 @@ impl Inner {
         self.now(&reclaim::pin()).0
     }
 
+    /// Counts a subscription in; whether the cache has its listing. In one step for [`crate::Writer::attach`],
+    /// which makes a cache wait for its listing only while it has none.
+    pub(crate) fn count_subscription(&self) -> bool {
+        let _info = lock(&self.info);
+        self.gauges.subscriptions.fetch_add(1, Relaxed);
+        self.is_ready()
+    }
+
     /// The error of a call that needs the listing while there is none.
     pub(crate) fn not_ready(&self, what: &str) -> Error {
         let info = lock(&self.info);

@@ -29,6 +29,8 @@ pub enum State {
 /// A cache at a glance.
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// The cache's name, as given to the builder.
+    pub name: String,
     /// How fresh.
     pub state: State,
     /// Where the cache stands.
@@ -37,7 +39,7 @@ pub struct Status {
     pub oldest: u64,
     /// Live keys.
     pub objects: u64,
-    /// Bytes of the live keys and what the log holds beside them.
+    /// Everything that the cache holds, in bytes: the sum that [`Stats::bytes`] makes of its parts.
     pub bytes: u64,
     /// The source's last error.
     pub last_error: Option<Error>,
@@ -99,7 +101,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// All bytes held.
+    /// Everything that the cache holds: live keys and tombstones, slots and indexes, the log and what it
+    /// keeps alive, what subscriptions remember and have collected. The same as [`Status::bytes`].
     pub fn bytes(&self) -> u64 {
         self.version_bytes + self.index_bytes + self.log_bytes + self.shown_bytes + self.link_bytes
     }

@@ -215,7 +215,8 @@ impl std::error::Error for Error {}
 
 /// The errors that several modules word alike.
 pub(crate) mod say {
-    use super::{Code, Error};
+    use super::{Code, Error, Result};
+    use crate::position::MAX_REVISION;
 
     pub(crate) fn compacted(what: &str, asked: u64, oldest: u64, current: u64) -> Error {
         let holds = if current + 1 == oldest {
@@ -261,6 +262,15 @@ pub(crate) mod say {
             Code::Timeout,
             format!("{what}: nothing came within {milliseconds} ms. Ask again, or with a longer timeout."),
         )
+    }
+
+    /// Refuses what no revision can be: INVALID_ARGUMENT.
+    pub(crate) fn check_revision(what: &str, revision: u64) -> Result<()> {
+        if revision < MAX_REVISION {
+            return Ok(());
+        }
+        Err(invalid(format!("{what} revision {revision}: revisions lie below 2^52. Ask for one that was given."))
+            .with_asked(revision))
     }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Error {

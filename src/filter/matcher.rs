@@ -36,7 +36,10 @@ struct Asks {
 
 impl Matcher {
     /// Binds a filter to the declared attributes: what is not declared is INVALID_ARGUMENT.
+    ///
+    /// So is a range outside the prefix, or reversed.
     pub(crate) fn new(filter: &Filter, raw: bool, prefix: &[u8], schema: &Schema) -> Result<Matcher> {
+        filter.range.check("filter", prefix)?;
         if !filter.labels.is_empty() && !schema.has_labels() {
             return Err(say::invalid(
                 "filter by labels: the cache declares none. Say where they are with the builder's labels.",

@@ -4,12 +4,16 @@
 
 use crate::data::event::Kind;
 use crate::data::key_value::KeyValue;
-use crate::error::Result;
+use crate::error::{Result, say, show};
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
 use crate::store::root::{Span, prefix_end};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+
+/// The end of a range whose end was asked to lie before its begin: no other range ends there, and every
+/// conjunction with it does.
+const REVERSED: &[u8] = b"";
 
 /// A range of keys: all, one key, a prefix, a path, or [from, to).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -51,10 +55,15 @@ impl Range {
         range
     }
 
-    /// Keys from `from`, inclusive, to `to`, exclusive. An empty `to` means "to the end".
+    /// Keys from `from`, inclusive, to `to`, exclusive. An empty `to` means "to the end"; one before
+    /// `from` is INVALID_ARGUMENT where the range is used.
     pub fn between(from: impl AsRef<[u8]>, to: impl AsRef<[u8]>) -> Range {
-        let to = to.as_ref();
-        Range::span(from.as_ref(), (!to.is_empty()).then(|| to.to_vec()))
+        let (from, to) = (from.as_ref(), to.as_ref());
+        match to {
+            [] => Range::span(from, None),
+            to if to < from => Range::span(from, Some(REVERSED.to_vec())),
+            to => Range::span(from, Some(to.to_vec())),
+        }
     }
 
     /// Whether the key lies in the range.
@@ -91,6 +100,31 @@ impl Range {
             part(2, to);
         }
         self.paths.iter().for_each(|path| part(3, path));
+    }
+
+    /// Refuses a range in which no key of a cache with this prefix can ever lie: INVALID_ARGUMENT. A
+    /// conjunction of sound ranges that holds nothing is one: it says so.
+    pub(crate) fn check(&self, what: &str, prefix: &[u8]) -> Result<()> {
+        let Span { from, to } = &self.span;
+        if to.as_deref() == Some(REVERSED) {
+            return Err(say::invalid(format!(
+                "{what}: the range from {} ends before it begins. Swap its ends.",
+                show(from)
+            )));
+        }
+        let shown = to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to));
+        let cache = Range::prefix(prefix).span;
+        let holds_any = to.as_ref().is_none_or(|to| from < to);
+        let before = to.as_ref().is_some_and(|to| *to <= cache.from);
+        let behind = cache.to.as_ref().is_some_and(|end| from >= end);
+        if holds_any && (before || behind) {
+            return Err(say::invalid(format!(
+                "{what}: the range from {} to {shown} lies outside the cache's prefix {}. Ask for keys below it.",
+                show(from),
+                show(prefix)
+            )));
+        }
+        Ok(())
     }
 
     pub(crate) fn is_all_of(&self, prefix: &[u8]) -> bool {

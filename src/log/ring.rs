@@ -26,7 +26,7 @@ use crate::attribute::schema::Schema;
 use crate::data::event::Event;
 use crate::log::epochs::{History, Present};
 use crate::log::segment::{Held, Pen, Segment, SegmentRef};
-use crate::position::Position;
+use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
 use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use crossbeam_utils::CachePadded;
@@ -36,9 +36,7 @@ use std::sync::Arc as Shared;
 use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
-const REVISION_BITS: u32 = 52;
-/// A revision at or above this is refused.
-pub(crate) const MAX_REVISION: u64 = 1 << REVISION_BITS;
+const REVISION_BITS: u32 = MAX_REVISION.trailing_zeros();
 
 pub(super) struct Directory {
     pub(super) entries: Box<[AtomicPtr<Segment>]>,

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::error::{Result, say};
-use crate::position::Position;
+use crate::position::{MAX_REVISION, Position};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
@@ -71,6 +71,9 @@ impl Token {
             let from = 1 + 8 * at;
             u64::from_le_bytes(body[from..from + 8].try_into().expect("8 bytes"))
         };
+        if number(2) >= MAX_REVISION {
+            return Err(damaged("it names a revision that cannot be"));
+        }
         Ok(Token {
             scope: number(0),
             epoch: number(1),
@@ -96,6 +99,7 @@ mod tests {
             other in any::<u8>(),
         ) {
             let [scope, epoch, revision, filter] = numbers;
+            let revision = revision % MAX_REVISION;
             let token = Token { scope, epoch, revision, filter, next };
             let text = token.encode();
             prop_assert_eq!(&Token::decode(text.as_bytes()).unwrap(), &token);

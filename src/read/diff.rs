@@ -25,6 +25,9 @@ impl Cache {
     pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
         self.ready("diff")?;
         let (from, to) = (from.into(), to.into());
+        for asked in [from, to] {
+            say::check_revision("diff at", asked.revision)?;
+        }
         let matcher = self.matcher(filter)?;
         let inner = &self.inner;
         let mut heads = [0; 2];

@@ -173,6 +173,9 @@ impl Cache {
     pub fn waiter(&self, want: Want) -> Result<Waiter> {
         let inner = &self.inner;
         let embedded = !inner.has_source();
+        if let Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) = want {
+            say::check_revision("wait for", revision)?;
+        }
         // What nobody writes any more is not consistent with anything.
         if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
             return Err(say::closed("wait on a cache"));
@@ -255,6 +258,7 @@ impl Cache {
     /// The number of live keys of a range that the options' filter lets pass; their limit is not looked
     /// at. Waits and errors as [`Cache::get_with`]. O(keys of the range).
     pub fn count_with(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
+        range.check("count", self.prefix())?;
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;
         let exact = self.settle("count at", options.read, options.timeout)?;

@@ -82,6 +82,7 @@ impl Cache {
     /// at the same key in the newest state. A token that is damaged, or of another cache, range or
     /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys behind).
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
+        range.check("list", self.prefix())?;
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;
         let filter = {

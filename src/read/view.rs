@@ -7,7 +7,7 @@ use super::snapshot::Snapshot;
 use crate::cache::{Cache, Inner, StateView};
 use crate::data::key_value::KeyValue;
 use crate::data::slot::SlotRef;
-use crate::error::Result;
+use crate::error::{Result, say};
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::reclaim;
@@ -100,6 +100,7 @@ impl Cache {
         self.ready(what)?;
         let Some((asked, exact)) = read.asked() else { return Ok(None) };
         let revision = asked.revision;
+        say::check_revision(what, revision)?;
         let former = || {
             let pin = reclaim::pin();
             let (_, head) = self.inner.now(&pin);

@@ -31,7 +31,7 @@ pub use shared::{Closer, Lag, Pace};
 pub use wait::Stream;
 
 use crate::batch::{Batch, Own};
-use crate::cache::{Inner, LagLimit};
+use crate::cache::{Inner, KeepOpen, LagLimit};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
@@ -137,13 +137,15 @@ type Step<T> = std::result::Result<T, Halt>;
 /// A cursor over a cache, owned by one consumer. Send.
 ///
 /// [`Subscription::poll`] never blocks. A position that was lost is told as LAGGED, once, with the
-/// range; what follows is the policy's ([`OnLag`]). It outlives the cache: what was published before
-/// the close is handed out, then CLOSED.
+/// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, whoever
+/// drops the handles; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
 pub struct Subscription {
     matcher: Arc<Matcher>,
     /// What wakes it: more than what is shown, where kinds are masked and yet remembered.
     wakes: Arc<Matcher>,
     shared: Arc<Shared>,
+    /// Until it ends.
+    keeps: Option<Arc<KeepOpen>>,
     /// Until the start is fixed.
     options: Option<Box<Options>>,
     phase: Phase,
@@ -342,6 +344,7 @@ impl Subscription {
         self.phase = Phase::Ended;
         self.segment = None;
         self.shown = None;
+        self.keeps = None;
         self.reader.leave(&self.shared.inner);
     }
 

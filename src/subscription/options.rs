@@ -4,14 +4,13 @@
 
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Phase, Start, Subscription};
-use crate::cache::{Cache, Inner};
+use crate::cache::Cache;
 use crate::data::event::Kind;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
-use crate::sync::{Relaxed, SeqCst, fence};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -65,7 +64,7 @@ impl Options {
 /// Options of a subscription; see [`Cache::subscribe`].
 #[derive(Clone, Debug)]
 pub struct SubscribeBuilder {
-    cache: Arc<Inner>,
+    cache: Cache,
     options: Options,
     filter: Filter,
     kinds: Vec<Kind>,
@@ -81,7 +80,7 @@ impl Cache {
     /// Options of a new subscription that begins at `start`.
     pub fn subscribe(&self, start: Start) -> SubscribeBuilder {
         SubscribeBuilder {
-            cache: self.inner.clone(),
+            cache: self.clone(),
             options: Options {
                 start,
                 epoch: 0,
@@ -213,11 +212,15 @@ impl SubscribeBuilder {
     /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where
     /// the policy remembers what was shown and the start is not a state.
     ///
-    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare; COMPACTED.
+    /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, where its range lies
+    /// outside the cache's prefix or is reversed, or a revision is 2^52 or more; COMPACTED.
     pub fn open(self) -> Result<Subscription> {
-        let inner = self.cache;
+        let inner = self.cache.inner.clone();
         if inner.is_closed() {
             return Err(say::closed("subscribe"));
+        }
+        if let Start::After(revision) | Start::StateAtLeast(revision) = self.options.start {
+            say::check_revision("subscribe at", revision)?;
         }
         let mut filter = self.filter;
         if !self.kinds.is_empty() {
@@ -235,6 +238,7 @@ impl SubscribeBuilder {
             wakes: wakes.map_or_else(|| matcher.clone(), Arc::new),
             matcher,
             shared,
+            keeps: Some(self.cache.keep_open()),
             phase: Phase::Unready,
             options: Some(Box::new(self.options)),
             cursor: inner.ring.first_seq(),
@@ -258,11 +262,9 @@ impl SubscribeBuilder {
             set: None,
         };
         // Before anything can fail: the drop takes it back.
-        inner.gauges.subscriptions.fetch_add(1, Relaxed);
-        // Partner: `Writer::attach`.
-        fence(SeqCst);
+        let ready = inner.count_subscription();
         subscription.choose_route();
-        if inner.is_ready() {
+        if ready {
             subscription.begin(false).map_err(|halt| match halt {
                 Halt::Over(error) => error,
                 Halt::Lost(loss) => loss.error(subscription.position),

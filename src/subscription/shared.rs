@@ -4,8 +4,7 @@
 
 use super::options::Options;
 use crate::cache::{Inner, LagLimit};
-use crate::log::ring::MAX_REVISION;
-use crate::position::Position;
+use crate::position::{MAX_REVISION, Position};
 use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::wake::Rest;

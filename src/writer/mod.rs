@@ -11,7 +11,7 @@ mod validate;
 use change::Verb;
 pub use change::{Change, Record};
 use transaction::{Prepared, Revision, Unfinished};
-use validate::{check_keys, check_revision, rises, sort_listing};
+use validate::{check_keys, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
 use crate::data::event::ResyncReason;
@@ -21,7 +21,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::log::epochs::Turn;
 use crate::position::Position;
 use crate::store::root::Index;
-use crate::sync::{Relaxed, Release, SeqCst, fence, lock, step};
+use crate::sync::{Relaxed, Release, lock, step};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -133,7 +133,7 @@ impl Writer {
             .with_asked(revision)
             .with_current(current));
         }
-        check_revision(revision)?;
+        say::check_revision("load", revision)?;
         sort_listing(inner, revision, &mut records)?;
         let mut versions = Vec::with_capacity(records.len());
         for record in &records {
@@ -247,7 +247,7 @@ impl Writer {
         if reason == ResyncReason::Lagged {
             return Err(say::invalid("resync: the reason Lagged belongs to a single subscription. Use Requested."));
         }
-        check_revision(revision)?;
+        say::check_revision("resync", revision)?;
         sort_listing(inner, revision, &mut records)?;
         let from = core.position.revision;
         let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
@@ -297,6 +297,7 @@ impl Writer {
         if !inner.is_ready() {
             return Err(inner.not_ready("compact"));
         }
+        say::check_revision("compact", revision)?;
         let (oldest, current) = (inner.ring.oldest_revision(), core.position.revision);
         if revision > current {
             return Err(Error::new(
@@ -347,13 +348,11 @@ impl Writer {
     /// BUSY while subscriptions of a cache that was born Ready are open: the listing to come would be
     /// no event for them.
     pub fn attach(&mut self, source: Arc<dyn Source>) -> Result<()> {
+        // The lock under which a subscription is counted and looks whether the cache is Ready.
+        let mut info = lock(&self.inner.info);
         if !self.core().written && self.inner.is_ready() {
-            self.inner.set_ready(NOT_READY);
-            fence(SeqCst);
-            // Partner: a subscription is counted, fence, then looks whether the cache is Ready.
             let open = self.inner.gauges.subscriptions.load(Relaxed);
             if open > 0 {
-                self.inner.set_ready(READY);
                 return Err(Error::new(
                     Code::Busy,
                     format!(
@@ -361,8 +360,9 @@ impl Writer {
                     ),
                 ));
             }
+            self.inner.set_ready(NOT_READY);
         }
-        lock(&self.inner.info).source = Some(source);
+        info.source = Some(source);
         Ok(())
     }
 

@@ -5,22 +5,14 @@
 use super::change::{Change, Record, Verb};
 use crate::cache::{Core, Inner};
 use crate::error::{Code, Error, Result, say, show};
-use crate::log::ring::MAX_REVISION;
 use crate::store::table::KeyHash;
 use std::collections::HashSet;
-
-pub(super) fn check_revision(revision: u64) -> Result<()> {
-    if revision >= MAX_REVISION {
-        return Err(say::invalid(format!("revision {revision}: revisions must lie below 2^52")).with_asked(revision));
-    }
-    Ok(())
-}
 
 pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
     if !inner.is_ready() {
         return Err(inner.not_ready(what));
     }
-    check_revision(revision)?;
+    say::check_revision(what, revision)?;
     let current = core.position.revision;
     if revision <= current {
         return Err(Error::new(

@@ -11,6 +11,7 @@ mod others;
 mod pages;
 mod policies;
 mod reads;
+mod refused;
 mod resync;
 mod smoke;
 mod starts;

@@ -266,11 +266,41 @@ fn a_closed_cache_still_answers_what_it_knows() {
 fn the_last_handle_closes_the_cache() {
     let (cache, mut writer) = embedded();
     let other = cache.clone();
-    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    let (snapshot, _waiter) = (cache.snapshot().unwrap(), cache.waiter(Want::Revision(9)).unwrap());
     drop(cache);
     write(&mut writer, [1]);
     drop(other);
     assert!(writer.is_closed());
+    assert!(snapshot.is_empty());
+}
+
+#[test]
+fn subscription_keeps_its_cache_open() {
+    let (cache, mut writer) = embedded();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    let mut other = cache.subscribe(Start::Now).open().unwrap();
+    let closer = live.closer();
+    drop(cache);
+    write(&mut writer, [1]);
+    assert_eq!(drain(&mut live), ["1 ADDED /k=1"]);
+    // One that was closed keeps nothing open once it has said so; the last one that goes closes the cache.
+    closer.close();
+    assert_eq!(drain(&mut live), ["CLOSED"]);
+    write(&mut writer, [2]);
+    assert_eq!(drain(&mut other), ["1 ADDED /k=1", "2 MODIFIED /k=2"]);
+    assert!(!writer.is_closed());
+    drop(other);
+    assert!(writer.is_closed());
+    drop((live, closer));
+}
+
+#[test]
+fn close_ends_subscriptions_of_dropped_handles() {
+    let (cache, mut writer) = embedded();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    write(&mut writer, [1]);
+    cache.close();
+    drop(cache);
     assert_eq!(drain(&mut live), ["1 ADDED /k=1", "CLOSED"]);
 }
 

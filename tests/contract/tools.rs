@@ -143,6 +143,10 @@ pub fn spawn<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Tas
 }
 
 impl<T> Task<T> {
+    pub fn is_over(&self) -> bool {
+        self.0.is_finished()
+    }
+
     #[track_caller]
     pub fn end(self) -> T {
         let Task(thread, ended) = self;

@@ -336,3 +336,24 @@ fn the_highest_version_stays() {
     writer.apply(2, [Change::put("/a", "2")]).unwrap();
     assert_eq!(state(&cache), [("/a".into(), "2".into(), 1, 2, u64::MAX)]);
 }
+
+#[test]
+fn refused_source_is_invisible() {
+    let (cache, mut writer) = embedded();
+    let live = cache.subscribe(Start::Now).open().unwrap();
+    let reading = {
+        let cache = cache.clone();
+        spawn(move || {
+            for _ in 0..200_000 {
+                cache.get("/k", Read::Any).unwrap();
+            }
+        })
+    };
+    while !reading.is_over() {
+        assert_eq!(writer.attach(std::sync::Arc::<Counting>::default()).unwrap_err().code(), Code::Busy);
+    }
+    reading.end();
+    drop(live);
+    writer.attach(std::sync::Arc::<Counting>::default()).unwrap();
+    assert_eq!(cache.status().state, State::NotReady);
+}

@@ -46,7 +46,7 @@ pub struct watchcore_status {
     pub oldest: u64,
     /// Live keys.
     pub objects: u64,
-    /// Bytes of live keys and values.
+    /// Everything that the cache holds, in bytes: the sum of the bytes in `watchcore_stats`.
     pub bytes: u64,
     /// Open subscriptions.
     pub subscriptions: u64,
