@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_compared_with_the_position_before_the_read() {
+    fn newest_is_compared_with_before() {
         let newest = |revision, applied| Newest { header: Header { revision, ..Header::default() }, applied };
         assert!(newest(9, 10).went_back());
         assert!(!newest(10, 10).went_back());

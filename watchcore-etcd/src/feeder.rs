@@ -237,8 +237,9 @@ mod tests {
         Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
     }
 
+    /// Its writer can be taken again, and the next start works.
     #[test]
-    fn a_thread_that_does_not_start_leaves_the_cache_open() {
+    fn failed_thread_leaves_cache_open() {
         let cache = Cache::builder("/").build().unwrap();
         let none = |_: Body| Err(io::Error::from(io::ErrorKind::WouldBlock));
         let error = Feeder::start_on(config(), cache.writer().unwrap(), none).unwrap_err();
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_that_is_refused_leaves_no_thread() {
+    fn refused_start_leaves_no_thread() {
         let cache = Cache::builder("/").build().unwrap();
         let _open = cache.subscribe(watchcore::Start::Now).open().unwrap();
         let mut ended = None;

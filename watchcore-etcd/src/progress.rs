@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revision_that_never_comes_costs_one_a_second() {
+    fn never_coming_revision_costs_little() {
         let start = Instant::now();
         let mut requests = ProgressRequests::new(None, start);
         assert_eq!(requests.due(10, start), None, "nobody waits");
@@ -97,8 +97,9 @@ mod tests {
         assert_eq!(sent.len(), 63);
     }
 
+    /// Also where another wait, for a revision that never comes, has made the pauses long.
     #[test]
-    fn a_new_wait_asks_at_once_beside_an_endless_one() {
+    fn new_wait_asks_at_once() {
         let start = Instant::now();
         let mut requests = ProgressRequests::new(None, start);
         requests.demanded(NEVER);
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_begin_together_share_one_request() {
+    fn simultaneous_waits_share_a_request() {
         let start = Instant::now();
         let mut requests = ProgressRequests::new(None, start);
         let mut count = 0;

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_has_the_revision_of_its_event() {
+    fn evidence_has_its_events_revision() {
         let before = Live { create: 3, modified: 11, version: 4 };
         let mut resume = at(10);
         assert!(matches!((resume.evidence().revision(), resume.evidence().held()), (10, Held::Listing { .. })));

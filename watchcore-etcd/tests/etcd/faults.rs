@@ -444,7 +444,7 @@ fn an_idle_server_is_not_taken_for_a_silent_one() {
 /// A watch at the store's next revision is mute, so a liveness read shows that it lives. Its answer says nothing of
 /// what was applied while it was under way.
 #[test]
-fn an_event_during_a_liveness_read_is_no_reset() {
+fn event_during_a_liveness_read() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     ctl.put("/x/n", "0");
@@ -477,7 +477,7 @@ fn put_in_the_end(ctl: &Ctl, key: &str, value: &str) -> u64 {
 
 /// The feeders of a member that was killed read through it again while it catches up.
 #[test]
-fn a_member_killed_and_restarted_is_no_reset() {
+fn member_killed_and_restarted() {
     let mut members = Etcd::cluster();
     let ctl = members[1].ctl();
     put_in_the_end(&ctl, "/x/n", "0");
@@ -504,7 +504,7 @@ fn a_member_killed_and_restarted_is_no_reset() {
 
 /// One message brings a revision that is applied, and one with a value that the cache refuses.
 #[test]
-fn a_refused_value_and_its_repair_are_no_reset() {
+fn refused_value_and_its_repair() {
     let etcd = Etcd::start();
     let proxy = Proxy::to(etcd.address());
     let ctl = etcd.ctl();

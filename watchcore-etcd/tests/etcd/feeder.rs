@@ -471,7 +471,7 @@ fn following_a_compaction_reads_no_history() {
 
 /// A stream that always has more, here because its events wait for a slow subscription, holds up no question.
 #[test]
-fn a_compaction_is_followed_beside_a_waiting_stream() {
+fn compaction_followed_beside_waiting_stream() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     let first = ctl.put("/p/x", "0");
@@ -654,7 +654,7 @@ fn stops_at_once_share_two_seconds() {
 }
 
 #[test]
-fn endless_timeouts_do_not_stop_the_feeder() {
+fn endless_timeouts_stop_nothing() {
     let etcd = Etcd::start();
     let ctl = etcd.ctl();
     let cache = cache("/e/");
