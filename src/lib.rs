@@ -47,6 +47,7 @@ mod cache;
 mod data;
 mod error;
 mod filter;
+mod foreign;
 mod log;
 #[cfg(all(test, loom))]
 mod loom_tests;

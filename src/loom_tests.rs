@@ -21,7 +21,8 @@
 //! | forget, then retire | `forgetting_against_an_older_root` | step: no grace period |
 //! | section 3: entry to counted reference | `segment_against_retirement` | step: no grace period |
 //! | progress | `progress_against_head` | progress store; progress load |
-//! | closed | `close_against_poll` | closed swap; closed load |
+//! | closed, one word with head | `close_against_poll` | head store; head load |
+//! | closed, and publication | `close_against_publish` | step: published without a look at the close |
 //! | closed, of one subscription | `closer_against_poll` | end swap; end load |
 //! | closed, and the wait | `closer_against_wait` | end load |
 //! | status: ready | `listing_against_wait_ready` | ready store |
@@ -61,7 +62,7 @@ use crate::data::event::ResyncReason;
 use crate::data::key_value::{KeyValue as Version, Numbers, VersionPtr};
 use crate::sync::Relaxed;
 use crate::sync::weak::{self, Site};
-use crate::wake::notifier;
+use crate::wake::notifier_model as notifier;
 use crate::*;
 use loom::thread;
 use std::cell::Cell;
@@ -546,6 +547,38 @@ fn close_against_poll(weakened: Weak) {
     });
 }
 
+/// Row "closed": close and publication have one order. What `apply` has published is handed out; what it
+/// refuses is never seen; nothing follows CLOSED.
+fn close_against_publish(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let mut subscription = follow(&cache);
+        let closing = thread::spawn(move || {
+            cache.close();
+            cache
+        });
+        let writing = thread::spawn(move || {
+            let applied = writer.apply(1, [Change::put("/a", "1")]).is_ok();
+            (writer, applied)
+        });
+        let (mut seen, mut closed) = (0, false);
+        let mut poll = || match subscription.poll(8) {
+            Ok(batch) => {
+                assert!(batch.is_empty() || !closed, "an event follows CLOSED");
+                seen += read(&batch).len();
+            }
+            Err(_) => closed = true,
+        };
+        poll();
+        poll();
+        let (writer, applied) = writing.join().unwrap();
+        drop((closing.join().unwrap(), writer));
+        poll();
+        poll();
+        assert!(closed && seen == usize::from(applied), "an event follows CLOSED");
+    });
+}
+
 /// Row "closed", for one subscription: its end holds what its closer saw.
 fn closer_against_poll(weakened: Weak) {
     LONG.run(weakened, || {
@@ -691,6 +724,57 @@ fn arm_against_publish(weakened: Weak) {
         }
         assert_eq!(set.take(&mut [0; 4]), 1);
         assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
+    });
+}
+
+/// Row "notifier: look; fence": a pass that does not see who parks is seen by his look.
+fn notifier_against_arm(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let waiting = WakeSet::new().unwrap();
+        let mut first = Local::new(cache.waiter(Want::Revision(1)).unwrap());
+        waiting.add_waiter(&mut first, 1).unwrap();
+        assert!(!first.arm().unwrap());
+        put(&mut writer, 1, &["/a"]);
+        // The notifier is on its way.
+        let set = WakeSet::new().unwrap();
+        let mut subscription = follow(&cache);
+        set.add(&mut subscription, 7).unwrap();
+        let passing = thread::spawn(notifier::step);
+        let (_writer, ready) = race(
+            writer,
+            |writer| put(writer, 2, &["/a"]),
+            move || {
+                let ready = subscription.arm().unwrap();
+                (subscription, ready)
+            },
+        );
+        passing.join().unwrap();
+        notifier::step();
+        assert!(ready.1 || set.arm(), "lost wake-up");
+        drop((cache, first));
+    });
+}
+
+/// Row "armed": two threads sleep on one set, and one that arms again takes nothing from the other.
+fn arms_of_two_threads(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let set = WakeSet::new().unwrap();
+        let mut subscription = follow(&cache);
+        set.add(&mut subscription, 7).unwrap();
+        assert!(!subscription.arm().unwrap());
+        // The first thread sleeps, the second arms beside a wake-up.
+        assert!(!set.arm());
+        let second = set.clone();
+        let write = |writer: &mut Writer| {
+            put(writer, 1, &["/a"]);
+            notifier::step();
+        };
+        let (_writer, ready) = race(writer, write, move || second.arm());
+        // Whoever took nothing leaves the signal to the other.
+        assert!(set.shared.signal.wait(0), "sleeps for ever, ready {ready}");
+        assert_eq!(set.take(&mut [0; 4]), 1);
     });
 }
 
@@ -943,8 +1027,12 @@ proof!(
 );
 proof!(
     close_against_poll, loom_close_against_poll,
-    loom_close_against_poll_weak_closed: Closed => "closed before the last event",
-    loom_close_against_poll_weak_load: ClosedLoad => "closed before the last event",
+    loom_close_against_poll_weak_head: Head => "Causality violation",
+    loom_close_against_poll_weak_load: HeadLoad => "Causality violation",
+);
+proof!(
+    close_against_publish, loom_close_against_publish,
+    loom_close_against_publish_blind: BlindPublish => "an event follows CLOSED",
 );
 proof!(
     closer_against_poll, loom_closer_against_poll,
@@ -972,6 +1060,14 @@ proof!(
 proof!(
     notifier_against_close, loom_notifier_against_close,
     loom_notifier_against_close_weak_pending: NotifierPending => "lost wake-up",
+);
+proof!(
+    notifier_against_arm, loom_notifier_against_arm,
+    loom_notifier_against_arm_weak_notifier: NotifierFence => "lost wake-up",
+);
+proof!(
+    arms_of_two_threads, loom_arms_of_two_threads,
+    loom_arms_of_two_threads_late_drain: DrainLate => "sleeps for ever",
 );
 proof!(
     arm_against_publish, loom_arm_against_publish,

@@ -10,7 +10,6 @@
 mod inbox;
 mod steps;
 
-#[allow(unused_imports, reason = "the notifier and the writer's requests come to use it")]
 pub(crate) use inbox::Inbox;
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
@@ -18,13 +17,13 @@ pub(crate) use steps::step;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc, Condvar, Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
 
@@ -33,6 +32,60 @@ pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, 
 /// Locks a mutex; a poisoned one is used as it is (its data has no broken middle states).
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(loom)]
+pub(crate) use loom::thread::yield_now as spin;
+#[cfg(loom)]
+pub(crate) use loom_sleep::{Thread, current_thread, park};
+#[cfg(not(loom))]
+pub(crate) use std::thread::{Thread, current as current_thread, park, park_timeout};
+
+/// Lets the others go on: for a wait of a few instructions of another thread.
+#[cfg(not(loom))]
+pub(crate) fn spin() {
+    std::thread::yield_now();
+}
+
+/// Sleeping threads for loom. Its own `unpark` wakes a thread out of any wait, a join too, and a late one is
+/// legal: here it leaves a token, as the system's does.
+#[cfg(loom)]
+mod loom_sleep {
+    use super::lock;
+    use loom::sync::{Condvar, Mutex};
+    use std::sync::Arc;
+
+    #[derive(Clone)]
+    pub(crate) struct Thread(Arc<(Mutex<bool>, Condvar)>);
+
+    loom::thread_local! {
+        static CURRENT: Thread = Thread(Arc::new((Mutex::new(false), Condvar::new())));
+    }
+
+    pub(crate) fn current_thread() -> Thread {
+        CURRENT.with(Thread::clone)
+    }
+
+    pub(crate) fn park() {
+        let thread = current_thread();
+        let mut token = lock(&thread.0.0);
+        while !std::mem::take(&mut *token) {
+            token = thread.0.1.wait(token).unwrap_or_else(std::sync::PoisonError::into_inner);
+        }
+    }
+
+    impl Thread {
+        pub(crate) fn unpark(&self) {
+            *lock(&self.0.0) = true;
+            self.0.1.notify_one();
+        }
+    }
+}
+
+/// loom has no time: whoever sleeps is woken.
+#[cfg(loom)]
+pub(crate) fn park_timeout(_: std::time::Duration) {
+    park();
 }
 
 /// The value, if this was its last count.
@@ -94,7 +147,11 @@ pub(crate) mod weak {
         GiveBackLast,
         Ready,
         Closed,
-        ClosedLoad,
+        /// A seat: claimed, settled.
+        Claim,
+        Settle,
+        ArmFence,
+        NotifierFence,
         End,
         EndLoad,
         PublishFence,
@@ -113,6 +170,8 @@ pub(crate) mod weak {
         Grace,
         /// Step: what is replaced is handed to the reclaimer before it is unlinked.
         PushEarly,
+        /// Step: a revision is published without a look whether the log was closed.
+        BlindPublish,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,
     }

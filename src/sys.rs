@@ -5,6 +5,35 @@ use std::io;
 #[cfg(not(loom))]
 use std::thread::JoinHandle;
 
+/// Monotonic time in nanoseconds since this process asked first: what fits an atomic word.
+pub(crate) mod clock {
+    use std::sync::OnceLock;
+    use std::time::{Duration, Instant};
+
+    fn base() -> Instant {
+        static BASE: OnceLock<Instant> = OnceLock::new();
+        *BASE.get_or_init(Instant::now)
+    }
+
+    pub(crate) fn now() -> u64 {
+        of(Instant::now())
+    }
+
+    /// The time of an instant; one before the base counts as the base.
+    pub(crate) fn of(instant: Instant) -> u64 {
+        u64::try_from(instant.saturating_duration_since(base()).as_nanos()).unwrap_or(u64::MAX - 1)
+    }
+
+    pub(crate) fn instant(time: u64) -> Instant {
+        base().checked_add(Duration::from_nanos(time)).unwrap_or_else(Instant::now)
+    }
+
+    /// How long ago a time was.
+    pub(crate) fn since(time: u64) -> Duration {
+        Duration::from_nanos(now().saturating_sub(time))
+    }
+}
+
 /// Starts a named thread with all signals blocked.
 #[cfg(not(loom))]
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
@@ -88,10 +117,18 @@ impl Signal {
         unsafe { libc::write(self.write, one.as_ptr().cast(), one.len()) };
     }
 
-    pub(crate) fn drain(&self) {
+    /// True: it was readable.
+    pub(crate) fn drain(&self) -> bool {
         let mut room = [0u8; 64];
-        // SAFETY: 64 writable bytes; the descriptor does not block.
-        while unsafe { libc::read(self.read, room.as_mut_ptr().cast(), room.len()) } == room.len() as isize {}
+        let mut drained = false;
+        loop {
+            // SAFETY: 64 writable bytes; the descriptor does not block.
+            let read = unsafe { libc::read(self.read, room.as_mut_ptr().cast(), room.len()) };
+            drained |= read > 0;
+            if read != room.len() as isize {
+                return drained;
+            }
+        }
     }
 
     /// Blocks until readable, at most `milliseconds` (-1: for ever). True when readable.
@@ -133,8 +170,8 @@ impl Signal {
         self.0.swap(true, crate::sync::AcqRel);
     }
 
-    pub(crate) fn drain(&self) {
-        self.0.swap(false, crate::sync::AcqRel);
+    pub(crate) fn drain(&self) -> bool {
+        self.0.swap(false, crate::sync::AcqRel)
     }
 
     pub(crate) fn wait(&self, _milliseconds: i32) -> bool {

@@ -6,9 +6,9 @@ use super::encode::{ABSENT, Found, encode};
 use super::json::{Malformed, Pointer, Pointers};
 use super::protobuf::{self, Paths};
 use crate::error::{Code, Error, Result, say};
+use crate::foreign;
 use std::borrow::Cow;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The most fields that a cache can declare.
@@ -318,16 +318,7 @@ impl Schema {
 
 /// Runs an extractor; a panic is an error.
 fn guarded<T>(call: impl FnOnce() -> Result<T, ()>) -> Result<T, ()> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(outcome) => outcome,
-        Err(payload) => {
-            // A payload may panic in its turn when it is dropped; that one is left alone.
-            if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-                std::mem::forget(payload);
-            }
-            Err(())
-        }
-    }
+    foreign::guard(call).unwrap_or(Err(()))
 }
 
 fn segment(key: &[u8], depth: usize) -> Option<&[u8]> {

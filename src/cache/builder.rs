@@ -18,6 +18,8 @@ use crate::log::ring::Ring;
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
+#[cfg(not(loom))]
+use crate::wake;
 use crate::wake::Hub;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -198,8 +200,8 @@ impl Builder {
             root: Published::new(Arc::default()),
             hub: Hub::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
-            closed: AtomicBool::new(false),
             broken: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
             info: Mutex::default(),
             core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
@@ -221,7 +223,7 @@ fn birth_mark() -> u32 {
 #[cfg(not(loom))]
 fn ensure_threads() -> Result<()> {
     type Start = fn() -> std::io::Result<()>;
-    let threads = [("watchcore-free", reclaim::start as Start)];
+    let threads = [("watchcore-free", reclaim::start as Start), ("watchcore-wake", wake::start as Start)];
     for (name, start) in threads {
         start().map_err(|error| {
             Error::new(

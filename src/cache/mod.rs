@@ -81,7 +81,7 @@ impl Cache {
         let info = lock(&inner.info);
         let state = if inner.is_closed() {
             State::Closed
-        } else if info.failed {
+        } else if inner.has_failed() {
             State::Failed
         } else if !inner.is_ready() {
             State::NotReady

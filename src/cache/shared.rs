@@ -6,18 +6,17 @@ use super::core::Core;
 use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
-use crate::data::event::Event;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
-use crate::filter::matcher::{Matcher, matches_for_notifier};
+use crate::filter::matcher::Matcher;
 use crate::log::buckets::Requests;
 use crate::log::ring::{Place, Ring, run_of};
-use crate::log::segment::Held;
+use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Index as Root;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
-use crate::wake::{Glance, Hub, Watched};
+use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
+use crate::wake::{Frontier, Hub, Overtaken, VisitEvent, Watched};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -31,7 +30,6 @@ pub(crate) struct Limits {
 #[derive(Default)]
 pub(crate) struct Info {
     pub(crate) stale_since: Option<SystemTime>,
-    pub(crate) failed: bool,
     pub(crate) last_error: Option<Error>,
     pub(crate) report: SourceReport,
     pub(crate) source: Option<Arc<dyn Source>>,
@@ -93,10 +91,10 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
-    /// Stored before the head that nobody follows any more is looked at: see `subscription`.
-    pub(super) closed: AtomicBool,
     /// A panic inside a commit stopped the writer for good: stored Release behind what `info` says of it.
     pub(super) broken: AtomicBool,
+    /// The source refused for good. Stored before the hub is told, with `Info::last_error` in place.
+    pub(super) failed: AtomicBool,
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
     pub(crate) core: Mutex<Option<Box<Core>>>,
@@ -118,13 +116,23 @@ impl Inner {
         self.ready.store(ready, ord!(Ready, Release));
     }
 
-    /// To be loaded before head: nothing published before the close is lost.
+    /// Acquire: partner of [`Inner::set_failed`].
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Acquire)
+    }
+
+    /// Release: partner of [`Inner::has_failed`].
+    pub(crate) fn set_failed(&self, failed: bool) {
+        self.failed.store(failed, Release);
+    }
+
+    /// Whether it was closed: nothing is published after that.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(ord!(ClosedLoad, Acquire))
+        self.ring.end().closed
     }
 
     pub(crate) fn close(self: &Arc<Inner>) {
-        if !self.closed.swap(true, ord!(Closed, AcqRel)) {
+        if self.ring.close() {
             self.hub.notify(self);
             self.wake_source();
         }
@@ -143,7 +151,8 @@ impl Inner {
         );
         {
             let mut info = lock(&self.info);
-            (info.failed, info.last_error) = (true, Some(error));
+            self.set_failed(true);
+            info.last_error = Some(error);
         }
         self.broken.store(true, Release);
         self.hub.notify(self);
@@ -180,7 +189,7 @@ impl Inner {
     /// The error of a call that needs the listing while there is none.
     pub(crate) fn not_ready(&self, what: &str) -> Error {
         let info = lock(&self.info);
-        match (&info.last_error, info.failed) {
+        match (&info.last_error, self.has_failed()) {
             (Some(error), true) => error.clone(),
             (error, _) => say::not_ready(what, error.as_ref().map(Error::message)),
         }
@@ -254,6 +263,31 @@ impl Inner {
         Resolved::At(Found { seq, epoch: history.at(seq).epoch, future: false })
     }
 
+    /// Calls `each` with the runs of [from, head), segment by segment, until it says false. Each segment is
+    /// held by a count and not by a pin: `each` may run foreign code. `Err`: `from` has left the window.
+    fn visit(
+        &self,
+        from: u64,
+        head: u64,
+        mut each: impl FnMut(&Segment, std::ops::Range<u64>) -> bool,
+    ) -> std::result::Result<(), Overtaken> {
+        let mut at = from;
+        while at < head {
+            let place = self.ring.place(at, &reclaim::pin());
+            match place {
+                Place::At(segment) => {
+                    if !each(&segment, run_of(&segment, at, head)) {
+                        return Ok(());
+                    }
+                    at = head.min(segment.limit());
+                }
+                Place::Skip(to) => at = to,
+                Place::Lapped => return Err(Overtaken),
+            }
+        }
+        Ok(())
+    }
+
     /// The oldest revision of the window, and the position that goes with it.
     pub(crate) fn window(&self) -> (u64, Position) {
         loop {
@@ -292,7 +326,7 @@ impl Inner {
             window_segments: gauges.window_segments.load(Relaxed),
             log_bytes: held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed),
             subscriptions: gauges.subscriptions.load(Relaxed),
-            waiting: self.hub.waiting() as u64,
+            waiting: self.hub.waiting(),
             notifier_lapped: self.hub.lapped(),
             events: gauges.events.load(Relaxed),
             revisions: gauges.revisions.load(Relaxed),
@@ -304,7 +338,7 @@ impl Inner {
             shown_bytes: gauges.shown_bytes.load(Relaxed),
             link_bytes: gauges.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),
-            caught_panics: crate::data::decoded::caught(),
+            caught_panics: crate::foreign::caught(),
         }
     }
 }
@@ -328,62 +362,37 @@ pub(crate) struct Found {
 }
 
 impl Watched for Inner {
-    fn glance(&self) -> Glance {
-        let closed = self.is_closed();
+    fn frontier(&self) -> Frontier {
         let ready = self.is_ready();
         let consistent = self.served.load(Acquire);
-        let failed = self.is_broken() || (!ready && lock(&self.info).failed);
+        let failed = self.is_broken() || (!ready && self.has_failed());
         let (position, head) = self.now(&reclaim::pin());
-        Glance { position, head, ready, failed, closed, consistent }
+        let closed = self.is_closed();
+        Frontier { position, head, ready, failed, closed, consistent }
     }
 
-    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, ()> {
-        let mut at = from;
-        while at < head {
-            let pin = reclaim::pin();
-            match self.ring.place(at, &pin) {
-                Place::At(segment) => {
-                    let events: &[Event] = segment.view(run_of(&segment, at, head));
-                    if let Some(found) = events.iter().position(|event| matches_for_notifier(matcher, event)) {
-                        return Ok(Some(at + found as u64));
-                    }
-                    at = if head < segment.limit() { head } else { segment.limit() };
-                }
-                Place::Skip(to) => at = to,
-                Place::Lapped => return Err(()),
-            }
-        }
-        Ok(None)
+    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, Overtaken> {
+        let mut found = None;
+        self.visit(from, head, |segment, run| {
+            let first = segment.view(run.clone()).iter().position(|event| matcher.matches_guarded(event));
+            found = first.map(|at| run.start + at as u64);
+            found.is_none()
+        })?;
+        Ok(found)
     }
 
-    fn visit_buckets(
-        &self,
-        from: u64,
-        head: u64,
-        each: &mut dyn FnMut(&Event, &mut dyn Iterator<Item = u64>),
-    ) -> std::result::Result<(), ()> {
-        let mut at = from;
-        while at < head {
-            let pin = reclaim::pin();
-            match self.ring.place(at, &pin) {
-                Place::At(segment) => {
-                    for event in segment.view(run_of(&segment, at, head)) {
-                        each(event, &mut segment.buckets(event.sequence()));
-                    }
-                    at = if head < segment.limit() { head } else { segment.limit() };
-                }
-                Place::Skip(to) => at = to,
-                Place::Lapped => return Err(()),
-            }
-        }
-        Ok(())
+    fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> std::result::Result<(), Overtaken> {
+        self.visit(from, head, |segment, run| {
+            segment.view(run).iter().for_each(|event| each(event, &mut segment.buckets(event.sequence())));
+            true
+        })
     }
 
     fn newest_mark(&self) -> u64 {
         self.ring.newest_mark()
     }
 
-    fn keep_limits(&self) -> Option<Instant> {
+    fn enforce_lag_limits(&self) -> Option<Instant> {
         let limited: Vec<Arc<dyn LagLimit>> = {
             let mut limited = lock(&self.limited);
             // Not with every revision that somebody waits for.
@@ -397,6 +406,10 @@ impl Watched for Inner {
         let next = (open > 0).then(|| Instant::now() + Duration::from_millis(250));
         lock(&self.limited).next = next;
         next
+    }
+
+    fn wake_source(&self) -> bool {
+        Inner::wake_source(self)
     }
 
     fn hub(&self) -> &Hub {

@@ -4,10 +4,9 @@
 
 use crate::error::show;
 use crate::error::{Code, Error, Result, say};
+use crate::foreign;
 use std::any::{Any, type_name};
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 type Made = Box<dyn Any + Send + Sync>;
@@ -55,9 +54,8 @@ impl Cell {
     /// The value as a `T`, decoded now if nobody did before; others wait for it meanwhile.
     pub(crate) fn get<T: 'static>(&self, key: &[u8], value: &[u8]) -> Result<&T> {
         let made = self.made.get_or_init(|| {
-            let called = catch_unwind(AssertUnwindSafe(|| (self.decoder.0)(key, value)));
-            Box::new(called.unwrap_or_else(|_| {
-                CAUGHT.fetch_add(1, Relaxed);
+            let called = foreign::guard(|| (self.decoder.0)(key, value));
+            Box::new(called.unwrap_or_else(|| {
                 Err(Error::new(
                     Code::Panic,
                     format!(
@@ -73,25 +71,5 @@ impl Cell {
             }),
             Err(error) => Err(error.clone()),
         }
-    }
-}
-
-static CAUGHT: AtomicU64 = AtomicU64::new(0);
-
-/// Panics of users' code that were caught: decoders, drops of what they made, wakers.
-pub(crate) fn caught() -> u64 {
-    CAUGHT.load(Relaxed)
-}
-
-/// Counts one more of them.
-pub(crate) fn count_panic() {
-    CAUGHT.fetch_add(1, Relaxed);
-}
-
-/// Drops what may run foreign code; a panic is caught and counted.
-pub(crate) fn drop_foreign<T>(what: T) {
-    if catch_unwind(AssertUnwindSafe(|| drop(what))).is_err() {
-        CAUGHT.fetch_add(1, Relaxed);
-        tracing::error!("the drop of a decoded value panicked; the reclaimer goes on");
     }
 }

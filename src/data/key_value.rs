@@ -11,8 +11,9 @@
 //! | --- | --- | --- |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
-use crate::data::decoded::{Cell, Decoder, drop_foreign};
+use crate::data::decoded::{Cell, Decoder};
 use crate::error::{Code, Error, Result};
+use crate::foreign;
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release, ord};
 use std::alloc::Layout;
@@ -406,7 +407,7 @@ impl VersionPtr {
             // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
             unsafe {
                 if cells > 0 {
-                    drop_foreign(place.add(1).cast::<Cell>().read());
+                    foreign::drop_guarded(place.add(1).cast::<Cell>().read(), "a decoded value");
                 }
                 ptr::drop_in_place(place.cast_mut());
                 std::alloc::dealloc(place.cast_mut().cast(), layout);

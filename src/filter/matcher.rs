@@ -13,6 +13,7 @@ use crate::error::show;
 use crate::error::{Result, say};
 use crate::filter::range::{CHANGES, Filter, Predicate, Range};
 use crate::filter::selector::{FieldRequirement, LabelRequirement};
+use crate::foreign;
 
 /// A filter bound to the attributes of a cache. Equal ones are evaluated once an event.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -85,7 +86,7 @@ impl Matcher {
         self.asks.is_none()
     }
 
-    pub(crate) fn has_predicates(&self) -> bool {
+    fn has_predicates(&self) -> bool {
         self.asks.as_ref().is_some_and(|asks| !asks.predicates.is_empty())
     }
 
@@ -164,6 +165,12 @@ impl Matcher {
         self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.shows(kind))
     }
 
+    /// As [`Matcher::matches`], for the notifier: a predicate that panics wakes its owner, on whose
+    /// thread it panics again.
+    pub(crate) fn matches_guarded(&self, event: &Event) -> bool {
+        if self.has_predicates() { foreign::guard(|| self.matches(event)).unwrap_or(true) } else { self.matches(event) }
+    }
+
     /// The form in which an event is handed out that is `kind` to this filter. A deletion that the
     /// filter made shows a tombstone of its own: the second value.
     pub(crate) fn shown(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
@@ -179,12 +186,4 @@ impl Matcher {
 fn declared(schema: &Schema) -> String {
     let names: Vec<String> = schema.names().map(|name| format!("{name:?}")).collect();
     if names.is_empty() { "no field".into() } else { names.join(", ") }
-}
-
-/// As [`Matcher::matches`]; a predicate that panics wakes its owner, on whose thread it panics again.
-pub(crate) fn matches_for_notifier(matcher: &Matcher, event: &Event) -> bool {
-    if !matcher.has_predicates() {
-        return matcher.matches(event);
-    }
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| matcher.matches(event))).unwrap_or(true)
 }

@@ -14,7 +14,7 @@
 //! | token k+1 linked to token k, before a slot of k+1 is written | following tokens at drop | `OnceLock` |
 //! | `oldest_seq`, then the entry, then `retire` | after root, inside the pin | Release / Acquire |
 //! | entry of k+1 | entry, then base | Release / Acquire |
-//! | `head`, once a revision | after progress | Release / Acquire |
+//! | `head`, once a revision, by compare-exchange: it fails once the log is closed | after progress | Release / Acquire |
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
@@ -28,7 +28,7 @@ use crate::log::epochs::{History, Present};
 use crate::log::segment::{Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
-use crate::sync::{Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
+use crate::sync::{AcqRel, Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::ptr;
@@ -36,7 +36,9 @@ use std::sync::Arc as Shared;
 use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
-const REVISION_BITS: u32 = MAX_REVISION.trailing_zeros();
+pub(crate) const REVISION_BITS: u32 = MAX_REVISION.trailing_zeros();
+/// The bits of an epoch that a progress word holds.
+pub(crate) const EPOCH_MASK: u64 = (1 << (64 - REVISION_BITS)) - 1;
 
 pub(super) struct Directory {
     pub(super) entries: Box<[AtomicPtr<Segment>]>,
@@ -54,6 +56,18 @@ impl Directory {
     pub(super) fn entry(&self, number: u64) -> &AtomicPtr<Segment> {
         &self.entries[(number % self.entries.len() as u64) as usize]
     }
+}
+
+/// The bit of the head word that says that nothing follows.
+pub(super) const CLOSED: u64 = 1 << 63;
+
+/// The end of the log as one load shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogEnd {
+    /// One past the newest published event.
+    pub(crate) head: u64,
+    /// Nothing is published any more.
+    pub(crate) closed: bool,
 }
 
 /// The oldest revision of the window at some head.
@@ -96,6 +110,8 @@ pub(crate) struct Ring {
     pub(super) segments: u64,
     /// Links a slot.
     pub(super) width: usize,
+    /// One past the newest published event; the top bit says that the log is closed: close and publication
+    /// have one order, because both change this word.
     pub(super) head: CachePadded<AtomicU64>,
     pub(super) progress: CachePadded<AtomicU64>,
     pub(super) directory: Published<Directory>,
@@ -151,10 +167,24 @@ impl Ring {
         (ring, writer)
     }
 
-    /// One past the newest published event. Acquire: partner of [`Ring::publish_head`].
+    /// One past the newest published event. Acquire: partner of [`RingWriter::publish_head`].
     #[inline]
     pub(crate) fn head(&self) -> u64 {
-        self.head.load(ord!(HeadLoad, Acquire))
+        self.end().head
+    }
+
+    /// Where the log ends, and whether for good: one load, so that nothing follows what is said to be
+    /// closed. Acquire: as above, and of [`Ring::close`].
+    #[inline]
+    pub(crate) fn end(&self) -> LogEnd {
+        let word = self.head.load(ord!(HeadLoad, Acquire));
+        LogEnd { head: word & !CLOSED, closed: word & CLOSED != 0 }
+    }
+
+    /// Ends the log where it stands: no head is published any more. True: this call did it.
+    pub(crate) fn close(&self) -> bool {
+        // Release: what this thread has seen is seen by who finds it closed.
+        self.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & CLOSED == 0
     }
 
     /// The progress word; to be loaded before head. Acquire: partner of [`Ring::set_progress`].
@@ -322,7 +352,7 @@ pub(crate) fn progress_word(position: Position) -> u64 {
 
 /// The revision of a progress word, or 0 where it is of another epoch.
 pub(crate) fn progress_of(word: u64, epoch: u64) -> u64 {
-    if word >> REVISION_BITS == epoch & 0xfff { word & (MAX_REVISION - 1) } else { 0 }
+    if word >> REVISION_BITS == epoch & EPOCH_MASK { word & (MAX_REVISION - 1) } else { 0 }
 }
 
 /// Cuts a run of events so that it does not end inside a revision, unless the revision is longer

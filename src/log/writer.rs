@@ -7,7 +7,7 @@
 use super::buckets::Router;
 use super::epochs::History;
 use super::retention::TokenRef;
-use super::ring::{Directory, Ring, progress_word};
+use super::ring::{CLOSED, Directory, Ring, progress_word};
 use super::segment::Pen;
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
@@ -15,6 +15,8 @@ use crate::data::event::LogEvent;
 use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::position::Position;
 use crate::reclaim;
+#[cfg(loom)]
+use crate::sync::weak;
 use crate::sync::{Relaxed, Release, ord};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -286,7 +288,7 @@ impl RingWriter {
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
         // The events that leave; in the present history they raise `oldest`.
         let present = self.history.at(u64::MAX);
-        let end = segment.end(ring.head.load(Relaxed));
+        let end = segment.end(ring.head());
         if end > base && end > present.since_seq {
             let left = segment.event(end - 1).revision();
             let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
@@ -319,16 +321,29 @@ impl RingWriter {
         self.pen.keep_forgotten(slot);
     }
 
-    /// Commit, step 3: one store makes everything of the revision visible; then the token.
-    pub(crate) fn publish_head(&mut self, ring: &Ring) {
-        // Release: partner of `head`.
-        ring.head.store(self.base + self.fill, ord!(Head, Release));
+    /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the
+    /// log was closed first, and nothing of the revision is ever visible.
+    #[must_use]
+    pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
+        let before = ring.head.load(Relaxed);
+        // Only the close changes it besides: then nothing is published. Release: partner of `Ring::end`.
+        let published = before & CLOSED == 0
+            && ring.head.compare_exchange(before, self.base + self.fill, ord!(Head, Release), Relaxed).is_ok();
+        #[cfg(loom)]
+        if weak::is(weak::Site::BlindPublish) {
+            ring.head.store(before & CLOSED | (self.base + self.fill), Release);
+            return true;
+        }
+        if !published {
+            return false;
+        }
         if self.token_base != self.base {
             self.token_base = self.base;
             let newest = &self.live.back().expect("never empty").token;
             // After the head: a token k+1 with a head in k would hold too little.
             ring.token.replace(Shared::new(newest.clone()), size_of::<TokenRef>());
         }
+        true
     }
 
     /// Commit, step 4. Release: partner of [`Ring::progress`].

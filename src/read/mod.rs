@@ -9,6 +9,7 @@ mod waiter;
 
 pub use page::Page;
 
+use waiter::Wanted;
 pub use waiter::{Waiter, Want};
 
 use crate::cache::{Cache, StateView};
@@ -23,7 +24,6 @@ use crate::read::snapshot::Snapshot;
 use crate::read::view::{walk, walk_held};
 use crate::reclaim;
 use crate::sync::lock;
-use crate::wake::Want as Wanted;
 use std::time::Duration;
 
 /// Which state a read answers from.
@@ -190,7 +190,7 @@ impl Cache {
             Want::RevisionIn(Position { epoch, .. }) if epoch != 0 => epoch,
             _ => inner.position().epoch,
         };
-        let waiter = Waiter { inner: inner.clone(), want: wanted, epoch, embedded, ticket: None, set: None };
+        let waiter = Waiter::new(inner.clone(), wanted, epoch, embedded);
         if !matches!(want, Want::Ready) && !embedded {
             inner.wake_source();
         }

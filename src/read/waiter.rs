@@ -6,8 +6,8 @@ use crate::cache::Inner;
 use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
-use crate::sync::{Acquire, lock};
-use crate::wake::{Parker, SetShared, Ticket, Told, WakeSet, Waker, Want as Wanted};
+use crate::sync::{Acquire, current_thread, lock};
+use crate::wake::{Due, Interest, Membership, Registration, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,32 +28,45 @@ pub enum Want {
 #[derive(Debug)]
 pub struct Waiter {
     pub(super) inner: Arc<Inner>,
-    pub(super) want: Wanted,
+    wanted: Wanted,
     /// The epoch in which a revision is waited for.
-    pub(super) epoch: u64,
-    pub(super) embedded: bool,
-    pub(super) ticket: Option<Ticket>,
-    pub(super) set: Option<(Arc<SetShared>, u64)>,
+    epoch: u64,
+    embedded: bool,
+    /// Made with the first sleep.
+    registration: Option<Registration>,
+    membership: Membership,
+}
+
+/// What is waited for, without what changes meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    Ready,
+    Revision(u64),
+    /// The ticket of a consistent read.
+    Consistent(u64),
 }
 
 impl Waiter {
+    pub(super) fn new(inner: Arc<Inner>, wanted: Wanted, epoch: u64, embedded: bool) -> Waiter {
+        Waiter { inner, wanted, epoch, embedded, registration: None, membership: Membership::default() }
+    }
+
     /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, or
     /// the source's failure before the first listing. Never blocks.
     pub fn poll(&mut self) -> Result<Option<Position>> {
-        self.disarm();
+        self.unpark();
         let inner = self.inner.clone();
         let closed = inner.is_closed();
         let ready = inner.is_ready();
         let position = inner.position();
-        if ready && matches!(self.want, Wanted::Revision(_)) && position.epoch != self.epoch {
+        if ready && matches!(self.wanted, Wanted::Revision(_)) && position.epoch != self.epoch {
             self.follow_epoch(position)?;
         }
-        let holds = match self.want {
+        let holds = match self.wanted {
             Wanted::Ready => ready.then_some(position),
             Wanted::Revision(revision) => (ready && position.revision >= revision).then_some(position),
             Wanted::Consistent(ticket) => (inner.served.load(Acquire) >= ticket)
                 .then(|| Position { epoch: position.epoch, revision: lock(&inner.info).consistent_revision }),
-            Wanted::Event { .. } | Wanted::Chain { .. } | Wanted::RevisionIn(_) => None,
         };
         if holds.is_some() {
             return Ok(holds);
@@ -65,7 +78,7 @@ impl Waiter {
         if let Some(error) = inner.broken() {
             return Err(error);
         }
-        if !ready && lock(&inner.info).failed {
+        if !ready && inner.has_failed() {
             return Err(inner.not_ready("wait on a cache"));
         }
         Ok(None)
@@ -94,20 +107,15 @@ impl Waiter {
     /// Blocks until it holds. TIMEOUT after `timeout`; `Duration::MAX` is for ever.
     pub fn wait(&mut self, timeout: Duration) -> Result<Position> {
         let until = Instant::now().checked_add(timeout);
-        let parker = Arc::new(Parker::default());
         loop {
             if let Some(position) = self.poll()? {
                 return Ok(position);
             }
-            parker.reset();
-            if self.register(Waker::Thread(parker.clone())).is_err() {
+            if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            if !self.embedded {
-                self.inner.wake_source();
-            }
-            let woken = parker.wait_until(until);
-            self.disarm();
+            let woken = self.registration.as_ref().is_none_or(|registration| registration.sleep(until));
+            self.unpark();
             if !woken {
                 return match self.poll()? {
                     Some(position) => Ok(position),
@@ -117,64 +125,65 @@ impl Waiter {
         }
     }
 
-    fn register(&mut self, waker: Waker) -> std::result::Result<(), Told> {
-        let inner: &Inner = &self.inner;
-        let want = match self.want {
-            Wanted::Revision(revision) => Wanted::RevisionIn(Position { epoch: self.epoch, revision }),
-            ref want => want.clone(),
+    /// Parks, and asks the source to look at what is wanted. False: it may hold already.
+    fn park(&mut self, waker: Waker) -> bool {
+        let interest = match self.wanted {
+            Wanted::Ready => Interest::Ready,
+            Wanted::Revision(revision) => {
+                Interest::Revision { position: Position { epoch: self.epoch, revision }, ticket: None }
+            }
+            Wanted::Consistent(ticket) => Interest::Consistent(ticket),
         };
-        self.ticket = Some(inner.hub.register(inner, want, waker, None, None)?);
-        Ok(())
+        let registration = self.registration.get_or_insert_with(Registration::new);
+        let parked = registration.park(&self.inner, interest, 0, waker, Due::default()).is_ok();
+        if parked && !self.embedded {
+            self.inner.wake_source();
+        }
+        parked
     }
 
-    fn disarm(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.inner.hub.unregister(&ticket);
+    fn unpark(&mut self) {
+        if let Some(registration) = &mut self.registration {
+            registration.unpark(&self.inner.hub);
         }
     }
 
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
     /// will be listed when it is.
     pub fn arm(&mut self) -> Result<bool> {
-        let Some((set, tag)) = self.set.clone() else {
-            return Err(say::invalid("arm a waiter: it is in no wake set. Add it to one first."));
-        };
-        self.disarm();
-        match self.register(Waker::Member(set.clone(), tag)) {
-            Ok(()) => {
-                if !self.embedded {
-                    self.inner.wake_source();
-                }
-                return Ok(false);
-            }
-            Err(Told::No) => set.list(tag),
-            // Once an arming.
-            Err(Told::Yes) => {}
+        let member = self.membership.member("waiter")?;
+        self.unpark();
+        if self.park(Waker::Member(member.clone())) {
+            return Ok(false);
         }
+        member.list();
+        member.raise();
         Ok(true)
-    }
-
-    pub(crate) fn join(&mut self, set: Option<(Arc<SetShared>, u64)>) -> bool {
-        self.disarm();
-        std::mem::replace(&mut self.set, set).is_some()
     }
 }
 
 impl WakeSet {
-    /// Adds a waiter under a tag. It joins when it is armed.
+    /// Adds a waiter under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add_waiter(&self, waiter: &mut Waiter, tag: u64) -> Result<()> {
-        waiter.join(Some((self.shared.clone(), tag)));
+        waiter.unpark();
+        waiter.membership.join(self, tag);
         Ok(())
     }
 
-    /// Takes a waiter out; true if it was in a set.
+    /// Takes a waiter out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove_waiter(&self, waiter: &mut Waiter) -> bool {
-        waiter.join(None)
+        let was_member = waiter.membership.leave_set(self);
+        if was_member {
+            waiter.unpark();
+        }
+        was_member
     }
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        self.disarm();
+        if let Some(registration) = &mut self.registration {
+            registration.leave(&self.inner);
+        }
     }
 }

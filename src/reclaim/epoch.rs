@@ -1,12 +1,12 @@
 //! The collector, the thread that frees, and the bound of what waits for it.
 
 use super::Job;
+use crate::foreign;
 use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Relaxed, Release};
 use crossbeam_epoch::{Collector, LocalHandle};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::io;
-use std::panic::AssertUnwindSafe;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
@@ -186,10 +186,7 @@ impl Reclaimer {
     }
 
     fn free(&self, handed: Handed) {
-        // A payload's own drop may panic too.
-        let caught = std::panic::catch_unwind(AssertUnwindSafe(handed.job));
-        if let Err(payload) = caught {
-            std::mem::forget(payload);
+        if foreign::guard(handed.job).is_none() {
             tracing::error!("a drop panicked on the reclaimer; it goes on");
         }
         self.done.bytes.fetch_add(handed.bytes, Relaxed);

@@ -102,7 +102,7 @@ impl Subscription {
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
         self.reader.settle();
         let Way::Chain(bucket) = &self.reader.way else { return None };
-        let complete = self.cursor >= bucket.boundary() && self.cursor >= self.reader.scan_to && self.floor.is_none();
+        let complete = self.cursor >= bucket.boundary() && self.cursor >= self.reader.scan_to;
         complete.then(|| bucket.clone())
     }
 

@@ -2,10 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Floor, Halt, Look, Loss, Step, Subscription};
+use super::{Halt, Look, Step, Subscription};
 use crate::batch::{Batch, Own};
-use crate::data::event::{Event, Kind, Phase, ResyncReason};
-use crate::error::{Code, Error, say};
+use crate::data::event::{Event, Kind, Phase};
+use crate::error::{Code, Error};
 use crate::log::ring::{Place, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
@@ -68,7 +68,7 @@ impl Subscription {
 
     /// The next batch of events.
     pub(super) fn events(&mut self, look: &Look, max: usize) -> Step<Batch> {
-        if self.plain && self.floor.is_none() {
+        if self.plain {
             return self.view(look, max);
         }
         loop {
@@ -123,58 +123,8 @@ impl Subscription {
                 self.cursor = to;
                 Ok(false)
             }
-            Place::Lapped => self.lapped(),
+            Place::Lapped => Err(Halt::Lost(self.loss())),
         }
-    }
-
-    /// The cursor's segment has left: a loss, unless all that left was to be dropped, or nothing of it
-    /// was this chain's.
-    fn lapped(&mut self) -> Step<bool> {
-        let Some(floor) = &self.floor else { return Err(Halt::Lost(self.loss())) };
-        let asked = floor.revision;
-        let inner = &self.shared.inner;
-        let pin = reclaim::pin();
-        let oldest = inner.ring.oldest_seq();
-        let Place::At(segment) = inner.ring.place(oldest, &pin) else { return Ok(false) };
-        let history = inner.ring.history(&pin);
-        let look = self.look();
-        // Of the resets that left at least the newest is known.
-        let reset = history.turns.iter().find(|turn| turn.resets() && turn.seq >= self.cursor && turn.seq < oldest);
-        if let Some(turn) = reset {
-            // Who had reached it was to be told of the reset.
-            let closed = look.closed && turn.seq >= look.head;
-            if turn.highest_before > asked || (turn.highest_before == asked && !closed) {
-                return Err(Halt::Lost(self.loss()));
-            }
-            if closed {
-                self.cursor = look.head;
-                return Ok(false);
-            }
-            return Err(say::future("subscribe after", asked, turn.to).into());
-        }
-        // What left lies below the first event that is there.
-        let below_first = || {
-            let first = segment.event(oldest);
-            match first.resync() {
-                Some(mark) if mark.phase == Phase::Begin => mark.from,
-                _ => first.revision() - u64::from(first.is_first()),
-            }
-        };
-        let mut left = if oldest < inner.ring.head() { below_first() } else { u64::MAX };
-        if !history.turns.iter().any(|turn| turn.resets() && turn.seq >= oldest) {
-            // Of the same history; it knows of revisions that do not exist, and of compactions.
-            left = left.min(inner.ring.oldest_revision() - 1);
-        }
-        if left > asked {
-            return Err(Halt::Lost(self.loss()));
-        }
-        self.position.epoch = history.at(oldest).epoch;
-        self.cursor = oldest;
-        drop(pin);
-        if !self.remember(oldest) {
-            return Err(Halt::Lost(self.loss()));
-        }
-        Ok(false)
     }
 
     /// The segment as an owned count, for loops that change the subscription meanwhile.
@@ -332,7 +282,7 @@ impl Subscription {
 
     /// Moves over a whole segment that holds nothing for this filter.
     fn passes_over(&mut self, segment: &SegmentRef, look: &Look) -> bool {
-        let whole = self.cursor == segment.base() && look.head >= segment.limit() && self.floor.is_none();
+        let whole = self.cursor == segment.base() && look.head >= segment.limit();
         if !whole || !segment.is_of_no_use_to(&self.matcher) {
             return false;
         }
@@ -353,67 +303,17 @@ impl Subscription {
     pub(super) fn move_over(&mut self, event: &Event) {
         self.cursor = event.sequence() + 1;
         if event.is_last() {
-            // Below a start of the future the position stays at that start.
-            let least = self.floor.as_ref().map_or(0, |floor| floor.revision);
-            self.position.revision = event.revision().max(least);
+            self.position.revision = event.revision();
             if let Some(mark) = event.resync() {
                 self.position.epoch = mark.epoch;
             }
         }
     }
 
-    /// What an event is to this subscription: filter, floor and the wish to stop at a resync.
-    pub(super) fn passes(&mut self, event: &Event) -> Step<Option<Kind>> {
-        if self.floor.is_some() || (self.stop_on_resync && event.kind() == Kind::Resync) {
-            return self.passes_slowly(event);
-        }
-        Ok(self.matcher.transition(event))
-    }
-
-    /// A start of the future is no longer ahead once everything up to it was looked at.
-    pub(super) fn pass_floor(&mut self, revision: u64) {
-        if self.floor.as_ref().is_some_and(|floor| floor.revision <= revision) {
-            self.floor = None;
-        }
-    }
-
-    #[cold]
-    fn passes_slowly(&mut self, event: &Event) -> Step<Option<Kind>> {
-        let resync = event.resync();
-        if let (Some(floor), Some(mark)) = (&self.floor, &resync) {
-            let asked = floor.revision;
-            if mark.from >= asked {
-                // The cache was there before: it waits no more.
-                self.floor = None;
-            } else if mark.reason == ResyncReason::HistoryReset || mark.to <= mark.from {
-                return Err(say::future("subscribe after", asked, mark.to).into());
-            } else if asked < mark.to {
-                let (oldest, current) = self.shared.inner.window();
-                let revision = mark.from.max(self.position.revision);
-                let before = Position { epoch: self.position.epoch, revision };
-                return Err(Halt::Lost(Loss {
-                    from: asked + 1,
-                    to: mark.to,
-                    oldest,
-                    current: current.revision,
-                    seq: event.sequence(),
-                    before,
-                    initial: false,
-                }));
-            }
-        }
-        if let Some(floor) = &self.floor {
-            if event.revision() <= floor.revision {
-                // Dropped, and yet part of the state at the start.
-                if let Some(kind) = self.matcher.transition(event) {
-                    self.note(kind, event);
-                }
-                return Ok(None);
-            }
-            self.floor = None;
-        }
+    /// What an event is to this subscription: filter, and the wish to stop at a resync.
+    pub(super) fn passes(&self, event: &Event) -> Step<Option<Kind>> {
         if self.stop_on_resync
-            && let Some(mark) = resync
+            && let Some(mark) = event.resync()
         {
             return Err(resynced(mark.to, mark.reason.name(), self.position).into());
         }
@@ -430,10 +330,4 @@ pub(super) fn resynced(to: u64, reason: &str, position: Position) -> Error {
     )
     .with_current(to)
     .with_position(position)
-}
-
-impl Floor {
-    pub(super) fn ticket(&self) -> Option<u64> {
-        self.ticket
-    }
 }

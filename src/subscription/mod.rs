@@ -11,12 +11,14 @@
 //! | `shared` | what other threads may see and do: close, lag |
 //! | `live` | events of the log, by view or by scan |
 //! | `chain` | events of a bucket |
+//! | `future` | a start above the current revision |
 //! | `state` | the initial state, and the way back after a loss |
 //! | `wait` | parking, wake sets, streams |
 
 #![forbid(unsafe_code)]
 
 mod chain;
+mod future;
 mod live;
 mod options;
 mod shared;
@@ -35,14 +37,16 @@ use crate::cache::{Inner, KeepOpen, LagLimit};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
-use crate::log::ring::{progress_of, progress_word};
+use crate::log::ring::{LogEnd, progress_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
 use crate::reclaim;
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, lock, ord};
-use crate::wake::{Parker, SetShared, Ticket};
+use crate::sync::{Acquire, Relaxed, Release, ord};
+use crate::sys::clock;
+use crate::wake::{GroupRef, Membership, Registration};
 use chain::Reader;
+use future::FutureStart;
 use options::Options;
 use shared::OPEN;
 use state::{CatchUp, Initial, Shown};
@@ -70,6 +74,8 @@ enum Phase {
     Revision {
         until: Option<Instant>,
     },
+    /// `After` a revision of the future: not reached yet.
+    Future(Box<FutureStart>),
     /// The initial state at head `cursor`.
     Initial(Box<Initial>),
     /// LAGGED was told: the difference begins with the next poll.
@@ -94,14 +100,6 @@ impl Bookmarks {
     fn is_due(&self, position: Position) -> bool {
         position != self.shown && self.at.elapsed() >= self.interval
     }
-}
-
-/// `After(R)` of the future: events up to R are dropped.
-#[derive(Debug)]
-struct Floor {
-    revision: u64,
-    /// Ticket of the consistent read that says whether R exists.
-    ticket: Option<u64>,
 }
 
 /// Why a poll cannot go on.
@@ -141,8 +139,8 @@ type Step<T> = std::result::Result<T, Halt>;
 /// drops the handles; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
 pub struct Subscription {
     matcher: Arc<Matcher>,
-    /// What wakes it: more than what is shown, where kinds are masked and yet remembered.
-    wakes: Arc<Matcher>,
+    /// Those who are woken by the same events: joined with the first sleep.
+    group: Option<GroupRef>,
     shared: Arc<Shared>,
     /// Until it ends.
     keeps: Option<Arc<KeepOpen>>,
@@ -152,7 +150,6 @@ pub struct Subscription {
     /// The next sequence number to look at; the head of the initial state while that is handed out.
     cursor: u64,
     segment: Option<SegmentRef>,
-    floor: Option<Box<Floor>>,
     position: Position,
     /// Revisions up to this one were told as lost.
     told: u64,
@@ -169,9 +166,9 @@ pub struct Subscription {
     reader: Reader,
     /// Told by the next poll, once.
     failure: Option<Box<Halt>>,
-    parker: Option<Arc<Parker>>,
-    ticket: Option<Ticket>,
-    set: Option<(Arc<SetShared>, u64)>,
+    /// Where it sleeps: made with the first sleep.
+    registration: Option<Registration>,
+    membership: Membership,
 }
 
 /// What one look at the cache showed: loaded in this order.
@@ -190,10 +187,9 @@ impl Subscription {
 
     fn look(&self) -> Look {
         let inner = self.inner();
-        let closed = inner.is_closed();
         let end = self.shared.end.load(ord!(EndLoad, Acquire));
         let progress = inner.ring.progress();
-        let head = inner.ring.head();
+        let LogEnd { head, closed } = inner.ring.end();
         if end < head {
             // Closed by its owner: nothing above, and no progress beyond.
             return Look { closed: true, progress: 0, head: end };
@@ -239,14 +235,13 @@ impl Subscription {
                 let asked = Position { epoch: options.epoch, revision };
                 let found = inner.find("subscribe after", asked, true)?;
                 let position = Position { epoch: found.epoch, revision };
-                self.live(found.seq, position);
+                if found.future {
+                    self.await_future(found.seq, position);
+                } else {
+                    self.live(found.seq, position);
+                }
                 if !self.remember(found.seq) {
                     return Err(inner.compacted("subscribe after", revision).into());
-                }
-                if found.future {
-                    let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
-                    inner.wake_source();
-                    self.floor = Some(Box::new(Floor { revision, ticket }));
                 }
             }
         }
@@ -284,11 +279,14 @@ impl Subscription {
                 self.begin(true)?;
             } else if look.closed {
                 return Err(say::closed("subscription").into());
-            } else if lock(&self.shared.inner.info).failed {
+            } else if self.shared.inner.has_failed() {
                 return Err(self.shared.inner.not_ready("subscription").into());
             } else {
                 return Ok(false);
             }
+        }
+        if matches!(self.phase, Phase::Future(_)) {
+            return self.future_began(look);
         }
         if let (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) = (&self.phase, self.start()) {
             // Closed by its owner while it waited: it ends.
@@ -298,6 +296,8 @@ impl Subscription {
                 self.initial(head, position);
             } else if look.closed {
                 return Err(say::closed("subscription").into());
+            } else if let Some(error) = self.shared.inner.broken() {
+                return Err(error.into());
             } else if until.is_some_and(|until| Instant::now() >= until) {
                 return Err(say::future("subscribe to the state at least at", revision, position.revision).into());
             } else {
@@ -359,7 +359,7 @@ impl Subscription {
         if look.closed {
             self.check_limit()?;
         }
-        let behind = look.head.saturating_sub(self.cursor);
+        let behind = if self.is_ahead() { 0 } else { look.head.saturating_sub(self.cursor) };
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
             self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
         }
@@ -368,16 +368,13 @@ impl Subscription {
             self.shared.keep_limit();
             self.check_limit()?;
         }
-        if matches!(self.phase, Phase::Unready | Phase::Revision { .. }) && !self.started(&look)? {
+        if matches!(self.phase, Phase::Unready | Phase::Revision { .. } | Phase::Future(_)) && !self.started(&look)? {
             return Ok(Batch::empty(self.position));
         }
         match &self.phase {
             Phase::Initial(_) => return self.initial_page(max),
             Phase::Behind(_) | Phase::CatchUp(_) => return self.catch_up_page(max),
             _ => {}
-        }
-        if let Some(floor) = &self.floor {
-            self.check_floor(floor)?;
         }
         let batch = self.events(&look, max)?;
         if !batch.is_empty() {
@@ -388,23 +385,21 @@ impl Subscription {
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
     fn nothing(&mut self, look: &Look) -> Step<Batch> {
-        self.shared.caught_up();
+        self.shared.caught_up(clock::now());
         if self.cursor >= look.head {
             let revision = progress_of(look.progress, self.position.epoch);
-            self.pass_floor(revision);
             self.position.revision = self.position.revision.max(revision);
         }
+        if look.closed && self.cursor >= look.head {
+            return Err(say::closed("subscription").into());
+        }
         if let Some(bookmarks) = &mut self.bookmarks
-            && self.floor.is_none()
             && bookmarks.is_due(self.position)
         {
             (bookmarks.shown, bookmarks.at) = (self.position, Instant::now());
             let mut own = Own::default();
             own.push_mark(Mark::bookmark(self.position.revision, 0));
             return Ok(Batch::own(own, false, self.position));
-        }
-        if look.closed && self.cursor >= look.head {
-            return Err(say::closed("subscription").into());
         }
         Ok(Batch::empty(self.position))
     }
@@ -429,17 +424,6 @@ impl Subscription {
         .with_current(current.revision)
         .with_position(self.position)
         .into())
-    }
-
-    fn check_floor(&self, floor: &Floor) -> Result<()> {
-        let served = |ticket: u64| self.shared.inner.served.load(Acquire) >= ticket;
-        if floor.ticket.is_some_and(served) {
-            let newest = lock(&self.shared.inner.info).consistent_revision;
-            if floor.revision > newest && floor.revision > self.shared.inner.position().revision {
-                return Err(say::future("subscribe after", floor.revision, newest));
-            }
-        }
-        Ok(())
     }
 
     /// The cursor's place has left: what was lost, and where the log goes on.
@@ -482,7 +466,6 @@ impl Subscription {
             OnLag::Stop => self.end(),
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
-                self.floor = None;
                 let look = self.look();
                 let over = look.closed && loss.seq >= look.head;
                 if self.stop_on_resync && loss.before.epoch != self.position.epoch && !over {
@@ -492,9 +475,10 @@ impl Subscription {
                 }
                 self.cursor = loss.seq;
                 self.position = loss.before;
+                self.options = None;
+                self.phase = Phase::Live;
             }
             OnLag::Resnapshot | OnLag::Conflate => {
-                self.floor = None;
                 self.told = if loss.initial { self.told } else { loss.to };
                 self.fall_behind();
                 if self.on_lag == OnLag::Conflate {
@@ -511,8 +495,9 @@ impl Subscription {
         if self.shown.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
             self.count();
         }
-        self.shared.cursor.store(self.cursor, Relaxed);
-        self.shared.position.store(progress_word(self.position), Relaxed);
+        // Who waits for a revision is behind nothing.
+        let cursor = if self.is_ahead() { u64::MAX } else { self.cursor };
+        self.shared.show(cursor, self.position);
     }
 
     /// What it remembers, for the cache's statistics.
@@ -569,7 +554,12 @@ impl Loss {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.unpark();
+        if let Some(registration) = &mut self.registration {
+            registration.leave(&self.shared.inner);
+        }
+        if let Some(group) = self.group.take() {
+            self.shared.inner.hub.leave_group(&group);
+        }
         self.shared.end.store(0, Release);
         self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
         self.reader.leave(&self.shared.inner);

@@ -11,6 +11,7 @@ use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
+use crate::wake::Membership;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -230,20 +231,18 @@ impl SubscribeBuilder {
             return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
         }
         let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
-        let wakes = if self.on_lag.remembers() { matcher.unmasked() } else { None };
         let limited = self.options.is_limited();
         let shared = Arc::new(Shared::new(inner.clone(), &self.options));
         let mut subscription = Subscription {
             plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
-            wakes: wakes.map_or_else(|| matcher.clone(), Arc::new),
             matcher,
+            group: None,
             shared,
             keeps: Some(self.cache.keep_open()),
             phase: Phase::Unready,
             options: Some(Box::new(self.options)),
             cursor: inner.ring.first_seq(),
             segment: None,
-            floor: None,
             position: Position::default(),
             told: 0,
             bookmarks: self.bookmarks.then(|| {
@@ -257,9 +256,8 @@ impl SubscribeBuilder {
             counted: 0,
             reader: Default::default(),
             failure: None,
-            parker: None,
-            ticket: None,
-            set: None,
+            registration: None,
+            membership: Membership::default(),
         };
         // Before anything can fail: the drop takes it back.
         let ready = inner.count_subscription();

@@ -4,13 +4,16 @@
 
 use super::options::Options;
 use crate::cache::{Inner, LagLimit};
+use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim;
-use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, SeqCst, fence, lock, ord};
-use crate::wake::Rest;
+use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
+use crate::sys::clock;
+use crate::wake::{Rest, SeatRef};
 use crate::writer::Writer;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicU64 as Statistic;
+use std::time::Duration;
 
 /// How far a subscription is behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,19 +26,8 @@ pub struct Lag {
     pub age: Duration,
 }
 
-/// The position of a packed word, for a cache that stands at `epoch`; 0 is "none yet".
-fn unpack(word: u64, epoch: u64) -> Position {
-    if word == 0 {
-        return Position::default();
-    }
-    let behind = epoch.wrapping_sub(word >> 52) & 0xfff;
-    Position { epoch: epoch - behind, revision: word & (MAX_REVISION - 1) }
-}
-
 /// `Shared::end` while the subscription is open.
 pub(super) const OPEN: u64 = u64::MAX;
-/// `Shared::ticket` while nobody is parked.
-const NO_TICKET: u64 = u64::MAX;
 
 /// What other threads may see and do.
 pub(crate) struct Shared {
@@ -44,25 +36,22 @@ pub(crate) struct Shared {
     pub(super) end: AtomicU64,
     /// The consumer's cursor as of its last poll (statistics, pace).
     pub(super) cursor: AtomicU64,
-    /// The position as of its last poll, packed as the progress word is.
-    pub(super) position: AtomicU64,
-    state: Mutex<Seen>,
+    /// The position as of its last poll, packed as the progress word is: 12 bits of its epoch.
+    position: AtomicU64,
+    /// The whole epoch; stored after a position of it, so never ahead of that.
+    epoch: AtomicU64,
+    /// When the consumer last had everything: a time of [`clock`]. Statistics.
+    caught_up: Statistic,
+    /// Where the consumer sleeps, once it has slept: for those who close it and look at it.
+    seat: Mutex<Option<SeatRef>>,
     limits: Option<Box<Limits>>,
 }
 
-/// How far behind it may be.
+/// How far behind it may be, and the lag for which it was closed.
 struct Limits {
     events: u64,
     age: Duration,
-}
-
-struct Seen {
-    /// When the consumer last had everything.
-    caught_up: Instant,
-    /// The registration of the consumer while it is parked, or NO_TICKET.
-    ticket: u64,
-    /// The lag for which it was closed.
-    too_slow: Option<Box<Lag>>,
+    exceeded: Mutex<Option<Box<Lag>>>,
 }
 
 impl Shared {
@@ -72,12 +61,38 @@ impl Shared {
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(0),
             position: AtomicU64::new(0),
-            state: Mutex::new(Seen { caught_up: Instant::now(), ticket: NO_TICKET, too_slow: None }),
+            epoch: AtomicU64::new(0),
+            caught_up: Statistic::new(clock::now()),
+            seat: Mutex::new(None),
             limits: options.is_limited().then(|| {
                 let Options { max_lag_events: events, max_lag_age: age, .. } = *options;
-                Box::new(Limits { events, age })
+                Box::new(Limits { events, age, exceeded: Mutex::new(None) })
             }),
         }
+    }
+
+    /// Shows where the consumer stands.
+    #[inline]
+    pub(super) fn show(&self, cursor: u64, position: Position) {
+        self.cursor.store(cursor, Relaxed);
+        // Release: partner of the loads in `position`.
+        self.position.store(progress_word(position), Release);
+        if self.epoch.load(Relaxed) != position.epoch {
+            self.epoch.store(position.epoch, Release);
+        }
+    }
+
+    /// The position as of the last poll. Whole: the epoch that is loaded first is that of the word or
+    /// one before it, and 12 bits of the word say how many before.
+    pub(super) fn position(&self) -> Position {
+        // Acquire: partner of the stores in `show`: the word is at least as new as the epoch.
+        let epoch = self.epoch.load(Acquire);
+        let word = self.position.load(Acquire);
+        if epoch == 0 {
+            return Position::default();
+        }
+        let ahead = (word >> REVISION_BITS).wrapping_sub(epoch) & EPOCH_MASK;
+        Position { epoch: epoch + ahead, revision: word & (MAX_REVISION - 1) }
     }
 
     pub(super) fn is_limited(&self) -> bool {
@@ -101,60 +116,49 @@ impl Shared {
     fn close_at(&self, head: u64) {
         let _ = self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire);
         fence(SeqCst);
-        // Partner: the consumer stores its ticket, fence, looks at `end`.
-        let ticket = lock(&self.state).ticket;
-        if ticket != NO_TICKET {
-            self.inner.hub.wake_one(ticket);
+        // Partner: the consumer stores PARKED, fence, looks at `end`.
+        if let Some(seat) = self.seat() {
+            seat.wake();
         }
     }
 
-    pub(super) fn rests(&self, ticket: u64) {
-        lock(&self.state).ticket = ticket;
+    /// Where the consumer sleeps: before it sleeps there, once.
+    pub(super) fn sleeps_in(&self, seat: &SeatRef) {
+        *lock(&self.seat) = Some(seat.clone());
     }
 
-    /// Everything up to the head was handed out.
-    pub(super) fn caught_up(&self) {
-        lock(&self.state).caught_up = Instant::now();
+    fn seat(&self) -> Option<SeatRef> {
+        lock(&self.seat).clone()
+    }
+
+    /// Everything up to the head was handed out, just now or at that time.
+    pub(super) fn caught_up(&self, at: u64) {
+        self.caught_up.store(at, Relaxed);
     }
 
     /// While it is parked it has everything; once it was woken it is behind from then on.
     pub(super) fn lag(&self) -> Lag {
-        let ticket = lock(&self.state).ticket;
-        let rest = if ticket == NO_TICKET { None } else { self.inner.hub.rest(ticket) };
-        match rest {
-            Some(Rest::Parked) => Lag::default(),
-            Some(Rest::Woken { at, resume }) => self.lag_since(at, resume),
-            None => {
-                let at = lock(&self.state).caught_up;
-                self.lag_since(at, 0)
-            }
+        match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
+            Rest::Parked => Lag::default(),
+            Rest::Woken { at, resume } => self.lag_since(at, resume),
+            Rest::Awake => self.lag_since(self.caught_up.load(Relaxed), 0),
         }
     }
 
-    fn lag_since(&self, at: Instant, resume: u64) -> Lag {
+    fn lag_since(&self, at: u64, resume: u64) -> Lag {
         let inner = &self.inner;
         let (now, head) = inner.now(&reclaim::pin());
-        let position = unpack(self.position.load(Relaxed), now.epoch);
+        let position = self.position();
         let cursor = self.cursor.load(Relaxed).max(resume);
         let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
         let revisions =
             if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
-        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { at.elapsed() } }
-    }
-
-    /// The consumer comes back from a rest: it had everything until it was woken.
-    pub(super) fn rested(&self) {
-        let mut state = lock(&self.state);
-        let ticket = std::mem::replace(&mut state.ticket, NO_TICKET);
-        state.caught_up = match self.inner.hub.rest(ticket) {
-            Some(Rest::Woken { at, .. }) => at,
-            _ => Instant::now(),
-        };
+        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(at) } }
     }
 
     /// The lag for which it was closed, told once.
     pub(super) fn take_too_slow(&self) -> Option<Box<Lag>> {
-        lock(&self.state).too_slow.take()
+        self.limits.as_ref().and_then(|limits| lock(&limits.exceeded).take())
     }
 }
 
@@ -164,10 +168,11 @@ impl LagLimit for Shared {
             return false;
         }
         let lag = self.lag();
-        if self.limits.as_ref().is_none_or(|limits| lag.events <= limits.events && lag.age <= limits.age) {
+        let Some(limits) = &self.limits else { return true };
+        if lag.events <= limits.events && lag.age <= limits.age {
             return true;
         }
-        lock(&self.state).too_slow = Some(Box::new(lag));
+        *lock(&limits.exceeded) = Some(Box::new(lag));
         // Nothing more is handed out.
         self.close_at(0);
         false
@@ -187,8 +192,7 @@ impl Closer {
 
     /// The position as of the consumer's last poll.
     pub fn position(&self) -> Position {
-        let now = self.0.inner.position();
-        unpack(self.0.position.load(Relaxed), now.epoch)
+        self.0.position()
     }
 
     /// The lag now.

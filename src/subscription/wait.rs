@@ -3,14 +3,15 @@
 #![forbid(unsafe_code)]
 
 use super::shared::OPEN;
-use super::{Look, Phase, Start, Step, Subscription};
+use super::{Halt, Look, Phase, Start, Step, Subscription};
 use crate::batch::Batch;
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::{progress_of, run_of};
 use crate::position::Position;
-use crate::sync::{Acquire, SeqCst, fence};
-use crate::wake::{Told, WakeSet, Waker, Want};
+use crate::sync::{Acquire, SeqCst, current_thread, fence};
+use crate::sys::clock;
+use crate::wake::{Due, GroupRef, Interest, Registration, Unparked, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ impl Subscription {
         let look = self.look();
         match self.phase {
             Phase::Ended | Phase::Initial(_) | Phase::Behind(_) | Phase::CatchUp(_) => return Ok(true),
-            Phase::Unready | Phase::Revision { .. } => {
+            Phase::Unready | Phase::Revision { .. } | Phase::Future(_) => {
                 if !self.started(&look)? {
                     return Ok(false);
                 }
@@ -43,20 +44,16 @@ impl Subscription {
             }
             Phase::Live => {}
         }
-        if self.floor.as_ref().is_some_and(|floor| self.check_floor(floor).is_err()) {
-            return Ok(true);
-        }
-        if self.plain && self.floor.is_none() && self.cursor < look.head {
+        if self.plain && self.cursor < look.head {
             return Ok(true);
         }
         if self.peek_events(&look)? {
             return Ok(true);
         }
-        if self.bookmarks.is_some() {
+        if let Some(bookmarks) = &self.bookmarks {
             let progress = progress_of(look.progress, self.position.epoch);
-            self.pass_floor(progress);
             let position = Position { revision: self.position.revision.max(progress), ..self.position };
-            if self.floor.is_none() && self.bookmarks.as_ref().is_some_and(|bookmarks| bookmarks.is_due(position)) {
+            if bookmarks.is_due(position) {
                 return Ok(true);
             }
         }
@@ -100,62 +97,88 @@ impl Subscription {
         Ok(false)
     }
 
-    /// Registers for what would make `peek` true. `Err`: it already may be.
-    fn park(&mut self, waker: Waker) -> std::result::Result<(), Told> {
-        self.segment = None;
-        let mut deadline = None;
-        let mut bookmark: Option<(Instant, Position)> = None;
-        let want = match (&self.phase, self.start()) {
-            (Phase::Unready, _) => Want::Ready,
+    /// Those who are woken by the same events: by more than what is shown, where kinds are masked and yet
+    /// remembered.
+    fn group(&mut self) -> GroupRef {
+        let matcher = &self.matcher;
+        let hub = &self.shared.inner.hub;
+        let group = self.group.get_or_insert_with(|| {
+            let unmasked = if self.on_lag.remembers() { matcher.unmasked() } else { None };
+            hub.join_group(&unmasked.map_or_else(|| matcher.clone(), Arc::new))
+        });
+        group.clone()
+    }
+
+    /// What would make `peek` true, and when it does in any case.
+    fn interest(&mut self) -> (Interest, Due) {
+        let mut due = Due::default();
+        let interest = match (&self.phase, self.start()) {
+            (Phase::Unready, _) => Interest::Ready,
             (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
-                deadline = *until;
-                Want::Revision(revision)
+                due.deadline = *until;
+                Interest::Revision { position: revision.into(), ticket: None }
             }
             _ => {
-                if let Some(ticket) = self.floor.as_ref().and_then(|floor| floor.ticket())
-                    && self.shared.inner.served.load(Acquire) < ticket
-                {
-                    // Not an event yet: the answer of the source, or whatever comes first.
-                    deadline = Instant::now().checked_add(Duration::from_millis(20));
+                if let Some(interest) = self.future_interest() {
+                    return (interest, due);
                 }
                 if let Some(bookmarks) = &self.bookmarks {
-                    bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.shown));
+                    due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.shown));
                 }
-                let (matcher, cursor) = (self.wakes.clone(), self.cursor);
+                let group = self.group();
                 match self.chain() {
-                    Some(bucket) => Want::Chain { matcher, cursor, bucket },
-                    None => Want::Event { matcher, cursor, request: self.reader.request() },
+                    Some(bucket) => Interest::Chain(group, bucket),
+                    None => Interest::Events(group, self.reader.request()),
                 }
             }
         };
-        if !matches!(want, Want::Event { .. } | Want::Chain { .. }) {
-            self.shared.inner.wake_source();
-        }
-        let inner = self.inner();
-        let ticket = inner.hub.register(&**inner, want, waker, deadline, bookmark)?;
-        self.shared.rests(ticket.id());
-        if deadline.is_some() || bookmark.is_some() {
-            // The notifier keeps the time.
-            inner.hub.notify(inner);
-        }
-        self.ticket = Some(ticket);
-        fence(SeqCst);
-        // Partner: `Shared::close` stores the end, fence, looks at the ticket.
-        if self.shared.end.load(Acquire) != OPEN {
-            let told = self.ticket.as_ref().map_or(Told::No, |ticket| self.shared.inner.hub.silence(ticket));
-            self.unpark();
-            return Err(told);
-        }
-        Ok(())
+        (interest, due)
     }
 
-    /// Ends a registration and takes over how far the notifier looked.
-    pub(super) fn unpark(&mut self) {
-        let Some(ticket) = self.ticket.take() else { return };
-        self.shared.rested();
-        if let Some(to) = self.shared.inner.hub.unregister(&ticket) {
-            self.cursor = self.cursor.max(to);
+    /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
+    fn park(&mut self, waker: Waker) -> bool {
+        self.segment = None;
+        let (interest, due) = self.interest();
+        let inner = self.inner().clone();
+        let of_the_cache = !interest.is_of_events();
+        let cursor = self.cursor;
+        let registration = self.registration.get_or_insert_with(|| {
+            let registration = Registration::new();
+            self.shared.sleeps_in(registration.seat());
+            registration
+        });
+        if let Err(unparked) = registration.park(&inner, interest, cursor, waker, due) {
+            self.went_on(unparked);
+            return false;
         }
+        fence(SeqCst);
+        // Partner: `Shared::close` stores the end, fence, looks at the seat.
+        if self.shared.end.load(Acquire) != OPEN {
+            self.unpark();
+            return false;
+        }
+        if of_the_cache {
+            inner.wake_source();
+        }
+        true
+    }
+
+    /// Ends a sleep and takes over how far the notifier looked.
+    pub(super) fn unpark(&mut self) {
+        if let Some(registration) = &mut self.registration
+            && registration.is_parked()
+        {
+            let unparked = registration.unpark(&self.shared.inner.hub);
+            self.went_on(unparked);
+        }
+    }
+
+    fn went_on(&mut self, unparked: Unparked) {
+        if matches!(self.phase, Phase::Live) {
+            self.cursor = self.cursor.max(unparked.resume);
+        }
+        // Until it was woken it had everything.
+        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
     }
 
     /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll
@@ -168,12 +191,10 @@ impl Subscription {
             if self.peek() {
                 return self.tell();
             }
-            let parker = self.parker.get_or_insert_with(Arc::default).clone();
-            parker.reset();
-            if self.park(Waker::Thread(parker.clone())).is_err() {
+            if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = parker.wait_until(until);
+            let woken = self.registration.as_ref().is_none_or(|registration| registration.sleep(until));
             self.unpark();
             if !woken {
                 return if self.peek() { self.tell() } else { Ok(false) };
@@ -186,6 +207,9 @@ impl Subscription {
         let look = self.look();
         let over = match self.phase {
             Phase::Ended => self.failure.is_none(),
+            Phase::Future(_) => {
+                matches!(self.failure.as_deref(), Some(Halt::Over(error)) if error.code() == Code::Closed)
+            }
             Phase::Live => {
                 let too_slow = look.closed && look.head == 0;
                 look.closed && !too_slow && self.cursor >= look.head && self.failure.is_none() && !self.has_links()
@@ -214,23 +238,18 @@ impl Subscription {
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
     /// will be listed when it is. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let Some((set, tag)) = self.set.clone() else {
-            return Err(say::invalid("arm a subscription: it is in no wake set. Add it to one first."));
-        };
+        let member = self.membership.member("subscription")?;
         self.unpark();
         loop {
             if self.peek() {
-                set.list(tag);
+                // Once: the notifier may have listed it before.
+                member.list();
+                member.raise();
                 return Ok(true);
             }
-            match self.park(Waker::Member(set.clone(), tag)) {
-                Ok(()) => {
-                    self.share();
-                    return Ok(false);
-                }
-                // Once an arming.
-                Err(Told::Yes) => return Ok(true),
-                Err(Told::No) => {}
+            if self.park(Waker::Member(member.clone())) {
+                self.share();
+                return Ok(false);
             }
         }
     }
@@ -264,7 +283,7 @@ impl futures_core::Stream for Stream<'_> {
                 Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
-            if !subscription.peek() && subscription.park(Waker::Task(context.waker().clone())).is_ok() {
+            if !subscription.peek() && subscription.park(Waker::Task(context.waker().clone())) {
                 return Poll::Pending;
             }
         }
@@ -272,16 +291,19 @@ impl futures_core::Stream for Stream<'_> {
 }
 
 impl WakeSet {
-    /// Adds a subscription under a tag. It joins when it is armed.
+    /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.unpark();
-        subscription.set = Some((self.shared.clone(), tag));
+        subscription.membership.join(self, tag);
         Ok(())
     }
 
-    /// Takes a subscription out; true if it was in a set.
+    /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        subscription.unpark();
-        subscription.set.take().is_some()
+        let was_member = subscription.membership.leave_set(self);
+        if was_member {
+            subscription.unpark();
+        }
+        was_member
     }
 }

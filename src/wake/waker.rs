@@ -1,70 +1,58 @@
-//! How a waiter is woken: a thread, a task, or a member of a wake set.
+//! How a sleeping consumer is woken: a thread, a task, or a member of a wake set.
 
 #![forbid(unsafe_code)]
 
-use super::set::SetShared;
-use crate::sync::{Condvar, Mutex, lock};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use super::wake_set::Member;
+use crate::foreign;
+use crate::sync::Thread;
 use std::sync::Arc;
-use std::time::Instant;
 
-/// A thread that sleeps until somebody has something for it.
-#[derive(Default)]
-pub(crate) struct Parker {
-    woken: Mutex<bool>,
-    changed: Condvar,
+/// What a seat holds while its consumer sleeps.
+pub(crate) enum Waker {
+    /// Blocked in `wait`.
+    Thread(Thread),
+    /// Pending in a stream.
+    #[cfg_attr(not(feature = "async"), expect(dead_code, reason = "streams come with the feature async"))]
+    Task(std::task::Waker),
+    /// Armed in a wake set.
+    Member(Arc<Member>),
 }
 
-impl Parker {
-    pub(crate) fn wake(&self) {
-        *lock(&self.woken) = true;
-        self.changed.notify_one();
-    }
+/// The half of a wake-up that is taken outside, when the seat is settled: system calls and foreign
+/// code.
+pub(crate) enum WakeUp {
+    Thread(Thread),
+    Task(std::task::Waker),
+    /// The member stands on its set's ready list; the descriptor is still to be raised.
+    Raise(Arc<Member>),
+}
 
-    pub(crate) fn reset(&self) {
-        *lock(&self.woken) = false;
-    }
-
-    /// True: woken. False: the time is up.
-    pub(crate) fn wait_until(&self, until: Option<Instant>) -> bool {
-        let mut woken = lock(&self.woken);
-        loop {
-            if *woken {
-                return true;
+impl Waker {
+    /// The half that is taken inside, before the consumer can see that it was woken: a member is on its
+    /// set's list by then. No system call and no foreign code.
+    pub(super) fn settle(self) -> WakeUp {
+        match self {
+            Waker::Thread(thread) => WakeUp::Thread(thread),
+            Waker::Task(waker) => WakeUp::Task(waker),
+            Waker::Member(member) => {
+                member.list();
+                WakeUp::Raise(member)
             }
-            woken = match until {
-                None => self.changed.wait(woken).unwrap_or_else(std::sync::PoisonError::into_inner),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() {
-                        return false;
-                    }
-                    self.changed.wait_timeout(woken, left).unwrap_or_else(std::sync::PoisonError::into_inner).0
-                }
-            };
         }
     }
 }
 
-/// How a waiter is woken.
-#[derive(Clone)]
-pub(crate) enum Waker {
-    Thread(Arc<Parker>),
-    #[cfg_attr(not(feature = "async"), expect(dead_code, reason = "streams come with the feature async"))]
-    Task(std::task::Waker),
-    Member(Arc<SetShared>, u64),
-}
-
-impl Waker {
-    pub(crate) fn wake(self) {
-        let called = catch_unwind(AssertUnwindSafe(|| match self {
-            Waker::Thread(parker) => parker.wake(),
-            Waker::Task(waker) => waker.wake(),
-            Waker::Member(set, tag) => set.list(tag),
-        }));
-        if called.is_err() {
-            crate::data::decoded::count_panic();
-            tracing::error!("a waker panicked; the notifier goes on");
+impl WakeUp {
+    /// A panic of a task's waker is caught and counted.
+    pub(crate) fn call(self) {
+        match self {
+            WakeUp::Thread(thread) => thread.unpark(),
+            WakeUp::Task(waker) => {
+                if foreign::guard(|| waker.wake()).is_none() {
+                    tracing::error!("a waker panicked; the notifier goes on");
+                }
+            }
+            WakeUp::Raise(member) => member.raise(),
         }
     }
 }

@@ -225,7 +225,9 @@ impl Writer {
                 },
             )
         });
-        core.commit(inner, Revision { revision, turn: None }, plan, prepared);
+        if !core.commit(inner, Revision { revision, turn: None }, plan, prepared) {
+            return Err(say::closed("apply"));
+        }
         Ok(())
     }
 
@@ -267,7 +269,9 @@ impl Writer {
         let (seq, end) = (plan.seqs.first(), plan.seqs.last());
         // The oldest revision from before is filled in by the commit, once it has made room.
         let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
-        core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared);
+        if !core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared) {
+            return Err(say::closed("resync"));
+        }
         Ok(core.position)
     }
 
@@ -324,17 +328,13 @@ impl Writer {
             // The writer of this cache is stopped for good; its source changes nothing about it.
             return;
         }
-        let Info { stale_since, failed, last_error, .. } = &mut *info;
+        let Info { stale_since, last_error, .. } = &mut *info;
+        // Under the lock: who finds it failed finds the error too.
+        self.inner.set_failed(matches!(state, SourceState::Failed(_)));
         match state {
-            SourceState::Fresh => (*stale_since, *failed) = (None, false),
-            SourceState::Stale(error) => {
+            SourceState::Fresh => *stale_since = None,
+            SourceState::Stale(error) | SourceState::Failed(error) => {
                 stale_since.get_or_insert_with(SystemTime::now);
-                *failed = false;
-                *last_error = Some(error);
-            }
-            SourceState::Failed(error) => {
-                stale_since.get_or_insert_with(SystemTime::now);
-                *failed = true;
                 *last_error = Some(error);
             }
         }

@@ -260,8 +260,16 @@ impl Core {
         }
     }
 
-    /// Stores only. The order is that of ARCHITECTURE.md, "The life of one event".
-    pub(super) fn commit(&mut self, inner: &Arc<Inner>, revision: Revision, plan: Plan, prepared: &mut Vec<Prepared>) {
+    /// Stores only, in the order that ARCHITECTURE.md shows. False: the cache was closed first, and
+    /// nothing of the revision is ever visible.
+    #[must_use]
+    pub(super) fn commit(
+        &mut self,
+        inner: &Arc<Inner>,
+        revision: Revision,
+        plan: Plan,
+        prepared: &mut Vec<Prepared>,
+    ) -> bool {
         self.poisoned = true;
         let unfinished = Unfinished(inner);
         let count = prepared.len() + if revision.turn.is_some() { 2 } else { 0 };
@@ -278,13 +286,20 @@ impl Core {
             if resets {
                 self.ring.set_oldest_revision(&inner.ring, turn.to + 1);
             }
-            self.position.epoch = turn.epoch;
         }
         step("before the head");
+        if !self.ring.publish_head(&inner.ring) {
+            unfinished.finished();
+            self.poisoned = false;
+            self.router.done();
+            return false;
+        }
+        if let Some(turn) = &revision.turn {
+            self.position.epoch = turn.epoch;
+        }
         self.position.revision = revision.revision;
         self.highest = self.highest.max(revision.revision);
         self.written = true;
-        self.ring.publish_head(&inner.ring);
         step("head published");
         self.ring.set_progress(&inner.ring, self.position);
         unfinished.finished();
@@ -305,6 +320,7 @@ impl Core {
         self.router.done();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.
         self.patience.wait_for_room();
+        true
     }
 
     /// Writes the events of a revision, each into the log and its version into its key's slot.

@@ -6,6 +6,7 @@ mod errors;
 mod events;
 mod filters;
 mod guarantees;
+mod liveness;
 mod loss;
 mod others;
 mod pages;

@@ -920,7 +920,9 @@ impl Sub {
             return assert_eq!((stats.shown_keys, stats.shown_bytes), (0, 0));
         }
         let Some(shown) = &self.shown else { return };
-        if self.exact && matches!(self.phase, Phase::Live) && self.all_live(twin) {
+        // A start of the future remembers the state at which it began, until its revision is there.
+        let begun = self.floor.is_none();
+        if self.exact && begun && matches!(self.phase, Phase::Live) && self.all_live(twin) {
             assert_eq!(stats.shown_keys, shown.len() as u64, "{:?}", self.options);
         }
         self.most_shown = self.most_shown.max(stats.shown_keys);

@@ -1,0 +1,65 @@
+//! Foreign code: functions, wakers and destructors of the user's that run on our threads.
+//!
+//! Any of them may panic, and so may the destructor of what it panicked with. Nothing of that leaves
+//! this module: a panic is counted ([`caught`]) and turned into a value.
+
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Statistics only: no order depends on it.
+static CAUGHT: AtomicU64 = AtomicU64::new(0);
+
+/// Panics of foreign code that were caught in this process.
+pub(crate) fn caught() -> u64 {
+    CAUGHT.load(Relaxed)
+}
+
+/// Calls foreign code. `None`: it panicked, and that was counted.
+pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(value) => Some(value),
+        Err(payload) => {
+            CAUGHT.fetch_add(1, Relaxed);
+            dispose(payload);
+            None
+        }
+    }
+}
+
+/// Drops what may run foreign code. `what` names it in the log, should it panic.
+pub(crate) fn drop_guarded<T>(value: T, what: &str) {
+    if guard(|| drop(value)).is_none() {
+        tracing::error!(what, "a drop panicked; the thread goes on");
+    }
+}
+
+/// Drops what a panic carried. A payload that panics in its turn is left alone.
+fn dispose(payload: Box<dyn Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+        std::mem::forget(again);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct PanicsWhenDropped;
+    impl Drop for PanicsWhenDropped {
+        fn drop(&mut self) {
+            panic!("a destructor");
+        }
+    }
+
+    #[test]
+    fn payload_that_panics_is_contained() {
+        let before = caught();
+        assert_eq!(guard(|| 1), Some(1));
+        assert_eq!(guard(|| -> () { std::panic::panic_any(PanicsWhenDropped) }), None);
+        drop_guarded(PanicsWhenDropped, "a test");
+        assert!(caught() >= before + 2);
+    }
+}

@@ -1,0 +1,181 @@
+//! A start above the current revision: a wait for that revision, which becomes `After` when it is over.
+//!
+//! While it waits nothing is handed out and nothing is read: the position is the asked one, the cursor
+//! stands at the head at which the wait began. When the cache has reached the revision, the cursor goes
+//! to the first event above it. What happened in between is judged then, from the epoch changes since:
+//!
+//! | since the wait began | what comes of it |
+//! | --- | --- |
+//! | nothing, or resyncs that end at or below the revision | goes on waiting, or begins |
+//! | the revision was reached before a resync | begins there; the bracket follows |
+//! | a resync jumped over the revision | LAGGED at the bracket: no state of it exists |
+//! | the history was reset before it was reached | FUTURE_REVISION |
+//! | the source says that it does not exist | FUTURE_REVISION |
+
+#![forbid(unsafe_code)]
+
+use super::{Halt, Look, Loss, Phase, Step, Subscription};
+use crate::data::event::Phase as End;
+use crate::error::say;
+use crate::log::ring::Place;
+use crate::position::Position;
+use crate::reclaim::{self, Guard};
+use crate::sync::{Acquire, SeqCst, lock};
+use crate::wake::Interest;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct FutureStart {
+    /// Ticket of the consistent read that says whether the revision exists, until it has answered.
+    ticket: Option<u64>,
+}
+
+/// Where a start begins: the sequence number of its first event, and the epoch there.
+type Beginning = (u64, u64);
+
+impl Subscription {
+    /// Waits from `head` on until the cache has reached the revision of `at`.
+    pub(super) fn await_future(&mut self, head: u64, at: Position) {
+        let inner = self.inner();
+        let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
+        inner.wake_source();
+        self.live(head, at);
+        self.phase = Phase::Future(Box::new(FutureStart { ticket }));
+    }
+
+    /// Whether it waits for a revision: then it is behind nothing.
+    pub(super) fn is_ahead(&self) -> bool {
+        matches!(self.phase, Phase::Future(_) | Phase::Revision { .. })
+    }
+
+    /// What ends the wait of a start in the future.
+    pub(super) fn future_interest(&self) -> Option<Interest> {
+        let Phase::Future(start) = &self.phase else { return None };
+        Some(Interest::Revision { position: self.position, ticket: start.ticket })
+    }
+
+    /// Looks whether the revision was reached. True: it begins, and there may be events.
+    pub(super) fn future_began(&mut self, look: &Look) -> Step<bool> {
+        if let Some((seq, epoch)) = self.beginning(look)? {
+            // Until here the state at which the wait began counted as shown: a loss falls back on it.
+            let before = self.shown.take();
+            if !self.remember(seq) {
+                self.shown = before;
+                return Err(Halt::Lost(self.loss()));
+            }
+            // The last position that was shown stays the asked one: bookmarks count from there.
+            self.cursor = seq;
+            self.position.epoch = epoch;
+            self.phase = Phase::Live;
+            return Ok(true);
+        }
+        if look.closed {
+            return Err(say::closed("subscription").into());
+        }
+        if let Some(error) = self.inner().broken() {
+            // Nothing is published any more.
+            return Err(error.into());
+        }
+        self.ask_the_source()?;
+        Ok(false)
+    }
+
+    /// The table of the module. None: it waits on.
+    fn beginning(&mut self, look: &Look) -> Step<Option<Beginning>> {
+        let inner = self.inner().clone();
+        let asked = self.position.revision;
+        let pin = reclaim::pin();
+        let history = inner.ring.history(&pin);
+        for turn in history.turns.iter().filter(|turn| turn.seq >= self.cursor && turn.seq < look.head) {
+            if turn.from >= asked {
+                return self.first_above(turn.seq).map(Some);
+            }
+            if turn.resets() {
+                // Epochs that have left may have held it.
+                let left = turn.seq < inner.ring.oldest_seq();
+                if left && turn.highest_before >= asked {
+                    return Err(Halt::Lost(self.loss()));
+                }
+                return Err(say::future("subscribe after", asked, turn.to).into());
+            }
+            if asked < turn.to {
+                let (oldest, current) = inner.window();
+                let before = Position { epoch: self.position.epoch, revision: asked };
+                return Err(Halt::Lost(Loss {
+                    from: asked + 1,
+                    to: turn.to,
+                    oldest,
+                    current: current.revision,
+                    seq: turn.seq,
+                    before,
+                    initial: false,
+                }));
+            }
+        }
+        let Some(now) = inner.ring.position(look.progress, look.head, &pin) else {
+            // The event below this head has left. Where its owner closed it there, what was published until
+            // then may have been above the asked revision; else there is a newer head to look at.
+            let lost = look.closed && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
+            return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
+        };
+        if now.revision >= asked {
+            return self.first_above(look.head).map(Some);
+        }
+        self.position.epoch = now.epoch;
+        Ok(None)
+    }
+
+    /// The first event above the asked revision, as a reader at `head` sees it; a loss, where it has left.
+    fn first_above(&self, head: u64) -> Step<Beginning> {
+        let inner = self.inner();
+        let pin = reclaim::pin();
+        let history = inner.ring.history(&pin);
+        let asked = self.position.revision;
+        let seq = inner.ring.seq_above(asked, &history.at(head), head, &pin);
+        let oldest = inner.ring.oldest_seq();
+        // Where something has left since the wait began, and nothing of the window lies before the first
+        // event above the asked revision, more above it may have left.
+        let lost = seq < oldest || (seq == oldest && self.cursor < oldest && self.has_left(oldest, &pin) > asked);
+        if lost {
+            return Err(Halt::Lost(self.loss()));
+        }
+        Ok((seq, history.at(seq).epoch))
+    }
+
+    /// The highest revision of which something may have left, `oldest` being the first event of the window.
+    /// Revisions that do not exist have not left.
+    fn has_left(&self, oldest: u64, pin: &Guard) -> u64 {
+        let ring = &self.inner().ring;
+        let below_first = match ring.place(oldest, pin) {
+            Place::At(segment) if oldest < ring.head() => {
+                let first = segment.event(oldest);
+                match first.resync() {
+                    Some(mark) if mark.phase == End::Begin => mark.from,
+                    // A revision that has left in part has left.
+                    _ => first.revision() - u64::from(first.is_first()),
+                }
+            }
+            _ => u64::MAX,
+        };
+        // Of the same history `oldest` knows of compactions, and of revisions that do not exist.
+        let reset_since = ring.history(pin).turns.iter().any(|turn| turn.resets() && turn.seq >= oldest);
+        if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
+    }
+
+    /// FUTURE_REVISION where the source has said that the revision does not exist.
+    fn ask_the_source(&mut self) -> Step<()> {
+        let inner = self.inner().clone();
+        let asked = self.position.revision;
+        let Phase::Future(start) = &mut self.phase else { return Ok(()) };
+        let Some(ticket) = start.ticket else { return Ok(()) };
+        if inner.served.load(Acquire) < ticket {
+            return Ok(());
+        }
+        start.ticket = None;
+        let newest = lock(&inner.info).consistent_revision;
+        if asked > newest && asked > inner.position().revision {
+            return Err(say::future("subscribe after", asked, newest).into());
+        }
+        Ok(())
+    }
+}

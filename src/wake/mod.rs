@@ -1,0 +1,84 @@
+//! Waking: where consumers sleep, and the one thread of the process that wakes them.
+//!
+//! A consumer sleeps in its [`seat::Seat`]. The writer pays a fence and a load per revision while nobody
+//! sleeps; else it wakes the notifier, never a consumer. The notifier alone owns the tables that say
+//! who waits for what; consumers and feeders reach it by the words and the inbox of the [`Hub`].
+//! Filters run on its thread, and nothing is locked meanwhile that anybody else could want.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `hub` | what a cache's threads share: counts, the inbox, filter groups; a consumer's [`Registration`] |
+//! | `seat` | the states of one sleeper |
+//! | `tables` | the notifier's: who waits for what, and one pass over it |
+//! | `timers` | the notifier's: bookmarks and deadlines |
+//! | `notifier` | its thread |
+//! | `waker`, `wake_set` | how a sleeper is woken |
+//!
+//! | writer, notifier | consumer | order |
+//! | --- | --- | --- |
+//! | head or progress or state; fence; `waiting.load` | `waiting` raised, PARKED; fence; look | SeqCst fences: one of the two sees the other |
+//! | notifier: look; fence; inbox and seats | the same | SeqCst fences: as above |
+//! | `pending.swap(true)`; notifier: `pending.swap(false)`, then look | | AcqRel: no lost wake-up |
+//! | notifier: `scanned_to` stored at the end of a pass | loaded before PARKED is left | Release / Acquire |
+//!
+//! The protocol with a worked example: docs/internals/waking.md.
+
+mod hub;
+mod notifier;
+mod seat;
+mod tables;
+mod timers;
+mod wake_set;
+mod waker;
+
+pub(crate) use hub::{GroupRef, Hub, Interest, Registration, Unparked};
+#[cfg(all(test, loom))]
+pub(crate) use notifier::model as notifier_model;
+#[cfg(not(loom))]
+pub(crate) use notifier::start;
+pub(crate) use seat::{Due, Rest, SeatRef};
+pub(crate) use wake_set::Membership;
+pub use wake_set::WakeSet;
+pub(crate) use waker::Waker;
+
+use crate::data::event::Event;
+use crate::filter::matcher::Matcher;
+use crate::position::Position;
+use std::time::Instant;
+
+/// What the notifier and the sleepers ask of a cache.
+pub(crate) trait Watched: Send + Sync {
+    /// Where the cache stands now; progress is loaded before head.
+    fn frontier(&self) -> Frontier;
+    /// The first event in [from, head) that passes; `Err` where `from` has left the window.
+    fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
+    /// Every event in [from, head) with its buckets; `Err` as above.
+    fn visit_buckets(&self, from: u64, head: u64, each: &mut VisitEvent<'_>) -> Result<(), Overtaken>;
+    /// The newest resync mark; to be asked after `frontier`.
+    fn newest_mark(&self) -> u64;
+    /// Closes the subscriptions that are too far behind; when to look again.
+    fn enforce_lag_limits(&self) -> Option<Instant>;
+    /// Asks the source, if there is one, to look at what is wanted.
+    fn wake_source(&self) -> bool;
+    fn hub(&self) -> &Hub;
+}
+
+/// Called with an event of the log and its buckets.
+pub(crate) type VisitEvent<'a> = dyn FnMut(&Event, &mut dyn Iterator<Item = u64>) + 'a;
+
+/// What was to be read has left the window.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Overtaken;
+
+/// Where a cache stands, as one look sees it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frontier {
+    pub(crate) position: Position,
+    pub(crate) head: u64,
+    pub(crate) ready: bool,
+    /// The source failed before the first listing: no wait for the cache goes on.
+    pub(crate) failed: bool,
+    pub(crate) closed: bool,
+    /// Consistent reads served up to this ticket.
+    pub(crate) consistent: u64,
+}

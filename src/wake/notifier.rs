@@ -1,0 +1,159 @@
+//! The notifier: one thread of the process, started before the first cache is there.
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | push of a cache, then `asleep.swap(false)` | `asleep.swap(true)`, then a look at the inbox | AcqRel: one of the two sees the other |
+
+#![forbid(unsafe_code)]
+
+#[cfg(loom)]
+pub(super) use model::push;
+#[cfg(not(loom))]
+pub(super) use thread::push;
+#[cfg(not(loom))]
+pub(crate) use thread::start;
+
+#[cfg(not(loom))]
+mod thread {
+    use crate::foreign;
+    use crate::sync::{AcqRel, AtomicBool, Inbox, Mutex, lock};
+    use crate::wake::Watched;
+    use std::io;
+    use std::sync::{Arc, OnceLock};
+    use std::thread::Thread;
+    use std::time::Instant;
+
+    /// Caches to be looked at, and the thread that does it.
+    struct Notifier {
+        inbox: Inbox<Arc<dyn Watched>>,
+        asleep: AtomicBool,
+        thread: OnceLock<Thread>,
+        starting: Mutex<()>,
+    }
+
+    fn notifier() -> &'static Notifier {
+        static GLOBAL: OnceLock<Notifier> = OnceLock::new();
+        GLOBAL.get_or_init(|| Notifier {
+            inbox: Inbox::new(),
+            asleep: AtomicBool::new(false),
+            thread: OnceLock::new(),
+            starting: Mutex::new(()),
+        })
+    }
+
+    /// Starts the thread, if it does not run yet. Where it cannot, nothing has changed, and the next
+    /// call tries again.
+    pub(crate) fn start() -> io::Result<()> {
+        let this = notifier();
+        if this.thread.get().is_some() {
+            return Ok(());
+        }
+        let _starting = lock(&this.starting);
+        if this.thread.get().is_none() {
+            let handle = crate::sys::spawn("watchcore-wake", || notifier().run())?;
+            let _ = this.thread.set(handle.thread().clone());
+        }
+        Ok(())
+    }
+
+    /// Hands a cache to the notifier: no lock, and a futex only if it sleeps.
+    pub(in crate::wake) fn push(cache: Arc<dyn Watched>) {
+        let this = notifier();
+        this.inbox.push(cache);
+        // Partner: `sleep` raises `asleep`, then looks at the inbox.
+        if this.asleep.swap(false, AcqRel)
+            && let Some(thread) = this.thread.get()
+        {
+            thread.unpark();
+        }
+    }
+
+    impl Notifier {
+        fn run(&self) {
+            let mut timers: Vec<(Instant, Arc<dyn Watched>)> = Vec::new();
+            loop {
+                let mut caches = self.inbox.take_all();
+                take_due(&mut timers, &mut caches);
+                if caches.is_empty() {
+                    self.sleep(timers.iter().map(|(at, _)| *at).min());
+                    continue;
+                }
+                for cache in caches {
+                    let again = foreign::guard(|| cache.hub().pass(&*cache));
+                    if again.is_none() {
+                        tracing::error!("the notifier caught a panic and goes on");
+                    }
+                    // What was wanted before holds no more: nobody may be left who wants it.
+                    timers.retain(|(_, other)| !Arc::ptr_eq(other, &cache));
+                    match again.flatten() {
+                        Some(at) => timers.push((at, cache)),
+                        // The last handle may be this one: what a cache drops is foreign code.
+                        None => foreign::drop_guarded(cache, "a cache"),
+                    }
+                }
+            }
+        }
+
+        fn sleep(&self, until: Option<Instant>) {
+            self.asleep.swap(true, AcqRel);
+            if self.inbox.is_empty() {
+                match until {
+                    None => std::thread::park(),
+                    Some(at) => std::thread::park_timeout(at.saturating_duration_since(Instant::now())),
+                }
+            }
+            self.asleep.swap(false, AcqRel);
+        }
+    }
+
+    /// Caches whose time has come join those that were handed over.
+    fn take_due(timers: &mut Vec<(Instant, Arc<dyn Watched>)>, caches: &mut Vec<Arc<dyn Watched>>) {
+        if timers.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        timers.retain(|(at, cache)| {
+            let due = *at <= now;
+            if due {
+                caches.push(cache.clone());
+            }
+            !due
+        });
+    }
+}
+
+/// The same for loom: a thread of the model takes the notifier's steps.
+#[cfg(loom)]
+pub(crate) mod model {
+    use crate::sync::{AcqRel, AtomicUsize};
+    use crate::wake::Watched;
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    thread_local! {
+        static HANDED: RefCell<Vec<Arc<dyn Watched>>> = const { RefCell::new(Vec::new()) };
+    }
+
+    loom::lazy_static! {
+        // The inbox: what was pushed happens before what takes it.
+        static ref INBOX: AtomicUsize = AtomicUsize::new(0);
+    }
+
+    /// Begins an execution; what a failed one left behind belongs to objects that are gone.
+    pub(crate) fn begin() {
+        std::mem::forget(HANDED.take());
+    }
+
+    pub(in crate::wake) fn push(cache: Arc<dyn Watched>) {
+        INBOX.fetch_add(1, AcqRel);
+        HANDED.with_borrow_mut(|handed| handed.push(cache));
+    }
+
+    /// Looks at the caches that were handed over.
+    pub(crate) fn step() {
+        INBOX.fetch_add(0, AcqRel);
+        HANDED.take().into_iter().for_each(|cache| {
+            cache.hub().pass(&*cache);
+        });
+    }
+}

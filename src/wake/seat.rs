@@ -1,0 +1,294 @@
+//! A seat: the place where one consumer sleeps, and the states in which it is found.
+//!
+//! | state | whose are cursor, resume point, waker and `counted` | next |
+//! | --- | --- | --- |
+//! | IDLE | the consumer's: it is awake | PARKED, by the consumer |
+//! | PARKED | nobody's: they lie still | CLAIMED, by who wakes or moves it; IDLE, by the consumer |
+//! | CLAIMED | the claimer's, for a handful of instructions | WOKEN or PARKED, by the claimer |
+//! | WOKEN | the consumer's: somebody has something for it | IDLE, by the consumer |
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the seat | SeqCst fences |
+//! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED | Acquire / Release |
+//! | store WOKEN or PARKED | the consumer's compare-exchange and load in `unpark` | Release / Acquire |
+//!
+//! See docs/internals/waking.md.
+
+#![forbid(unsafe_code)]
+
+use super::waker::{WakeUp, Waker};
+use crate::log::ring::progress_word;
+use crate::position::Position;
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Mutex, Relaxed, Release, lock, ord, spin};
+use crate::sys::clock;
+use std::sync::atomic::AtomicU64 as Plain;
+use std::time::Instant;
+
+const IDLE: u32 = 0;
+const PARKED: u32 = 1;
+const CLAIMED: u32 = 2;
+const WOKEN: u32 = 3;
+
+/// No time: it is never due.
+const NEVER: u64 = u64::MAX;
+
+/// Where a parked seat is counted, so that the writer looks for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Counted {
+    /// In the hub's `waiting`, and in its filter group's where it has one.
+    Hub = 1,
+    /// In the `waiting` of the bucket whose events it reads.
+    Bucket = 2,
+}
+
+/// The times at which a sleeping consumer is woken, whatever happens.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Due {
+    /// Woken then.
+    pub(crate) deadline: Option<Instant>,
+    /// Woken when the position is not this one any more, not before the time.
+    pub(crate) bookmark: Option<(Instant, Position)>,
+}
+
+impl Due {
+    pub(super) fn is_some(&self) -> bool {
+        self.deadline.is_some() || self.bookmark.is_some()
+    }
+}
+
+/// How a consumer stands, as others see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rest {
+    /// Awake.
+    Awake,
+    /// It has everything, and sleeps.
+    Parked,
+    /// Woken at that time (see [`clock`]) for the event at `resume` (0: for something else).
+    Woken { at: u64, resume: u64 },
+}
+
+/// A count on a seat: its consumer's, the notifier's, that of who may close it.
+pub(crate) type SeatRef = crate::sync::Arc<Seat>;
+
+/// See the module.
+pub(crate) struct Seat {
+    id: u64,
+    state: AtomicU32,
+    /// Whether the notifier's tables know its interest, or will with the next message.
+    announced: AtomicBool,
+    /// Whether the heap of due times has it, or will with the next message.
+    timed: AtomicBool,
+    /// Everything below was handed out, or does not match.
+    cursor: AtomicU64,
+    /// Where the consumer goes on; 0: at its cursor.
+    resume: AtomicU64,
+    counted: AtomicU32,
+    /// Never contended: the state says whose turn it is.
+    waker: Mutex<Option<Waker>>,
+    // What follows carries no order of its own: it lies still while the seat is parked.
+    woken_at: Plain,
+    deadline: Plain,
+    bookmark: Plain,
+    /// The position that the last bookmark showed, as a progress word.
+    shown: Plain,
+}
+
+impl Seat {
+    pub(super) fn new() -> Seat {
+        static NEXT: Plain = Plain::new(1);
+        Seat {
+            id: NEXT.fetch_add(1, Relaxed),
+            state: AtomicU32::new(IDLE),
+            announced: AtomicBool::new(false),
+            timed: AtomicBool::new(false),
+            cursor: AtomicU64::new(0),
+            resume: AtomicU64::new(0),
+            counted: AtomicU32::new(0),
+            waker: Mutex::new(None),
+            woken_at: Plain::new(0),
+            deadline: Plain::new(NEVER),
+            bookmark: Plain::new(NEVER),
+            shown: Plain::new(0),
+        }
+    }
+
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    // ---- The consumer's side ----------------------------------------------------------------------
+
+    /// Fills the seat and stores PARKED. Only its consumer, who is awake.
+    pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: Counted) {
+        self.cursor.store(cursor, Relaxed);
+        self.resume.store(0, Relaxed);
+        self.counted.store(counted as u32, Relaxed);
+        self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
+        self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
+        self.shown.store(due.bookmark.map_or(0, |(_, shown)| progress_word(shown)), Relaxed);
+        let before = lock(&self.waker).replace(waker);
+        // Release: partner of the compare-exchange in `claim`.
+        self.state.store(PARKED, Release);
+        // Foreign code: what a task left here, if it was never woken.
+        drop(before);
+    }
+
+    /// Leaves the seat. True: somebody has woken it. Only its consumer.
+    pub(super) fn unpark(&self) -> bool {
+        loop {
+            match self.state.compare_exchange(PARKED, IDLE, AcqRel, Acquire) {
+                Ok(_) => return false,
+                Err(WOKEN) => {
+                    self.state.store(IDLE, Relaxed);
+                    return true;
+                }
+                // Between a claim and its end lie a few instructions and no foreign code.
+                Err(CLAIMED) => spin(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    /// Takes the waker back, so that a task does not live on in a seat that it has left.
+    pub(super) fn clear(&self) {
+        let waker = lock(&self.waker).take();
+        drop(waker);
+    }
+
+    /// Whether somebody has woken it. Acquire: partner of the store in `settle`.
+    pub(super) fn is_woken(&self) -> bool {
+        self.state.load(Acquire) == WOKEN
+    }
+
+    /// Where the consumer goes on, when it was woken.
+    pub(super) fn resume(&self) -> u64 {
+        self.resume.load(Relaxed)
+    }
+
+    pub(super) fn woken_at(&self) -> u64 {
+        self.woken_at.load(Relaxed)
+    }
+
+    pub(super) fn counted(&self) -> Counted {
+        if self.counted.load(Relaxed) == Counted::Bucket as u32 { Counted::Bucket } else { Counted::Hub }
+    }
+
+    // ---- Everybody ----------------------------------------------------------------------------------
+
+    pub(crate) fn rest(&self) -> Rest {
+        // Acquire: partner of the store in `settle`.
+        match self.state.load(Acquire) {
+            PARKED | CLAIMED => Rest::Parked,
+            WOKEN => Rest::Woken { at: self.woken_at.load(Relaxed), resume: self.resume() },
+            _ => Rest::Awake,
+        }
+    }
+
+    /// Takes hold of a parked seat; `None`: it is not parked. Exactly one wins.
+    pub(super) fn claim(&self) -> Option<Claim<'_>> {
+        let claimed = self.state.compare_exchange(PARKED, CLAIMED, ord!(Claim, AcqRel), Relaxed).is_ok();
+        claimed.then_some(Claim(self))
+    }
+
+    /// Wakes the consumer, whatever it waits for: its subscription was closed.
+    pub(crate) fn wake(&self) {
+        loop {
+            if let Some(claim) = self.claim() {
+                return claim.settle(0).into_iter().for_each(WakeUp::call);
+            }
+            // The notifier may only move it to another place, and let it sleep on.
+            if self.state.load(Acquire) != CLAIMED {
+                return;
+            }
+            spin();
+        }
+    }
+
+    // ---- The notifier's side ------------------------------------------------------------------------
+
+    /// The cursor, while it is parked. Behind the notifier's fence.
+    pub(super) fn parked_at(&self) -> Option<u64> {
+        // Acquire: partner of the store in `park`.
+        (self.state.load(Acquire) == PARKED).then(|| self.cursor.load(Relaxed))
+    }
+
+    /// Wakes a consumer that has not handed out the event of `seq`.
+    pub(super) fn wake_behind(&self, seq: u64) -> Option<WakeUp> {
+        if self.parked_at().is_none_or(|cursor| cursor > seq) {
+            return None;
+        }
+        let claim = self.claim()?;
+        let (cursor, counted) = (claim.cursor(), claim.counted());
+        if cursor > seq {
+            // It went on, and sleeps again, behind that event.
+            claim.put_back(cursor, counted);
+            return None;
+        }
+        claim.settle(seq)
+    }
+
+    /// The two flags: see the fields.
+    pub(super) fn announced(&self) -> &AtomicBool {
+        &self.announced
+    }
+
+    pub(super) fn timed(&self) -> &AtomicBool {
+        &self.timed
+    }
+
+    /// When it is due first: a time of [`clock`]; `None`: never.
+    pub(super) fn first_due(&self) -> Option<u64> {
+        let first = self.deadline.load(Relaxed).min(self.bookmark.load(Relaxed));
+        (first != NEVER).then_some(first)
+    }
+
+    pub(super) fn is_past_deadline(&self, now: u64) -> bool {
+        self.deadline.load(Relaxed) <= now
+    }
+
+    /// Whether the time of its bookmark has come.
+    pub(super) fn awaits_a_move(&self, now: u64) -> bool {
+        self.bookmark.load(Relaxed) <= now
+    }
+
+    /// Whether the position is another than that of its last bookmark.
+    pub(super) fn has_moved_to(&self, position: Position) -> bool {
+        self.shown.load(Relaxed) != progress_word(position)
+    }
+}
+
+/// A seat that somebody has taken hold of: to be settled or put back.
+#[must_use]
+pub(super) struct Claim<'a>(&'a Seat);
+
+impl<'a> Claim<'a> {
+    /// Ends the sleep: the consumer goes on at `resume` (0: at its cursor). What comes back is to be
+    /// called outside of everything.
+    pub(super) fn settle(self, resume: u64) -> Option<WakeUp> {
+        let seat = self.0;
+        seat.resume.store(resume, Relaxed);
+        seat.woken_at.store(clock::now(), Relaxed);
+        let wake = lock(&seat.waker).take().map(Waker::settle);
+        // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
+        seat.state.store(WOKEN, ord!(Settle, Release));
+        wake
+    }
+
+    /// Lets it sleep on, with this cursor, counted elsewhere.
+    pub(super) fn put_back(self, cursor: u64, counted: Counted) {
+        let seat = self.0;
+        seat.cursor.store(cursor, Relaxed);
+        seat.counted.store(counted as u32, Relaxed);
+        // Release: as in `settle`.
+        seat.state.store(PARKED, Release);
+    }
+
+    pub(super) fn cursor(&self) -> u64 {
+        self.0.cursor.load(Relaxed)
+    }
+
+    pub(super) fn counted(&self) -> Counted {
+        self.0.counted()
+    }
+}

@@ -1,0 +1,431 @@
+//! The tables of the notifier: who waits for what, and one pass over it.
+//!
+//! Only the notifier's thread has them. A seat is in one place at a time: in the group of its filter, at
+//! its bucket, or among those who wait for the cache. It stays there while its consumer sleeps and wakes
+//! any number of times; it is moved when its consumer announces another interest, or when the bucket that
+//! it asked for is there.
+//!
+//! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
+//! finds for one it hands over by claiming the seat. Filters run here, and no lock is held that anybody
+//! else could want.
+
+#![forbid(unsafe_code)]
+
+use super::hub::{GroupRef, Hub, Interest, Message};
+use super::seat::{Counted, SeatRef};
+use super::timers::Timers;
+use super::waker::WakeUp;
+use super::{Frontier, Watched};
+use crate::data::event::{Event, Kind};
+use crate::log::buckets::{Bucket, Request};
+use crate::sync::{AcqRel, SeqCst, fence, ord};
+use crate::sys::clock;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Events below this are scanned rather than asking every seat where it stands.
+const NEAR: u64 = 64;
+
+/// By an id of ours. loom replays executions: the same order each time.
+#[cfg(not(loom))]
+type IdMap<V> = std::collections::HashMap<u64, V, crate::store::table::KeyHash>;
+#[cfg(loom)]
+type IdMap<V> = std::collections::BTreeMap<u64, V>;
+
+/// A seat and where it stands in the tables.
+struct Entry {
+    seat: SeatRef,
+    interest: Interest,
+    /// Its place in the list of its group or bucket.
+    index: usize,
+}
+
+/// Seats that are looked at together; the order means nothing.
+#[derive(Default)]
+struct Members(Vec<SeatRef>);
+
+impl Members {
+    fn add(&mut self, seat: SeatRef) -> usize {
+        self.0.push(seat);
+        self.0.len() - 1
+    }
+
+    /// Takes the seat at `index` out; the one that takes its place.
+    fn remove(&mut self, index: usize) -> Option<u64> {
+        self.0.swap_remove(index);
+        self.0.get(index).map(|seat| seat.id())
+    }
+}
+
+struct Scanners {
+    group: GroupRef,
+    members: Members,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Tables {
+    entries: IdMap<Entry>,
+    groups: IdMap<Scanners>,
+    chains: IdMap<Members>,
+    /// Members of groups whose request for a bucket was not answered yet.
+    asking: IdMap<Arc<Request>>,
+    /// Who waits for a revision, lowest first; for a ticket; for the listing.
+    revisions: BTreeSet<(u64, u64)>,
+    tickets: BTreeSet<(u64, u64)>,
+    listing: BTreeSet<u64>,
+    timers: Timers,
+    /// Every parked seat has been looked at for all events below; 0: there was no pass yet.
+    scanned_to: u64,
+    /// The epoch of the last pass.
+    epoch: u64,
+    look_again: bool,
+    woken: Vec<WakeUp>,
+    /// Dropped outside: predicates are foreign code.
+    garbage: Vec<Interest>,
+}
+
+impl Tables {
+    /// One look: see the module. When to look again, if nobody calls.
+    pub(super) fn pass(
+        &mut self,
+        hub: &Hub,
+        cache: &dyn Watched,
+        now: &Frontier,
+        messages: Vec<Message>,
+    ) -> Option<Instant> {
+        self.look_again = false;
+        for message in messages {
+            self.read(hub, cache, message);
+        }
+        if now.closed {
+            self.wake_everybody();
+        } else {
+            self.look_at_events(hub, cache, now);
+        }
+        self.look_at_the_cache(hub, now);
+        self.look_again |= self.timers.pass(hub, now, &mut self.woken);
+        self.timers.next().map(clock::instant)
+    }
+
+    /// Whether something changed during the pass that only another look can judge.
+    pub(super) fn takes_another_look(&self) -> bool {
+        self.look_again
+    }
+
+    /// What is left to be done outside.
+    pub(super) fn finish(&mut self) -> (Vec<WakeUp>, Vec<Interest>) {
+        (std::mem::take(&mut self.woken), std::mem::take(&mut self.garbage))
+    }
+
+    // ---- Who is there -----------------------------------------------------------------------------------
+
+    fn read(&mut self, hub: &Hub, cache: &dyn Watched, message: Message) {
+        match message {
+            Message::Join(seat, interest) => {
+                self.remove(seat.id());
+                if let Interest::Revision { position, .. } = &interest
+                    && hub.want(position.revision)
+                {
+                    // It was lowered while this message was on its way.
+                    cache.wake_source();
+                }
+                self.insert(seat, interest);
+            }
+            Message::Leave(id) => {
+                self.timers.forget(id);
+                if self.remove(id) {
+                    self.lower_what_is_wanted(hub);
+                }
+            }
+            Message::Time(seat) => self.timers.add(seat),
+        }
+    }
+
+    fn insert(&mut self, seat: SeatRef, interest: Interest) {
+        let id = seat.id();
+        let index = match &interest {
+            Interest::Events(group, request) => {
+                if let Some(request) = request {
+                    self.asking.insert(id, request.clone());
+                }
+                let scanners = self.groups.entry(group.id());
+                let scanners =
+                    scanners.or_insert_with(|| Scanners { group: group.clone(), members: Members::default() });
+                scanners.members.add(seat.clone())
+            }
+            Interest::Chain(_, bucket) => self.chains.entry(bucket.id()).or_default().add(seat.clone()),
+            Interest::Revision { position, ticket } => {
+                self.revisions.insert((position.revision, id));
+                self.tickets.extend(ticket.map(|ticket| (ticket, id)));
+                0
+            }
+            Interest::Ready => {
+                self.listing.insert(id);
+                0
+            }
+            Interest::Consistent(ticket) => {
+                self.tickets.insert((*ticket, id));
+                0
+            }
+        };
+        self.entries.insert(id, Entry { seat, interest, index });
+    }
+
+    /// Takes a seat out. True: it waited for a revision.
+    fn remove(&mut self, id: u64) -> bool {
+        let Some(Entry { interest, index, .. }) = self.entries.remove(&id) else { return false };
+        let moved = match &interest {
+            Interest::Events(group, _) => {
+                self.asking.remove(&id);
+                take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members)
+            }
+            Interest::Chain(_, bucket) => take_out(&mut self.chains, bucket.id(), index, |members| members),
+            Interest::Revision { position, ticket } => {
+                self.revisions.remove(&(position.revision, id));
+                if let Some(ticket) = ticket {
+                    self.tickets.remove(&(*ticket, id));
+                }
+                None
+            }
+            Interest::Ready => {
+                self.listing.remove(&id);
+                None
+            }
+            Interest::Consistent(ticket) => {
+                self.tickets.remove(&(*ticket, id));
+                None
+            }
+        };
+        if let Some(entry) = moved.and_then(|moved| self.entries.get_mut(&moved)) {
+            entry.index = index;
+        }
+        let revision = matches!(interest, Interest::Revision { .. });
+        self.garbage.push(interest);
+        revision
+    }
+
+    fn lower_what_is_wanted(&mut self, hub: &Hub) {
+        let highest = self.revisions.last().map_or(0, |(revision, _)| *revision);
+        // Who came meanwhile is in the inbox: it is read again.
+        self.look_again |= hub.want_at_most(highest);
+    }
+
+    // ---- Events -----------------------------------------------------------------------------------------
+
+    /// Brings every parked seat that waits for events up to the head.
+    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &Frontier) {
+        let from = self.first_to_look_at(now.head);
+        if from < now.head {
+            self.scan(hub, cache, from, now.head);
+            self.follow_chains(hub, cache, from, now.head);
+        }
+        self.scanned_to = self.scanned_to.max(now.head);
+        self.hand_over(hub, now.head);
+    }
+
+    /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
+    /// slept meanwhile, at the lowest cursor of those who sleep.
+    fn first_to_look_at(&self, head: u64) -> u64 {
+        let gap = head.saturating_sub(self.scanned_to);
+        if self.scanned_to != 0 && gap <= NEAR.max(self.entries.len() as u64) {
+            return self.scanned_to.min(head);
+        }
+        let parked = self.entries.values().filter(|entry| entry.interest.is_of_events());
+        let lowest = parked.filter_map(|entry| entry.seat.parked_at()).min();
+        lowest.unwrap_or(head).max(self.scanned_to).min(head)
+    }
+
+    /// Each filter once an event, as long as somebody of its group sleeps.
+    fn scan(&mut self, hub: &Hub, cache: &dyn Watched, from: u64, head: u64) {
+        let Tables { groups, woken, .. } = self;
+        for Scanners { group, members } in groups.values() {
+            let mut at = from;
+            while at < head && group.has_parked() {
+                match cache.first_match(&group.matcher, at, head) {
+                    Ok(None) => break,
+                    Ok(Some(seq)) => {
+                        wake_at(members, seq, woken);
+                        at = seq + 1;
+                    }
+                    Err(_) => {
+                        // Each looks for itself, from its own cursor.
+                        let mut any = false;
+                        for claim in members.0.iter().filter_map(|seat| seat.claim()) {
+                            any = true;
+                            woken.extend(claim.settle(0));
+                        }
+                        if any {
+                            hub.count_lap();
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks at the buckets of each new event, not at each seat.
+    fn follow_chains(&mut self, hub: &Hub, cache: &dyn Watched, from: u64, head: u64) {
+        if self.chains.is_empty() {
+            return;
+        }
+        let Tables { chains, entries, woken, .. } = self;
+        let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
+            if event.kind() == Kind::Resync {
+                chains.values().for_each(|members| wake_at(members, event.sequence(), woken));
+                return;
+            }
+            for bucket in buckets {
+                if let Some(members) = chains.get(&bucket) {
+                    wake_where_it_matches(members, entries, event, woken);
+                }
+            }
+        });
+        if visited.is_err() {
+            // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
+            // shows in a bucket's newest. Who has something looks for itself, from its own cursor.
+            let mark = cache.newest_mark();
+            let mut any = false;
+            for entry in entries.values() {
+                let Interest::Chain(_, bucket) = &entry.interest else { continue };
+                let Some(cursor) = entry.seat.parked_at() else { continue };
+                if (bucket.newest() >= cursor || mark >= cursor)
+                    && let Some(claim) = entry.seat.claim()
+                {
+                    any = true;
+                    woken.extend(claim.settle(0));
+                }
+            }
+            if any {
+                hub.count_lap();
+            }
+        }
+    }
+
+    /// Parked members of groups that have been looked at up to head, and whose bucket is there by now, wait
+    /// at that.
+    fn hand_over(&mut self, hub: &Hub, head: u64) {
+        if self.asking.is_empty() {
+            return;
+        }
+        let answered: Vec<(u64, Option<Arc<Bucket>>)> = self
+            .asking
+            .iter()
+            .filter_map(|(id, request)| request.answer().map(|answer| (*id, answer.clone())))
+            // Answered for a revision that is still to come: with the next look.
+            .filter(|(_, answer)| answer.as_ref().is_none_or(|bucket| bucket.boundary() <= head))
+            .collect();
+        for (id, answer) in answered {
+            self.asking.remove(&id);
+            let Some(bucket) = answer else { continue };
+            let Some(Entry { seat, interest: Interest::Events(group, _), .. }) = self.entries.get(&id) else {
+                continue;
+            };
+            let (seat, group) = (seat.clone(), group.clone());
+            // Whoever is awake announces the bucket with the next sleep.
+            let Some(claim) = seat.claim() else { continue };
+            let cursor = claim.cursor().max(head);
+            if claim.counted() == Counted::Hub {
+                hub.hand_over(&group, &bucket);
+            }
+            self.remove(id);
+            self.insert(seat.clone(), Interest::Chain(group, bucket));
+            claim.put_back(cursor, Counted::Bucket);
+            self.look_again = true;
+        }
+        if self.look_again {
+            // They wait at their buckets now. Partner: the fence in `published_events`: what was published
+            // before is seen by the next look, what comes after sees them.
+            fence(ord!(HandOver, SeqCst));
+        }
+    }
+
+    // ---- The cache --------------------------------------------------------------------------------------
+
+    /// Who waits for no event: for a revision, the listing, a consistent read.
+    fn look_at_the_cache(&mut self, hub: &Hub, now: &Frontier) {
+        let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
+        let mut reached: Vec<u64> = Vec::new();
+        if now.failed || now.closed || new_epoch {
+            reached.extend(self.revisions.iter().chain(&self.tickets).map(|(_, id)| *id));
+        } else {
+            if now.ready {
+                let all = self.revisions.range(..=(now.position.revision, u64::MAX));
+                reached.extend(all.map(|(_, id)| *id));
+            }
+            reached.extend(self.tickets.range(..=(now.consistent, u64::MAX)).map(|(_, id)| *id));
+        }
+        if now.failed || now.closed || now.ready {
+            reached.extend(&self.listing);
+        }
+        if reached.is_empty() {
+            return;
+        }
+        for id in reached {
+            let Some(entry) = self.entries.get(&id) else { continue };
+            if now.closed || entry.interest.is_reached(now) {
+                let seat = entry.seat.clone();
+                self.forget_seat(&seat);
+            }
+        }
+        self.lower_what_is_wanted(hub);
+    }
+
+    /// A wait that is over: the seat goes from the tables, and its consumer, should it sleep again,
+    /// announces it anew.
+    fn forget_seat(&mut self, seat: &SeatRef) {
+        seat.announced().swap(false, AcqRel);
+        // Partner: PARKED, fence, `announced.swap(true)` in `Registration::park`: either that sees the
+        // flag down and announces itself again, or this sees it parked.
+        fence(SeqCst);
+        if let Some(claim) = seat.claim() {
+            self.woken.extend(claim.settle(0));
+        }
+        self.remove(seat.id());
+    }
+
+    /// The cache was closed: nobody sleeps on, and nobody is looked at any more.
+    fn wake_everybody(&mut self) {
+        for entry in self.entries.values() {
+            if let Some(claim) = entry.seat.claim() {
+                self.woken.extend(claim.settle(0));
+            }
+        }
+    }
+}
+
+/// Takes a member out of a list, and the list where it was the last; the seat that takes its place.
+fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: usize, of: impl Fn(&mut V) -> &mut Members) -> Option<u64> {
+    let members = of(lists.get_mut(&id)?);
+    let moved = members.remove(index);
+    if members.0.is_empty() {
+        lists.remove(&id);
+    }
+    moved
+}
+
+/// Wakes the members that have not handed out the event of `seq`.
+fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
+    members.0.iter().for_each(|seat| woken.extend(seat.wake_behind(seq)));
+}
+
+/// As [`wake_at`], of a bucket: each filter there is evaluated once.
+fn wake_where_it_matches(members: &Members, entries: &IdMap<Entry>, event: &Event, woken: &mut Vec<WakeUp>) {
+    let mut last: Option<(u64, bool)> = None;
+    for seat in &members.0 {
+        if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
+            continue;
+        }
+        let Some(Entry { interest: Interest::Chain(group, _), .. }) = entries.get(&seat.id()) else { continue };
+        let matches = match last {
+            Some((known, matches)) if known == group.id() => matches,
+            _ => group.matcher.matches_guarded(event),
+        };
+        last = Some((group.id(), matches));
+        if matches {
+            woken.extend(seat.wake_behind(event.sequence()));
+        }
+    }
+}

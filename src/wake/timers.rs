@@ -1,0 +1,134 @@
+//! Bookmarks and deadlines: a heap that is looked at when its first entry is due.
+//!
+//! A seat has at most one entry, and its flag `timed` says that it has one. The entry may be out of
+//! date: what counts is what the seat says when the entry comes up. A bookmark whose time has come while
+//! the position stands still waits for any move: such seats are listed apart, and while there are some
+//! the notifier counts itself as waiting, so that the writer wakes it.
+
+#![forbid(unsafe_code)]
+
+use super::Frontier;
+use super::hub::Hub;
+use super::seat::SeatRef;
+use super::waker::WakeUp;
+use crate::position::Position;
+use crate::sync::{AcqRel, SeqCst, fence};
+use crate::sys::clock;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// The notifier's: see the module.
+#[derive(Default)]
+pub(super) struct Timers {
+    seats: HashMap<u64, SeatRef>,
+    due: BinaryHeap<Reverse<(u64, u64)>>,
+    /// Due when the position is not what their last bookmark showed.
+    awaiting_a_move: Vec<u64>,
+    /// Where the position stood when they were looked at last.
+    stood_at: Position,
+}
+
+impl Timers {
+    /// Takes a seat in that has a time, or had one when it said so.
+    pub(super) fn add(&mut self, seat: SeatRef) {
+        if self.due.len() > 2 * self.seats.len() + 64 {
+            // Entries of seats that are no more.
+            self.due.retain(|Reverse((_, id))| self.seats.contains_key(id));
+        }
+        self.due.push(Reverse((seat.first_due().unwrap_or(0), seat.id())));
+        self.seats.insert(seat.id(), seat);
+    }
+
+    pub(super) fn forget(&mut self, id: u64) {
+        self.seats.remove(&id);
+    }
+
+    /// Wakes what is due. True: the position has to be looked at once more.
+    pub(super) fn pass(&mut self, hub: &Hub, now: &Frontier, woken: &mut Vec<WakeUp>) -> bool {
+        let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;
+        let waited = !self.awaiting_a_move.is_empty();
+        if moved || now.closed {
+            for id in std::mem::take(&mut self.awaiting_a_move) {
+                self.look_at(id, now, woken);
+            }
+        }
+        let clock = clock::now();
+        while let Some(Reverse((at, id))) = self.due.peek().copied()
+            && at <= clock
+        {
+            self.due.pop();
+            self.look_at(id, now, woken);
+        }
+        match (waited, !self.awaiting_a_move.is_empty()) {
+            (false, true) => {
+                hub.raise();
+                // Partner: the writer's fence: it sees the count, or this looks again and sees the move.
+                fence(SeqCst);
+                true
+            }
+            (true, false) => {
+                hub.lower();
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// What a seat whose entry came up says now: it is woken, has another time, or goes.
+    fn look_at(&mut self, id: u64, now: &Frontier, woken: &mut Vec<WakeUp>) {
+        let Some(seat) = self.seats.get(&id).cloned() else { return };
+        loop {
+            if seat.parked_at().is_some() {
+                if self.stays(&seat, now, woken) {
+                    return;
+                }
+            } else if seat.timed().swap(false, AcqRel) {
+                // Partner: PARKED, fence, `timed.swap(true)` in `Registration::park`: either that sees
+                // the flag down and says so again, or this sees it parked.
+                fence(SeqCst);
+                if seat.parked_at().is_some() && !seat.timed().swap(true, AcqRel) {
+                    continue;
+                }
+            }
+            self.seats.remove(&id);
+            return;
+        }
+    }
+
+    /// False: it was woken, or has no time any more, and its entry goes.
+    fn stays(&mut self, seat: &SeatRef, now: &Frontier, woken: &mut Vec<WakeUp>) -> bool {
+        let clock = clock::now();
+        let due = seat.is_past_deadline(clock) || now.closed;
+        let bookmark = seat.awaits_a_move(clock);
+        if due || (bookmark && seat.has_moved_to(now.position)) {
+            seat.timed().swap(false, AcqRel);
+            if let Some(claim) = seat.claim() {
+                // Everything below the head was looked at before.
+                woken.extend(claim.settle(now.head));
+            }
+            return false;
+        }
+        if bookmark {
+            self.awaiting_a_move.push(seat.id());
+            return true;
+        }
+        match seat.first_due() {
+            Some(at) => {
+                self.due.push(Reverse((at, seat.id())));
+                true
+            }
+            None => {
+                seat.timed().swap(false, AcqRel);
+                false
+            }
+        }
+    }
+
+    /// When the first entry is due: a time of [`clock`].
+    pub(super) fn next(&mut self) -> Option<u64> {
+        while self.due.peek().is_some_and(|Reverse((_, id))| !self.seats.contains_key(id)) {
+            self.due.pop();
+        }
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+}
