@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The core's unit, model, stress and contract tests under sanitizers.
+# The core's unit, model, stress and contract tests, and the C ABI's unit tests, under sanitizers.
 #
 #   scripts/sanitize.sh                   AddressSanitizer, ThreadSanitizer, Miri
 #   scripts/sanitize.sh address|thread|miri...
@@ -47,9 +47,11 @@ address() {
     export LSAN_OPTIONS="suppressions=$suppressions/leaks.txt:print_suppressions=0"
     # A use after return and a stack use after scope are looked for too.
     export ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1"
-    local run=(cargo test --no-default-features --features "$features" --target "$host" --target-dir target/asan)
+    local build=(--no-default-features --target "$host" --target-dir target/asan)
+    local run=(cargo test "${build[@]}" --features "$features")
     failed=0
     tests "AddressSanitizer: unit tests" "${run[@]}" --lib
+    tests "AddressSanitizer: unit tests of the C ABI" cargo test "${build[@]}" -p watchcore-capi --features json --lib
     WATCHCORE_CASES=$cases tests "AddressSanitizer: model, $cases histories" "${run[@]}" --test model
     [ "$1" = short ] && return $failed
     WATCHCORE_STEPS=$steps tests "AddressSanitizer: stress, $steps steps" "${run[@]}" --test stress
@@ -74,10 +76,12 @@ thread() {
     # std is built with instrumentation: without it every lock and channel of std is a false report.
     export RUSTFLAGS="-Zsanitizer=thread -Zexternal-clangrt -Clinker=$clang -Clink-arg=-fsanitize=thread"
     export TSAN_OPTIONS="suppressions=$suppressions/races.txt:external_symbolizer_path=$symbolizer:history_size=7:second_deadlock_stack=1"
-    local run=(env PATH="$bin:$PATH" RUSTC="$bin/rustc" "$bin/cargo" test -Zbuild-std
-        --no-default-features --features "$features" --target "$host" --target-dir target/tsan)
+    local build=(env PATH="$bin:$PATH" RUSTC="$bin/rustc" "$bin/cargo" test -Zbuild-std
+        --no-default-features --target "$host" --target-dir target/tsan)
+    local run=("${build[@]}" --features "$features")
     failed=0
     tests "ThreadSanitizer: unit tests" "${run[@]}" --lib
+    tests "ThreadSanitizer: unit tests of the C ABI" "${build[@]}" -p watchcore-capi --features json --lib
     WATCHCORE_CASES=$cases tests "ThreadSanitizer: model, $cases histories" "${run[@]}" --test model
     WATCHCORE_STEPS=$steps tests "ThreadSanitizer: stress, $steps steps" "${run[@]}" --test stress
     tests "ThreadSanitizer: contract" "${run[@]}" --test contract
