@@ -15,6 +15,21 @@ use std::ops::Range;
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
 /// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
 /// keeps one segment of it alive.
+///
+/// ```
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut subscription = cache.subscribe(Start::Now).open()?;
+/// cache.writer()?.apply(4, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+/// let batch = subscription.poll(64)?;
+/// drop((subscription, cache)); // the batch keeps what it shows
+/// for event in &batch {
+///     println!("{} {:?}", event.revision(), event.key());
+/// }
+/// assert_eq!((batch.len(), batch.position().revision, batch.continues()), (2, 4, false));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Default)]
 pub struct Batch {
     body: Body,

@@ -10,6 +10,22 @@ pub(crate) const MAX_REVISION: u64 = 1 << 52;
 ///
 /// An epoch is one history of the source; it rises with each resync. Its upper 32 bits are drawn at
 /// the cache's birth, the lower count from 1. Where a position is asked for, epoch 0 is unchecked.
+///
+/// ```
+/// use watchcore::{Cache, Change, Code, Position, Read, Record, ResyncReason};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(5, [Change::put("/a", "1")])?;
+/// let before = cache.position();
+/// let record = Record { key: b"/a", value: b"2", create_revision: 1, mod_revision: 2, version: 1, lease: 0 };
+/// writer.resync(3, [record], ResyncReason::HistoryReset)?; // a restored backup: revision 3 of another history
+/// assert!(cache.position().epoch > before.epoch);
+/// let of_before = cache.get("/a", Read::AtLeastIn(before)).unwrap_err();
+/// assert_eq!(of_before.code(), Code::Compacted, "that history is over");
+/// assert_eq!(Position::from(5).epoch, 0, "unchecked");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position {
     /// The history, or 0 for "unchecked".

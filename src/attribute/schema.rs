@@ -18,6 +18,20 @@ pub const MAX_FIELDS: usize = 64;
 ///
 /// A field selector names it, and an index can be built on it. On a value that does not have it, it is
 /// the empty string.
+///
+/// ```
+/// use watchcore::{Attribute, Cache, Change, Start};
+///
+/// let cache = Cache::builder("/")
+///     .field(Attribute::extractor("size", |_key, value| {
+///         Ok::<_, std::convert::Infallible>(Some(value.len().to_string().into_bytes()))
+///     }))
+///     .build()?;
+/// let mut three = cache.subscribe(Start::Now).fields("size=3")?.open()?;
+/// cache.writer()?.apply(1, [Change::put("/a", "abc"), Change::put("/b", "ab")])?;
+/// assert_eq!(three.poll(10)?.events()[0].key(), b"/a");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Attribute {
     name: Box<str>,
@@ -146,6 +160,20 @@ impl fmt::Debug for Attribute {
 }
 
 /// Where the labels of key-values come from: what a label selector looks at.
+///
+/// ```
+/// use watchcore::{Cache, Change, Labels, Start};
+///
+/// let cache = Cache::builder("/")
+///     .labels(Labels::extractor(|_key, value| {
+///         Ok::<_, std::convert::Infallible>(vec![(b"first".to_vec(), value[..1].to_vec())])
+///     }))
+///     .build()?;
+/// let mut with_a = cache.subscribe(Start::Now).labels("first in (a, b)")?.open()?;
+/// cache.writer()?.apply(1, [Change::put("/1", "abc"), Change::put("/2", "xyz")])?;
+/// assert_eq!(with_a.poll(10)?.len(), 1);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Labels(LabelsOrigin);
 

@@ -26,6 +26,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// Options of a new cache.
+///
+/// ```
+/// use watchcore::{Attribute, Cache, Change, Filter, Index, Labels, Range, Read, ReadOptions};
+///
+/// let cache = Cache::builder("/registry/pods/")
+///     .name("pods")
+///     .capacity(16_384)
+///     .labels(Labels::json("/metadata/labels")?)
+///     .field(Attribute::json("spec.nodeName", "/spec/nodeName")?)
+///     .index(Index::field("spec.nodeName"))
+///     .build()?;
+/// cache.writer()?.apply(1, [Change::put("/registry/pods/a", r#"{"spec":{"nodeName":"n1"}}"#)])?;
+///
+/// let of_n1 = ReadOptions::new(Read::Any).filter(Filter::any().fields("spec.nodeName=n1")?);
+/// assert_eq!(cache.count_with(&Range::all(), &of_n1)?.count, 1);
+/// assert!(Cache::builder("/").capacity(1).build().is_err(), "too small to be a window");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
     prefix: Vec<u8>,

@@ -35,6 +35,20 @@ impl Drop for KeepOpen {
 /// Clone, Send and Sync. It is open until [`Cache::close`], or until its last handle and its last
 /// subscription are gone: a subscription that has not ended keeps it open, a writer, a waiter or a snapshot
 /// does not. Batches, key-values and snapshots outlive it.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read, Start};
+///
+/// let cache = Cache::builder("/registry/").capacity(4096).build()?;
+/// let reader = cache.clone(); // for another thread
+/// cache.writer()?.apply(7, [Change::put("/registry/a", "1")])?;
+///
+/// assert_eq!(reader.position().revision, 7);
+/// assert_eq!(reader.get("/registry/a", Read::Any)?.kv.unwrap().value(), Some(&b"1"[..]));
+/// let mut subscription = reader.subscribe(Start::State).open()?;
+/// assert_eq!(subscription.poll(10)?.events()[0].key(), b"/registry/a");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Cache {
     pub(crate) inner: Arc<Inner>,

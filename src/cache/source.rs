@@ -5,6 +5,28 @@
 use crate::error::Error;
 
 /// Something that feeds a cache: told when somebody waits for news of it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+/// use watchcore::{Cache, Source, Want};
+///
+/// struct Poked(AtomicBool);
+/// impl Source for Poked {
+///     fn wake(&self) {
+///         self.0.store(true, SeqCst); // a feeder's thread would be unparked here
+///     }
+/// }
+///
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// let source = Arc::new(Poked(AtomicBool::new(false)));
+/// let mut writer = cache.writer()?;
+/// writer.attach(source.clone())?;
+/// let _waiter = cache.waiter(Want::Consistent)?;
+/// assert!(source.0.load(SeqCst), "somebody asks for news");
+/// assert_eq!(writer.demand().consistent, 1);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub trait Source: Send + Sync {
     /// Somebody asks for progress or for a consistent read: see [`Writer::demand`]. Must be cheap
     /// and must not block; called from any thread.
@@ -12,6 +34,18 @@ pub trait Source: Send + Sync {
 }
 
 /// What a feeder says of its source.
+///
+/// ```
+/// use watchcore::{Cache, Code, Error, SourceState, State};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "the source is out of reach")));
+/// assert!(matches!(cache.status().state, State::Stale { .. }));
+/// writer.set_state(SourceState::Fresh);
+/// assert_eq!(cache.status().state, State::Ready);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub enum SourceState {
     /// Connected and following.
@@ -23,6 +57,16 @@ pub enum SourceState {
 }
 
 /// What a feeder tells about its source, as [`Status::source`] shows it.
+///
+/// ```
+/// use watchcore::{Cache, SourceReport};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.source_report(SourceReport { endpoint: "http://127.0.0.1:2379".into(), connects: 1, ..Default::default() });
+/// assert_eq!(cache.status().source.connects, 1);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct SourceReport {
     /// The endpoint in use, or the last one tried.

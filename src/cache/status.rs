@@ -8,6 +8,18 @@ use crate::position::Position;
 use std::time::{Duration, SystemTime};
 
 /// How fresh a cache is.
+///
+/// ```
+/// use watchcore::{Cache, State};
+///
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// assert_eq!(cache.status().state, State::NotReady);
+/// cache.writer()?.load(5, [])?;
+/// assert_eq!(cache.status().state, State::Ready);
+/// cache.close();
+/// assert_eq!(cache.status().state, State::Closed);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum State {
@@ -27,6 +39,16 @@ pub enum State {
 }
 
 /// A cache at a glance.
+///
+/// ```
+/// use watchcore::{Cache, Change, State};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(3, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+/// let status = cache.status();
+/// assert_eq!((status.state, status.position.revision, status.objects), (State::Ready, 3, 2));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Status {
     /// The cache's name, as given to the builder.
@@ -52,6 +74,19 @@ pub struct Status {
 }
 
 /// What a cache holds, in bytes, and by what.
+///
+/// ```
+/// use watchcore::{Cache, Change};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+/// writer.apply(2, [Change::delete("/a")])?;
+/// let stats = cache.stats();
+/// assert_eq!((stats.events, stats.revisions, stats.objects), (3, 2, 1));
+/// assert!(stats.bytes() > 0);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
     /// Live keys.

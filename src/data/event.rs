@@ -50,6 +50,13 @@ impl Kind {
 }
 
 /// Why a history was replaced.
+///
+/// ```
+/// use watchcore::ResyncReason;
+///
+/// assert_eq!(ResyncReason::from_u32(2), Some(ResyncReason::HistoryReset));
+/// assert_eq!(ResyncReason::HistoryReset.name(), "HistoryReset");
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum ResyncReason {
@@ -99,6 +106,24 @@ pub enum Phase {
 }
 
 /// The body of a [`Kind::Resync`] event.
+///
+/// ```
+/// use watchcore::{Cache, Change, Kind, Phase, Record, ResyncReason, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// let mut all = cache.subscribe(Start::Now).open()?;
+/// let record = Record { key: b"/b", value: b"2", create_revision: 2, mod_revision: 2, version: 1, lease: 0 };
+/// writer.resync(4, [record], ResyncReason::Compacted)?;
+///
+/// let batch = all.poll(10)?;
+/// let kinds: Vec<Kind> = batch.events().iter().map(|event| event.kind()).collect();
+/// assert_eq!(kinds, [Kind::Resync, Kind::Deleted, Kind::Added, Kind::Resync]);
+/// let mark = batch.events()[0].resync().unwrap();
+/// assert_eq!((mark.phase, mark.from, mark.to), (Phase::Begin, 1, 4));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Resync {
     /// Begin or end.

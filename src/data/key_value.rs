@@ -92,6 +92,20 @@ impl Version {
 /// has it, also after the cache is gone.
 ///
 /// Send, Sync and 'static. Reading costs a load; nothing blocks.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// writer.apply(2, [Change::put("/a", "2")])?;
+/// let kv = cache.get("/a", Read::Any)?.kv.unwrap();
+/// drop((writer, cache)); // it is its own owner
+/// assert_eq!((kv.key(), kv.value()), (&b"/a"[..], Some(&b"2"[..])));
+/// assert_eq!((kv.create_revision(), kv.mod_revision(), kv.version()), (1, 2, 2));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[repr(transparent)]
 pub struct KeyValue(NonNull<Version>);
 
@@ -421,6 +435,18 @@ impl VersionPtr {
 }
 
 /// A key-value borrowed from a snapshot, a page or the writer.
+///
+/// ```
+/// use watchcore::{Cache, Change, KeyValue};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(1, [Change::put("/a", "1")])?;
+/// let snapshot = cache.snapshot()?;
+/// let kept: KeyValue = snapshot.get("/a").unwrap().to_owned();
+/// drop(snapshot);
+/// assert_eq!(kept.value(), Some(&b"1"[..]));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy)]
 pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
 

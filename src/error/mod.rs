@@ -100,6 +100,19 @@ struct Body {
 /// An error: a [`Code`], a message for people, and the numbers of the message as fields.
 ///
 /// It is one pointer wide and cheap to clone. A number that does not apply is 0.
+///
+/// ```
+/// use watchcore::{Cache, Change, Code, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(8, [Change::put("/a", "1")])?;
+/// writer.compact(8)?;
+/// let error = cache.subscribe(Start::After(3)).open().unwrap_err();
+/// assert_eq!((error.code(), error.asked(), error.oldest()), (Code::Compacted, 3, 9));
+/// assert!(error.to_string().starts_with("subscribe after revision 3: compacted"));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Error(Arc<Body>);
 

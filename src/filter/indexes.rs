@@ -16,6 +16,17 @@ pub const MOST: usize = 8;
 /// A declared index: subscriptions whose filter fits it read only the events of their own bucket.
 ///
 /// It costs the writer one lookup an event, and 16 bytes (32 for an attribute) in each slot of the log.
+///
+/// ```
+/// use watchcore::{Cache, Change, Index, Start};
+///
+/// let cache = Cache::builder("/").index(Index::prefix(2)).build()?;
+/// let mut writer = cache.writer()?;
+/// let mut pods = cache.subscribe(Start::Now).prefix("/pods/ns1/").open()?; // reads the bucket of /pods/ns1/
+/// writer.apply(1, [Change::put("/pods/ns1/a", "1"), Change::put("/pods/ns2/a", "1")])?;
+/// assert_eq!(pods.poll(10)?.len(), 1);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Index(By<Box<str>>);
 

@@ -16,6 +16,14 @@ use std::sync::Arc;
 const REVERSED: &[u8] = b"";
 
 /// A range of keys: all, one key, a prefix, a path, or [from, to).
+///
+/// ```
+/// use watchcore::Range;
+///
+/// assert!(Range::prefix("/a/foo").contains(b"/a/foobar"));
+/// assert!(!Range::path("/a/foo").contains(b"/a/foobar"));
+/// assert!(Range::between("/a", "/c").and(&Range::prefix("/b")).contains(b"/b/x"));
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Range {
     pub(crate) span: Span,

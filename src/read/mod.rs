@@ -27,6 +27,20 @@ use crate::sync::lock;
 use std::time::Duration;
 
 /// Which state a read answers from.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "old")])?;
+/// writer.apply(2, [Change::put("/a", "new")])?;
+/// let value = |read| cache.get("/a", read).map(|answer| answer.kv.unwrap().value().unwrap().to_vec());
+/// assert_eq!(value(Read::Any)?, b"new");
+/// assert_eq!(value(Read::AtLeast(1))?, b"new");
+/// assert_eq!(value(Read::Exact(1))?, b"old");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Read {
     /// The newest; never waits.
@@ -57,6 +71,23 @@ impl Read {
 }
 
 /// Options of a read beyond its key or range: see [`Cache::list_with`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, Code, Range, Read, ReadOptions};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(1, [Change::put("/a", "1"), Change::put("/b", "2"), Change::put("/c", "3")])?;
+/// let first = cache.list_with(&Range::all(), &ReadOptions::new(Read::Any).limit(2))?;
+/// assert_eq!((first.len(), first.remaining()), (2, 1));
+/// let token = first.continue_token().unwrap();
+/// let second = cache.list_with(&Range::all(), &ReadOptions::new(Read::Any).continue_from(token))?;
+/// assert_eq!(second.items()[0].key(), b"/c");
+///
+/// let soon = ReadOptions::new(Read::AtLeast(2)).timeout(Duration::from_millis(1));
+/// assert_eq!(cache.get_with("/a", &soon).unwrap_err().code(), Code::FutureRevision);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
     pub(super) read: Read,
@@ -107,6 +138,17 @@ impl ReadOptions {
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(3);
 
 /// What [`Cache::get`] answers.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(5, [Change::put("/a", "1")])?;
+/// let absent = cache.get("/b", Read::Any)?;
+/// assert_eq!(absent.revision, 5, "absent at revision 5");
+/// assert!(absent.kv.is_none());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The revision it was answered at, also for an absent key.
@@ -118,6 +160,16 @@ pub struct Answer {
 }
 
 /// What [`Cache::count`] answers.
+///
+/// ```
+/// use watchcore::{Cache, Change, Range, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(5, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+/// let counted = cache.count(&Range::prefix("/"), Read::Any)?;
+/// assert_eq!((counted.revision, counted.count), (5, 2));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted {
     /// The revision it was answered at.

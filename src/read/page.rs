@@ -15,6 +15,19 @@ use crate::position::Position;
 use crate::sync::lock;
 
 /// What [`Cache::list`] answers: key-values of one revision, in key order.
+///
+/// ```
+/// use watchcore::{Cache, Change, Range, Read};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(5, [Change::put("/b", "2"), Change::put("/a", "1")])?;
+/// let page = cache.list(&Range::all(), Read::Any, 0)?;
+/// assert_eq!(page.revision(), 5);
+/// let keys: Vec<&[u8]> = page.items().iter().map(|kv| kv.key()).collect();
+/// assert_eq!(keys, [b"/a", b"/b"]);
+/// assert!(!page.more());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Page {
     items: Vec<KeyValue>,

@@ -15,6 +15,21 @@ use std::sync::Arc;
 ///
 /// It keeps every segment from its own on alive until it is dropped: drop it when you are done.
 /// Clone, Send, Sync and 'static; reading blocks nobody and is never blocked.
+///
+/// ```
+/// use watchcore::{Cache, Change};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// let then = cache.snapshot()?;
+/// writer.apply(2, [Change::put("/a", "2"), Change::put("/b", "1")])?;
+///
+/// assert_eq!((then.revision(), then.len()), (1, 1));
+/// assert_eq!(then.get("/a").unwrap().value(), Some(&b"1"[..]));
+/// assert_eq!(cache.snapshot()?.prefix("/").count(), 2);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub struct Snapshot {
     inner: Arc<Inner>,
     /// Holds every segment from the one of `head` on, so `older` may be followed down to `head`.

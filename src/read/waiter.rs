@@ -12,6 +12,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a [`Waiter`] waits for.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, Want};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut waiter = cache.waiter(Want::Revision(3))?;
+/// assert!(waiter.poll()?.is_none());
+/// cache.writer()?.apply(3, [Change::put("/a", "1")])?;
+/// assert_eq!(waiter.wait(Duration::from_secs(3))?.revision, 3);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Want {
     /// The first listing.
@@ -25,6 +37,25 @@ pub enum Want {
 }
 
 /// One wait, without blocking: poll it, join a wake set, or block with [`Waiter::wait`]. Send.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, WakeSet, Want};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut waiter = cache.waiter(Want::Revision(3))?;
+/// let set = WakeSet::new()?;
+/// set.add_waiter(&mut waiter, 42)?;
+/// if !waiter.arm()? {
+///     cache.writer()?.apply(3, [Change::put("/a", "1")])?; // some other thread's
+///     assert!(set.wait(Duration::from_secs(30)));
+///     let mut tags = [0; 8];
+///     let ready = set.take(&mut tags);
+///     assert_eq!(&tags[..ready], [42]);
+/// }
+/// assert_eq!(waiter.poll()?.unwrap().revision, 3);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Waiter {
     pub(super) inner: Arc<Inner>,

@@ -24,6 +24,20 @@ pub enum Route {
 }
 
 /// What a subscription did so far, and how.
+///
+/// ```
+/// use watchcore::{Cache, Change, Index, Route, Start};
+///
+/// let cache = Cache::builder("/").index(Index::key()).build()?;
+/// let mut writer = cache.writer()?;
+/// let mut one = cache.subscribe(Start::Now).key("/a").open()?;
+/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+/// one.poll(10)?;
+/// writer.apply(2, [Change::put("/b", "2"), Change::put("/a", "2")])?;
+/// one.poll(10)?;
+/// assert_eq!(one.stats().route, Route::Chain { index: "key".into() });
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubscriptionStats {
     /// Which way it reads now.

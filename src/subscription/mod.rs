@@ -54,6 +54,21 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Where a subscription begins.
+///
+/// ```
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// writer.apply(2, [Change::put("/a", "2")])?;
+/// let polled = |start| Ok::<_, watchcore::Error>(cache.subscribe(start).open()?.poll(10)?.len());
+/// assert_eq!(polled(Start::Now)?, 0);
+/// assert_eq!(polled(Start::After(0))?, 2);  // both changes
+/// assert_eq!(polled(Start::After(1))?, 1);
+/// assert_eq!(polled(Start::State)?, 2);     // the one key, and the mark that ends the state
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Start {
     /// Nothing of the past: events above the current revision.
@@ -137,6 +152,24 @@ type Step<T> = std::result::Result<T, Halt>;
 /// [`Subscription::poll`] never blocks. A position that was lost is told as LAGGED, once, with the
 /// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, whoever
 /// drops the handles; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
+///
+/// ```
+/// use watchcore::{Cache, Change, Code, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut subscription = cache.subscribe(Start::After(0)).open()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// let batch = subscription.poll(100)?;
+/// assert_eq!((batch.len(), batch.position().revision), (1, 1));
+/// assert!(subscription.poll(100)?.is_empty());
+///
+/// writer.apply(2, [Change::put("/a", "2")])?;
+/// cache.close();
+/// assert_eq!(subscription.poll(100)?.len(), 1, "what was published before the close");
+/// assert_eq!(subscription.poll(100).unwrap_err().code(), Code::Closed);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub struct Subscription {
     matcher: Arc<Matcher>,
     /// Those who are woken by the same events: joined with the first sleep.

@@ -16,6 +16,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
+///
+/// ```
+/// use watchcore::{Cache, Change, Code, OnLag, Start};
+///
+/// let cache = Cache::builder("/").capacity(128).build()?;
+/// let mut writer = cache.writer()?;
+/// let mut slow = cache.subscribe(Start::Now).on_lag(OnLag::SkipToOldest).open()?;
+/// for revision in 1..=1000 {
+///     writer.apply(revision, [Change::put("/a", "1")])?;
+/// }
+/// let lost = slow.poll(10).unwrap_err();
+/// assert_eq!((lost.code(), lost.lost_from()), (Code::Lagged, 1));
+/// let next = slow.poll(10)?;
+/// assert_eq!(next.events()[0].revision(), lost.lost_to() + 1, "it continues behind the range that it lost");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum OnLag {
@@ -63,6 +79,19 @@ impl Options {
 }
 
 /// Options of a subscription; see [`Cache::subscribe`].
+///
+/// ```
+/// use watchcore::{Cache, Change, Kind, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut deletions = cache.subscribe(Start::Now).prefix("/mine/").types(&[Kind::Deleted]).open()?;
+/// writer.apply(1, [Change::put("/mine/a", "1"), Change::put("/other", "1")])?;
+/// writer.apply(2, [Change::delete("/mine/a"), Change::delete("/other")])?;
+/// let batch = deletions.poll(10)?;
+/// assert_eq!((batch.len(), batch.events()[0].key()), (1, &b"/mine/a"[..]));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SubscribeBuilder {
     cache: Cache,

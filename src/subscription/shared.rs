@@ -16,6 +16,19 @@ use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Duration;
 
 /// How far a subscription is behind.
+///
+/// ```
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut subscription = cache.subscribe(Start::Now).open()?;
+/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+/// assert_eq!(subscription.lag().events, 2);
+/// subscription.poll(10)?;
+/// assert_eq!(subscription.lag().events, 0);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lag {
     /// Events of the log above the cursor, matching or not; 0 while it is parked.
@@ -180,6 +193,18 @@ impl LagLimit for Shared {
 }
 
 /// Ends a subscription from any thread, and shows its lag. Clone, Send and Sync.
+///
+/// ```
+/// use watchcore::{Cache, Code, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut subscription = cache.subscribe(Start::Now).open()?;
+/// let closer = subscription.closer();
+/// let waiting = std::thread::spawn(move || subscription.next().map(|batch| batch.is_none()));
+/// closer.close(); // from any thread; the wait ends at once
+/// assert!(waiting.join().unwrap()?);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Closer(pub(super) Arc<Shared>);
 
@@ -208,6 +233,17 @@ impl std::fmt::Debug for Closer {
 }
 
 /// Lets a feeder stay at most half a window ahead of one consumer.
+///
+/// ```
+/// use watchcore::{Cache, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let writer = cache.writer()?;
+/// let pace = cache.subscribe(Start::State).open()?.pace();
+/// assert!(pace.is_of(&writer));
+/// assert!(pace.may_go_on(), "its subscription is over: it holds up nobody");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub struct Pace(pub(super) Closer);

@@ -5,6 +5,17 @@
 use crate::data::key_value::Numbers;
 
 /// A key-value as a listing or an exact put brings it.
+///
+/// ```
+/// use watchcore::{Cache, Read, Record};
+///
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// let record = Record { key: b"/a", value: b"1", create_revision: 3, mod_revision: 8, version: 2, lease: 0 };
+/// cache.writer()?.load(9, [record])?;
+/// let answer = cache.get("/a", Read::Any)?;
+/// assert_eq!((answer.revision, answer.kv.unwrap().mod_revision()), (9, 8));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
     /// The key.
@@ -40,6 +51,20 @@ pub(super) enum Verb<'a> {
 }
 
 /// One change of one key.
+///
+/// ```
+/// use watchcore::{Cache, Change, Kind, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut all = cache.subscribe(Start::Now).open()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// writer.apply(2, [Change::put("/a", "2"), Change::put("/b", "1")])?; // one revision, seen as a whole
+/// writer.apply(3, [Change::delete("/a")])?;
+/// let kinds: Vec<Kind> = all.poll(10)?.events().iter().map(|event| event.kind()).collect();
+/// assert_eq!(kinds, [Kind::Added, Kind::Modified, Kind::Added, Kind::Deleted]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     pub(super) key: &'a [u8],

@@ -26,6 +26,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 /// What a feeder is asked for; see [`Writer::demand`].
+///
+/// ```
+/// use watchcore::{Cache, Demand};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let writer = cache.writer()?;
+/// assert_eq!(writer.demand(), Demand::default(), "nobody waits");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// The highest revision that somebody waits for, above the current one; 0: nobody.
@@ -45,6 +54,21 @@ impl Cache {
 /// The one handle that may change a cache (I1). Send; dropping it lets another be taken.
 ///
 /// Calls never wait for a reader (I6). Bad input is an error and changes nothing.
+///
+/// ```
+/// use watchcore::{Cache, Change, Code};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// assert_eq!(cache.writer().unwrap_err().code(), Code::Busy, "one writer at a time");
+///
+/// writer.apply(10, [Change::put("/a", "1"), Change::put("/b", "2")])?;
+/// let refused = writer.apply(10, [Change::put("/a", "3")]).unwrap_err();
+/// assert_eq!(refused.code(), Code::OutOfOrder, "revisions rise");
+/// writer.progress(12)?; // nothing happened at 11 and 12
+/// assert_eq!(writer.get(b"/a").unwrap().value(), Some(&b"1"[..]));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub struct Writer {
     inner: Arc<Inner>,
     core: Option<Box<Core>>,

@@ -18,6 +18,16 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 const MAX_REVISION: u64 = 1 << 52;
 
 /// The certificates of a TLS connection, in PEM.
+///
+/// ```no_run
+/// use watchcore_etcd::{Feeder, Tls};
+///
+/// # let cache = watchcore::Cache::builder("/").build()?;
+/// let tls = Tls { ca_pem: std::fs::read("ca.pem").expect("readable"), ..Tls::default() };
+/// let feeder = Feeder::new(["https://etcd.example:2379"]).tls(tls).user("reader", "secret").start(cache.writer()?)?;
+/// # drop(feeder);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Default)]
 pub struct Tls {
     /// The authorities that may sign the server's certificate. Needed.
@@ -57,6 +67,19 @@ impl fmt::Debug for User {
 /// The options of a [`Feeder`]; [`FeederBuilder::start`] starts it.
 ///
 /// A duration above one year, such as `Duration::MAX`, counts as one year.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use watchcore_etcd::Feeder;
+///
+/// # let cache = watchcore::Cache::builder("/registry/").build()?;
+/// let feeder = Feeder::new(["http://127.0.0.1:2379"])
+///     .backoff(Duration::from_millis(50), Duration::from_secs(10))
+///     .follow_compaction(Duration::from_secs(60))
+///     .start(cache.writer()?)?;
+/// # drop(feeder);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 #[must_use = "a feeder runs only after start()"]
 pub struct FeederBuilder {

@@ -25,6 +25,22 @@ const STOP: Duration = Duration::from_secs(2);
 ///
 /// It owns the cache's writer. Whatever happens to etcd, it keeps trying: the state shows in
 /// `Cache::status`. Dropping it stops it.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use watchcore::{Cache, Read};
+/// use watchcore_etcd::Feeder;
+///
+/// let cache = Cache::builder("/registry/").expect_load(true).build()?;
+/// let feeder = Feeder::new(["http://10.0.0.1:2379", "http://10.0.0.2:2379"]).start(cache.writer()?)?;
+/// cache.wait_ready(Duration::from_secs(10))?;
+/// // Read your own write: at least what etcd has committed now.
+/// let revision = cache.consistent_revision(Duration::from_secs(3))?;
+/// println!("{:?}", cache.get("/registry/a", Read::AtLeast(revision))?.kv);
+/// println!("{} reconnects", cache.status().source.reconnects);
+/// feeder.stop();
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub struct Feeder {
     shared: Arc<Shared>,
     /// Taken by the caller that joins it.
