@@ -95,6 +95,29 @@ fn a_close_of_the_cache_ends_every_wait_at_once() {
     }
 }
 
+/// A close that falls into the middle of an apply, after its first look at the cache: who was told CLOSED
+/// is handed nothing after that, and the writer learns that its revision was not published.
+#[test]
+fn nothing_follows_closed() {
+    let (cache, mut writer) = embedded();
+    let mut waits = cache.subscribe(Start::Now).open().unwrap();
+    let mut polls = cache.subscribe(Start::After(0)).key("/k").open().unwrap();
+    write(&mut writer, [1]);
+    let changes = (0..2).map(|number| {
+        if number == 1 {
+            cache.close();
+            assert_eq!(drain(&mut waits), ["1 ADDED /k=1", "CLOSED"], "what was published before comes");
+            refused(waits.wait(Duration::ZERO), Code::Closed);
+        }
+        Change::put(["/k", "/other"][number], "2")
+    });
+    refused(writer.apply(2, changes), Code::Closed);
+    refused(waits.wait(Duration::ZERO), Code::Closed);
+    refused(waits.poll(10), Code::Closed);
+    assert_eq!(drain(&mut polls), ["1 ADDED /k=1", "CLOSED"]);
+    assert_eq!((cache.position().revision, writer.position().revision), (1, 1));
+}
+
 #[test]
 fn poll_with_a_maximum_of_zero_is_an_invalid_argument() {
     let (cache, mut writer) = embedded();

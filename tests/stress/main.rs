@@ -15,7 +15,7 @@ use follow::{Follower, Keys, Outcome, Wish};
 use plan::{Plan, mix, revision_of};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 use watchcore::*;
 use workers::{World, write_all};
@@ -239,6 +239,60 @@ fn a_close_ends_every_wait_and_loses_nothing() {
         assert_eq!(error.code(), Code::Closed);
         assert_eq!(cache.status().state, State::Closed);
     }
+}
+
+/// The close falls into a publication, as often as possible: who is told CLOSED by a wait is handed
+/// nothing by the poll after it, and what the writer was told is published is handed out before.
+#[test]
+fn nothing_follows_closed() {
+    const ROUNDS: u64 = 3_000;
+    let (to_writer, rounds) = mpsc::channel::<(Cache, Writer, Arc<Barrier>)>();
+    let (tells, published) = mpsc::channel::<u64>();
+    let writes = Task::spawn("writer", move || {
+        for (cache, mut writer, together) in rounds {
+            together.wait();
+            let mut last = 0;
+            // The log holds as many: nobody lags.
+            while last < 2_000 && writer.apply(last + 1, [Change::put("/s/k", "x")]).is_ok() {
+                last += 1;
+            }
+            assert_eq!(cache.position().revision, last, "published, and what the writer was told");
+            tells.send(last).unwrap();
+        }
+    });
+    let (to_closer, closes) = mpsc::channel::<(Cache, Arc<Barrier>, u64)>();
+    let closer = Task::spawn("closer", move || {
+        for (cache, together, turns) in closes {
+            together.wait();
+            (0..turns).for_each(|_| std::hint::spin_loop());
+            cache.close();
+        }
+    });
+    for round in 0..ROUNDS {
+        let cache = cache_of((4_096, 256));
+        let together = Arc::new(Barrier::new(3));
+        let mut consumer = cache.subscribe(Start::Now).key("/s/k").open().unwrap();
+        to_writer.send((cache.clone(), cache.writer().unwrap(), together.clone())).unwrap();
+        to_closer.send((cache.clone(), together.clone(), mix(1, round) % 3000)).unwrap();
+        together.wait();
+        let mut last = 0;
+        until("CLOSED", || match consumer.wait(Duration::ZERO).and_then(|_| consumer.poll(64)) {
+            Ok(batch) => {
+                last = batch.events().last().map_or(last, Event::revision);
+                false
+            }
+            Err(error) => {
+                assert_eq!(error.code(), Code::Closed, "round {round}: {error}");
+                true
+            }
+        });
+        let after = consumer.poll(64).map(|batch| batch.events().iter().map(Event::revision).collect::<Vec<_>>());
+        assert_eq!(after.map_err(|error| error.code()), Err(Code::Closed), "round {round}: CLOSED was said at {last}");
+        assert_eq!(published.recv_timeout(BOUND), Ok(last), "round {round}: published, and handed out");
+    }
+    drop((to_writer, to_closer));
+    writes.join();
+    closer.join();
 }
 
 /// Each event is written only once the consumer is on its way to sleep: a wake-up that is lost is
