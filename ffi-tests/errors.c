@@ -361,6 +361,137 @@ static void test_revisions(void)
     watchcore_cache_free(cache);
 }
 
+/* Revisions have 52 bits: more is no revision of any source, wherever it is given. */
+static void no_revision(uint64_t revision)
+{
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_cache_options expecting = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_writer *writer = NULL, *loader = NULL;
+    watchcore_waiter *waiter = NULL;
+    watchcore_feeder *feeder = NULL;
+    watchcore_page *page = NULL;
+    watchcore_cache *cache = embedded(&writer), *empty = NULL;
+    watchcore_change one = put("/a", "1"), whole = exact("/a", "1", 3, 3, 1);
+    uint64_t number = 0;
+    uint32_t mode;
+
+    CHECK_OK(watchcore_writer_apply(writer, 3, &one, 1, &error));
+    options.revision = revision;
+    options.start = WATCHCORE_START_AFTER;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    options.start = WATCHCORE_START_STATE_AT_LEAST;
+    BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK(subscription == NULL);
+    for (mode = WATCHCORE_READ_AT_LEAST; mode <= WATCHCORE_READ_EXACT; mode++) {
+        read.mode = mode;
+        read.revision = revision;
+        read.timeout_ms = 0;
+        BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
+        BAD(watchcore_cache_list(cache, NULL, &read, &page, &error));
+        BAD(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
+    }
+    BAD(watchcore_cache_diff(cache, revision, 0, revision, 0, NULL, &batch, &error));
+    BAD(watchcore_cache_diff(cache, 3, 0, revision, 0, NULL, &batch, &error));
+    BAD(watchcore_cache_wait_until(cache, revision, 0, NULL, NULL, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, &waiter, &error));
+    BAD(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
+    CHECK(waiter == NULL && page == NULL && batch.count == 0);
+    BAD(watchcore_writer_apply(writer, revision, &one, 1, &error));
+    BAD(watchcore_writer_progress(writer, revision, &error));
+    BAD(watchcore_writer_compact(writer, revision, &error));
+    BAD(watchcore_writer_resync(writer, revision, &whole, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
+    whole.mod_revision = revision;
+    BAD(watchcore_writer_resync(writer, 9, &whole, 1, WATCHCORE_RESYNC_REQUESTED, NULL, NULL, &error));
+    CHECK_OK(watchcore_cache_wait_until(cache, 0, 0, &number, NULL, &error));
+    CHECK(number == 3);
+    watchcore_writer_free(writer);
+
+    expecting.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&expecting, &empty, &error));
+    CHECK_OK(watchcore_cache_writer(empty, &loader, &error));
+    BAD(watchcore_writer_load(loader, revision, NULL, 0, &error));
+    watchcore_writer_free(loader);
+    etcd.endpoints = text("http://127.0.0.1:1");
+    etcd.start_revision = revision;
+    BAD(watchcore_feeder_start(empty, &etcd, &feeder, &error));
+    CHECK(feeder == NULL);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(empty);
+    watchcore_cache_free(cache);
+}
+
+static void test_impossible_revisions(void)
+{
+    no_revision((uint64_t)1 << 52);
+    no_revision(UINT64_MAX);
+}
+
+/* The last revision that there can be is one of the future as any other. */
+static void test_last_revision(void)
+{
+    const uint64_t last = ((uint64_t)1 << 52) - 1;
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_change one = put("/a", "1");
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    uint64_t number = 0;
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = last;
+    read.timeout_ms = 0;
+    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
+    options.start = WATCHCORE_START_AFTER;
+    options.revision = last - 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    CHECK_OK(watchcore_writer_apply(writer, last, &one, 1, &error));
+    CHECK_OK(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(number == 1 && batch.count == 1 && batch.position == last);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* What nothing can lie in is a mistake of the caller's: a range outside the prefix, or one that ends before it begins. */
+static void test_ranges_of_nothing(void)
+{
+    static const struct {
+        uint32_t kind;
+        const char *from, *to;
+    } rows[] = {
+        {WATCHCORE_RANGE_KEY, "outside", NULL},
+        {WATCHCORE_RANGE_PREFIX, "outside", NULL},
+        {WATCHCORE_RANGE_PATH, "outside", NULL},
+        {WATCHCORE_RANGE_BETWEEN, "0", "1"},
+        {WATCHCORE_RANGE_BETWEEN, "/b", "/a"},
+    };
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_range range = WATCHCORE_RANGE_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_page *page = NULL;
+    watchcore_cache *cache = embedded(NULL);
+    uint64_t count = 9;
+    size_t at;
+    for (at = 0; at < sizeof(rows) / sizeof(rows[0]); at++) {
+        options.range = range.kind = rows[at].kind;
+        options.from = range.from = text(rows[at].from);
+        options.to = range.to = text(rows[at].to);
+        BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
+        BAD(watchcore_cache_list(cache, &range, NULL, &page, &error));
+        BAD(watchcore_cache_count(cache, &range, NULL, &count, NULL, NULL, &error));
+    }
+    CHECK(subscription == NULL && page == NULL && count == 9);
+    watchcore_cache_free(cache);
+}
+
 static void test_no_descriptor_left(void)
 {
     struct rlimit old, none;
@@ -723,6 +854,9 @@ int main(void)
     RUN(test_bad_values);
     RUN(test_not_ready);
     RUN(test_revisions);
+    RUN(test_impossible_revisions);
+    RUN(test_last_revision);
+    RUN(test_ranges_of_nothing);
     RUN(test_no_descriptor_left);
     RUN(test_error_struct);
     RUN(test_codes);

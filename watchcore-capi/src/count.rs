@@ -1,4 +1,4 @@
-//! In the test build (`ffi-debug`) every exported function counts its calls and how they ended; the C tests
+//! In the test build (feature `debug`) every exported function counts its calls and how they ended; the C tests
 //! print the counts and fail where one is 0.
 
 macro_rules! functions {

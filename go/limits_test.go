@@ -1,0 +1,69 @@
+package watchcore_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"watchcore"
+)
+
+// Revisions have 52 bits: more is no revision of any source, wherever it is given.
+func TestImpossibleRevisions(t *testing.T) {
+	for _, revision := range []uint64{1 << 52, math.MaxUint64} {
+		cache, writer := embedded(t)
+		check(t, writer.Apply(3, watchcore.Put("/a", "1")))
+		ctx, at := bounded(t), watchcore.Position{Revision: revision}
+		whole := watchcore.KeyValue{Key: []byte("/a"), Value: []byte("1"), CreateRevision: 3, ModRevision: 3, Version: 1}
+		late := whole
+		late.ModRevision = revision
+		for what, call := range map[string]func() error{
+			"After":            func() error { _, err := cache.Subscribe(ctx, watchcore.After(revision)); return err },
+			"AfterPosition":    func() error { _, err := cache.Subscribe(ctx, watchcore.AfterPosition(at)); return err },
+			"FromStateAtLeast": func() error { _, err := cache.Subscribe(ctx, watchcore.FromStateAtLeast(revision)); return err },
+			"Get AtLeast":      func() error { _, _, err := cache.Get(ctx, "/a", watchcore.AtLeast(revision)); return err },
+			"Get Exact":        func() error { _, _, err := cache.Get(ctx, "/a", watchcore.Exact(revision)); return err },
+			"List AtLeastIn":   func() error { _, err := cache.List(ctx, watchcore.AllKeys(), watchcore.AtLeastIn(at)); return err },
+			"List Exact":       func() error { _, err := cache.List(ctx, watchcore.AllKeys(), watchcore.Exact(revision)); return err },
+			"Count":            func() error { _, _, err := cache.Count(ctx, watchcore.AllKeys(), watchcore.ExactIn(at)); return err },
+			"Diff":             func() error { _, err := cache.Diff(watchcore.Position{}, at); return err },
+			"Diff from":        func() error { _, err := cache.Diff(at, at); return err },
+			"WaitUntil":        func() error { return cache.WaitUntil(ctx, revision) },
+			"WaitUntilIn":      func() error { return cache.WaitUntilIn(ctx, at) },
+			"Apply":            func() error { return writer.Apply(revision, watchcore.Put("/a", "2")) },
+			"Progress":         func() error { return writer.Progress(revision) },
+			"Compact":          func() error { return writer.Compact(revision) },
+			"Resync": func() error {
+				_, err := writer.Resync(revision, []watchcore.KeyValue{whole}, watchcore.ReasonRequested)
+				return err
+			},
+			"Resync with": func() error {
+				_, err := writer.Resync(9, []watchcore.KeyValue{late}, watchcore.ReasonRequested)
+				return err
+			},
+			"StartRevision": func() error {
+				_, err := watchcore.Open(ctx, watchcore.Etcd("http://127.0.0.1:1"), watchcore.StartRevision(revision))
+				return err
+			},
+		} {
+			wantError(t, fmt.Sprint(what, " ", revision), call(), watchcore.ErrInvalidArgument)
+		}
+		want(t, "revision", cache.Position().Revision, 3)
+	}
+}
+
+// What nothing can lie in is a mistake: a range outside the prefix, or one that ends
+// before it begins.
+func TestRangesOfNothing(t *testing.T) {
+	cache, _ := embedded(t, watchcore.Prefix("/"))
+	for _, keys := range []watchcore.Range{
+		watchcore.Key("outside"), watchcore.KeyPrefix("outside"), watchcore.KeyRange("0", "1"), watchcore.KeyRange("/b", "/a"),
+	} {
+		_, err := cache.Subscribe(bounded(t), keys)
+		wantError(t, "subscribe", err, watchcore.ErrInvalidArgument)
+		_, err = cache.List(bounded(t), keys, watchcore.Any())
+		wantError(t, "list", err, watchcore.ErrInvalidArgument)
+		_, _, err = cache.Count(bounded(t), keys, watchcore.Any())
+		wantError(t, "count", err, watchcore.ErrInvalidArgument)
+	}
+}
