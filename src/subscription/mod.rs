@@ -512,9 +512,10 @@ impl Subscription {
                 self.phase = Phase::Live;
             }
             OnLag::Resnapshot | OnLag::Conflate => {
+                let told = self.on_lag == OnLag::Conflate || self.is_in_bracket();
                 self.told = if loss.initial { self.told } else { loss.to };
                 self.fall_behind();
-                if self.on_lag == OnLag::Conflate {
+                if told {
                     return None;
                 }
             }

@@ -41,7 +41,8 @@ pub enum OnLag {
     /// LAGGED is told, then it goes on at the oldest revision of the window. In the initial state: Stop.
     SkipToOldest = 1,
     /// LAGGED is told, then the exact difference between what was shown and the state now, in one
-    /// RESYNC bracket with the reason Lagged, then live. It remembers the keys that it has shown: at
+    /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
+    /// on inside that bracket; its END says the revision that was reached. It remembers the keys that it has shown: at
     /// most 32 bytes a matching key, and the key's bytes where the cache has forgotten it.
     Resnapshot = 2,
     /// Never told: behind the window it gets the latest change of each key, its kind relative to

@@ -80,6 +80,8 @@ pub(super) struct CatchUp {
     base: u64,
     /// It takes the place of the initial state.
     initial: bool,
+    /// The BEGIN of its bracket was handed out.
+    begun: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +101,7 @@ impl CatchUp {
         self.heads.iter().find(|(border, _)| key < &border[..]).map_or(self.base, |(_, head)| *head)
     }
 
-    /// Overtaken: what was shown of it is shown.
+    /// Overtaken: the keys that it has handed out count as delivered at its head, the rest as before.
     fn begin_again(&mut self) {
         if self.stage == Stage::Puts
             && let Some(next) = self.next.take()
@@ -115,6 +117,12 @@ impl CatchUp {
 }
 
 impl Subscription {
+    /// Whether the consumer stands inside the bracket of a difference: it was told of the loss, and what
+    /// overtakes the difference changes only the state that it leads to.
+    pub(super) fn is_in_bracket(&self) -> bool {
+        matches!(&self.phase, Phase::CatchUp(catch) if catch.begun)
+    }
+
     pub(super) fn initial(&mut self, head: u64, at: Position) {
         self.cursor = head;
         self.position = Position { epoch: at.epoch, revision: 0 };
@@ -274,7 +282,9 @@ impl Subscription {
         while own.len() < most {
             match catch.stage {
                 Stage::Begin => {
-                    if bracket {
+                    // Overtaken inside its bracket it goes on there, at a newer state.
+                    if bracket && !catch.begun {
+                        catch.begun = true;
                         own.push_mark(self.bracket(&catch, End::Begin));
                     }
                     catch.stage = Stage::Deletes;

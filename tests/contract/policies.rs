@@ -335,3 +335,44 @@ fn a_difference_that_is_overtaken_again_and_again_tells_nothing_twice() {
         assert_eq!(held.into_iter().collect::<Vec<_>>(), now, "{policy:?}");
     }
 }
+
+/// A difference that is overtaken goes on inside its bracket, at a newer state: one LAGGED, one BEGIN, one
+/// END, and the replayed state is that of the END.
+#[test]
+fn overtaken_difference_keeps_one_bracket() {
+    let (cache, mut writer) = tiny();
+    let keys: Vec<String> = (0..40).map(|number| format!("/{number:02}")).collect();
+    let mut revision = 0;
+    for key in &keys {
+        revision += 1;
+        writer.apply(revision, [Change::put(key, "old")]).unwrap();
+    }
+    let mut one = cache.subscribe(Start::State).on_lag(OnLag::Resnapshot).open().unwrap();
+    assert_eq!(drain(&mut one).len(), 41);
+    let lap = |writer: &mut Writer, revision: &mut u64, value: &str| {
+        for at in 0..300 {
+            *revision += 1;
+            writer.apply(*revision, [Change::put(&keys[at % 20], value)]).unwrap();
+        }
+    };
+    lap(&mut writer, &mut revision, "first");
+    refused(one.poll(4), Code::Lagged);
+    let first = one.poll(4).unwrap();
+    assert!(first.events()[0].resync().is_some_and(|mark| mark.phase == Phase::Begin && mark.from == 40));
+    let mut marks = vec![first.events()[0].resync().unwrap()];
+    let mut seen = first.len();
+    lap(&mut writer, &mut revision, "second");
+    loop {
+        let batch = one.poll(4).expect("LAGGED is told once");
+        seen += batch.len();
+        marks.extend(batch.into_iter().filter_map(Event::resync));
+        if batch.is_empty() {
+            break;
+        }
+    }
+    let phases: Vec<_> = marks.iter().map(|mark| (mark.phase, mark.from)).collect();
+    assert_eq!(phases, [(Phase::Begin, 40), (Phase::End, 40)]);
+    assert_eq!((marks[0].to, marks[1].to), (340, 640), "the END carries what was reached");
+    assert!(seen <= 2 + 20 + 4, "only what changed, and what was shown before it changed again: {seen}");
+    assert_eq!(one.position().revision, 640);
+}

@@ -71,16 +71,25 @@ pub struct Plan {
     pub at: Position,
     from: u64,
     pub initial: bool,
+    /// The BEGIN of its bracket was handed out.
+    pub begun: bool,
     exact: bool,
 }
 
 impl Plan {
-    pub fn new(options: &Options, twin: &Twin, shown: &Shown, from: u64, initial: bool, exact: bool) -> Plan {
+    pub fn new(
+        options: &Options,
+        twin: &Twin,
+        shown: &Shown,
+        from: u64,
+        (initial, begun): (bool, bool),
+        exact: bool,
+    ) -> Plan {
         let (filter, count) = (&options.filter, twin.events.len());
         let state = twin.shown_at(filter, count);
         let bracket = options.on_lag == OnLag::Resnapshot;
         let mut steps = VecDeque::new();
-        steps.extend(bracket.then_some(Step::Mark(Phase::Begin)));
+        steps.extend((bracket && !begun).then_some(Step::Mark(Phase::Begin)));
         steps.extend(shown.0.keys().filter(|key| !state.contains_key(*key)).map(|key| Step::Deleted(key.clone())));
         for (key, kv) in &state {
             let kind = match shown.0.get(key) {
@@ -91,7 +100,7 @@ impl Plan {
         }
         steps.extend(bracket.then_some(Step::Mark(Phase::End)));
         steps.extend(initial.then_some(Step::End));
-        Plan { steps, count, at: twin.now, from, initial, exact }
+        Plan { steps, count, at: twin.now, from, initial, begun, exact }
     }
 
     /// Whether the next page needs the state: then that must be in the window.
@@ -101,6 +110,7 @@ impl Plan {
 
     /// Compares a page and takes over what it shows. True: the difference is complete.
     pub fn check_page(&mut self, filter: &Filter, batch: &Batch, most: usize, shown: &mut Shown) -> bool {
+        self.begun |= batch.events().iter().filter_map(Event::resync).any(|mark| mark.phase == Phase::Begin);
         if !self.exact {
             return self.check_loosely(filter, batch, shown);
         }

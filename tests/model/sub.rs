@@ -492,7 +492,7 @@ impl Sub {
             Phase::Initial(..) => self.check_initial(twin, max, answer),
             Phase::Behind(initial) => {
                 let initial = *initial;
-                self.check_behind(twin, max, before, initial, answer)
+                self.check_behind(twin, max, before, (initial, false), answer)
             }
             Phase::CatchUp(_) => self.check_catch_up(twin, max, before, answer),
             _ => self.check_live(twin, max, before, answer),
@@ -526,7 +526,7 @@ impl Sub {
                 shown.all_at(count);
             }
             if self.options.on_lag == OnLag::Conflate {
-                return self.check_behind(twin, max, before, true, answer);
+                return self.check_behind(twin, max, before, (true, false), answer);
             }
             let error = answer.expect_err("the initial state has left the window");
             assert_eq!(error.code(), Code::Lagged);
@@ -568,7 +568,7 @@ impl Sub {
         twin: &Twin,
         max: usize,
         before: Position,
-        initial: bool,
+        (initial, begun): (bool, bool),
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
         // It begins at the listing where that came after it.
@@ -581,7 +581,7 @@ impl Sub {
         }
         let shown = self.shown.as_ref().expect("it remembers");
         let from = before.revision;
-        self.phase = Phase::CatchUp(Plan::new(&self.options, twin, shown, from, initial, self.exact));
+        self.phase = Phase::CatchUp(Plan::new(&self.options, twin, shown, from, (initial, begun), self.exact));
         self.check_page(twin, max, before, answer)
     }
 
@@ -595,9 +595,10 @@ impl Sub {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
         if plan.looks_at_the_state() && twin.first_live * twin.slots > twin.head_of(plan.count) {
             // Overtaken: it begins again with what was shown meanwhile.
-            let initial = plan.initial;
-            if self.options.on_lag == OnLag::Conflate {
-                return self.check_behind(twin, max, before, initial, answer);
+            let (initial, begun) = (plan.initial, plan.begun);
+            if self.options.on_lag == OnLag::Conflate || begun {
+                // Inside its bracket it goes on, and tells nothing again.
+                return self.check_behind(twin, max, before, (initial, begun), answer);
             }
             let error = answer.expect_err("overtaken again");
             self.assert_lost(twin, before, &error);
@@ -713,7 +714,7 @@ impl Sub {
                         false => self.exact &= !unsure,
                     }
                     self.lose(0);
-                    return self.check_behind(twin, max, before, false, answer);
+                    return self.check_behind(twin, max, before, (false, false), answer);
                 }
             }
             Err(error)
@@ -725,7 +726,7 @@ impl Sub {
                     return None;
                 }
                 self.lose(0);
-                return self.check_behind(twin, max, before, false, answer);
+                return self.check_behind(twin, max, before, (false, false), answer);
             }
             _ => {}
         }

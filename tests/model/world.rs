@@ -82,7 +82,11 @@ pub fn filter_of((keys, kinds, raw, selectors): Dice) -> Filter {
         3 => Keys::Key(key),
         4 => Keys::Prefix(key),
         5 => Keys::Path(key),
-        6 => Keys::Between(key, key_of(kinds / 8)),
+        6 => {
+            // A range that ends before it begins is refused.
+            let other = key_of(kinds / 8);
+            Keys::Between(key.clone().min(other.clone()), key.max(other))
+        }
         _ => Keys::Between(key, Vec::new()),
     };
     let raw = raw % 4 == 0;
