@@ -19,13 +19,13 @@ pub(super) const ABSENT: u32 = 1 << 31;
 pub(crate) type Label<'v> = (Cow<'v, [u8]>, Option<Cow<'v, [u8]>>);
 
 /// What was found in one key-value.
-pub(crate) struct Found<'v> {
+pub(crate) struct Extracted<'v> {
     pub(crate) fields: Vec<Option<Cow<'v, [u8]>>>,
     pub(crate) labels: Vec<Label<'v>>,
 }
 
 /// Appends what was found, or nothing and `false` where its strings have `limit` bytes or more.
-pub(super) fn encode(mut found: Found<'_>, limit: usize, out: &mut Vec<u8>) -> bool {
+pub(super) fn encode(mut found: Extracted<'_>, limit: usize, out: &mut Vec<u8>) -> bool {
     // A stable sort, so that of equal keys the last named one comes last.
     found.labels.sort_by(|one, other| one.0.cmp(&other.0));
     found.labels.dedup_by(|next, kept| {

@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::encode::Found;
+use super::encode::Extracted;
 use crate::error::Result;
 use crate::error::refuse;
 use std::borrow::Cow;
@@ -67,12 +67,12 @@ impl Pointer {
 #[derive(Default)]
 pub(crate) struct Pointers {
     /// The first is the root; there is none while there is no pointer.
-    nodes: Vec<Node>,
+    nodes: Vec<PointerNode>,
 }
 
 #[derive(Default)]
-struct Node {
-    children: Vec<Child>,
+struct PointerNode {
+    children: Vec<PointerChild>,
     /// The fields whose pointer ends here.
     fields: Vec<usize>,
     /// Whether the pointer of the labels ends here.
@@ -83,14 +83,14 @@ struct Node {
     labels_below: bool,
 }
 
-impl Node {
+impl PointerNode {
     #[inline]
-    fn child(&self, name: &[u8]) -> Option<&Child> {
+    fn child(&self, name: &[u8]) -> Option<&PointerChild> {
         self.children.iter().find(|child| *child.name == *name)
     }
 }
 
-struct Child {
+struct PointerChild {
     name: Box<[u8]>,
     /// The name as an index of an array, if it is one.
     index: Option<usize>,
@@ -112,9 +112,9 @@ impl Pointers {
         self.nodes[node].labels = true;
     }
 
-    fn path(&mut self, pointer: &Pointer, on_way: impl Fn(&mut Node)) -> usize {
+    fn path(&mut self, pointer: &Pointer, on_way: impl Fn(&mut PointerNode)) -> usize {
         if self.nodes.is_empty() {
-            self.nodes.push(Node::default());
+            self.nodes.push(PointerNode::default());
         }
         let mut at = 0;
         on_way(&mut self.nodes[at]);
@@ -124,9 +124,9 @@ impl Pointers {
                 Some(child) => child.node,
                 None => {
                     let node = self.nodes.len();
-                    self.nodes.push(Node::default());
+                    self.nodes.push(PointerNode::default());
                     let index = (token == "0" || !token.starts_with(['0', '+'])).then(|| token.parse().ok()).flatten();
-                    self.nodes[at].children.push(Child { name: token.as_bytes().into(), index, node });
+                    self.nodes[at].children.push(PointerChild { name: token.as_bytes().into(), index, node });
                     node
                 }
             };
@@ -136,7 +136,7 @@ impl Pointers {
     }
 
     /// Fills in what the pointers find. After an error `found` holds some of it.
-    pub(crate) fn read<'v>(&self, text: &'v [u8], found: &mut Found<'v>) -> Result<(), Malformed> {
+    pub(crate) fn read<'v>(&self, text: &'v [u8], found: &mut Extracted<'v>) -> Result<(), Malformed> {
         let Some(root) = self.nodes.first() else { return Ok(()) };
         let rest = Walk { nodes: &self.nodes, found }.value(root, text, 0)?;
         if space(rest).is_empty() { Ok(()) } else { Err(Malformed) }
@@ -148,16 +148,16 @@ impl Pointers {
 pub(crate) struct Malformed;
 
 /// What is left of the text behind what was read.
-type Rest<'v> = Result<&'v [u8], Malformed>;
+type Remaining<'v> = Result<&'v [u8], Malformed>;
 
 struct Walk<'v, 'w> {
-    nodes: &'w [Node],
-    found: &'w mut Found<'v>,
+    nodes: &'w [PointerNode],
+    found: &'w mut Extracted<'v>,
 }
 
 impl<'v> Walk<'v, '_> {
     /// Reads the value of a node. Recursion ends with the longest pointer.
-    fn value(&mut self, node: &Node, rest: &'v [u8], depth: usize) -> Rest<'v> {
+    fn value(&mut self, node: &PointerNode, rest: &'v [u8], depth: usize) -> Remaining<'v> {
         let (first, inside) = token(rest)?;
         match first {
             b'{' if node.labels || !node.children.is_empty() => self.object(node, inside, depth + 1),
@@ -177,7 +177,7 @@ impl<'v> Walk<'v, '_> {
     }
 
     /// The members of an object and its end.
-    fn object(&mut self, node: &Node, mut rest: &'v [u8], depth: usize) -> Rest<'v> {
+    fn object(&mut self, node: &PointerNode, mut rest: &'v [u8], depth: usize) -> Remaining<'v> {
         if depth > MAX_DEPTH {
             return Err(Malformed);
         }
@@ -200,7 +200,7 @@ impl<'v> Walk<'v, '_> {
     }
 
     #[inline]
-    fn member(&mut self, node: &Node, name: Quoted<'v>, value: &'v [u8], depth: usize) -> Rest<'v> {
+    fn member(&mut self, node: &PointerNode, name: Quoted<'v>, value: &'v [u8], depth: usize) -> Remaining<'v> {
         let child = if name.escaped { node.child(&name.text()?) } else { node.child(name.raw) };
         match child {
             Some(child) => self.child(child, value, depth),
@@ -208,7 +208,7 @@ impl<'v> Walk<'v, '_> {
         }
     }
 
-    fn label(&mut self, node: &Node, name: Quoted<'v>, value: &'v [u8], depth: usize) -> Rest<'v> {
+    fn label(&mut self, node: &PointerNode, name: Quoted<'v>, value: &'v [u8], depth: usize) -> Remaining<'v> {
         let name = name.text()?;
         if let Some(child) = node.child(&name) {
             self.child(child, value, depth)?;
@@ -219,7 +219,7 @@ impl<'v> Walk<'v, '_> {
     }
 
     /// The elements of an array and its end.
-    fn array(&mut self, node: &Node, mut rest: &'v [u8], depth: usize) -> Rest<'v> {
+    fn array(&mut self, node: &PointerNode, mut rest: &'v [u8], depth: usize) -> Remaining<'v> {
         if depth > MAX_DEPTH {
             return Err(Malformed);
         }
@@ -242,7 +242,7 @@ impl<'v> Walk<'v, '_> {
     }
 
     /// A member named twice: what the first has brought is forgotten.
-    fn child(&mut self, child: &Child, rest: &'v [u8], depth: usize) -> Rest<'v> {
+    fn child(&mut self, child: &PointerChild, rest: &'v [u8], depth: usize) -> Remaining<'v> {
         let nodes = self.nodes;
         let node = &nodes[child.node];
         for field in &node.fields_below {
@@ -335,7 +335,7 @@ fn token(rest: &[u8]) -> Result<(u8, &[u8]), Malformed> {
 
 /// A token of this one byte.
 #[inline(always)]
-fn expect(rest: &[u8], byte: u8) -> Rest<'_> {
+fn expect(rest: &[u8], byte: u8) -> Remaining<'_> {
     match token(rest)? {
         (first, behind) if first == byte => Ok(behind),
         _ => Err(Malformed),
@@ -374,7 +374,7 @@ fn string(mut rest: &[u8]) -> Result<(&[u8], bool), Malformed> {
 
 /// The same for one with backslashes, and near the end of the text.
 #[inline(never)]
-fn escapes(mut rest: &[u8]) -> Rest<'_> {
+fn escapes(mut rest: &[u8]) -> Remaining<'_> {
     loop {
         while let Some(bytes) = rest.first_chunk() {
             let stops = stops(bytes);
@@ -398,7 +398,7 @@ fn escapes(mut rest: &[u8]) -> Rest<'_> {
 
 /// The quote of a name.
 #[inline(always)]
-fn name(rest: &[u8]) -> Rest<'_> {
+fn name(rest: &[u8]) -> Remaining<'_> {
     match rest {
         [b'"', behind @ ..] => Ok(behind),
         _ => expect(rest, b'"'),
@@ -450,7 +450,7 @@ fn scalar(rest: &[u8], depth: usize) -> Result<(Scalar<'_>, &[u8]), Malformed> {
 }
 
 /// Skips a value inside of `depth` arrays and objects.
-fn skip(rest: &[u8], depth: usize) -> Rest<'_> {
+fn skip(rest: &[u8], depth: usize) -> Remaining<'_> {
     let (first, behind) = token(rest)?;
     match first {
         b'"' => Ok(string(behind)?.0),
@@ -461,7 +461,7 @@ fn skip(rest: &[u8], depth: usize) -> Rest<'_> {
 }
 
 /// Skips the inside of an array or object and `close`, its end.
-fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Rest<'_> {
+fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Remaining<'_> {
     // One bit for each array or object around this one that is skipped, too: whether it is an object.
     let mut around: u128 = 0;
     let mut level = depth + 1;
@@ -510,7 +510,7 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Rest<'_> {
 }
 
 /// A number, `true`, `false` or `null` that begins with `first`, and has more in `rest`.
-fn atom(first: u8, rest: &[u8]) -> Rest<'_> {
+fn atom(first: u8, rest: &[u8]) -> Remaining<'_> {
     let word: &[u8] = match first {
         b't' => b"rue",
         b'f' => b"alse",
@@ -520,7 +520,7 @@ fn atom(first: u8, rest: &[u8]) -> Rest<'_> {
     rest.strip_prefix(word).ok_or(Malformed)
 }
 
-fn number(mut first: u8, mut rest: &[u8]) -> Rest<'_> {
+fn number(mut first: u8, mut rest: &[u8]) -> Remaining<'_> {
     if first == b'-' {
         let (digit, behind) = rest.split_first().ok_or(Malformed)?;
         (first, rest) = (*digit, behind);

@@ -11,7 +11,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::encode::Found;
+use super::encode::Extracted;
 use super::json::Malformed;
 use std::borrow::Cow;
 
@@ -28,11 +28,11 @@ const LABELS: &[u32] = &[1, 11];
 #[derive(Default)]
 pub(crate) struct Paths {
     /// The first is the object; there is none while there is no path.
-    nodes: Vec<Node>,
+    nodes: Vec<PathNode>,
 }
 
 #[derive(Default)]
-struct Node {
+struct PathNode {
     /// By field number.
     children: Vec<(u32, usize)>,
     /// The fields whose path ends here.
@@ -54,7 +54,7 @@ impl Paths {
 
     fn path(&mut self, path: &[u32]) -> usize {
         if self.nodes.is_empty() {
-            self.nodes.push(Node::default());
+            self.nodes.push(PathNode::default());
         }
         let mut at = 0;
         for number in path {
@@ -63,7 +63,7 @@ impl Paths {
                 Some(child) => child.1,
                 None => {
                     let node = self.nodes.len();
-                    self.nodes.push(Node::default());
+                    self.nodes.push(PathNode::default());
                     self.nodes[at].children.push((*number, node));
                     node
                 }
@@ -74,7 +74,7 @@ impl Paths {
 
     /// Fills in what the paths find in `value`, which begins with [`MAGIC`]. After an error `found`
     /// holds some of it.
-    pub(crate) fn read<'v>(&self, value: &'v [u8], found: &mut Found<'v>) -> Result<(), Malformed> {
+    pub(crate) fn read<'v>(&self, value: &'v [u8], found: &mut Extracted<'v>) -> Result<(), Malformed> {
         let Some(object) = self.nodes.first() else { return Ok(()) };
         let mut raw: &[u8] = &[];
         let mut fields = Fields(value.get(MAGIC.len()..).ok_or(Malformed)?);
@@ -90,7 +90,7 @@ impl Paths {
     }
 
     /// Recursion ends with the longest path.
-    fn message<'v>(&self, node: &Node, message: &'v [u8], found: &mut Found<'v>) -> Result<(), Malformed> {
+    fn message<'v>(&self, node: &PathNode, message: &'v [u8], found: &mut Extracted<'v>) -> Result<(), Malformed> {
         let mut fields = Fields(message);
         while let Some((number, field)) = fields.next()? {
             let Some((_, child)) = node.children.iter().find(|child| child.0 == number) else { continue };
@@ -276,7 +276,7 @@ pub(crate) mod tests {
             all.add_field(path, number);
         }
         all.set_labels();
-        let mut found = Found { fields: vec![None; paths.len()], labels: Vec::new() };
+        let mut found = Extracted { fields: vec![None; paths.len()], labels: Vec::new() };
         all.read(value, &mut found)?;
         let string = |text: Cow<[u8]>| String::from_utf8_lossy(&text).into_owned();
         let labels = found.labels.into_iter().map(|(key, value)| (string(key), string(value.expect("has a value"))));

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::encode::{ABSENT, Found, encode};
+use super::encode::{ABSENT, Extracted, encode};
 use super::json::{Malformed, Pointer, Pointers};
 use super::protobuf::{self, Paths};
 use crate::error::{Code, Error, Result, say};
@@ -309,7 +309,7 @@ impl Schema {
             return 0;
         }
         let mut failures = 0;
-        let mut found = Found { fields: vec![None; self.fields.len()], labels: Vec::new() };
+        let mut found = Extracted { fields: vec![None; self.fields.len()], labels: Vec::new() };
         if !self.pointers.is_empty() {
             let read = if value.starts_with(protobuf::MAGIC) {
                 self.paths.read(value, &mut found)
@@ -587,7 +587,7 @@ mod tests {
 
     #[test]
     fn what_is_too_long_to_encode_is_refused() {
-        let found = || Found {
+        let found = || Extracted {
             fields: vec![Some(Cow::Borrowed(&b"abc"[..]))],
             labels: vec![(Cow::Borrowed(b"d"), Some(Cow::Borrowed(b"e")))],
         };
@@ -602,7 +602,7 @@ mod tests {
             fields in prop::collection::vec(prop::option::of(prop::collection::vec(any::<u8>(), 0..6)), 0..65),
             labels in prop::collection::vec(("[a-d]{0,2}", prop::option::of("[a-z]{0,3}")), 0..20),
         ) {
-            let found = Found {
+            let found = Extracted {
                 fields: fields.iter().map(|field| field.as_deref().map(Cow::Borrowed)).collect(),
                 labels: labels.iter().map(|(k, v)| (Cow::Borrowed(k.as_bytes()), v.as_ref().map(|v| Cow::Borrowed(v.as_bytes())))).collect(),
             };

@@ -6,7 +6,7 @@ use crate::log::epochs::History;
 use crate::log::writer::RingWriter;
 use crate::position::Position;
 use crate::reclaim::Patience;
-use crate::store::root::Index;
+use crate::store::root::Root;
 use crate::store::table::Slots;
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ pub(crate) struct Core {
     pub(crate) ring: RingWriter,
     pub(crate) slots: Slots,
     /// The writer's own copy of the index; published when it changed.
-    pub(crate) index: Index,
+    pub(crate) index: Root,
     pub(crate) index_changed: bool,
     /// Tombstones in the order of their events.
     pub(crate) tombstones: VecDeque<(u64, SlotPtr)>,
@@ -39,7 +39,7 @@ impl Core {
         Core {
             ring,
             slots: Slots::default(),
-            index: Index::default(),
+            index: Root::default(),
             index_changed: false,
             tombstones: VecDeque::new(),
             forgotten: Vec::new(),
@@ -56,7 +56,7 @@ impl Core {
 
     /// Frees every slot; on the reclaimer, when the cache is gone.
     pub(crate) fn destroy(mut self: Box<Self>) {
-        self.index = Index::default();
+        self.index = Root::default();
         // The forgotten ones are in no segment yet.
         for slot in self.forgotten.drain(..).chain(self.slots.drain()) {
             // SAFETY: I9: the cache is gone, and with it its root; a snapshot or a subscription would

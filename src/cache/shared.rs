@@ -14,7 +14,7 @@ use crate::log::ring::{Place, Ring, run_of};
 use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
-use crate::store::root::Index as Root;
+use crate::store::root::Root;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Frontier, Hub, Overtaken, VisitEvent, Watched};
 use std::sync::atomic::AtomicU64;

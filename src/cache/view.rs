@@ -15,12 +15,12 @@ use super::Inner;
 use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::reclaim::Guard;
-use crate::store::root::{Index, IndexRef, Span};
+use crate::store::root::{Root, RootRef, Span};
 
 /// The state at one head, kept for 'a.
 #[derive(Clone, Copy)]
 pub(crate) struct StateView<'a> {
-    index: IndexRef<'a>,
+    index: RootRef<'a>,
     head: u64,
     /// Every event from here on is held for 'a.
     oldest: u64,
@@ -45,7 +45,7 @@ impl<'a> StateView<'a> {
     ///
     /// For 'a a retention token is held that was loaded before `head` and `index`, in this order, and
     /// `oldest_seq` as loaded behind them was not above `head`.
-    pub(crate) unsafe fn held(index: &'a Index, head: u64) -> StateView<'a> {
+    pub(crate) unsafe fn held(index: &'a Root, head: u64) -> StateView<'a> {
         // SAFETY: I9: the token keeps the segments that own what leaves the index, or a slot, from the
         // head on.
         let index = unsafe { index.read() };

@@ -85,7 +85,7 @@ impl Code {
 }
 
 #[derive(Clone, Debug)]
-struct Body {
+struct ErrorBody {
     code: Code,
     message: String,
     asked: u64,
@@ -114,12 +114,12 @@ struct Body {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Error(Arc<Body>);
+pub struct Error(Arc<ErrorBody>);
 
 impl Error {
     /// An error with this code and message and no numbers.
     pub fn new(code: Code, message: impl Into<String>) -> Error {
-        Error(Arc::new(Body {
+        Error(Arc::new(ErrorBody {
             code,
             message: message.into(),
             asked: 0,
@@ -132,7 +132,7 @@ impl Error {
         }))
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Body)) -> Error {
+    fn with(mut self, change: impl FnOnce(&mut ErrorBody)) -> Error {
         change(Arc::make_mut(&mut self.0));
         self
     }

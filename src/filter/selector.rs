@@ -89,17 +89,17 @@ impl fmt::Display for LabelRequirement {
 /// # Errors
 /// INVALID_ARGUMENT with the 0-based byte position and what was expected there.
 pub(crate) fn parse_labels(text: &[u8]) -> Result<Vec<LabelRequirement>> {
-    let mut tokens = Tokens::new(text)?;
+    let mut tokens = Lexemes::new(text)?;
     let mut requirements = Vec::new();
-    if tokens.next.kind == Kind::End {
+    if tokens.next.kind == LexemeKind::End {
         return Ok(requirements);
     }
     loop {
         requirements.push(requirement(&mut tokens)?);
         let after = tokens.take()?;
         match after.kind {
-            Kind::End => break,
-            Kind::Comma => {}
+            LexemeKind::End => break,
+            LexemeKind::Comma => {}
             _ => return Err(tokens.expected("\",\" or the end", after)),
         }
     }
@@ -108,9 +108,9 @@ pub(crate) fn parse_labels(text: &[u8]) -> Result<Vec<LabelRequirement>> {
     Ok(requirements)
 }
 
-fn requirement(tokens: &mut Tokens) -> Result<LabelRequirement> {
+fn requirement(tokens: &mut Lexemes) -> Result<LabelRequirement> {
     let mut first = tokens.take()?;
-    let absent = first.kind == Kind::Not;
+    let absent = first.kind == LexemeKind::Not;
     if absent {
         first = tokens.take()?;
     }
@@ -121,17 +121,17 @@ fn requirement(tokens: &mut Tokens) -> Result<LabelRequirement> {
     if absent {
         return Ok(LabelRequirement { key, test: Test::Absent });
     }
-    if matches!(tokens.next.kind, Kind::End | Kind::Comma) {
+    if matches!(tokens.next.kind, LexemeKind::End | LexemeKind::Comma) {
         return Ok(LabelRequirement { key, test: Test::Exists });
     }
     let operator = tokens.take()?;
     let test = match operator.kind {
-        Kind::In => Test::In(set(tokens)?),
-        Kind::NotIn => Test::NotIn(set(tokens)?),
-        Kind::Equal => Test::In(Box::new([exact(tokens)?])),
-        Kind::NotEqual => Test::NotIn(Box::new([exact(tokens)?])),
-        Kind::Greater => Test::Greater(number(tokens)?),
-        Kind::Less => Test::Less(number(tokens)?),
+        LexemeKind::In => Test::In(set(tokens)?),
+        LexemeKind::NotIn => Test::NotIn(set(tokens)?),
+        LexemeKind::Equal => Test::In(Box::new([exact(tokens)?])),
+        LexemeKind::NotEqual => Test::NotIn(Box::new([exact(tokens)?])),
+        LexemeKind::Greater => Test::Greater(number(tokens)?),
+        LexemeKind::Less => Test::Less(number(tokens)?),
         _ => {
             return Err(
                 tokens.expected("\"=\", \"==\", \"!=\", \"in\", \"notin\", \">\", \"<\", \",\" or the end", operator)
@@ -142,8 +142,8 @@ fn requirement(tokens: &mut Tokens) -> Result<LabelRequirement> {
 }
 
 /// The value behind `=` or `!=`: nothing at all is the empty string.
-fn exact(tokens: &mut Tokens) -> Result<Box<str>> {
-    if matches!(tokens.next.kind, Kind::End | Kind::Comma) {
+fn exact(tokens: &mut Lexemes) -> Result<Box<str>> {
+    if matches!(tokens.next.kind, LexemeKind::End | LexemeKind::Comma) {
         return Ok("".into());
     }
     let value = tokens.take()?;
@@ -154,7 +154,7 @@ fn exact(tokens: &mut Tokens) -> Result<Box<str>> {
 }
 
 /// The integer behind `>` or `<`. It has no sign: no label value may begin with one.
-fn number(tokens: &mut Tokens) -> Result<i64> {
+fn number(tokens: &mut Lexemes) -> Result<i64> {
     let value = tokens.take()?;
     let digits = tokens.word(value);
     if !value.kind.is_word() || digits.len() > MAX_NAME || !digits.iter().all(u8::is_ascii_digit) {
@@ -164,9 +164,9 @@ fn number(tokens: &mut Tokens) -> Result<i64> {
 }
 
 /// `( value, value )`, where a value that is left out is the empty string.
-fn set(tokens: &mut Tokens) -> Result<Box<[Box<str>]>> {
+fn set(tokens: &mut Lexemes) -> Result<Box<[Box<str>]>> {
     let open = tokens.take()?;
-    if open.kind != Kind::Open {
+    if open.kind != LexemeKind::Open {
         return Err(tokens.expected("\"(\"", open));
     }
     let mut values = Vec::new();
@@ -178,12 +178,12 @@ fn set(tokens: &mut Tokens) -> Result<Box<[Box<str>]>> {
             token = tokens.take()?;
         }
         match token.kind {
-            Kind::Comma | Kind::Close if !named => values.push("".into()),
-            Kind::Comma | Kind::Close => {}
+            LexemeKind::Comma | LexemeKind::Close if !named => values.push("".into()),
+            LexemeKind::Comma | LexemeKind::Close => {}
             _ if named => return Err(tokens.expected("\",\" or \")\"", token)),
             _ => return Err(tokens.expected("a value, \",\" or \")\"", token)),
         }
-        if token.kind == Kind::Close {
+        if token.kind == LexemeKind::Close {
             break;
         }
     }
@@ -196,7 +196,7 @@ const MAX_NAME: usize = 63;
 const MAX_PREFIX: usize = 253;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum LexemeKind {
     Word,
     In,
     NotIn,
@@ -211,38 +211,38 @@ enum Kind {
     End,
 }
 
-impl Kind {
+impl LexemeKind {
     /// `in` and `notin` are keys and values too.
     fn is_word(self) -> bool {
-        matches!(self, Kind::Word | Kind::In | Kind::NotIn)
+        matches!(self, LexemeKind::Word | LexemeKind::In | LexemeKind::NotIn)
     }
 }
 
 #[derive(Clone, Copy)]
-struct Token {
-    kind: Kind,
+struct Lexeme {
+    kind: LexemeKind,
     start: usize,
     end: usize,
 }
 
-struct Tokens<'a> {
+struct Lexemes<'a> {
     text: &'a str,
     /// The token that comes next.
-    next: Token,
+    next: Lexeme,
 }
 
-impl<'a> Tokens<'a> {
-    fn new(text: &'a [u8]) -> Result<Tokens<'a>> {
+impl<'a> Lexemes<'a> {
+    fn new(text: &'a [u8]) -> Result<Lexemes<'a>> {
         let text = utf8(LABELS, text)?;
         if let Some(at) = text.bytes().position(|b| b == 0) {
             return Err(refuse(LABELS, text.as_bytes(), at, "expected no zero byte"));
         }
-        let mut tokens = Tokens { text, next: Token { kind: Kind::End, start: 0, end: 0 } };
+        let mut tokens = Lexemes { text, next: Lexeme { kind: LexemeKind::End, start: 0, end: 0 } };
         tokens.take()?;
         Ok(tokens)
     }
 
-    fn take(&mut self) -> Result<Token> {
+    fn take(&mut self) -> Result<Lexeme> {
         let taken = self.next;
         let bytes = self.text.as_bytes();
         let mut start = taken.end;
@@ -251,39 +251,39 @@ impl<'a> Tokens<'a> {
         }
         let two = bytes.get(start + 1) == Some(&b'=');
         let (kind, length) = match bytes.get(start) {
-            None => (Kind::End, 0),
-            Some(b'=') => (Kind::Equal, 1 + usize::from(two)),
-            Some(b'!') if two => (Kind::NotEqual, 2),
-            Some(b'!') => (Kind::Not, 1),
-            Some(b'>') => (Kind::Greater, 1),
-            Some(b'<') => (Kind::Less, 1),
-            Some(b'(') => (Kind::Open, 1),
-            Some(b')') => (Kind::Close, 1),
-            Some(b',') => (Kind::Comma, 1),
+            None => (LexemeKind::End, 0),
+            Some(b'=') => (LexemeKind::Equal, 1 + usize::from(two)),
+            Some(b'!') if two => (LexemeKind::NotEqual, 2),
+            Some(b'!') => (LexemeKind::Not, 1),
+            Some(b'>') => (LexemeKind::Greater, 1),
+            Some(b'<') => (LexemeKind::Less, 1),
+            Some(b'(') => (LexemeKind::Open, 1),
+            Some(b')') => (LexemeKind::Close, 1),
+            Some(b',') => (LexemeKind::Comma, 1),
             Some(_) => {
                 let rest = &bytes[start..];
                 let length = rest.iter().position(|b| is_space(*b) || is_symbol(*b)).unwrap_or(rest.len());
                 match &rest[..length] {
-                    b"in" => (Kind::In, length),
-                    b"notin" => (Kind::NotIn, length),
-                    _ => (Kind::Word, length),
+                    b"in" => (LexemeKind::In, length),
+                    b"notin" => (LexemeKind::NotIn, length),
+                    _ => (LexemeKind::Word, length),
                 }
             }
         };
-        self.next = Token { kind, start, end: start + length };
+        self.next = Lexeme { kind, start, end: start + length };
         Ok(taken)
     }
 
-    fn word(&self, token: Token) -> &'a [u8] {
+    fn word(&self, token: Lexeme) -> &'a [u8] {
         &self.text.as_bytes()[token.start..token.end]
     }
 
-    fn expected(&self, what: &str, found: Token) -> Error {
+    fn expected(&self, what: &str, found: Lexeme) -> Error {
         refuse(
             LABELS,
             self.text.as_bytes(),
             found.start,
-            &format!("expected {what}, found {}", Found(self.word(found))),
+            &format!("expected {what}, found {}", Unexpected(self.word(found))),
         )
     }
 
@@ -292,7 +292,7 @@ impl<'a> Tokens<'a> {
     }
 
     /// A key: a name, or a DNS subdomain, `/` and a name.
-    fn key(&self, token: Token) -> Result<Box<str>> {
+    fn key(&self, token: Lexeme) -> Result<Box<str>> {
         let word = self.word(token);
         let mut name = token.start;
         if let Some(slash) = word.iter().position(|b| *b == b'/') {
@@ -309,7 +309,7 @@ impl<'a> Tokens<'a> {
         Ok(self.text[token.start..token.end].into())
     }
 
-    fn value(&self, token: Token) -> Result<Box<str>> {
+    fn value(&self, token: Lexeme) -> Result<Box<str>> {
         self.name("value", token.start, token.end)?;
         Ok(self.text[token.start..token.end].into())
     }
@@ -323,7 +323,7 @@ impl<'a> Tokens<'a> {
             let allowed =
                 if ends(at) { "a letter or digit at both ends" } else { "letters, digits, \"-\", \"_\" and \".\"" };
             let found = self.text[start + at..].chars().next().map_or(0, char::len_utf8);
-            let found = Found(&self.text.as_bytes()[start + at..start + at + found]);
+            let found = Unexpected(&self.text.as_bytes()[start + at..start + at + found]);
             return Err(self.refuse(start + at, &format!("expected in the {what} {allowed}, found {found}")));
         }
         if name.len() > MAX_NAME {
@@ -455,7 +455,7 @@ fn name_and_operator(text: &[u8], start: usize) -> Result<(usize, usize)> {
     if at == start {
         return Ok((at, 0));
     }
-    let found = Found(&text[at..(at + 1).min(text.len())]);
+    let found = Unexpected(&text[at..(at + 1).min(text.len())]);
     Err(refuse(FIELDS, text, at, &format!("expected \"=\", \"==\" or \"!=\" behind a name, found {found}")))
 }
 
@@ -489,11 +489,11 @@ fn utf8<'a>(what: &str, text: &'a [u8]) -> Result<&'a str> {
 }
 
 /// What stands where something else was expected.
-struct Found<'a>(&'a [u8]);
+struct Unexpected<'a>(&'a [u8]);
 
-impl fmt::Display for Found<'_> {
+impl fmt::Display for Unexpected<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found(text) = *self;
+        let Unexpected(text) = *self;
         if text.is_empty() {
             return f.write_str("the end");
         }

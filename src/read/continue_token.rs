@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 const HEAD: usize = 1 + 4 * 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
+pub(crate) struct ContinueToken {
     pub(crate) scope: u64,
     pub(crate) epoch: u64,
     pub(crate) revision: u64,
@@ -37,11 +37,11 @@ pub(crate) fn stable_hash(bytes: &[u8]) -> u64 {
 /// # Errors
 /// INVALID_ARGUMENT where the token is damaged or of another version of tokens.
 pub fn token_revision(token: &str) -> Result<Position> {
-    let Token { epoch, revision, .. } = Token::decode(token.as_bytes())?;
+    let ContinueToken { epoch, revision, .. } = ContinueToken::decode(token.as_bytes())?;
     Ok(Position { epoch, revision })
 }
 
-impl Token {
+impl ContinueToken {
     pub(crate) fn encode(&self) -> String {
         let mut bytes = vec![VERSION];
         for number in [self.scope, self.epoch, self.revision, self.filter] {
@@ -52,7 +52,7 @@ impl Token {
         URL_SAFE_NO_PAD.encode(bytes)
     }
 
-    pub(crate) fn decode(text: &[u8]) -> Result<Token> {
+    pub(crate) fn decode(text: &[u8]) -> Result<ContinueToken> {
         let damaged = |why: &str| {
             say::invalid(format!("continue token: {why}. Use one as it was given, or list from the start without one."))
         };
@@ -74,7 +74,7 @@ impl Token {
         if number(2) >= MAX_REVISION {
             return Err(damaged("it names a revision that cannot be"));
         }
-        Ok(Token {
+        Ok(ContinueToken {
             scope: number(0),
             epoch: number(1),
             revision: number(2),
@@ -100,23 +100,23 @@ mod tests {
         ) {
             let [scope, epoch, revision, filter] = numbers;
             let revision = revision % MAX_REVISION;
-            let token = Token { scope, epoch, revision, filter, next };
+            let token = ContinueToken { scope, epoch, revision, filter, next };
             let text = token.encode();
-            prop_assert_eq!(&Token::decode(text.as_bytes()).unwrap(), &token);
+            prop_assert_eq!(&ContinueToken::decode(text.as_bytes()).unwrap(), &token);
             prop_assert_eq!(token_revision(&text).unwrap(), Position { epoch, revision });
             let mut bytes = text.clone().into_bytes();
             let at = at.index(bytes.len());
             if bytes[at] != other {
                 bytes[at] = other;
-                prop_assert!(Token::decode(&bytes).is_err());
+                prop_assert!(ContinueToken::decode(&bytes).is_err());
                 prop_assert!(std::str::from_utf8(&bytes).is_err() || token_revision(std::str::from_utf8(&bytes).unwrap()).is_err());
             }
-            prop_assert!(Token::decode(&text.as_bytes()[..text.len() - 1]).is_err());
+            prop_assert!(ContinueToken::decode(&text.as_bytes()[..text.len() - 1]).is_err());
         }
 
         #[test]
         fn hostile_bytes_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            prop_assert!(Token::decode(&bytes).is_err());
+            prop_assert!(ContinueToken::decode(&bytes).is_err());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::continue_token::{Token, stable_hash};
+use super::continue_token::{ContinueToken, stable_hash};
 use super::snapshot::Snapshot;
 use super::view::{walk, walk_held};
 use super::{Read, ReadOptions};
@@ -104,7 +104,7 @@ impl Cache {
             options.filter.describe(&mut described);
             stable_hash(&described)
         };
-        let mut token = Token { scope: self.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
+        let mut token = ContinueToken { scope: self.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
         let (read, start) = match &options.token {
             None => (options.read, None),
             Some(text) => {
@@ -163,8 +163,8 @@ impl Cache {
     }
 
     /// The read and the first key of a token.
-    fn resume(&self, text: &str, own: &Token, read: Read) -> Result<(Read, Vec<u8>)> {
-        let token = Token::decode(text.as_bytes())?;
+    fn resume(&self, text: &str, own: &ContinueToken, read: Read) -> Result<(Read, Vec<u8>)> {
+        let token = ContinueToken::decode(text.as_bytes())?;
         let foreign = |what: &str| {
             say::invalid(format!(
                 "continue token: it is of another {what}. Use it where it was given, or list from the start."
@@ -185,7 +185,7 @@ impl Cache {
 }
 
 /// COMPACTED in the middle of a list: with the token that goes on in the newest state.
-fn going_on(error: Error, mut token: Token, start: Option<Vec<u8>>) -> Error {
+fn going_on(error: Error, mut token: ContinueToken, start: Option<Vec<u8>>) -> Error {
     let Some(next) = start else { return error };
     (token.epoch, token.revision, token.next) = (0, 0, next);
     error.with_continue_token(token.encode())

@@ -8,7 +8,7 @@ use crate::filter::range::{Filter, Range};
 use crate::log::retention::TokenRef;
 use crate::position::Position;
 use crate::reclaim;
-use crate::store::root::Index;
+use crate::store::root::Root;
 use std::sync::Arc;
 
 /// The whole state at one revision: made in O(1), never changes (I5).
@@ -35,7 +35,7 @@ pub struct Snapshot {
     /// Holds every segment from the one of `head` on, so `older` may be followed down to `head`.
     token: TokenRef,
     head: u64,
-    index: Index,
+    index: Root,
     position: Position,
 }
 

@@ -9,15 +9,15 @@
 
 use crate::data::slot::{SlotPtr, SlotRef};
 use crate::reclaim;
-use crate::store::tree::{Entry, Tree};
+use crate::store::tree::{Tree, TreeEntry};
 
 /// A slot in the tree.
 #[derive(Clone)]
 struct Leaf(SlotPtr);
 
-impl Entry for Leaf {
+impl TreeEntry for Leaf {
     fn key(&self) -> &[u8] {
-        // SAFETY: the tree is private to `Index`, and compares keys only in functions whose callers
+        // SAFETY: the tree is private to `Root`, and compares keys only in functions whose callers
         // promise that its slots are alive.
         unsafe { self.0.get() }.key()
     }
@@ -26,21 +26,21 @@ impl Entry for Leaf {
 /// The persistent ordered set of slots. Cloning is O(1), and so is dropping what somebody else has too:
 /// neither looks at a slot.
 #[derive(Clone, Default)]
-pub(crate) struct Index {
+pub(crate) struct Root {
     tree: Tree<Leaf>,
 }
 
-impl Index {
+impl Root {
     /// Of slots in key order.
-    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Index {
-        Index { tree: Tree::from_sorted(sorted.map(Leaf)) }
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Root {
+        Root { tree: Tree::from_sorted(sorted.map(Leaf)) }
     }
 
     /// Adds a slot whose key is not there.
     ///
     /// # Safety
     ///
-    /// As [`Index::read`]; the new slot is alive too.
+    /// As [`Root::read`]; the new slot is alive too.
     pub(crate) unsafe fn insert(&mut self, slot: SlotPtr) {
         self.tree.insert(Leaf(slot));
     }
@@ -49,7 +49,7 @@ impl Index {
     ///
     /// # Safety
     ///
-    /// As [`Index::read`].
+    /// As [`Root::read`].
     pub(crate) unsafe fn remove(&mut self, key: &[u8]) {
         self.tree.remove(key);
     }
@@ -59,8 +59,8 @@ impl Index {
     /// # Safety
     ///
     /// For 'a each slot of the index is alive, and what it shows: see [`SlotPtr::get`].
-    pub(crate) unsafe fn read<'a>(&'a self) -> IndexRef<'a> {
-        IndexRef { tree: &self.tree }
+    pub(crate) unsafe fn read<'a>(&'a self) -> RootRef<'a> {
+        RootRef { tree: &self.tree }
     }
 
     /// Bytes of the tree.
@@ -81,13 +81,13 @@ impl Index {
     }
 }
 
-/// An index whose slots are alive for 'a: see [`Index::read`].
+/// An index whose slots are alive for 'a: see [`Root::read`].
 #[derive(Clone, Copy)]
-pub(crate) struct IndexRef<'a> {
+pub(crate) struct RootRef<'a> {
     tree: &'a Tree<Leaf>,
 }
 
-impl<'a> IndexRef<'a> {
+impl<'a> RootRef<'a> {
     pub(crate) fn get(self, key: &[u8]) -> Option<SlotRef<'a>> {
         // SAFETY: alive for 'a, see the type.
         self.tree.get(key).map(|Leaf(slot)| unsafe { slot.get() })

@@ -14,11 +14,11 @@ use crate::data::slot::Key;
 use std::sync::Arc;
 
 /// What a tree holds: ordered by its key.
-pub(crate) trait Entry: Clone {
+pub(crate) trait TreeEntry: Clone {
     fn key(&self) -> &[u8];
 }
 
-impl Entry for Key {
+impl TreeEntry for Key {
     fn key(&self) -> &[u8] {
         self
     }
@@ -28,16 +28,16 @@ impl Entry for Key {
 const LEAF: usize = 64;
 const BRANCH: usize = 32;
 
-enum Node<E> {
+enum TreeNode<E> {
     Leaf(Vec<E>),
-    Branch(Vec<Child<E>>),
+    Branch(Vec<TreeChild<E>>),
 }
 
 #[derive(Clone)]
-struct Child<E> {
+struct TreeChild<E> {
     /// The first entry below it: this very pointer.
     first: E,
-    node: Arc<Node<E>>,
+    node: Arc<TreeNode<E>>,
 }
 
 /// Room for `len` and a little more.
@@ -75,29 +75,29 @@ fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
     right
 }
 
-impl<E: Entry> Node<E> {
+impl<E: TreeEntry> TreeNode<E> {
     fn first(&self) -> Option<E> {
         match self {
-            Node::Leaf(slots) => slots.first().cloned(),
-            Node::Branch(children) => children.first().map(|child| child.first.clone()),
+            TreeNode::Leaf(slots) => slots.first().cloned(),
+            TreeNode::Branch(children) => children.first().map(|child| child.first.clone()),
         }
     }
 
     /// How full, in 64ths.
     fn fill(&self) -> usize {
         match self {
-            Node::Leaf(slots) => slots.len() * (64 / LEAF),
-            Node::Branch(children) => children.len() * (64 / BRANCH),
+            TreeNode::Leaf(slots) => slots.len() * (64 / LEAF),
+            TreeNode::Branch(children) => children.len() * (64 / BRANCH),
         }
     }
 
     /// Bytes of this node alone, with the counts of its `Arc`.
     fn bytes(&self) -> usize {
         let content = match self {
-            Node::Leaf(slots) => slots.capacity() * size_of::<E>(),
-            Node::Branch(children) => children.capacity() * size_of::<Child<E>>(),
+            TreeNode::Leaf(slots) => slots.capacity() * size_of::<E>(),
+            TreeNode::Branch(children) => children.capacity() * size_of::<TreeChild<E>>(),
         };
-        size_of::<Node<E>>() + 2 * size_of::<usize>() + content
+        size_of::<TreeNode<E>>() + 2 * size_of::<usize>() + content
     }
 }
 
@@ -111,27 +111,27 @@ struct Sizes {
 }
 
 /// The node for changing: a copy, unless nobody else has it.
-fn own<'a, E: Entry>(node: &'a mut Arc<Node<E>>, sizes: &mut Sizes) -> &'a mut Node<E> {
+fn own<'a, E: TreeEntry>(node: &'a mut Arc<TreeNode<E>>, sizes: &mut Sizes) -> &'a mut TreeNode<E> {
     if Arc::get_mut(node).is_none() {
         sizes.copied += node.bytes();
         *node = Arc::new(match &**node {
-            Node::Leaf(slots) => Node::Leaf(copied(slots)),
-            Node::Branch(children) => Node::Branch(copied(children)),
+            TreeNode::Leaf(slots) => TreeNode::Leaf(copied(slots)),
+            TreeNode::Branch(children) => TreeNode::Branch(copied(children)),
         });
     }
     Arc::get_mut(node).expect("just copied")
 }
 
 /// The child that holds `key`, if any does.
-fn child_of<E: Entry>(children: &[Child<E>], key: &[u8]) -> usize {
+fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
     children.partition_point(|child| child.first.key() <= key).saturating_sub(1)
 }
 
 /// Inserts; returns the right half where the node was split.
-fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, sizes: &mut Sizes) -> Option<Child<E>> {
+fn insert<E: TreeEntry>(node: &mut Arc<TreeNode<E>>, slot: E, sizes: &mut Sizes) -> Option<TreeChild<E>> {
     sizes.bytes -= node.bytes();
     let right = match own(node, sizes) {
-        Node::Leaf(slots) => {
+        TreeNode::Leaf(slots) => {
             let at = slots.partition_point(|other| other.key() < slot.key());
             debug_assert!(slots.get(at).is_none_or(|other| other.key() != slot.key()), "one slot a key");
             let mut right = (slots.len() == LEAF).then(|| split(slots, at));
@@ -139,9 +139,9 @@ fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, sizes: &mut Sizes) -> Opti
                 Some(right) if at > slots.len() => put(right, at - slots.len(), slot),
                 _ => put(slots, at, slot),
             }
-            right.map(Node::Leaf)
+            right.map(TreeNode::Leaf)
         }
-        Node::Branch(children) => {
+        TreeNode::Branch(children) => {
             let at = child_of(children, slot.key());
             let right = insert(&mut children[at].node, slot, sizes);
             children[at].first = children[at].node.first().expect("an entry came");
@@ -152,22 +152,22 @@ fn insert<E: Entry>(node: &mut Arc<Node<E>>, slot: E, sizes: &mut Sizes) -> Opti
                     Some(right) if at > children.len() => put(right, at - children.len(), child),
                     _ => put(children, at, child),
                 }
-                right.map(Node::Branch)
+                right.map(TreeNode::Branch)
             })
         }
     };
     sizes.bytes += node.bytes();
     right.map(|right| {
         sizes.bytes += right.bytes();
-        Child { first: right.first().expect("half of a full node"), node: Arc::new(right) }
+        TreeChild { first: right.first().expect("half of a full node"), node: Arc::new(right) }
     })
 }
 
 /// Removes a key. True: it was there.
-fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], sizes: &mut Sizes) -> bool {
+fn remove<E: TreeEntry>(node: &mut Arc<TreeNode<E>>, key: &[u8], sizes: &mut Sizes) -> bool {
     sizes.bytes -= node.bytes();
     let removed = match own(node, sizes) {
-        Node::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
+        TreeNode::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
             Ok(at) => {
                 slots.remove(at);
                 trim(slots);
@@ -175,7 +175,7 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], sizes: &mut Sizes) -> b
             }
             Err(_) => false,
         },
-        Node::Branch(children) => {
+        TreeNode::Branch(children) => {
             let at = child_of(children, key);
             let removed = remove(&mut children[at].node, key, sizes);
             match children[at].node.first() {
@@ -201,7 +201,7 @@ fn remove<E: Entry>(node: &mut Arc<Node<E>>, key: &[u8], sizes: &mut Sizes) -> b
 }
 
 /// Joins a child that has become small with a neighbour, where both fit into one.
-fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, sizes: &mut Sizes) {
+fn merge<E: TreeEntry>(children: &mut Vec<TreeChild<E>>, at: usize, sizes: &mut Sizes) {
     let fits =
         |left: usize| children.get(left + 1).is_some_and(|right| children[left].node.fill() + right.node.fill() <= 56);
     let left = if fits(at) {
@@ -215,11 +215,11 @@ fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, sizes: &mut Sizes) {
     let node = &mut children[left].node;
     sizes.bytes -= node.bytes() + right.bytes();
     match (own(node, sizes), &*right) {
-        (Node::Leaf(all), Node::Leaf(more)) => {
+        (TreeNode::Leaf(all), TreeNode::Leaf(more)) => {
             all.reserve_exact(room(all.len() + more.len()) - all.len());
             all.extend_from_slice(more);
         }
-        (Node::Branch(all), Node::Branch(more)) => {
+        (TreeNode::Branch(all), TreeNode::Branch(more)) => {
             all.reserve_exact(room(all.len() + more.len()) - all.len());
             all.extend_from_slice(more);
         }
@@ -231,7 +231,7 @@ fn merge<E: Entry>(children: &mut Vec<Child<E>>, at: usize, sizes: &mut Sizes) {
 /// The set.
 #[derive(Clone)]
 pub(crate) struct Tree<E> {
-    root: Option<Arc<Node<E>>>,
+    root: Option<Arc<TreeNode<E>>>,
     sizes: Sizes,
 }
 
@@ -241,7 +241,7 @@ impl<E> Default for Tree<E> {
     }
 }
 
-impl<E: Entry> Tree<E> {
+impl<E: TreeEntry> Tree<E> {
     /// The set of slots that come in key order, each key once. O(n).
     pub(crate) fn from_sorted(sorted: impl Iterator<Item = E>) -> Tree<E> {
         let mut tree = Tree::default();
@@ -251,14 +251,14 @@ impl<E: Entry> Tree<E> {
             leaf.push(slot);
             // Room for some to come.
             if leaf.len() == LEAF * 7 / 8 {
-                level.push(Node::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(LEAF))));
+                level.push(TreeNode::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(LEAF))));
             }
         }
         if !leaf.is_empty() {
-            level.push(Node::Leaf(leaf));
+            level.push(TreeNode::Leaf(leaf));
         }
         loop {
-            tree.sizes.bytes += level.iter().map(Node::<E>::bytes).sum::<usize>();
+            tree.sizes.bytes += level.iter().map(TreeNode::<E>::bytes).sum::<usize>();
             if level.len() <= 1 {
                 tree.root = level.pop().map(Arc::new);
                 return tree;
@@ -266,14 +266,14 @@ impl<E: Entry> Tree<E> {
             let mut above = Vec::new();
             let mut children = level
                 .into_iter()
-                .map(|node| Child { first: node.first().expect("no node is empty"), node: Arc::new(node) });
+                .map(|node| TreeChild { first: node.first().expect("no node is empty"), node: Arc::new(node) });
             loop {
                 let mut branch = Vec::with_capacity(BRANCH);
                 branch.extend(children.by_ref().take(BRANCH * 7 / 8));
                 if branch.is_empty() {
                     break;
                 }
-                above.push(Node::Branch(branch));
+                above.push(TreeNode::Branch(branch));
             }
             level = above;
         }
@@ -293,8 +293,8 @@ impl<E: Entry> Tree<E> {
         let mut node = self.root.as_deref()?;
         loop {
             match node {
-                Node::Branch(children) => node = &children[child_of(children, key)].node,
-                Node::Leaf(slots) => {
+                TreeNode::Branch(children) => node = &children[child_of(children, key)].node,
+                TreeNode::Leaf(slots) => {
                     return slots.binary_search_by(|slot| slot.key().cmp(key)).ok().map(|at| slots[at].clone());
                 }
             }
@@ -304,14 +304,14 @@ impl<E: Entry> Tree<E> {
     /// Adds a slot whose key is not there yet. O(log n).
     pub(crate) fn insert(&mut self, slot: E) {
         let Some(root) = &mut self.root else {
-            let leaf = Node::Leaf(copied(&[slot]));
+            let leaf = TreeNode::Leaf(copied(&[slot]));
             self.sizes.bytes = leaf.bytes();
             self.root = Some(Arc::new(leaf));
             return;
         };
         if let Some(right) = insert(root, slot, &mut self.sizes) {
-            let left = Child { first: root.first().expect("half of a full node"), node: root.clone() };
-            let above = Node::Branch(copied(&[left, right]));
+            let left = TreeChild { first: root.first().expect("half of a full node"), node: root.clone() };
+            let above = TreeNode::Branch(copied(&[left, right]));
             self.sizes.bytes += above.bytes();
             *root = Arc::new(above);
         }
@@ -324,7 +324,7 @@ impl<E: Entry> Tree<E> {
         if !remove(root, key, &mut self.sizes) {
             return false;
         }
-        while let Node::Branch(children) = &**root
+        while let TreeNode::Branch(children) = &**root
             && let [only] = &children[..]
         {
             self.sizes.bytes -= root.bytes();
@@ -342,13 +342,13 @@ impl<E: Entry> Tree<E> {
         let mut node = self.root.as_deref();
         while let Some(at) = node {
             node = match at {
-                Node::Branch(children) => {
+                TreeNode::Branch(children) => {
                     let mut rest = children[child_of(children, from)..].iter();
                     let child = rest.next().map(|child| &*child.node);
                     iter.path.push(rest);
                     child
                 }
-                Node::Leaf(slots) => {
+                TreeNode::Leaf(slots) => {
                     iter.leaf = slots[slots.partition_point(|slot| slot.key() < from)..].iter();
                     None
                 }
@@ -369,7 +369,7 @@ impl<E: Entry> Tree<E> {
 
 /// Entries in key order.
 pub(crate) struct Iter<'a, E> {
-    path: Vec<std::slice::Iter<'a, Child<E>>>,
+    path: Vec<std::slice::Iter<'a, TreeChild<E>>>,
     leaf: std::slice::Iter<'a, E>,
 }
 
@@ -392,11 +392,11 @@ impl<'a, E> Iterator for Iter<'a, E> {
             };
             loop {
                 match &*child.node {
-                    Node::Leaf(slots) => {
+                    TreeNode::Leaf(slots) => {
                         self.leaf = slots.iter();
                         break;
                     }
-                    Node::Branch(children) => {
+                    TreeNode::Branch(children) => {
                         let mut rest = children.iter();
                         child = rest.next().expect("no node is empty");
                         self.path.push(rest);
@@ -418,15 +418,15 @@ mod tests {
     }
 
     /// Height and bytes; every branch names the first entry of each child by its own pointer.
-    fn check(node: &Node<Key>, is_root: bool) -> (usize, usize) {
+    fn check(node: &TreeNode<Key>, is_root: bool) -> (usize, usize) {
         let first = node.first().expect("no node is empty");
         match node {
-            Node::Leaf(slots) => {
+            TreeNode::Leaf(slots) => {
                 assert!(slots.len() <= LEAF && slots.capacity() <= LEAF + 8);
                 assert!(slots.windows(2).all(|pair| pair[0].key() < pair[1].key()));
                 (1, node.bytes())
             }
-            Node::Branch(children) => {
+            TreeNode::Branch(children) => {
                 assert!(children.len() <= BRANCH && children.capacity() <= BRANCH + 8);
                 assert!(!is_root || children.len() > 1);
                 assert!(Arc::ptr_eq(&children[0].first, &first));

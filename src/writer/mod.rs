@@ -20,7 +20,7 @@ use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::log::epochs::Turn;
 use crate::position::Position;
-use crate::store::root::Index;
+use crate::store::root::Root;
 use crate::sync::{Relaxed, Release, lock, step};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -179,7 +179,7 @@ impl Writer {
             core.slots.insert(slot);
         }
         step("listing stored");
-        core.index = Index::from_sorted(sorted.into_iter());
+        core.index = Root::from_sorted(sorted.into_iter());
         core.position.revision = revision;
         core.highest = revision;
         core.history.listing = revision;

@@ -16,7 +16,7 @@ fn read(pointers: &[&str], labels: Option<&str>, text: &[u8]) -> Result<Texts, M
     if let Some(text) = labels {
         all.set_labels(&pointer(text));
     }
-    let mut found = Found { fields: vec![None; pointers.len()], labels: Vec::new() };
+    let mut found = Extracted { fields: vec![None; pointers.len()], labels: Vec::new() };
     all.read(text, &mut found)?;
     let string = |text: Cow<[u8]>| String::from_utf8(text.into_owned()).expect("is UTF-8");
     let mut labels = std::collections::BTreeMap::new();
