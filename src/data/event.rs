@@ -31,6 +31,17 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// What a change is to somebody for whom the key was there before or not, and is there now or not;
+    /// `None`: nothing.
+    pub(crate) fn of_change(before: bool, now: bool) -> Option<Kind> {
+        match (before, now) {
+            (false, true) => Some(Kind::Added),
+            (true, true) => Some(Kind::Modified),
+            (true, false) => Some(Kind::Deleted),
+            (false, false) => None,
+        }
+    }
+
     pub(crate) const fn bit(self) -> u32 {
         1 << self as u32
     }

@@ -151,12 +151,7 @@ impl Matcher {
     fn crossing(&self, event: &Event) -> Option<Kind> {
         let cur = event.kind() != Kind::Deleted && event.kv().is_some_and(|kv| self.holds_value(kv));
         let old = event.prev().is_some_and(|kv| self.holds_value(kv));
-        match (cur, old) {
-            (true, false) => Some(Kind::Added),
-            (true, true) => Some(Kind::Modified),
-            (false, true) => Some(Kind::Deleted),
-            (false, false) => None,
-        }
+        Kind::of_change(old, cur)
     }
 
     /// Whether the event, or a changed form of it, is handed out.

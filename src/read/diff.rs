@@ -25,36 +25,9 @@ impl Cache {
     pub fn diff(&self, from: impl Into<Position>, to: impl Into<Position>, filter: &Filter) -> Result<Batch> {
         self.ready("diff")?;
         let (from, to) = (from.into(), to.into());
-        for asked in [from, to] {
-            say::check_revision("diff at", asked.revision)?;
-        }
         let matcher = self.matcher(filter)?;
         let inner = &self.inner;
-        let mut heads = [0; 2];
-        let mut epoch = 0;
-        for (head, asked) in heads.iter_mut().zip([from, to]) {
-            let found = inner.find("diff at", asked, true)?;
-            if found.future {
-                let current = self.position().revision;
-                return Err(Error::new(
-                    Code::FutureRevision,
-                    format!(
-                        "diff at revision {}: the cache is at {current}. Wait for it with wait_until.",
-                        asked.revision
-                    ),
-                )
-                .with_asked(asked.revision)
-                .with_current(current));
-            }
-            (*head, epoch) = (found.seq, found.epoch);
-        }
-        let [first, last] = heads;
-        if first > last || from.revision > to.revision {
-            return Err(say::invalid(format!(
-                "diff from revision {} to {}: the second must not be before the first. Swap them.",
-                from.revision, to.revision
-            )));
-        }
+        let (first, last, epoch) = self.heads_of_diff(from, to)?;
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut own = Own::default();
         let mut failed = false;
@@ -67,15 +40,8 @@ impl Cache {
                 let Some(now) = view.at(slot, last).filter(|kv| kv.seq() >= first) else { return true };
                 let cur = !now.is_tombstone() && matcher.holds(&now);
                 let old = before.is_some_and(|kv| matcher.holds(kv));
-                let kind = match (cur, old) {
-                    (true, false) => Kind::Added,
-                    (true, true) => Kind::Modified,
-                    (false, true) => Kind::Deleted,
-                    (false, false) => return true,
-                };
-                if !matcher.shows(kind) {
-                    return true;
-                }
+                let kind = Kind::of_change(old, cur).filter(|kind| matcher.shows(*kind));
+                let Some(kind) = kind else { return true };
                 let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
                     failed = true;
                     return false;
@@ -95,5 +61,33 @@ impl Cache {
             return Err(inner.compacted("diff at", from.revision));
         }
         Ok(Batch::own(own, false, Position { epoch, revision: to.revision }))
+    }
+
+    /// The heads of both states, and the epoch of the second.
+    fn heads_of_diff(&self, from: Position, to: Position) -> Result<(u64, u64, u64)> {
+        for asked in [from, to] {
+            say::check_revision("diff at", asked.revision)?;
+        }
+        let head_of = |asked: Position| {
+            let found = self.inner.find("diff at", asked, true)?;
+            if !found.future {
+                return Ok(found);
+            }
+            let current = self.position().revision;
+            Err(Error::new(
+                Code::FutureRevision,
+                format!("diff at revision {}: the cache is at {current}. Wait for it with wait_until.", asked.revision),
+            )
+            .with_asked(asked.revision)
+            .with_current(current))
+        };
+        let (first, last) = (head_of(from)?, head_of(to)?);
+        if first.seq > last.seq || from.revision > to.revision {
+            return Err(say::invalid(format!(
+                "diff from revision {} to {}: the second must not be before the first. Swap them.",
+                from.revision, to.revision
+            )));
+        }
+        Ok((first.seq, last.seq, last.epoch))
     }
 }
