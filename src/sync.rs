@@ -10,7 +10,7 @@
 mod inbox;
 mod steps;
 
-pub(crate) use inbox::Inbox;
+pub(crate) use inbox::{Inbox, Taken};
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
 pub(crate) use steps::step;

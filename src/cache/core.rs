@@ -5,20 +5,23 @@ use crate::log::buckets::Router;
 use crate::log::epochs::History;
 use crate::log::writer::RingWriter;
 use crate::position::Position;
-use crate::reclaim::Patience;
+use crate::reclaim::{self, Patience};
+use crate::store::queue::Queue;
 use crate::store::root::Root;
-use crate::store::table::Slots;
-use std::collections::VecDeque;
+use crate::store::table::Table;
+
+/// Pages of the table that are freed in one go: some 4000 keys.
+const PIECE: usize = 16;
 
 /// The writer's private state; it outlives the handle.
 pub(crate) struct Core {
     pub(crate) ring: RingWriter,
-    pub(crate) slots: Slots,
+    pub(crate) slots: Table<OwnedSlot>,
     /// The writer's own copy of the index; published when it changed.
     pub(crate) index: Root,
     pub(crate) index_changed: bool,
     /// Tombstones in the order of their events.
-    pub(crate) tombstones: VecDeque<(u64, SlotPtr)>,
+    pub(crate) tombstones: Queue<(u64, SlotPtr)>,
     /// Forgotten slots that the published root still holds.
     pub(crate) forgotten: Vec<OwnedSlot>,
     pub(crate) position: Position,
@@ -38,10 +41,10 @@ impl Core {
     pub(crate) fn new(ring: RingWriter, history: History, router: Router) -> Core {
         Core {
             ring,
-            slots: Slots::default(),
+            slots: Table::default(),
             index: Root::default(),
             index_changed: false,
-            tombstones: VecDeque::new(),
+            tombstones: Queue::default(),
             forgotten: Vec::new(),
             position: Position { epoch: history.first_epoch, revision: history.listing },
             history,
@@ -54,24 +57,38 @@ impl Core {
         }
     }
 
-    /// Frees every slot; on the reclaimer, when the cache is gone.
-    pub(crate) fn destroy(mut self: Box<Self>) {
+    /// Frees every slot, on the reclaimer, when the cache is gone; then does what is left to do. In
+    /// pieces, each behind what others have handed over meanwhile: no writer of another cache waits for
+    /// all of it.
+    pub(crate) fn destroy(mut self: Box<Self>, then: impl FnOnce() + Send + 'static) {
         self.index = Root::default();
+        let mut slots: Vec<OwnedSlot> = self.forgotten.drain(..).collect();
+        let mut left = true;
+        for _ in 0..PIECE {
+            match self.slots.take_page() {
+                Some(page) => slots.extend(page),
+                None => left = false,
+            }
+        }
         // The forgotten ones are in no segment yet.
-        for slot in self.forgotten.drain(..).chain(self.slots.drain()) {
+        for slot in slots {
             // SAFETY: I9: the cache is gone, and with it its root; a snapshot or a subscription would
             // have kept it.
             unsafe { slot.destroy() };
+        }
+        if left {
+            reclaim::free(0, Box::new(move || self.destroy(then)));
+        } else {
+            then();
         }
     }
 
     /// Bytes of the writer's own tables.
     pub(crate) fn table_bytes(&self) -> u64 {
-        let tombstones = self.tombstones.capacity() * size_of::<(u64, SlotPtr)>();
-        (self.slots.bytes() + tombstones + self.router.bytes()) as u64
+        (self.slots.bytes() + self.tombstones.bytes() + self.router.bytes()) as u64
     }
 
     pub(crate) fn live(&self, key: &[u8]) -> Option<SlotRef<'_>> {
-        self.slots.get(key)
+        self.slots.get(key).map(OwnedSlot::get)
     }
 }

@@ -432,10 +432,13 @@ impl Drop for Inner {
         let root = std::mem::replace(&mut self.root, Published::new(Arc::default()));
         let last = move || {
             drop(root);
-            if let Some(core) = core {
-                core.destroy();
+            let gone = || {
+                LIVING.fetch_sub(1, Relaxed);
+            };
+            match core {
+                Some(core) => core.destroy(gone),
+                None => gone(),
             }
-            LIVING.fetch_sub(1, Relaxed);
         };
         if reclaim::on_reclaimer() { last() } else { reclaim::free(0, Box::new(last)) }
     }

@@ -15,21 +15,23 @@
 //! | the bucket with its boundary, then `answered` | `answered`, then the bucket | Release / Acquire |
 //! | head; fence; `waiting` | `waiting.fetch_add`; fence; `newest` | SeqCst fences: one of the two sees the other |
 //!
-//! The list of requests is a lock that the writer only ever tries: it never waits for a subscriber
-//! (I6); one that is held is looked at with the next revision.
+//! Requests come by a list without a lock. The writer answers at most [`REQUESTS`] of them a revision, and
+//! looks through at most [`PLACES`] places of its table for buckets that nobody uses any more, so what
+//! subscriptions do delays no single revision. Those whose asker is gone are weeded out by the askers, as
+//! long as nothing is written.
 
 #![forbid(unsafe_code)]
 
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
 use crate::log::segment::Pen;
-use crate::store::table::KeyHash;
+use crate::reclaim;
+use crate::store::table::{Keyed, Place, Table};
 #[cfg(loom)]
 use crate::sync::weak;
-use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Mutex, Relaxed, Release, lock, ord};
-use std::borrow::Borrow;
-use std::collections::HashSet;
-use std::hash::{Hash, Hasher};
+use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Relaxed, Release, Taken, ord};
+// Statistics carry no order: std's also under loom.
+use std::sync::atomic::{AtomicI64, AtomicU64 as Count};
 use std::sync::{Arc, OnceLock};
 
 /// The events of one value of one index.
@@ -98,55 +100,50 @@ impl Request {
 }
 
 /// Requests on their way to the writer.
-#[derive(Default)]
 pub(crate) struct Requests {
-    some: Flag,
-    list: Mutex<Vec<Arc<Request>>>,
+    inbox: Inbox<Arc<Request>>,
+    /// How many are to come before somebody looks for those whose asker is gone.
+    until_weeded: AtomicI64,
     /// Subscriptions that gave a bucket back (statistics: when to look for unused ones).
-    pub(crate) left: std::sync::atomic::AtomicU64,
+    pub(crate) left: Count,
 }
 
-struct Flag(AtomicBool);
-impl Default for Flag {
-    fn default() -> Flag {
-        Flag(AtomicBool::new(false))
+impl Default for Requests {
+    fn default() -> Requests {
+        Requests { inbox: Inbox::new(), until_weeded: AtomicI64::new(WEEDED_AT), left: Count::new(0) }
     }
 }
+
+/// The list is weeded when so many requests have come, and as many as it held then.
+const WEEDED_AT: i64 = 64;
 
 impl Requests {
     pub(crate) fn ask(&self, name: Box<[u8]>) -> Arc<Request> {
         let request = Arc::new(Request { name, answered: AtomicBool::new(false), answer: OnceLock::new() });
-        {
-            let mut list = lock(&self.list);
-            // While nothing is written nobody takes them: those whose asker is gone go here.
-            if list.len() >= 64 && list.len().is_power_of_two() {
-                list.retain(|request| Arc::strong_count(request) > 1);
-            }
-            list.push(request.clone());
+        self.inbox.push(request.clone());
+        if self.until_weeded.fetch_sub(1, Relaxed) == 1 {
+            self.weed();
         }
-        // Release: partner of the load in `take_requests`; late is only later.
-        self.some.0.store(true, Release);
         request
     }
-}
 
-/// A bucket in the table, found by its name.
-struct Named(Arc<Bucket>);
-
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
-        self.0.name == other.0.name
+    /// Drops the requests whose asker is gone: while nothing is written, nobody else takes them. What
+    /// the writer misses meanwhile it answers with a later revision.
+    fn weed(&self) {
+        let mut kept = 0;
+        for request in self.inbox.take_all() {
+            if Arc::strong_count(&request) > 1 {
+                kept += 1;
+                self.inbox.push(request);
+            }
+        }
+        self.until_weeded.store(WEEDED_AT.max(kept), Relaxed);
     }
 }
-impl Eq for Named {}
-impl Borrow<[u8]> for Named {
-    fn borrow(&self) -> &[u8] {
-        &self.0.name
-    }
-}
-impl Hash for Named {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.name.hash(state);
+
+impl Keyed for Arc<Bucket> {
+    fn key(&self) -> &[u8] {
+        &self.name
     }
 }
 
@@ -160,28 +157,39 @@ struct Touch {
 /// The writer's side: the table, and the links of the revision in preparation.
 pub(crate) struct Router {
     indexes: Arc<Indexes>,
-    table: HashSet<Named, KeyHash>,
+    table: Table<Arc<Bucket>>,
     next_id: u64,
     limit: usize,
-    /// Looks for unused buckets when there are so many.
-    sweep_at: usize,
+    /// Taken from the inbox and not answered yet, newest first.
+    asked: Taken<Arc<Request>>,
+    /// Waits for the round that looks for unused buckets: the table is full.
+    held: Option<Arc<Request>>,
+    /// Where that round stands.
+    round: Option<Place>,
+    /// How many had left when the last round began.
     left: u64,
     touched: Vec<Touch>,
     linked: usize,
     scratch: Vec<u8>,
 }
 
-/// Fewer buckets than this are not swept.
+/// Fewer buckets than this are not looked through for unused ones.
 const FEW: usize = if cfg!(loom) { 1 } else { 64 };
+/// Requests that the writer looks at in one revision.
+const REQUESTS: usize = 16;
+/// Places of the table that it looks through for unused buckets in one revision.
+const PLACES: usize = 32;
 
 impl Router {
     pub(crate) fn new(indexes: Arc<Indexes>, limit: usize) -> Router {
         Router {
             indexes,
-            table: HashSet::default(),
+            table: Table::default(),
             next_id: 1,
             limit,
-            sweep_at: FEW,
+            asked: Taken::default(),
+            held: None,
+            round: None,
             left: 0,
             touched: Vec::new(),
             linked: 0,
@@ -189,49 +197,60 @@ impl Router {
         }
     }
 
-    /// Answers what was asked since the last revision. `boundary`: the next sequence number. Prepare:
-    /// it allocates.
+    /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
+    /// revision. `boundary`: the next sequence number. Prepare: it allocates.
     pub(crate) fn take_requests(&mut self, requests: &Requests, boundary: u64) {
         let left = requests.left.load(Relaxed);
         if left - self.left > (self.table.len() / 2).max(FEW) as u64 {
-            self.left = left;
-            self.sweep();
+            self.begin_round(left);
         }
-        // Acquire: partner of the store in `ask`.
-        if !requests.some.0.load(Acquire) {
-            return;
-        }
-        let asked = match requests.list.try_lock() {
-            Ok(mut list) => {
-                requests.some.0.store(false, Relaxed);
-                std::mem::take(&mut *list)
-            }
-            Err(_) => return,
-        };
+        self.sweep();
         #[cfg(loom)]
         let boundary = if weak::is(weak::Site::EarlyBoundary) { 0 } else { boundary };
-        for request in asked {
+        for _ in 0..REQUESTS {
+            let Some(request) = self.next_request(requests) else { return };
             // Whoever asked is gone.
             if Arc::strong_count(&request) == 1 {
                 continue;
             }
-            let bucket = self.bucket(&request.name, boundary);
-            let _ = request.answer.set(bucket);
-            // Release: partner of the load in `answer`.
-            request.answered.store(true, ord!(Answer, Release));
+            if !self.answer(&request, left, boundary) {
+                self.held = Some(request);
+                return;
+            }
         }
     }
 
-    fn bucket(&mut self, name: &[u8], boundary: u64) -> Option<Arc<Bucket>> {
-        if let Some(Named(bucket)) = self.table.get(name) {
-            return Some(bucket.clone());
+    fn next_request(&mut self, requests: &Requests) -> Option<Arc<Request>> {
+        if let Some(request) = self.held.take().or_else(|| self.asked.next()) {
+            return Some(request);
         }
-        if self.table.len() >= self.sweep_at.min(self.limit) {
-            self.sweep();
-        }
-        if self.table.len() >= self.limit {
+        if requests.inbox.is_empty() {
             return None;
         }
+        self.asked = requests.inbox.take_newest_first();
+        self.asked.next()
+    }
+
+    /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
+    /// full, and a round looks for a bucket that somebody has left.
+    fn answer(&mut self, request: &Request, left: u64, boundary: u64) -> bool {
+        let mut bucket = self.table.get(&request.name).cloned();
+        let somebody_left = left > self.left;
+        #[cfg(loom)]
+        let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);
+        if bucket.is_none() && self.table.len() < self.limit {
+            bucket = Some(self.add(&request.name, boundary));
+        } else if bucket.is_none() && (self.round.is_some() || somebody_left) {
+            self.begin_round(left);
+            return false;
+        }
+        let _ = request.answer.set(bucket);
+        // Release: partner of the load in `answer`.
+        request.answered.store(true, ord!(Answer, Release));
+        true
+    }
+
+    fn add(&mut self, name: &[u8], boundary: u64) -> Arc<Bucket> {
         let bucket = Arc::new(Bucket {
             id: self.next_id,
             boundary,
@@ -240,32 +259,48 @@ impl Router {
             name: name.into(),
         });
         self.next_id += 1;
-        self.table.insert(Named(bucket.clone()));
-        Some(bucket)
+        self.table.insert(bucket.clone());
+        bucket
     }
 
-    /// Evicts the buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
+    /// Begins to look for buckets that nobody uses, unless that is under way.
+    fn begin_round(&mut self, left: u64) {
+        if self.round.is_none() {
+            self.left = left;
+            self.round = Some(Place::default());
+        }
+    }
+
+    /// Evicts some buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
     fn sweep(&mut self) {
-        self.table.retain(|Named(bucket)| Arc::strong_count(bucket) > 1);
-        #[cfg(loom)]
-        if weak::is(weak::Site::EvictUsed) {
-            self.table.clear();
+        let Some(place) = &mut self.round else { return };
+        let unused = |bucket: &Arc<Bucket>| {
+            #[cfg(loom)]
+            if weak::is(weak::Site::EvictUsed) {
+                return true;
+            }
+            Arc::strong_count(bucket) == 1
+        };
+        let mut evicted = Vec::new();
+        let over = self.table.sweep(place, PLACES, unused, |bucket| evicted.push(bucket));
+        if over {
+            self.round = None;
         }
-        if self.table.capacity() > 4 * self.table.len().max(FEW) {
-            self.table.shrink_to(2 * self.table.len());
+        if !evicted.is_empty() {
+            // Nobody else counts them: freed elsewhere than here.
+            reclaim::free(evicted.len() * BUCKET, Box::new(move || drop(evicted)));
         }
-        self.sweep_at = (2 * self.table.len()).max(FEW);
     }
 
     /// Prepare: finds the buckets of an event of the revision (its number, marks counted).
     #[inline]
     pub(crate) fn prepare(&mut self, event: usize, key: &[u8], cur: Option<&KeyValue>, prev: Option<&KeyValue>) {
-        if self.table.is_empty() {
+        if self.table.len() == 0 {
             return;
         }
         let Router { indexes, table, touched, scratch, .. } = self;
         indexes.visit(key, cur, prev, scratch, |place, name| {
-            if let Some(Named(bucket)) = table.get(name) {
+            if let Some(bucket) = table.get(name) {
                 touched.push(Touch { event, place, bucket: bucket.clone() });
             }
         });
@@ -303,44 +338,97 @@ impl Router {
 
     /// Bytes of the table and its buckets, the values aside.
     pub(crate) fn bytes(&self) -> usize {
-        let each = size_of::<Bucket>() + 2 * size_of::<usize>();
-        self.table.len() * each + self.table.capacity() * 8 / 7 * (size_of::<usize>() + 1)
+        self.table.len() * BUCKET + self.table.bytes()
     }
 }
+
+/// Bytes of a bucket, with its counts.
+const BUCKET: usize = size_of::<Bucket>() + 2 * size_of::<usize>();
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
+    /// What is in the list, and put back.
+    fn listed(requests: &Requests) -> Vec<Arc<Request>> {
+        let all = requests.inbox.take_all();
+        for request in &all {
+            requests.inbox.push(request.clone());
+        }
+        all
+    }
+
+    /// Nobody writes, so nobody takes the list.
     #[test]
-    fn what_nobody_asks_for_any_more_is_not_kept() {
+    fn abandoned_requests_are_not_kept() {
         let requests = Requests::default();
         let kept = requests.ask(b"kept".as_slice().into());
         for _ in 0..10_000 {
             drop(requests.ask(b"gone".as_slice().into()));
         }
-        assert!(lock(&requests.list).len() <= 128, "{}", lock(&requests.list).len());
-        assert!(lock(&requests.list).iter().any(|request| Arc::ptr_eq(request, &kept)));
+        let all = listed(&requests);
+        assert!(all.len() <= 130, "{}", all.len());
+        assert!(all.iter().any(|request| Arc::ptr_eq(request, &kept)));
+    }
+
+    fn ask(requests: &Requests, names: std::ops::Range<u32>) -> Vec<Arc<Request>> {
+        names.map(|name| requests.ask(name.to_le_bytes().as_slice().into())).collect()
+    }
+
+    fn granted(all: &[Arc<Request>]) -> usize {
+        all.iter().filter(|one| matches!(one.answer(), Some(Some(_)))).count()
+    }
+
+    /// Takes requests until each of these is answered; how many revisions that took.
+    fn revisions(router: &mut Router, requests: &Requests, all: &[Arc<Request>]) -> usize {
+        for revision in 0..100_000 {
+            if all.iter().all(|one| one.answer().is_some()) {
+                return revision;
+            }
+            router.take_requests(requests, 7);
+        }
+        panic!("not answered");
     }
 
     #[test]
-    fn a_full_table_says_no_and_unused_buckets_make_room() {
+    fn full_table_makes_room_for_others() {
         let mut router = Router::new(Arc::default(), 100);
         let requests = Requests::default();
-        let ask = |router: &mut Router, names: std::ops::Range<u32>| -> Vec<Arc<Request>> {
-            let all = names.map(|name| requests.ask(name.to_le_bytes().as_slice().into())).collect();
-            router.take_requests(&requests, 7);
-            all
-        };
-        let granted = |all: &[Arc<Request>]| all.iter().filter(|one| matches!(one.answer(), Some(Some(_)))).count();
-        let first = ask(&mut router, 0..150);
+        let first = ask(&requests, 0..150);
+        revisions(&mut router, &requests, &first);
         assert_eq!((granted(&first), router.len()), (100, 100));
-        assert!(first.iter().all(|one| one.answer().is_some()), "each is answered");
+        requests.left.fetch_add(first.len() as u64, Relaxed);
         drop(first);
-        let second = ask(&mut router, 200..260);
-        assert_eq!((granted(&second), router.len()), (60, 60), "those that nobody uses went");
-        let again = ask(&mut router, 200..201);
+        let second = ask(&requests, 200..260);
+        revisions(&mut router, &requests, &second);
+        assert_eq!(granted(&second), 60, "those that nobody uses make room");
+        let again = ask(&requests, 200..201);
+        revisions(&mut router, &requests, &again);
         let same = |one: &Arc<Request>| one.answer().and_then(|answer| answer.as_ref().map(|bucket| bucket.id()));
         assert_eq!(same(&again[0]), same(&second[0]), "the second who asks shares the first's");
+    }
+
+    #[test]
+    fn one_revision_answers_and_evicts_few() {
+        const ASKED: u32 = 20_000;
+        let mut router = Router::new(Arc::default(), 65_536);
+        let requests = Requests::default();
+        let all = ask(&requests, 0..ASKED);
+        while granted(&all[..1]) == 0 {
+            let before = router.len();
+            router.take_requests(&requests, 7);
+            assert!(router.len() <= before + REQUESTS, "{} in one revision", router.len() - before);
+        }
+        assert_eq!(granted(&all), ASKED as usize, "the oldest comes last");
+        requests.left.fetch_add(u64::from(ASKED), Relaxed);
+        drop(all);
+        let mut took = 0;
+        while router.len() > 0 {
+            let before = router.len();
+            router.take_requests(&requests, 7);
+            assert!(before - router.len() <= PLACES, "{} in one revision", before - router.len());
+            took += 1;
+            assert!(took < 100_000, "{} are left", router.len());
+        }
     }
 }

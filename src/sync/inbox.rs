@@ -54,17 +54,16 @@ impl<T> Inbox<T> {
         if self.is_empty() {
             return Vec::new();
         }
-        // Acquire: partner of the exchange in `push`.
-        let mut node = self.top.swap(ptr::null_mut(), ord!(InboxTake, Acquire));
-        let mut values = Vec::new();
-        while !node.is_null() {
-            // SAFETY: the swap made the whole chain ours, and each node of it is taken once.
-            let taken = unsafe { Box::from_raw(node) };
-            node = taken.next;
-            values.push(taken.value);
-        }
+        let mut values: Vec<T> = self.take_newest_first().collect();
         values.reverse();
         values
+    }
+
+    /// Takes everything, newest first, and reaches the values one by one: for a taker that may do only
+    /// a few of them at a time. O(1).
+    pub(crate) fn take_newest_first(&self) -> Taken<T> {
+        // Acquire: partner of the exchange in `push`.
+        Taken { top: self.top.swap(ptr::null_mut(), ord!(InboxTake, Acquire)) }
     }
 
     /// Whether there was nothing at some moment of this call. Acquire: partner of the exchange in `push`.
@@ -79,6 +78,41 @@ impl<T> Drop for Inbox<T> {
     }
 }
 
+/// What was taken out of an inbox; what it does not give out is dropped with it.
+pub(crate) struct Taken<T> {
+    top: *mut Node<T>,
+}
+
+// SAFETY: it owns its nodes.
+unsafe impl<T: Send> Send for Taken<T> {}
+
+impl<T> Default for Taken<T> {
+    fn default() -> Taken<T> {
+        Taken { top: ptr::null_mut() }
+    }
+}
+
+impl<T> Iterator for Taken<T> {
+    type Item = T;
+
+    fn next(&mut self) -> Option<T> {
+        if self.top.is_null() {
+            return None;
+        }
+        // SAFETY: the swap made the whole chain ours, each node came from a box, and each is taken once:
+        // the chain goes on behind it.
+        let node = unsafe { Box::from_raw(self.top) };
+        self.top = node.next;
+        Some(node.value)
+    }
+}
+
+impl<T> Drop for Taken<T> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -90,7 +124,8 @@ mod tests {
         assert!(inbox.is_empty() && inbox.take_all().is_empty());
         assert!(inbox.push(1) && !inbox.push(2));
         assert_eq!(inbox.take_all(), [1, 2]);
-        assert!(inbox.push(3));
+        assert!(inbox.push(3) && !inbox.push(4));
+        assert_eq!(inbox.take_newest_first().collect::<Vec<_>>(), [4, 3]);
         let counted = Arc::new(());
         let inbox = Inbox::new();
         inbox.push(counted.clone());

@@ -165,7 +165,6 @@ impl Writer {
             let (numbers, older) = (record.numbers(), VersionPtr::NULL);
             versions.push(KeyValue::with_extras(record.key, Some(record.value), numbers, 0, older, extras));
         }
-        core.slots.reserve(versions.len());
         let mut sorted = Vec::with_capacity(versions.len());
         let (mut bytes, mut slot_bytes) = (0, 0);
         // From here on only stores: nothing that others see is half done.

@@ -234,14 +234,12 @@ impl Core {
         prepared: &mut [Prepared],
         input: impl Fn(usize) -> (&'a [u8], Option<&'a [u8]>),
     ) {
-        let mut fresh = 0;
         for (at, seq) in (0..prepared.len()).zip(plan.seqs.iter().skip(marks)) {
             let (earlier, rest) = prepared.split_at_mut(at);
             let one = &mut rest[0];
             if one.kind == Kind::Added && one.before.is_null() {
                 one.replaces_tombstone_of(earlier);
             }
-            fresh += usize::from(one.slot.is_none());
             let version = match (one.kind, one.slot()) {
                 (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.numbers, seq, one.before),
                 _ => {
@@ -254,9 +252,6 @@ impl Core {
             let before = one.before();
             self.router.prepare(at + marks, version.key(), Some(&version).filter(live), before.as_deref().filter(live));
             one.fresh = Some(Fresh::new(version));
-        }
-        if fresh > 0 {
-            self.slots.reserve(fresh);
         }
     }
 
