@@ -59,7 +59,11 @@ step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warn
 step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
 # Library, binary, integration tests and examples; the header test is among them.
 step_rust() { cargo test --workspace --all-features --no-fail-fast --lib --bins --tests --examples; }
-step_doc() { cargo test --workspace --all-features --doc; }
+# The documentation's examples, and its links.
+step_doc() {
+    cargo test --workspace --all-features --doc &&
+        RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" cargo doc --no-deps --workspace --all-features
+}
 
 step_loom() {
     export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" LOOM_MAX_PREEMPTIONS=$loom_preemptions

@@ -28,7 +28,7 @@ use crate::error::Error;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub trait Source: Send + Sync {
-    /// Somebody asks for progress or for a consistent read: see [`Writer::demand`]. Must be cheap
+    /// Somebody asks for progress or for a consistent read: see [`crate::Writer::demand`]. Must be cheap
     /// and must not block; called from any thread.
     fn wake(&self);
 }
@@ -56,7 +56,7 @@ pub enum SourceState {
     Failed(Error),
 }
 
-/// What a feeder tells about its source, as [`Status::source`] shows it.
+/// What a feeder tells about its source, as [`crate::Status::source`] shows it.
 ///
 /// ```
 /// use watchcore::{Cache, SourceReport};
