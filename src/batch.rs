@@ -116,11 +116,6 @@ impl Own {
     pub(crate) fn truncate(&mut self, len: usize) {
         self.events.truncate(len);
     }
-
-    /// The key-values that its events brought.
-    pub(crate) fn versions(&self) -> &[KeyValue] {
-        &self.versions
-    }
 }
 
 /// The numbers of an event that is made for one batch.

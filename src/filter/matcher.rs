@@ -86,7 +86,7 @@ impl Matcher {
         self.asks.is_none()
     }
 
-    fn has_predicates(&self) -> bool {
+    pub(crate) fn has_predicates(&self) -> bool {
         self.asks.as_ref().is_some_and(|asks| !asks.predicates.is_empty())
     }
 
@@ -128,12 +128,33 @@ impl Matcher {
     }
 
     fn holds_value(&self, kv: &KeyValue) -> bool {
+        self.may_hold_value(kv) && self.predicates_hold(kv)
+    }
+
+    /// Whether a live key-value matches but for the predicates, which are users' code.
+    pub(crate) fn may_hold(&self, kv: &KeyValue) -> bool {
+        self.holds_key(kv.key()) && self.may_hold_value(kv)
+    }
+
+    fn may_hold_value(&self, kv: &KeyValue) -> bool {
         let Some(asks) = &self.asks else { return true };
         let attributes = Attributes(kv.attributes());
         !asks.nothing
             && asks.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
             && asks.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
-            && asks.predicates.iter().all(|predicate| (predicate.0)(kv))
+    }
+
+    /// The rest of the question that [`Matcher::may_hold`] leaves open. Not under a pin.
+    pub(crate) fn predicates_hold(&self, kv: &KeyValue) -> bool {
+        self.asks.as_ref().is_none_or(|asks| asks.predicates.iter().all(|predicate| (predicate.0)(kv)))
+    }
+
+    /// Of what a scan took, from the place `from` on, keeps what the predicates let pass.
+    pub(crate) fn keep<T>(&self, taken: &mut Vec<T>, from: usize, kv: impl Fn(&T) -> &KeyValue) {
+        if self.has_predicates() {
+            let tried = taken.split_off(from);
+            taken.extend(tried.into_iter().filter(|one| self.predicates_hold(kv(one))));
+        }
     }
 
     /// What an event is to this filter, whether its kind is shown or not; `None`: nothing.

@@ -2,13 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use super::view::walk;
+use super::view::{At, Left, Scan};
 use crate::batch::{Batch, Made, Own};
-use crate::cache::{Cache, StateView};
+use crate::cache::{Cache, Inner};
 use crate::data::event::{Kind, LogEvent};
 use crate::data::key_value::{KeyValue, VersionPtr};
-use crate::data::slot::SlotRef;
 use crate::error::{Code, Error, Result, say};
+use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::log::ring::Place;
 use crate::position::Position;
@@ -29,37 +29,9 @@ impl Cache {
         let inner = &self.inner;
         let (first, last, epoch) = self.heads_of_diff(from, to)?;
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut own = Own::default();
-        let mut failed = false;
-        let walked = walk(
-            inner,
-            first,
-            &range,
-            &mut None,
-            |view: StateView<'_>, slot: SlotRef<'_>, before: Option<&KeyValue>| {
-                let Some(now) = view.at(slot, last).filter(|kv| kv.seq() >= first) else { return true };
-                let cur = !now.is_tombstone() && matcher.holds(&now);
-                let old = before.is_some_and(|kv| matcher.holds(kv));
-                let kind = Kind::of_change(old, cur).filter(|kind| matcher.shows(*kind));
-                let Some(kind) = kind else { return true };
-                let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
-                    failed = true;
-                    return false;
-                };
-                let LogEvent { revision, sequence, flags, .. } = *segment.event(now.seq()).log();
-                let kv = if kind == Kind::Deleted {
-                    let numbers = before.map(KeyValue::numbers).unwrap_or_default();
-                    KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
-                } else {
-                    now.to_owned()
-                };
-                own.push_made(Made { kind, revision, sequence, flags }, kv, before.cloned());
-                true
-            },
-        );
-        if walked.is_err() || failed {
+        let Ok(own) = changes(inner, &matcher, &range, first, last) else {
             return Err(inner.compacted("diff at", from.revision));
-        }
+        };
         Ok(Batch::own(own, false, Position { epoch, revision: to.revision }))
     }
 
@@ -90,4 +62,47 @@ impl Cache {
         }
         Ok((first.seq, last.seq, last.epoch))
     }
+}
+
+/// A key that changed between two states.
+struct Changed {
+    /// Its newest change, as the log has it.
+    made: Made,
+    before: Option<KeyValue>,
+    now: KeyValue,
+}
+
+/// What changed between the states at two heads, as a filter sees it.
+fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<Own, Left> {
+    let mut own = Own::default();
+    let mut scan = Scan::new(At::Head(inner, first), range, None);
+    let (mut page, mut left) = (Vec::new(), false);
+    while !scan.is_over() {
+        scan.page(usize::MAX, &mut page, |view, slot, before| {
+            let now = view.at(slot, last).filter(|kv| kv.seq() >= first)?;
+            let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
+                left = true;
+                return None;
+            };
+            let LogEvent { kind, revision, sequence, flags, .. } = *segment.event(now.seq()).log();
+            let made = Made { kind, revision, sequence, flags };
+            Some(Changed { made, before: before.map(|kv| kv.to_owned()), now: now.to_owned() })
+        })?;
+        if left {
+            return Err(Left);
+        }
+        for Changed { made, before, now } in page.drain(..) {
+            let old = before.as_ref().is_some_and(|kv| matcher.holds(kv));
+            let cur = !now.is_tombstone() && matcher.holds(&now);
+            let Some(kind) = Kind::of_change(old, cur).filter(|kind| matcher.shows(*kind)) else { continue };
+            let kv = if kind == Kind::Deleted {
+                let numbers = before.as_ref().map(KeyValue::numbers).unwrap_or_default();
+                KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
+            } else {
+                now
+            };
+            own.push_made(Made { kind, ..made }, kv, before);
+        }
+    }
+    Ok(own)
 }

@@ -14,14 +14,13 @@ pub use waiter::{Waiter, Want};
 
 use crate::cache::{Cache, StateView};
 use crate::data::key_value::KeyValue;
-use crate::data::slot::SlotRef;
 use crate::error::show;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::view::{walk, walk_held};
+use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
 use crate::sync::lock;
 use std::time::Duration;
@@ -314,24 +313,24 @@ impl Cache {
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;
         let exact = self.settle("count at", options.read, options.timeout)?;
-        let mut held: Option<Snapshot> = None;
-        loop {
-            let (head, position) = self.at(exact, &held);
+        let read = |at: At<'_>| {
+            let mut scan = Scan::new(at, &range, None);
             let mut count = 0;
-            let each = |_: StateView<'_>, _: SlotRef<'_>, live: Option<&KeyValue>| {
-                count += u64::from(live.is_some_and(|kv| matcher.holds(kv)));
-                true
-            };
-            if let Some(snapshot) = &held {
-                walk_held(snapshot, &range, &None, each);
-            } else if walk(&self.inner, head, &range, &mut None, each).is_err() {
-                if exact.is_some() {
-                    return Err(self.inner.compacted("count at", position.revision));
-                }
-                held = Some(Snapshot::take(&self.inner));
-                continue;
+            let mut tried = Vec::new();
+            while !scan.is_over() {
+                // Without predicates the count needs no key-value.
+                scan.page(usize::MAX, &mut tried, |_, _, live| {
+                    let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                    count += u64::from(!matcher.has_predicates());
+                    matcher.has_predicates().then(|| kv.to_owned())
+                })?;
+                count += tried.drain(..).filter(|kv| matcher.predicates_hold(kv)).count() as u64;
             }
-            return Ok(Counted { revision: position.revision, epoch: position.epoch, count });
+            Ok(count)
+        };
+        match self.read_at(exact, read) {
+            Ok((position, count)) => Ok(Counted { revision: position.revision, epoch: position.epoch, count }),
+            Err(Left) => Err(self.inner.compacted("count at", exact.map_or(0, |(position, _)| position.revision))),
         }
     }
 }

@@ -3,12 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::continue_token::{ContinueToken, stable_hash};
-use super::snapshot::Snapshot;
-use super::view::{walk, walk_held};
+use super::view::{At, Left, Scan};
 use super::{Read, ReadOptions};
-use crate::cache::{Cache, StateView};
+use crate::cache::Cache;
 use crate::data::key_value::{KeyValue, KeyValueRef};
-use crate::data::slot::SlotRef;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::range::Range;
 use crate::position::Position;
@@ -116,43 +114,24 @@ impl Cache {
             Err(error) if error.code() == Code::Compacted => return Err(going_on(error, token, start)),
             other => other?,
         };
+        let limit = if options.limit == 0 { usize::MAX } else { options.limit };
         let counts = options.filter.is_only_a_range();
-        let mut held: Option<Snapshot> = None;
-        loop {
-            let (head, position) = self.at(exact, &held);
-            let mut items: Vec<KeyValue> = Vec::new();
-            let (mut remaining, mut more) = (0, false);
-            let each = |_: StateView<'_>, _: SlotRef<'_>, live: Option<&KeyValue>| {
-                let Some(kv) = live else { return true };
-                if options.limit == 0 || items.len() < options.limit {
-                    if matcher.holds(kv) {
-                        items.push(kv.clone());
-                    }
-                    return true;
-                }
-                more = true;
-                remaining += 1;
-                counts
-            };
-            if let Some(snapshot) = &held {
-                walk_held(snapshot, &range, &start, each);
-            } else if walk(&self.inner, head, &range, &mut start.clone(), each).is_err() {
-                if exact.is_some() {
-                    let error = self.inner.compacted("list at", position.revision);
-                    return Err(going_on(error, token, start));
-                }
-                // Once overtaken, it holds what it reads: it ends however fast the writer is.
-                held = Some(Snapshot::take(&self.inner));
-                continue;
-            }
-            let token = more.then(|| {
-                (token.epoch, token.revision) = (position.epoch, position.revision);
-                token.next = items.last().map_or_else(Vec::new, |kv| kv.key().to_vec());
-                token.next.push(0);
-                token.encode()
-            });
-            return Ok(Page { items, position, remaining: if counts { remaining } else { 0 }, token });
-        }
+        let read = |at: At<'_>| {
+            let mut scan = Scan::new(at, &range, start.clone());
+            let items = scan.matching(&matcher, limit)?;
+            Ok((items, remaining(scan, counts)?))
+        };
+        let Ok((position, (items, remaining))) = self.read_at(exact, read) else {
+            let revision = exact.map_or(0, |(position, _)| position.revision);
+            return Err(going_on(self.inner.compacted("list at", revision), token, start));
+        };
+        let token = (remaining > 0).then(|| {
+            (token.epoch, token.revision) = (position.epoch, position.revision);
+            token.next = items.last().map_or_else(Vec::new, |kv| kv.key().to_vec());
+            token.next.push(0);
+            token.encode()
+        });
+        Ok(Page { items, position, remaining: if counts { remaining } else { 0 }, token })
     }
 
     /// What tokens of this cache have in common.
@@ -182,6 +161,18 @@ impl Cache {
         let at = Position { epoch: token.epoch, revision: token.revision };
         Ok((if at.revision == 0 { Read::Any } else { Read::ExactIn(at) }, token.next))
     }
+}
+
+/// How many live keys a scan has before it: all of them, or at most one.
+fn remaining(mut scan: Scan<'_>, all: bool) -> std::result::Result<u64, Left> {
+    let (mut count, mut first) = (0, Vec::new());
+    while !scan.is_over() && (all || count == 0) {
+        scan.page(1, &mut first, |_, _, live| {
+            count += u64::from(live.is_some());
+            (live.is_some() && !all).then_some(())
+        })?;
+    }
+    Ok(count)
 }
 
 /// COMPACTED in the middle of a list: with the token that goes on in the newest state.

@@ -1,13 +1,17 @@
-//! The state that a read answers from: waited for, found, and walked at one head.
+//! The state that a read answers from: waited for, found, and scanned at one head.
+//!
+//! A scan takes what it wants of a page of keys under one pin, and counts on it: what users wrote (the
+//! predicates of filters) runs between the pages, so no pin waits for it.
 
 #![forbid(unsafe_code)]
 
 use super::Read;
 use super::snapshot::Snapshot;
 use crate::cache::{Cache, Inner, StateView};
-use crate::data::key_value::KeyValue;
+use crate::data::key_value::{KeyValue, KeyValueRef};
 use crate::data::slot::SlotRef;
 use crate::error::{Result, say};
+use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::reclaim;
@@ -17,78 +21,102 @@ use std::time::Duration;
 /// Keys looked at under one pin.
 pub(crate) const PIN_KEYS: usize = 1024;
 
-/// What a walk visits: a slot of a state, and what lives in it there. It returns false to stop.
-pub(crate) trait Visit: FnMut(StateView<'_>, SlotRef<'_>, Option<&KeyValue>) -> bool {}
-impl<F: FnMut(StateView<'_>, SlotRef<'_>, Option<&KeyValue>) -> bool> Visit for F {}
+/// Where a scan reads.
+#[derive(Clone, Copy)]
+pub(crate) enum At<'a> {
+    /// At a head, as long as that is in the window.
+    Head(&'a Inner, u64),
+    /// In a snapshot, which does not leave.
+    Held(&'a Snapshot),
+}
 
-/// Walks a range at a head in pages of one pin each, from the key `from` on, which moves along.
-/// `Err(())`: the head has left the window.
-pub(crate) fn walk(
-    inner: &Inner,
-    head: u64,
-    range: &Range,
-    from: &mut Option<Vec<u8>>,
-    mut each: impl Visit,
-) -> std::result::Result<bool, ()> {
-    loop {
+/// The head that a scan reads at has left the window.
+#[derive(Debug)]
+pub(crate) struct Left;
+
+/// A scan of the keys of a range in a state, in key order.
+pub(crate) struct Scan<'a> {
+    at: At<'a>,
+    range: &'a Range,
+    /// Begin of the next page.
+    next: Vec<u8>,
+    over: bool,
+}
+
+impl<'a> Scan<'a> {
+    /// From the key `from` on, where that lies in the range.
+    pub(crate) fn new(at: At<'a>, range: &'a Range, from: Option<Vec<u8>>) -> Scan<'a> {
+        Scan { at, range, next: from.unwrap_or_else(|| range.span.from.clone()), over: false }
+    }
+
+    /// Whether every key of the range was looked at.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The first key that was not looked at; `None` where all were.
+    pub(crate) fn into_next(self) -> Option<Vec<u8>> {
+        (!self.over).then_some(self.next)
+    }
+
+    /// Looks at the next keys: a page of them, or until `taken` has `most`. `pick` says what to take of a
+    /// key, and of the key-value that lives there; it runs under a pin, so it is none of a user's code.
+    /// Where the head has left nothing of this page was looked at.
+    pub(crate) fn page<T>(
+        &mut self,
+        most: usize,
+        taken: &mut Vec<T>,
+        mut pick: impl FnMut(StateView<'_>, SlotRef<'_>, Option<KeyValueRef<'_>>) -> Option<T>,
+    ) -> std::result::Result<(), Left> {
         let pin = reclaim::pin();
-        let view = StateView::pinned(inner, head, &pin).ok_or(())?;
-        match page(view, range, from, PIN_KEYS, &mut each) {
-            Paged::Stopped => return Ok(false),
-            Paged::Over => return Ok(true),
-            Paged::Full => {}
+        let view = match self.at {
+            At::Head(inner, head) => StateView::pinned(inner, head, &pin).ok_or(Left)?,
+            At::Held(snapshot) => snapshot.view(),
+        };
+        let span = Span { from: std::mem::take(&mut self.next), to: self.range.span.to.clone() };
+        for (looked, slot) in view.slots(&span).enumerate() {
+            if looked == PIN_KEYS || taken.len() >= most {
+                self.next = slot.key().to_vec();
+                return Ok(());
+            }
+            if self.range.contains(slot.key()) {
+                taken.extend(pick(view, slot, view.live(slot)));
+            }
         }
+        self.over = true;
+        Ok(())
     }
-}
 
-enum Paged {
-    /// So many keys were looked at; the rest begins at `from`.
-    Full,
-    /// The visitor has enough; the rest begins at `from`.
-    Stopped,
-    Over,
-}
-
-/// Visits at most `most` keys of a range of a state.
-fn page(view: StateView<'_>, range: &Range, from: &mut Option<Vec<u8>>, most: usize, each: &mut impl Visit) -> Paged {
-    let mut span: Span = range.span.clone();
-    if let Some(from) = from.take() {
-        span.from = from;
+    /// The live key-values that a filter lets pass, up to `most`. Those taken before the head left are lost
+    /// with it.
+    pub(crate) fn matching(&mut self, matcher: &Matcher, most: usize) -> std::result::Result<Vec<KeyValue>, Left> {
+        let mut all = Vec::new();
+        while !self.over && all.len() < most {
+            let before = all.len();
+            self.page(most, &mut all, |_, _, live| live.filter(|kv| matcher.may_hold(kv)).map(|kv| kv.to_owned()))?;
+            matcher.keep(&mut all, before, |kv| kv);
+        }
+        Ok(all)
     }
-    for (looked, slot) in view.slots(&span).enumerate() {
-        if looked == most {
-            *from = Some(slot.key().to_vec());
-            return Paged::Full;
-        }
-        if !range.contains(slot.key()) {
-            continue;
-        }
-        if !each(view, slot, view.live(slot).as_deref()) {
-            let mut next = slot.key().to_vec();
-            next.push(0);
-            *from = Some(next);
-            return Paged::Stopped;
-        }
-    }
-    Paged::Over
-}
-
-/// Walks a state that somebody holds, in one go.
-pub(crate) fn walk_held(snapshot: &Snapshot, range: &Range, from: &Option<Vec<u8>>, mut each: impl Visit) {
-    page(snapshot.view(), range, &mut from.clone(), usize::MAX, &mut each);
 }
 
 impl Cache {
-    /// The head to read at and its position: the exact one, that of what is held, or the newest.
-    pub(super) fn at(&self, exact: Option<(Position, u64)>, held: &Option<Snapshot>) -> (u64, Position) {
-        match (exact, held) {
-            (Some((position, seq)), _) => (seq, position),
-            (None, Some(snapshot)) => (snapshot.head(), snapshot.position()),
-            (None, None) => {
-                let (position, head) = self.inner.now(&reclaim::pin());
-                (head, position)
-            }
+    /// Reads a state: the exact one, or the newest. A read of the newest that is overtaken begins again in a
+    /// snapshot: it ends however fast the writer is.
+    pub(super) fn read_at<T>(
+        &self,
+        exact: Option<(Position, u64)>,
+        mut read: impl FnMut(At<'_>) -> std::result::Result<T, Left>,
+    ) -> std::result::Result<(Position, T), Left> {
+        if let Some((position, head)) = exact {
+            return Ok((position, read(At::Head(&self.inner, head))?));
         }
+        let (position, head) = self.inner.now(&reclaim::pin());
+        if let Ok(answer) = read(At::Head(&self.inner, head)) {
+            return Ok((position, answer));
+        }
+        let snapshot = Snapshot::take(&self.inner);
+        Ok((snapshot.position(), read(At::Held(&snapshot))?))
     }
 
     pub(super) fn ready(&self, what: &str) -> Result<()> {

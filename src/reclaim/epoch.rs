@@ -221,6 +221,12 @@ pub(crate) fn pin() -> Guard {
     Guard(LOCAL.try_with(LocalHandle::pin).unwrap_or_else(|_| reclaimer().collector.register().pin()))
 }
 
+/// Whether this thread holds a pin.
+#[cfg(test)]
+pub(crate) fn is_pinned() -> bool {
+    LOCAL.with(LocalHandle::is_pinned)
+}
+
 /// Runs `job`, which frees so many bytes, on the reclaimer once no thread pinned now is pinned any
 /// more. The caller has unlinked before what the job frees.
 pub(crate) fn retire(bytes: usize, job: Job) {

@@ -22,12 +22,12 @@ mod epoch;
 #[cfg(loom)]
 mod loom_twin;
 
-#[cfg(all(test, not(loom)))]
-pub(crate) use epoch::WORK;
 #[cfg(not(loom))]
 pub(crate) use epoch::{
     Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start,
 };
+#[cfg(all(test, not(loom)))]
+pub(crate) use epoch::{WORK, is_pinned};
 #[cfg(loom)]
 pub(crate) use loom_twin::{
     Allowance, Guard, Patience, Track, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed,

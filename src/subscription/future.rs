@@ -99,17 +99,9 @@ impl Subscription {
                 return Err(say::future("subscribe after", asked, turn.to).into());
             }
             if asked < turn.to {
-                let (oldest, current) = inner.window();
-                let before = Position { epoch: self.position.epoch, revision: asked };
-                return Err(Halt::Lost(Loss {
-                    from: asked + 1,
-                    to: turn.to,
-                    oldest,
-                    current: current.revision,
-                    seq: turn.seq,
-                    before,
-                    initial: false,
-                }));
+                let (seq, to) = (turn.seq, turn.to);
+                drop(pin);
+                return Err(Halt::Lost(self.jumped_over(seq, to)));
             }
         }
         let Some(now) = inner.ring.position(look.progress, look.head, &pin) else {
@@ -123,6 +115,27 @@ impl Subscription {
         }
         self.position.epoch = now.epoch;
         Ok(None)
+    }
+
+    /// A resync whose bracket begins at `seq` has jumped over the asked revision. What came before it was
+    /// dropped: the state there counts as shown.
+    fn jumped_over(&mut self, seq: u64, to: u64) -> Loss {
+        let before = self.shown.take();
+        if self.remember(seq) {
+            self.cursor = seq;
+        } else {
+            self.shown = before;
+        }
+        let (oldest, current) = self.inner().window();
+        Loss {
+            from: self.position.revision + 1,
+            to,
+            oldest,
+            current: current.revision,
+            seq,
+            before: self.position,
+            initial: false,
+        }
     }
 
     /// The first event above the asked revision, as a reader at `head` sees it; a loss, where it has left.

@@ -607,3 +607,6 @@ impl std::fmt::Debug for Subscription {
         f.debug_struct("Subscription").field("phase", &self.phase).field("position", &self.position).finish()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

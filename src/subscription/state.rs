@@ -21,7 +21,7 @@ use crate::data::slot::{Key, SlotRef};
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
-use crate::read::view::{PIN_KEYS, walk, walk_held};
+use crate::read::view::{At, Left, PIN_KEYS, Scan};
 use crate::reclaim;
 use crate::store::tree::Tree;
 
@@ -135,36 +135,33 @@ impl Subscription {
         if !self.on_lag.remembers() {
             return true;
         }
-        let mut shown = Shown::default();
-        let matcher = self.matcher.clone();
-        let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let walked = walk(
-            &self.shared.inner,
-            head,
-            &range,
-            &mut None,
-            |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
-                if live.is_some_and(|kv| matcher.holds(kv)) {
-                    shown.add(slot.shared_key());
-                }
-                true
-            },
-        );
-        self.shown = Some(Box::new(shown));
-        walked.is_ok()
+        let inner = self.shared.inner.clone();
+        self.remember_at(At::Head(&inner, head)).is_ok()
     }
 
     /// The same for a state that somebody holds.
     pub(super) fn remember_held(&mut self, snapshot: &Snapshot) {
-        let mut shown = Shown::default();
-        let range = self.matcher.range().cloned().unwrap_or_else(Range::all);
-        walk_held(snapshot, &range, &None, |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
-            if live.is_some_and(|kv| self.matcher.holds(kv)) {
-                shown.add(slot.shared_key());
+        let _ = self.remember_at(At::Held(snapshot));
+    }
+
+    fn remember_at(&mut self, at: At<'_>) -> Result<(), Left> {
+        let matcher = self.matcher.clone();
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let shown = self.shown.insert(Box::default());
+        let mut scan = Scan::new(at, &range, None);
+        let mut page = Vec::new();
+        while !scan.is_over() {
+            scan.page(usize::MAX, &mut page, |_, slot, live| {
+                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                Some((slot.shared_key(), matcher.has_predicates().then(|| kv.to_owned())))
+            })?;
+            for (key, tried) in page.drain(..) {
+                if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
+                    shown.add(key);
+                }
             }
-            true
-        });
-        self.shown = Some(Box::new(shown));
+        }
+        Ok(())
     }
 
     /// An event was handed out, or would have been but for the mask of kinds.
@@ -190,50 +187,21 @@ impl Subscription {
         let at = initial.at;
         let mut own = Own::default();
         if !initial.done {
-            let matcher = self.matcher.clone();
-            let shows = matcher.shows(Kind::Added);
-            let mut from = initial.next.take();
-            let shown = &mut self.shown;
-            let walked = if !shows && shown.is_none() {
-                // Masked: the state is not shown, its end is.
-                Ok(true)
-            } else {
-                let range = matcher.range().cloned().unwrap_or_else(Range::all);
-                let each = |_: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
-                    if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
-                        if let Some(shown) = shown {
-                            shown.add(slot.shared_key());
-                        }
-                        if shows {
-                            let kind = matcher.shown_kind(Kind::Added);
-                            let bits = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-                            let made = Made { kind, revision: kv.mod_revision(), sequence: 0, flags: bits };
-                            own.push_made(made, kv.clone(), None);
-                        }
-                    }
-                    own.len() < max
-                };
-                walk(&self.shared.inner, self.cursor, &range, &mut from, each)
+            let from = initial.next.take();
+            let Ok(next) = self.initial_objects(from, max, &mut own) else {
+                let (oldest, current) = self.shared.inner.window();
+                return Err(Halt::Lost(Loss {
+                    from: 1,
+                    to: current.revision,
+                    oldest,
+                    current: current.revision,
+                    seq: 0,
+                    before: self.position,
+                    initial: true,
+                }));
             };
-            match walked {
-                Ok(true) => initial.done = true,
-                Ok(false) => initial.next = from,
-                Err(()) => {
-                    // What was walked of this page is not handed out, and not shown.
-                    if let Some(shown) = shown {
-                        own.versions().iter().for_each(|kv| shown.remove(kv.key()));
-                    }
-                    let (oldest, current) = self.shared.inner.window();
-                    return Err(Halt::Lost(Loss {
-                        from: 1,
-                        to: current.revision,
-                        oldest,
-                        current: current.revision,
-                        seq: 0,
-                        before: self.position,
-                        initial: true,
-                    }));
-                }
+            if let Phase::Initial(initial) = &mut self.phase {
+                (initial.done, initial.next) = (next.is_none(), next);
             }
         }
         let done = matches!(&self.phase, Phase::Initial(initial) if initial.done);
@@ -242,6 +210,39 @@ impl Subscription {
             self.live(self.cursor, at);
         }
         Ok(Batch::own(own, false, self.position))
+    }
+
+    /// Gathers objects of the state from a key on; where they go on, `None` at their end. What was not
+    /// gathered whole is not handed out, and so not shown.
+    fn initial_objects(&mut self, from: Option<Vec<u8>>, max: usize, own: &mut Own) -> Result<Option<Vec<u8>>, Left> {
+        let matcher = self.matcher.clone();
+        let (shows, remembers) = (matcher.shows(Kind::Added), self.shown.is_some());
+        if !shows && !remembers {
+            // Masked: the state is not shown, its end is.
+            return Ok(None);
+        }
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor), &range, from);
+        let (mut page, most) = (Vec::new(), if shows { max } else { usize::MAX });
+        while !scan.is_over() && page.len() < most {
+            let before = page.len();
+            scan.page(most, &mut page, |_, slot, live| {
+                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                Some((kv.to_owned(), remembers.then(|| slot.shared_key())))
+            })?;
+            matcher.keep(&mut page, before, |(kv, _)| kv);
+        }
+        for (kv, key) in page {
+            if let (Some(shown), Some(key)) = (&mut self.shown, key) {
+                shown.add(key);
+            }
+            if shows {
+                let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
+                let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
+                own.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
+            }
+        }
+        Ok(scan.into_next())
     }
 
     /// Events were lost: the difference comes next.
@@ -292,12 +293,12 @@ impl Subscription {
                 Stage::Deletes => match self.deletes(&mut catch, &mut own, most) {
                     Ok(true) => (catch.stage, catch.next) = (Stage::Puts, None),
                     Ok(false) => {}
-                    Err(()) => lost = true,
+                    Err(Left) => lost = true,
                 },
                 Stage::Puts => match self.puts(&mut catch, &mut own, most) {
                     Ok(true) => (catch.stage, catch.next) = (Stage::End, None),
                     Ok(false) => {}
-                    Err(()) => lost = true,
+                    Err(Left) => lost = true,
                 },
                 Stage::End => {
                     if bracket {
@@ -338,76 +339,73 @@ impl Subscription {
     }
 
     /// Keys that were shown and are not there, or do not match, any more. True: these were all.
-    fn deletes(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, ()> {
+    fn deletes(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
+        let (shows, room) = (matcher.shows(Kind::Deleted), most - own.len());
         let Some(shown) = &mut self.shown else { return Ok(true) };
-        let pin = reclaim::pin();
-        let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(())?;
-        let from = catch.next.take().unwrap_or_default();
         let mut gone = Vec::new();
-        for (looked, key) in shown.keys.from(&from).enumerate() {
-            if looked == PIN_KEYS || own.len() >= most {
-                catch.next = Some(key.to_vec());
-                break;
+        {
+            let pin = reclaim::pin();
+            let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(Left)?;
+            let from = catch.next.take().unwrap_or_default();
+            for (looked, key) in shown.keys.from(&from).enumerate() {
+                if looked == PIN_KEYS || (shows && gone.len() == room) {
+                    catch.next = Some(key.to_vec());
+                    break;
+                }
+                let slot = view.slot(key);
+                let live = slot.and_then(|slot| view.live(slot)).filter(|kv| matcher.may_hold(kv));
+                if live.is_some() && !matcher.has_predicates() {
+                    continue;
+                }
+                let prev = slot.filter(|_| shows).and_then(|slot| view.shown_before(slot, catch.head_of(key)));
+                gone.push((key.clone(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
             }
-            let slot = view.slot(key);
-            if slot.and_then(|slot| view.live(slot)).is_some_and(|kv| matcher.holds(&kv)) {
+        }
+        for (key, tried, prev) in gone {
+            if tried.is_some_and(|kv| matcher.predicates_hold(&kv)) {
                 continue;
             }
-            gone.push(key.clone());
-            if matcher.shows(Kind::Deleted) {
-                let prev = slot.and_then(|slot| view.shown_before(slot, catch.head_of(key)));
-                let prev = prev.map(|kv| kv.to_owned());
+            shown.remove(&key);
+            if shows {
                 let numbers = prev.as_ref().map_or_else(Numbers::default, KeyValue::numbers);
-                let kv = KeyValue::new(key, None, numbers, 0, VersionPtr::NULL);
+                let kv = KeyValue::new(&key, None, numbers, 0, VersionPtr::NULL);
                 push(own, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
             }
         }
-        gone.iter().for_each(|key| shown.remove(key));
         Ok(catch.next.is_none())
     }
 
-    /// Keys that match now and were not shown, or have changed since. True: these were all.
-    fn puts(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, ()> {
+    /// Keys that match now and were not shown, or have changed since. True: these were all. Where the head
+    /// has left, `catch.next` is where this has come to.
+    fn puts(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut from = catch.next.take();
-        let (head, to) = (catch.head, catch.at.revision);
-        let state = &*catch;
-        // Where the walk has come to, for the case that it is overtaken.
-        let mut done: Option<Vec<u8>> = from.clone();
-        let each = |view: StateView<'_>, slot: SlotRef<'_>, live: Option<&KeyValue>| {
-            if let Some(kv) = live.filter(|kv| matcher.holds(kv)) {
-                let was = shown.has(slot.key());
-                let since = state.head_of(slot.key());
-                let kind = if was { Kind::Modified } else { Kind::Added };
-                if !was {
-                    shown.add(slot.shared_key());
-                }
-                if (!was || kv.seq() >= since) && matcher.shows(kind) {
-                    let prev = if was { view.shown_before(slot, since) } else { None };
-                    push(own, matcher.shown_kind(kind), to, kv.clone(), prev.map(|kv| kv.to_owned()));
-                }
+        let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
+        let mut page = Vec::new();
+        let looked = scan.page(most - own.len(), &mut page, |view, slot, live| {
+            let kv = live.filter(|kv| matcher.may_hold(kv))?;
+            let (was, since) = (shown.has(slot.key()), catch.head_of(slot.key()));
+            if was && kv.seq() < since {
+                return None;
             }
-            let last = done.get_or_insert_default();
-            last.clear();
-            last.extend_from_slice(slot.key());
-            last.push(0);
-            own.len() < most
-        };
-        let walked = walk(&self.shared.inner, head, &range, &mut from, each);
-        match walked {
-            Ok(true) => Ok(true),
-            Ok(false) => {
-                catch.next = from;
-                Ok(false)
+            let prev = if was { view.shown_before(slot, since) } else { None };
+            let key = (!was).then(|| slot.shared_key());
+            Some((kv.to_owned(), key, prev.map(|kv| kv.to_owned())))
+        });
+        matcher.keep(&mut page, 0, |(kv, ..)| kv);
+        for (kv, key, prev) in page {
+            let Some(kind) = Kind::of_change(key.is_none(), true) else { continue };
+            if let Some(key) = key {
+                shown.add(key);
             }
-            Err(()) => {
-                catch.next = done;
-                Err(())
+            if matcher.shows(kind) {
+                push(own, matcher.shown_kind(kind), catch.at.revision, kv, prev);
             }
         }
+        catch.next = scan.into_next();
+        looked.map(|()| catch.next.is_none())
     }
 }
 

@@ -1,0 +1,51 @@
+//! What a consumer's thread does not do.
+
+use crate::reclaim::is_pinned;
+use crate::{Cache, Change, Filter, OnLag, Range, Read, ReadOptions, Start};
+
+/// A pin stops the freeing of the whole process: users' code never runs under one.
+#[test]
+fn predicates_run_under_no_pin() {
+    let cache = Cache::builder("/").segment_slots(16).capacity(128).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut revision = 0;
+    let mut write = |count: u64| {
+        for _ in 0..count {
+            revision += 1;
+            writer.apply(revision, [Change::put(&format!("/{}", revision % 40), &revision.to_string())]).unwrap();
+        }
+        revision
+    };
+    let written = write(100);
+    let filter = Filter::any().predicate(|kv| {
+        assert!(!is_pinned(), "a predicate under a pin");
+        kv.mod_revision() % 3 != 0
+    });
+    let options = || ReadOptions::new(Read::Any).filter(filter.clone());
+    let listed = cache.list_with(&Range::all(), &options()).unwrap();
+    assert!(listed.len() > 20);
+    assert_eq!(cache.list_with(&Range::all(), &options().limit(5)).unwrap().len(), 5);
+    assert_eq!(cache.count_with(&Range::all(), &options()).unwrap().count, listed.len() as u64);
+    cache.get_with("/7", &options()).unwrap();
+    assert!(!cache.diff(written - 50, written, &filter).unwrap().is_empty());
+    let snapshot = cache.snapshot().unwrap();
+    assert_eq!(snapshot.filtered(&filter).unwrap().count(), listed.len());
+    for policy in [OnLag::Resnapshot, OnLag::Conflate, OnLag::SkipToOldest] {
+        for start in [|_| Start::Now, |_| Start::State, |newest| Start::After(newest - 10)] {
+            let start = start(write(20));
+            let mut follower = cache.subscribe(start).filter(filter.clone()).on_lag(policy).open().unwrap();
+            while follower.poll(7).is_ok_and(|batch| !batch.is_empty()) {}
+            write(30);
+            while follower.poll(7).is_ok_and(|batch| !batch.is_empty()) {}
+            write(300);
+            for _ in 0..200 {
+                // Its policy tells LAGGED, then brings it back, in batches of what was asked at most.
+                assert!(follower.poll(7).map_or(0, |batch| batch.len()) <= 7);
+            }
+            assert!(follower.stats().lagged > 0 && follower.poll(7).unwrap().is_empty());
+            if policy != OnLag::SkipToOldest {
+                assert!(follower.stats().shown_keys > 0);
+            }
+        }
+    }
+}
