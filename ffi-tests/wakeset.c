@@ -172,6 +172,119 @@ static void test_waiters(void)
     watchcore_cache_free(cache);
 }
 
+/* Whether a set lists these tags, each once, in any order. */
+static void lists(const watchcore_wakeset *set, const uint64_t *expected, size_t length)
+{
+    uint64_t tags[64];
+    size_t count = 0, at, other, found;
+    CHECK_OK(watchcore_wakeset_take(set, tags, 64, &count, &error));
+    CHECK(count == length);
+    for (at = 0; at < length; at++) {
+        found = 0;
+        for (other = 0; other < count; other++) {
+            found += tags[other] == expected[at];
+        }
+        CHECK(found == 1);
+    }
+}
+
+/* A tag goes with its member: after it was removed or freed (a tag may be a pointer) the set does not name it, and it
+   names each once, however often it was armed. */
+static void test_tags_go_with_their_members(void)
+{
+    static const uint64_t first[] = {1, 4}, second[] = {9};
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *members[5];
+    watchcore_wakeset *set = NULL, *other = NULL;
+    watchcore_waiter *waiter = NULL, *gone = NULL;
+    watchcore_change one = put("/a/x", "1");
+    uint32_t ready = 9;
+    size_t at, times;
+
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_wakeset_new(&other, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, &gone, &error));
+    CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 4, &error));
+    CHECK_OK(watchcore_waiter_arm(waiter, &ready, &error));
+    CHECK_OK(watchcore_wakeset_add_waiter(set, gone, 5, &error));
+    CHECK_OK(watchcore_waiter_arm(gone, &ready, &error));
+    for (at = 1; at < 5; at++) {
+        members[at] = below(cache, "/a/");
+        CHECK_OK(watchcore_wakeset_add_subscription(set, members[at], at == 4 ? 6 : at, &error));
+        CHECK_OK(watchcore_subscription_arm(members[at], &ready, &error));
+        CHECK(ready == 0);
+    }
+    CHECK_OK(watchcore_writer_apply(writer, 1, &one, 1, &error));
+    for (at = 1; at < 5; at++) {
+        do { /* the notifier has not listed it yet */
+            CHECK_OK(watchcore_subscription_arm(members[at], &ready, &error));
+        } while (!ready && !check_broken);
+        for (times = 0; times < 1000; times++) {
+            CHECK_OK(watchcore_subscription_arm(members[at], &ready, &error));
+        }
+    }
+    do {
+        CHECK_OK(watchcore_waiter_arm(waiter, &ready, &error));
+    } while (!ready && !check_broken);
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_wakeset_remove_subscription(other, members[1], &error));
+    CHECK_OK(watchcore_wakeset_remove_subscription(set, members[2], &error));
+    watchcore_subscription_free(members[3]);
+    watchcore_waiter_free(gone);
+    CHECK_OK(watchcore_wakeset_add_subscription(other, members[4], 9, &error)); /* it leaves the set it was in */
+    CHECK_OK(watchcore_subscription_arm(members[4], &ready, &error));
+    lists(set, first, 2);
+    lists(set, first, 0);
+    lists(other, second, 1);
+    watchcore_subscription_free(members[1]);
+    watchcore_subscription_free(members[2]);
+    watchcore_subscription_free(members[4]);
+    watchcore_waiter_free(waiter);
+    watchcore_wakeset_free(set);
+    watchcore_wakeset_free(other);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* A set that is freed closes its descriptor, whoever is still a member of it. */
+static void test_descriptor_goes_with_its_set(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *member = below(cache, "/a/");
+    watchcore_waiter *waiter = NULL;
+    watchcore_wakeset *set = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change one = put("/a/x", "1");
+    uint32_t ready = 9;
+    int32_t fd = -1;
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 7, &waiter, &error));
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_wakeset_fd(set, &fd, &error));
+    CHECK_OK(watchcore_wakeset_add_subscription(set, member, 1, &error));
+    CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 2, &error));
+    CHECK_OK(watchcore_subscription_arm(member, &ready, &error));
+    CHECK_OK(watchcore_waiter_arm(waiter, &ready, &error));
+    watchcore_wakeset_free(set);
+    while (fcntl(fd, F_GETFD) != -1) { /* a wake-up in progress ends first */
+        sched_yield();
+    }
+    CHECK(errno == EBADF);
+    /* They are in no set now, and are woken as before. */
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_subscription_arm(member, &ready, &error));
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_waiter_arm(waiter, &ready, &error));
+    CHECK_OK(watchcore_writer_apply(writer, 7, &one, 1, &error));
+    CHECK_OK(watchcore_subscription_wait(member, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(member, 0, &batch, &error));
+    CHECK(batch.count == 1);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(member);
+    watchcore_waiter_free(waiter);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 enum { MEMBERS = 100, ROUNDS = 200 };
 
 static void *write_rounds(void *writer)
@@ -270,6 +383,8 @@ int main(void)
 {
     RUN(test_only_what_is_ready_is_named);
     RUN(test_waiters);
+    RUN(test_tags_go_with_their_members);
+    RUN(test_descriptor_goes_with_its_set);
     RUN(test_no_wake_up_is_lost);
     return check_finish("wakeset");
 }

@@ -1304,7 +1304,7 @@ int32_t watchcore_subscription_stats(struct watchcore_subscription *subscription
                                      struct watchcore_error *error);
 
 // Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
-// now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+// now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 // Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
                                    uint32_t *ready,
@@ -1349,9 +1349,11 @@ int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
                              uint64_t *epoch,
                              struct watchcore_error *error);
 
-// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it. Never
-// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
-int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter, uint32_t *ready, struct watchcore_error *error);
+// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it; its tag is
+// listed, too. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter,
+                             uint32_t *ready,
+                             struct watchcore_error *error);
 
 // Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
 void watchcore_waiter_free(struct watchcore_waiter *waiter);
@@ -1362,6 +1364,7 @@ void watchcore_waiter_free(struct watchcore_waiter *waiter);
 // How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
 // member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
 // something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
+// Several threads may do so with one set: each tag goes to one of them.
 // Never read or write the descriptor: it is a hint, the set empties it when it is armed.
 int32_t watchcore_wakeset_new(struct watchcore_wakeset **set, struct watchcore_error *error);
 
@@ -1402,8 +1405,9 @@ int32_t watchcore_wakeset_arm(const struct watchcore_wakeset *set,
                               struct watchcore_error *error);
 
 // Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
-// for stays listed. A member is listed once for each arming. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
+// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
+// once it was removed or freed: a tag may be a pointer that is freed with its member.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 int32_t watchcore_wakeset_take(const struct watchcore_wakeset *set,
                                uint64_t *tags,
                                size_t capacity,
@@ -1422,8 +1426,8 @@ int32_t watchcore_wakeset_wait(const struct watchcore_wakeset *set,
                                int64_t timeout_ms,
                                struct watchcore_error *error);
 
-// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
-// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
+// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
 // follow.
 void watchcore_wakeset_free(struct watchcore_wakeset *set);
 

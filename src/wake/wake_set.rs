@@ -275,9 +275,10 @@ impl Membership {
         }
     }
 
-    /// The member, or an error that says what to do.
+    /// The member, or an error that says what to do: also where the set is gone.
     pub(crate) fn member(&self, what: &str) -> Result<Arc<Member>> {
-        self.0.clone().ok_or_else(|| say::invalid(format!("arm a {what}: it is in no wake set. Add it to one first.")))
+        let member = self.0.as_ref().filter(|member| member.set.strong_count() > 0);
+        member.cloned().ok_or_else(|| say::invalid(format!("arm a {what}: it is in no wake set. Add it to one first.")))
     }
 }
 

@@ -166,6 +166,23 @@ fn tag_goes_with_its_member() {
     assert!(set.remove(&mut stays) && other.remove(&mut moved));
 }
 
+/// Members of a set that is gone are in none; they wait without it as before.
+#[test]
+fn members_of_dropped_set_are_in_none() {
+    let (cache, mut writer) = embedded();
+    let set = WakeSet::new().unwrap();
+    let mut subscription = cache.subscribe(Start::Now).open().unwrap();
+    let mut waiter = cache.waiter(Want::Revision(1)).unwrap();
+    set.add(&mut subscription, 1).unwrap();
+    set.add_waiter(&mut waiter, 2).unwrap();
+    assert!(!subscription.arm().unwrap() && !waiter.arm().unwrap());
+    drop(set);
+    assert_eq!(subscription.arm().unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(waiter.arm().unwrap_err().code(), Code::InvalidArgument);
+    write(&mut writer, [1]);
+    assert!(subscription.wait(BOUND).unwrap());
+}
+
 /// Two threads sleep on one set; every tag reaches one of them, whoever arms meanwhile.
 #[test]
 fn wake_set_of_two_threads_loses_nothing() {

@@ -347,7 +347,7 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
 }
 
 /// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
-/// now, poll it. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+/// now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_arm(

@@ -84,8 +84,8 @@ pub unsafe extern "C" fn watchcore_waiter_try(
     })
 }
 
-/// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it. Never
-/// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+/// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it; its tag is
+/// listed, too. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_arm(
     waiter: *mut watchcore_waiter,
@@ -112,6 +112,7 @@ pub unsafe extern "C" fn watchcore_waiter_free(waiter: *mut watchcore_waiter) {
 /// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
 /// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
 /// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
+/// Several threads may do so with one set: each tag goes to one of them.
 /// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_new(set: *mut *mut watchcore_wakeset, error: *mut watchcore_error) -> i32 {
@@ -215,8 +216,9 @@ pub unsafe extern "C" fn watchcore_wakeset_arm(
 }
 
 /// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
-/// for stays listed. A member is listed once for each arming. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
+/// once it was removed or freed: a tag may be a pointer that is freed with its member.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_take(
     set: *const watchcore_wakeset,
@@ -280,8 +282,8 @@ pub unsafe extern "C" fn watchcore_wakeset_wait(
     })
 }
 
-/// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one.
-/// Members stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
+/// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
+/// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
 /// follow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_free(set: *mut watchcore_wakeset) {
