@@ -4,6 +4,10 @@
 //! of its own beside the segments and key-values that they point into. Only [`Own`] puts events into
 //! one, and each way in brings what keeps them.
 
+mod builder;
+
+pub(crate) use builder::{BatchBuilder, CutAtLoss, Noted};
+
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::log::segment::SegmentRef;
@@ -47,7 +51,7 @@ enum Body {
 
 /// Events in the batch's own memory, and what they point to.
 #[derive(Default)]
-pub(crate) struct Own {
+struct Own {
     events: Vec<LogEvent>,
     segments: Vec<SegmentRef>,
     versions: Vec<KeyValue>,
@@ -55,16 +59,12 @@ pub(crate) struct Own {
 
 impl Own {
     /// Number of events.
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.events.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.events.is_empty()
-    }
-
     /// The newest event.
-    pub(crate) fn last(&self) -> Option<&Event> {
+    fn last(&self) -> Option<&Event> {
         self.events().last()
     }
 
@@ -75,7 +75,7 @@ impl Own {
     }
 
     /// Whether an event of this segment would be from a fifth: a batch keeps at most four alive.
-    pub(crate) fn is_full_for(&self, segment: &SegmentRef) -> bool {
+    fn is_full_for(&self, segment: &SegmentRef) -> bool {
         self.segments.len() == 4 && !self.holds(segment)
     }
 
@@ -84,7 +84,7 @@ impl Own {
     }
 
     /// An event of the log, shown as `kind`. `instead` is the key-value that it shows in place of its own.
-    pub(crate) fn push_logged(&mut self, segment: &SegmentRef, seq: u64, kind: Kind, instead: Option<KeyValue>) {
+    fn push_logged(&mut self, segment: &SegmentRef, seq: u64, kind: Kind, instead: Option<KeyValue>) {
         let mut event = *segment.event(seq).log();
         if !self.holds(segment) {
             self.segments.push(segment.clone());
@@ -98,7 +98,7 @@ impl Own {
     }
 
     /// An event that is in no log, or not in this form.
-    pub(crate) fn push_made(&mut self, made: Made, kv: KeyValue, prev: Option<KeyValue>) {
+    fn push_made(&mut self, made: Made, kv: KeyValue, prev: Option<KeyValue>) {
         let Made { kind, revision, sequence, flags } = made;
         let prev_at = prev.as_ref().map_or(VersionPtr::NULL, KeyValue::pointer);
         let event = LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: prev_at, extra: [0; 3] };
@@ -108,12 +108,12 @@ impl Own {
     }
 
     /// A bookmark, or one end of a bracket.
-    pub(crate) fn push_mark(&mut self, mark: Mark) {
+    fn push_mark(&mut self, mark: Mark) {
         self.events.push(mark.into_event());
     }
 
     /// Takes back all but the first `len` events; what kept them goes with the batch.
-    pub(crate) fn truncate(&mut self, len: usize) {
+    fn truncate(&mut self, len: usize) {
         self.events.truncate(len);
     }
 }
@@ -135,7 +135,7 @@ impl Batch {
         Batch { body: Body::View(segment, seqs), continues, position }
     }
 
-    pub(crate) fn own(own: Own, continues: bool, position: Position) -> Batch {
+    fn own(own: Own, continues: bool, position: Position) -> Batch {
         Batch { body: if own.events.is_empty() { Body::Empty } else { Body::Own(Box::new(own)) }, continues, position }
     }
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::view::{At, Left, Scan};
-use crate::batch::{Batch, Made, Own};
+use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::{Cache, Inner};
 use crate::data::event::{Kind, LogEvent};
 use crate::data::key_value::{KeyValue, VersionPtr};
@@ -29,10 +29,10 @@ impl Cache {
         let inner = &self.inner;
         let (first, last, epoch) = self.heads_of_diff(from, to)?;
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let Ok(own) = changes(inner, &matcher, &range, first, last) else {
+        let Ok(batch) = changes(inner, &matcher, &range, first, last) else {
             return Err(inner.compacted("diff at", from.revision));
         };
-        Ok(Batch::own(own, false, Position { epoch, revision: to.revision }))
+        Ok(batch.finish(Position { epoch, revision: to.revision }))
     }
 
     /// The heads of both states, and the epoch of the second.
@@ -73,8 +73,8 @@ struct Changed {
 }
 
 /// What changed between the states at two heads, as a filter sees it.
-fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<Own, Left> {
-    let mut own = Own::default();
+fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<BatchBuilder, Left> {
+    let mut batch = BatchBuilder::new(usize::MAX, false, ());
     let mut scan = Scan::new(At::Head(inner, first), range, None);
     let (mut page, mut left) = (Vec::new(), false);
     while !scan.is_over() {
@@ -101,8 +101,8 @@ fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u6
             } else {
                 now
             };
-            own.push_made(Made { kind, ..made }, kv, before);
+            batch.push_made(Made { kind, ..made }, kv, before);
         }
     }
-    Ok(own)
+    Ok(batch)
 }

@@ -3,12 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::{Halt, Look, Step, Subscription};
-use crate::batch::{Batch, Own};
+use crate::batch::{Batch, BatchBuilder, CutAtLoss};
 use crate::cache::Inner;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Place, progress_of};
 use crate::log::segment::SegmentRef;
+use crate::position::Position;
 use crate::reclaim;
 use crate::sync::Relaxed;
 use std::sync::Arc;
@@ -43,6 +44,13 @@ pub(super) enum Way {
     Scan,
     Asked(Arc<Request>),
     Chain(Arc<Bucket>),
+}
+
+/// The begin of a revision: the links from it on, and the position before it.
+#[derive(Clone)]
+struct LinkBorder {
+    left: usize,
+    position: Position,
 }
 
 impl Reader {
@@ -245,87 +253,91 @@ impl Subscription {
 
     /// Hands out the events of the collected links.
     pub(super) fn follow(&mut self, mut collected: Links, look: &Look, max: usize) -> Step<Batch> {
-        let mut own = Own::default();
-        let links = &mut collected.seqs;
-        let mut at = links.len();
-        // Before the first event of a revision: links left, gathered, position.
-        let mut border = (at, 0usize, self.position);
-        let mut revision = 0;
-        let mut continues = false;
-        let mut shown = Vec::new();
-        let mut hand = self.segment.take();
         let started = self.cursor;
-        while at > 0 {
-            let seq = links[at - 1];
-            let segment = match self.segment_of(seq, &mut hand) {
+        let mut hand = self.segment.take();
+        let border = LinkBorder { left: collected.seqs.len(), position: self.position };
+        let mut batch = BatchBuilder::new(max, self.whole_revisions, border);
+        let left = self.fill_by_links(&mut batch, &collected.seqs, &mut hand)?;
+        self.cursor = if left == 0 { collected.to } else { collected.seqs[left - 1] };
+        collected.seqs.truncate(left);
+        self.reader.links = (left > 0).then(|| Box::new(collected));
+        self.note_all(batch.take_noted());
+        self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
+        self.reader.skipped += (self.cursor - started).saturating_sub(batch.len() as u64);
+        if self.cursor >= look.head && !batch.does_continue() {
+            self.reach(look);
+        }
+        Ok(batch.finish(self.position))
+    }
+
+    /// Puts the events of links, the last one first, into a batch until it is full; how many are left. The
+    /// position moves along.
+    fn fill_by_links(
+        &mut self,
+        batch: &mut BatchBuilder<LinkBorder>,
+        links: &[u64],
+        hand: &mut Option<SegmentRef>,
+    ) -> Step<usize> {
+        let mut revision = 0;
+        for left in (1..=links.len()).rev() {
+            let seq = links[left - 1];
+            let segment = match self.segment_of(seq, hand) {
                 Ok(segment) => segment,
-                Err(halt) if own.is_empty() => return Err(halt),
-                // What was gathered is handed out first, whole revisions if there are any.
-                Err(_) => {
-                    if own.last().is_some_and(|last| last.is_last()) {
-                        self.position.revision = revision;
-                    } else if border.1 > 0 {
-                        own.truncate(border.1);
-                        (at, self.position) = (border.0, border.2);
-                    } else {
-                        continues = true;
-                    }
-                    break;
-                }
+                Err(halt) if batch.is_empty() => return Err(halt),
+                Err(halt) => return self.links_end_at_loss(batch, (left, revision), halt),
             };
             let event = segment.event(seq);
             if event.revision() != revision {
                 // Nothing of its own lies between.
                 self.position.revision = self.position.revision.max(event.revision() - 1);
-                border = (at, own.len(), self.position);
+                *batch.begin_revision() = LinkBorder { left, position: self.position };
                 revision = event.revision();
             }
             self.reader.looked += 1;
-            if let Some(kind) = self.matcher.transition(event) {
-                if self.matcher.shows(kind) {
-                    let fifth = own.is_full_for(segment);
-                    let goes_on = self.whole_revisions && border.1 == 0 && !own.is_empty();
-                    if (own.len() >= max || fifth) && !goes_on {
-                        if border.1 > 0 {
-                            own.truncate(border.1);
-                            (at, self.position) = (border.0, border.2);
-                        } else {
-                            continues = own.last().is_some_and(|last| last.revision() == revision);
-                        }
-                        break;
-                    }
-                    let (form, gone) = self.matcher.shown(event, kind);
-                    own.push_logged(segment, seq, form, gone);
+            let Some(kind) = self.matcher.transition(event) else { continue };
+            if self.matcher.shows(kind) {
+                if !batch.fits(segment) {
+                    let Some(border) = batch.cut() else { return Ok(left) };
+                    self.position = border.position;
+                    return Ok(border.left);
                 }
-                if self.shown.is_some() {
-                    shown.push((at, kind, seq, segment.clone()));
-                }
+                let (form, gone) = self.matcher.shown(event, kind);
+                batch.push_logged(segment, seq, form, gone);
             }
-            at -= 1;
-        }
-        // What went back over the border was not shown.
-        for (link, kind, seq, segment) in shown {
-            if link > at {
-                self.note(kind, segment.event(seq));
+            if self.shown.is_some() {
+                batch.note(kind, seq, segment);
             }
         }
-        self.cursor = match at {
-            0 => {
-                if revision != 0 && !continues {
-                    self.position.revision = revision;
-                }
-                collected.to
-            }
-            _ => links[at - 1],
-        };
-        links.truncate(at);
-        self.reader.links = (at > 0).then(|| Box::new(collected));
-        self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
-        self.reader.skipped += (self.cursor - started).saturating_sub(own.len() as u64);
-        if self.cursor >= look.head && !continues {
-            self.reach(look);
+        if revision != 0 {
+            self.position.revision = revision;
         }
-        Ok(Batch::own(own, continues, self.position))
+        Ok(0)
+    }
+
+    /// The segment of the next link has left. What was gathered is handed out first, whole revisions if there
+    /// are any; the next poll tells the loss.
+    #[cold]
+    fn links_end_at_loss(
+        &mut self,
+        batch: &mut BatchBuilder<LinkBorder>,
+        (left, revision): (usize, u64),
+        halt: Halt,
+    ) -> Step<usize> {
+        if !batch.ends_inside() {
+            self.position.revision = revision;
+            return Ok(left);
+        }
+        match batch.cut_at_loss() {
+            CutAtLoss::Back(border) => {
+                self.position = border.position;
+                Ok(border.left)
+            }
+            CutAtLoss::Inside => Ok(left),
+            CutAtLoss::Nothing(border) => {
+                self.position = border.position;
+                Err(halt)
+            }
+        }
     }
 
     /// Whether the collected links hold something to hand out; passes over what they do not.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Halt, Look, Step, Subscription};
-use crate::batch::{Batch, Own};
+use crate::batch::{Batch, BatchBuilder, CutAtLoss, Noted};
 use crate::data::event::{Event, Kind, Phase};
 use crate::error::{Code, Error};
 use crate::log::ring::{Place, cut_at_revision, run_of};
@@ -57,10 +57,11 @@ pub struct SubscriptionStats {
     pub shown_bytes: u64,
 }
 
-/// What of a batch is certain: it may have to end at the last border between revisions.
+/// A place to go back to: the begin of a revision. Its segment's count is kept: what was within reach does
+/// not get lost.
+#[derive(Clone)]
 struct Border {
     seq: u64,
-    gathered: usize,
     position: Position,
     segment: Option<SegmentRef>,
 }
@@ -186,40 +187,26 @@ impl Subscription {
 
     /// Filtered: a compact array of the events that pass, from at most four segments.
     fn gather(&mut self, look: &Look, max: usize) -> Step<Batch> {
-        let mut own = Own::default();
-        let mut border = Border { seq: self.cursor, gathered: 0, position: self.position, segment: None };
+        let border = Border { seq: self.cursor, position: self.position, segment: None };
+        let mut batch = BatchBuilder::new(max, self.whole_revisions, border);
+        let gathered = self.fill(&mut batch, look);
+        // What lies behind the end of the batch was not shown.
+        self.note_all(batch.take_noted());
+        if self.segment.as_ref().is_some_and(|held| held.base() != self.shared.inner.ring.base_of(self.cursor)) {
+            self.segment = None;
+        }
+        gathered.map(|()| batch.finish(self.position))
+    }
+
+    /// Moves the cursor over events and puts those that pass into a batch, until it is full or the head is
+    /// reached. An error is told by the next poll where there is something to hand out first.
+    fn fill(&mut self, batch: &mut BatchBuilder<Border>, look: &Look) -> Step<()> {
         let first = self.cursor;
-        let mut continues = false;
-        // What is remembered as shown, once it is sure to be handed out.
-        let mut noted: Vec<(Kind, u64, SegmentRef)> = Vec::new();
-        'segments: while self.cursor < look.head {
+        while self.cursor < look.head {
             let segment = match self.segment() {
                 Ok(Some(segment)) => segment,
                 Ok(None) => continue,
-                // What was gathered is handed out first; the next poll tells the loss.
-                Err(error) if own.is_empty() => {
-                    self.note_all(noted, u64::MAX);
-                    return Err(error);
-                }
-                Err(error) => {
-                    let inside = own.last().is_some_and(|last| !last.is_last());
-                    if inside && border.position == self.position {
-                        // The rest of the revision is lost.
-                        if border.gathered > 0 {
-                            own.truncate(border.gathered);
-                            (self.cursor, self.position) = (border.seq, border.position);
-                            self.segment = border.segment;
-                        } else if self.whole_revisions {
-                            // Not handed out, so not shown.
-                            (self.cursor, self.position) = (border.seq, border.position);
-                            self.note_all(noted, border.seq);
-                            return Err(error);
-                        } else {
-                            continues = true;
-                        }
-                    }
-                    break;
-                }
+                Err(halt) => return self.end_at_loss(batch, halt),
             };
             let run = run_of(&segment, self.cursor, look.head);
             if run.is_empty() {
@@ -235,60 +222,82 @@ impl Subscription {
                     // The notifier may have moved the cursor: all before this revision was looked at.
                     let before = event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from);
                     self.position.revision = self.position.revision.max(before);
-                    border.position = self.position;
+                    batch.border().position = self.position;
                 }
                 if event.is_first() {
-                    (border.seq, border.gathered, border.position) = (event.sequence(), own.len(), self.position);
+                    let border = batch.begin_revision();
+                    (border.seq, border.position) = (event.sequence(), self.position);
                     if border.segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
                         border.segment = Some(segment.clone());
                     }
                 }
-                self.reader.looked += 1;
-                let kind = match self.passes(event) {
-                    Ok(kind) => kind,
-                    // What was gathered is handed out first; the next poll tells the end.
-                    Err(_) if !own.is_empty() => break 'segments,
-                    Err(halt) => {
-                        self.note_all(noted, u64::MAX);
-                        return Err(halt);
-                    }
-                };
-                if let Some(kind) = kind {
-                    if kind == Kind::Resync || self.matcher.shows(kind) {
-                        let fifth = own.is_full_for(&segment);
-                        if (own.len() >= max || fifth) && !self.gathers_on(event, &border, own.len()) {
-                            if border.gathered > 0 {
-                                own.truncate(border.gathered);
-                                (self.cursor, self.position) = (border.seq, border.position);
-                                // Its count is kept: what was within reach does not get lost.
-                                self.segment = border.segment;
-                            } else {
-                                self.cursor = event.sequence();
-                                continues = own.last().is_some_and(|last| !last.is_last());
-                            }
-                            break 'segments;
-                        }
-                        let (shown, gone) = self.matcher.shown(event, kind);
-                        own.push_logged(&segment, event.sequence(), shown, gone);
-                    }
-                    if self.shown.is_some() {
-                        noted.push((kind, event.sequence(), segment.clone()));
-                    }
+                if !self.take(batch, &segment, event)? {
+                    return Ok(());
                 }
-                self.move_over(event);
             }
         }
-        self.note_all(noted, self.cursor);
-        if self.segment.as_ref().is_some_and(|held| held.base() != self.shared.inner.ring.base_of(self.cursor)) {
-            self.segment = None;
+        Ok(())
+    }
+
+    /// Puts an event into a batch if it passes, and moves over it. False: the batch has ended.
+    #[inline]
+    fn take(&mut self, batch: &mut BatchBuilder<Border>, segment: &SegmentRef, event: &Event) -> Step<bool> {
+        self.reader.looked += 1;
+        let kind = match self.passes(event) {
+            Ok(kind) => kind,
+            Err(_) if !batch.is_empty() => return Ok(false),
+            Err(halt) => return Err(halt),
+        };
+        if let Some(kind) = kind {
+            if kind == Kind::Resync || self.matcher.shows(kind) {
+                if !batch.fits(segment) {
+                    match batch.cut() {
+                        Some(border) => self.go_back(border),
+                        None => self.cursor = event.sequence(),
+                    }
+                    return Ok(false);
+                }
+                let (shown, gone) = self.matcher.shown(event, kind);
+                batch.push_logged(segment, event.sequence(), shown, gone);
+            }
+            if self.shown.is_some() {
+                batch.note(kind, event.sequence(), segment);
+            }
         }
-        Ok(Batch::own(own, continues, self.position))
+        self.move_over(event);
+        Ok(true)
+    }
+
+    /// The segment of the cursor has left. What was gathered is handed out first, without the part of a
+    /// revision whose rest is lost; the next poll tells the loss.
+    #[cold]
+    fn end_at_loss(&mut self, batch: &mut BatchBuilder<Border>, halt: Halt) -> Step<()> {
+        if batch.is_empty() {
+            return Err(halt);
+        }
+        // At the end of a revision the position has moved away from its begin.
+        if !batch.ends_inside() || batch.border().position != self.position {
+            return Ok(());
+        }
+        match batch.cut_at_loss() {
+            CutAtLoss::Back(border) => self.go_back(border),
+            CutAtLoss::Inside => {}
+            CutAtLoss::Nothing(border) => {
+                self.go_back(border);
+                return Err(halt);
+            }
+        }
+        Ok(())
+    }
+
+    fn go_back(&mut self, border: Border) {
+        (self.cursor, self.position, self.segment) = (border.seq, border.position, border.segment);
     }
 
     /// Remembers what lies below the cursor as shown.
-    fn note_all(&mut self, noted: Vec<(Kind, u64, SegmentRef)>, below: u64) {
-        for (kind, seq, segment) in noted {
-            if seq < below {
+    pub(super) fn note_all(&mut self, noted: Vec<Noted>) {
+        for Noted { kind, seq, segment } in noted {
+            if seq < self.cursor {
                 self.note(kind, segment.event(seq));
             }
         }
@@ -307,11 +316,6 @@ impl Subscription {
         self.cursor = segment.limit();
         self.segment = None;
         true
-    }
-
-    /// With whole revisions a batch goes on to the end of the revision that it is in.
-    fn gathers_on(&self, event: &Event, border: &Border, gathered: usize) -> bool {
-        self.whole_revisions && border.gathered == 0 && gathered > 0 && !event.is_first()
     }
 
     pub(super) fn move_over(&mut self, event: &Event) {

@@ -32,7 +32,7 @@ pub use shared::{Closer, Lag, Pace};
 #[cfg(feature = "async")]
 pub use wait::Stream;
 
-use crate::batch::{Batch, Own};
+use crate::batch::{Batch, BatchBuilder};
 use crate::cache::{Inner, KeepOpen, LagLimit};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
@@ -430,9 +430,9 @@ impl Subscription {
             && bookmarks.is_due(self.position)
         {
             (bookmarks.shown, bookmarks.at) = (self.position, Instant::now());
-            let mut own = Own::default();
-            own.push_mark(Mark::bookmark(self.position.revision, 0));
-            return Ok(Batch::own(own, false, self.position));
+            let mut batch = BatchBuilder::new(1, false, ());
+            batch.push_mark(Mark::bookmark(self.position.revision, 0));
+            return Ok(batch.finish(self.position));
         }
         Ok(Batch::empty(self.position))
     }

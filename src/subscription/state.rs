@@ -13,7 +13,7 @@
 
 use super::live::resynced;
 use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
-use crate::batch::{Batch, Made, Own};
+use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
 use crate::data::event::{Event, Kind, Mark, Phase as End, Resync, ResyncReason, flags};
 use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
@@ -185,10 +185,10 @@ impl Subscription {
     pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
         let Phase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position)) };
         let at = initial.at;
-        let mut own = Own::default();
+        let mut batch = BatchBuilder::new(max, false, ());
         if !initial.done {
             let from = initial.next.take();
-            let Ok(next) = self.initial_objects(from, max, &mut own) else {
+            let Ok(next) = self.initial_objects(from, &mut batch) else {
                 let (oldest, current) = self.shared.inner.window();
                 return Err(Halt::Lost(Loss {
                     from: 1,
@@ -205,16 +205,16 @@ impl Subscription {
             }
         }
         let done = matches!(&self.phase, Phase::Initial(initial) if initial.done);
-        if done && own.len() < max {
-            own.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
+        if done && batch.room() > 0 {
+            batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor, at);
         }
-        Ok(Batch::own(own, false, self.position))
+        Ok(batch.finish(self.position))
     }
 
     /// Gathers objects of the state from a key on; where they go on, `None` at their end. What was not
     /// gathered whole is not handed out, and so not shown.
-    fn initial_objects(&mut self, from: Option<Vec<u8>>, max: usize, own: &mut Own) -> Result<Option<Vec<u8>>, Left> {
+    fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
         let matcher = self.matcher.clone();
         let (shows, remembers) = (matcher.shows(Kind::Added), self.shown.is_some());
         if !shows && !remembers {
@@ -223,7 +223,7 @@ impl Subscription {
         }
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor), &range, from);
-        let (mut page, most) = (Vec::new(), if shows { max } else { usize::MAX });
+        let (mut page, most) = (Vec::new(), if shows { batch.room() } else { usize::MAX });
         while !scan.is_over() && page.len() < most {
             let before = page.len();
             scan.page(most, &mut page, |_, slot, live| {
@@ -239,7 +239,7 @@ impl Subscription {
             if shows {
                 let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
                 let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-                own.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
+                batch.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
             }
         }
         Ok(scan.into_next())
@@ -261,9 +261,8 @@ impl Subscription {
 
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
-        let mut own = Own::default();
+        let mut batch = BatchBuilder::new(max, self.whole_revisions, ());
         let bracket = self.on_lag == OnLag::Resnapshot;
-        let most = if self.whole_revisions { usize::MAX } else { max };
         let mut catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
             Phase::Behind(mut catch) => {
                 let (at, head) = self.shared.inner.now(&reclaim::pin());
@@ -280,38 +279,38 @@ impl Subscription {
             }
         };
         let mut lost = false;
-        while own.len() < most {
+        while batch.room() > 0 {
             match catch.stage {
                 Stage::Begin => {
                     // Overtaken inside its bracket it goes on there, at a newer state.
                     if bracket && !catch.begun {
                         catch.begun = true;
-                        own.push_mark(self.bracket(&catch, End::Begin));
+                        batch.push_mark(self.bracket(&catch, End::Begin));
                     }
                     catch.stage = Stage::Deletes;
                 }
-                Stage::Deletes => match self.deletes(&mut catch, &mut own, most) {
+                Stage::Deletes => match self.deletes(&mut catch, &mut batch) {
                     Ok(true) => (catch.stage, catch.next) = (Stage::Puts, None),
                     Ok(false) => {}
                     Err(Left) => lost = true,
                 },
-                Stage::Puts => match self.puts(&mut catch, &mut own, most) {
+                Stage::Puts => match self.puts(&mut catch, &mut batch) {
                     Ok(true) => (catch.stage, catch.next) = (Stage::End, None),
                     Ok(false) => {}
                     Err(Left) => lost = true,
                 },
                 Stage::End => {
                     if bracket {
-                        own.push_mark(self.bracket(&catch, End::End));
+                        batch.push_mark(self.bracket(&catch, End::End));
                     }
                     if !catch.initial {
-                        return Ok(self.caught(&catch, own));
+                        return Ok(self.caught(&catch, batch));
                     }
                     catch.stage = Stage::Mark;
                 }
                 Stage::Mark => {
-                    own.push_mark(Mark::bookmark(catch.at.revision, flags::INITIAL_STATE_END));
-                    return Ok(self.caught(&catch, own));
+                    batch.push_mark(Mark::bookmark(catch.at.revision, flags::INITIAL_STATE_END));
+                    return Ok(self.caught(&catch, batch));
                 }
             }
             if lost {
@@ -320,16 +319,16 @@ impl Subscription {
         }
         self.phase = Phase::CatchUp(catch);
         // What was gathered is handed out first; the next poll tells the loss.
-        if lost && own.is_empty() {
+        if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
-        Ok(Batch::own(own, true, self.position))
+        Ok(batch.continues(true).finish(self.position))
     }
 
-    fn caught(&mut self, catch: &CatchUp, own: Own) -> Batch {
+    fn caught(&mut self, catch: &CatchUp, batch: BatchBuilder) -> Batch {
         self.live(catch.head, catch.at);
         self.told = 0;
-        Batch::own(own, false, self.position)
+        batch.finish(self.position)
     }
 
     fn bracket(&self, catch: &CatchUp, phase: End) -> Mark {
@@ -339,9 +338,9 @@ impl Subscription {
     }
 
     /// Keys that were shown and are not there, or do not match, any more. True: these were all.
-    fn deletes(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, Left> {
+    fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
-        let (shows, room) = (matcher.shows(Kind::Deleted), most - own.len());
+        let (shows, room) = (matcher.shows(Kind::Deleted), batch.room());
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let mut gone = Vec::new();
         {
@@ -370,7 +369,7 @@ impl Subscription {
             if shows {
                 let numbers = prev.as_ref().map_or_else(Numbers::default, KeyValue::numbers);
                 let kv = KeyValue::new(&key, None, numbers, 0, VersionPtr::NULL);
-                push(own, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
+                push(batch, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
             }
         }
         Ok(catch.next.is_none())
@@ -378,13 +377,13 @@ impl Subscription {
 
     /// Keys that match now and were not shown, or have changed since. True: these were all. Where the head
     /// has left, `catch.next` is where this has come to.
-    fn puts(&mut self, catch: &mut CatchUp, own: &mut Own, most: usize) -> Result<bool, Left> {
+    fn puts(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
         let Some(shown) = &mut self.shown else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
         let mut page = Vec::new();
-        let looked = scan.page(most - own.len(), &mut page, |view, slot, live| {
+        let looked = scan.page(batch.room(), &mut page, |view, slot, live| {
             let kv = live.filter(|kv| matcher.may_hold(kv))?;
             let (was, since) = (shown.has(slot.key()), catch.head_of(slot.key()));
             if was && kv.seq() < since {
@@ -401,7 +400,7 @@ impl Subscription {
                 shown.add(key);
             }
             if matcher.shows(kind) {
-                push(own, matcher.shown_kind(kind), catch.at.revision, kv, prev);
+                push(batch, matcher.shown_kind(kind), catch.at.revision, kv, prev);
             }
         }
         catch.next = scan.into_next();
@@ -409,6 +408,6 @@ impl Subscription {
     }
 }
 
-fn push(own: &mut Own, kind: Kind, revision: u64, kv: KeyValue, prev: Option<KeyValue>) {
-    own.push_made(Made { kind, revision, sequence: 0, flags: flags::SYNTHETIC }, kv, prev);
+fn push(batch: &mut BatchBuilder, kind: Kind, revision: u64, kv: KeyValue, prev: Option<KeyValue>) {
+    batch.push_made(Made { kind, revision, sequence: 0, flags: flags::SYNTHETIC }, kv, prev);
 }
