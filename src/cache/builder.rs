@@ -13,7 +13,10 @@ use crate::error::{Result, say};
 use crate::filter::indexes::{Index, Indexes};
 use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::History;
+use crate::log::retention::LogClock;
 use crate::log::ring::Ring;
+use crate::log::segment::own_bytes;
+use crate::log::writer::WindowLimits;
 #[cfg(not(loom))]
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
@@ -24,6 +27,7 @@ use crate::wake::Hub;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
 
 /// Options of a new cache.
 ///
@@ -53,6 +57,8 @@ pub struct Builder {
     expect_load: bool,
     name: String,
     segment_slots: Option<u64>,
+    keep: Option<(usize, Duration)>,
+    clock: Option<Arc<AtomicU64>>,
     fields: Vec<Attribute>,
     labels: Option<Labels>,
     indexes: Vec<Index>,
@@ -83,6 +89,8 @@ impl Builder {
             expect_load: false,
             name: String::new(),
             segment_slots: None,
+            keep: None,
+            clock: None,
             fields: Vec::new(),
             labels: None,
             indexes: Vec::new(),
@@ -92,15 +100,42 @@ impl Builder {
     }
 
     /// Events that the log holds at most (default 65,536; at least 128). The guaranteed window is
-    /// 7/8 of it less one segment.
+    /// 7/8 of it less one segment, unless [`Builder::capacity_bytes`] or [`Builder::keep`] asks for less.
     pub fn capacity(mut self, events: usize) -> Builder {
         self.capacity = events;
         self
     }
 
-    /// Bytes that the log holds at most beside the live keys (default 256 MiB).
+    /// Bytes that the log holds at most beside the live keys (default 256 MiB; at least 64 KiB). All that
+    /// stays because of the log counts: its segments, the values that were replaced, deleted keys until
+    /// their deletes have left. A revision that is larger is held whole until it leaves, and the tombstones of
+    /// the segments that left last may come on top, until they are purged with the next changes.
     pub fn capacity_bytes(mut self, bytes: u64) -> Builder {
         self.capacity_bytes = bytes;
+        self
+    }
+
+    /// Sizes the window by age: what is older than `age` leaves, as long as `events` stay; between that
+    /// lower figure and the capacity the window holds at least what `age` asks for. It grows and shrinks by
+    /// segments, with what is written (progress counts). Unset, the window stays as large as the capacity
+    /// allows.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// // At least 1000 events, and all of the last 75 seconds if they are no more than 100,000.
+    /// let cache = watchcore::Cache::builder("/").capacity(100_000).keep(1000, Duration::from_secs(75)).build()?;
+    /// assert!(cache.stats().window_age < Duration::from_secs(75));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn keep(mut self, events: usize, age: Duration) -> Builder {
+        self.keep = Some((events, age));
+        self
+    }
+
+    /// The time of the log, in milliseconds, for tests.
+    #[doc(hidden)]
+    pub fn log_clock(mut self, now: Arc<AtomicU64>) -> Builder {
+        self.clock = Some(now);
         self
     }
 
@@ -192,18 +227,25 @@ impl Builder {
         )?;
         check((1..=u32::MAX as usize / 2).contains(&self.limits.key), "max_key_bytes: it must be 1 to 2147483647")?;
         check(self.limits.value <= u32::MAX as usize / 2, "max_value_bytes: it must be at most 2147483647")?;
-        let capacity = self.capacity as u64;
-        let eighth = (capacity / 8).max(16);
-        let slots = self.segment_slots.unwrap_or_else(|| (1u64 << eighth.ilog2()).min(1024));
-        check(slots.is_power_of_two(), "segment_slots: a power of two")?;
-        let segments = (capacity / slots).max(if self.segment_slots.is_some() { 2 } else { 8 });
+        check(
+            self.keep.is_none_or(|(events, _)| events <= self.capacity),
+            "keep: more events than the capacity; raise capacity",
+        )?;
+        check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: a power of two")?;
+        let asked = WindowAsked {
+            capacity: self.capacity as u64,
+            bytes: self.capacity_bytes,
+            keep: self.keep.map(|(events, age)| (u64::try_from(age.as_millis()).unwrap_or(u64::MAX), events as u64)),
+            segment_slots: self.segment_slots,
+        };
         ensure_threads()?;
         let birth = u64::from(birth_mark());
         let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
-        let bytes = self.capacity_bytes / segments;
-        let (ring, ring_writer) = Ring::new(slots, segments, bytes, history.clone(), indexes.width(), schema.clone());
+        let (slots, limits) = asked.window(indexes.width());
+        let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
+        let (ring, ring_writer) = Ring::new(slots, limits, clock, history.clone(), indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
         let inner = Inner {
             prefix: self.prefix.into(),
@@ -229,6 +271,38 @@ impl Builder {
         };
         LIVING.fetch_add(1, Relaxed);
         Ok(Cache::new(inner))
+    }
+}
+
+/// What the options say of the log.
+struct WindowAsked {
+    capacity: u64,
+    bytes: u64,
+    keep: Option<(u64, u64)>,
+    segment_slots: Option<u64>,
+}
+
+impl WindowAsked {
+    /// The slots of a segment with so many links a slot, and what the window may hold. At least eight
+    /// segments fit, by events and by bytes, and the arrays of an empty one take at most a quarter of the
+    /// bytes at which it closes.
+    fn window(&self, width: usize) -> (u64, WindowLimits) {
+        let own = |slots: u64| own_bytes(slots as usize, width) as u64;
+        let mut slots = (1u64 << (self.capacity / 8).max(16).ilog2()).min(1024);
+        while slots > 16 && own(slots) * 4 > self.bytes / 16 {
+            slots /= 2;
+        }
+        let slots = self.segment_slots.unwrap_or(slots);
+        // No more than there are bytes for.
+        let fit = (self.bytes / own(slots)).max(8) + 1;
+        let least = if self.segment_slots.is_some() { 2 } else { 8 };
+        let limits = WindowLimits {
+            segments: (self.capacity / slots).min(fit).max(least),
+            bytes: self.bytes,
+            segment_bytes: (self.bytes / 64).max(own(slots) * 4),
+            keep: self.keep,
+        };
+        (slots, limits)
     }
 }
 

@@ -103,6 +103,7 @@ impl Cache {
             info.stale_since.map_or(State::Ready, |since| State::Stale { since })
         };
         Status {
+            window_age: self.inner.ring.window_age(),
             name: inner.name.clone(),
             state,
             position,

@@ -59,6 +59,8 @@ pub struct Status {
     pub position: Position,
     /// See the crate's contract: `After` and `Exact` work from one below it.
     pub oldest: u64,
+    /// How far back the log goes: every event since then is in it. See [`Stats::window_age`].
+    pub window_age: Duration,
     /// Live keys.
     pub objects: u64,
     /// Everything that the cache holds, in bytes: the sum that [`Stats::bytes`] makes of its parts.
@@ -99,6 +101,13 @@ pub struct Stats {
     pub segments: u64,
     /// Segments of the window.
     pub window_segments: u64,
+    /// What counts against `capacity_bytes`: the window's segments, the versions that their events have
+    /// replaced, and what stays of deleted keys because of the log. Not part of [`Stats::bytes`], which has
+    /// the same bytes by where they are.
+    pub window_bytes: u64,
+    /// How far back the window goes: every event since then is in it. Told by segments, so it is short of
+    /// the age of the oldest event by what one segment took.
+    pub window_age: Duration,
     /// Segments and the replaced versions that they keep.
     pub log_bytes: u64,
     /// Subscriptions that are open.

@@ -273,6 +273,11 @@ impl KeyValue {
         self.body().seq
     }
 
+    /// Bytes of the tombstone of a key.
+    pub(crate) fn tombstone_bytes(key: &[u8]) -> usize {
+        size(0, key.len())
+    }
+
     /// Bytes of the allocation.
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();

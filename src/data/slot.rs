@@ -172,6 +172,13 @@ impl<'a> SlotRef<'a> {
         Some(version)
     }
 
+    /// Bytes that stay because its key was deleted, until the delete has left the log: the tombstone, the
+    /// slot, and its places in the tree, in the table and in the queue of tombstones.
+    pub(crate) fn deleted_bytes(self) -> u64 {
+        const PLACES: usize = 24 + 32 + 16;
+        (KeyValue::tombstone_bytes(self.key()) + self.bytes() + PLACES) as u64
+    }
+
     /// Bytes of the slot itself.
     pub(crate) fn bytes(self) -> usize {
         // With the two counts of the key.

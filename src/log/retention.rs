@@ -31,15 +31,32 @@ pub(super) struct Age {
     pub(super) next: OnceLock<Shared<Age>>,
 }
 
+/// What the log's times are read from, in milliseconds of its life.
+#[derive(Clone)]
+pub(crate) enum LogClock {
+    Since(Instant),
+    /// Set by a test.
+    Given(Shared<Count>),
+}
+
+impl LogClock {
+    pub(crate) fn now(&self) -> u64 {
+        match self {
+            LogClock::Since(birth) => u64::try_from(birth.elapsed().as_millis()).unwrap_or(u64::MAX),
+            LogClock::Given(now) => now.load(Relaxed),
+        }
+    }
+}
+
 /// The age of the oldest living token: tokens die in their order.
 pub(super) struct Ages {
     pub(super) oldest: Lock<Shared<Age>>,
-    birth: Instant,
+    clock: LogClock,
 }
 
 impl Ages {
-    pub(super) fn new(first: Shared<Age>) -> Shared<Ages> {
-        Shared::new(Ages { oldest: Lock::new(first), birth: Instant::now() })
+    pub(super) fn new(first: Shared<Age>, clock: LogClock) -> Shared<Ages> {
+        Shared::new(Ages { oldest: Lock::new(first), clock })
     }
 
     pub(super) fn oldest(&self) -> std::sync::MutexGuard<'_, Shared<Age>> {
@@ -47,7 +64,7 @@ impl Ages {
     }
 
     pub(super) fn now(&self) -> u64 {
-        u64::try_from(self.birth.elapsed().as_millis()).unwrap_or(u64::MAX)
+        self.clock.now()
     }
 }
 
@@ -57,9 +74,9 @@ impl TokenRef {
     }
 
     /// The first one of a ring.
-    pub(super) fn first(segment: SegmentRef) -> TokenRef {
+    pub(super) fn first(segment: SegmentRef, clock: LogClock) -> TokenRef {
         let age = Shared::<Age>::default();
-        let ages = Ages::new(age.clone());
+        let ages = Ages::new(age.clone(), clock);
         TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age, ages })))
     }
 

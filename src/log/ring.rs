@@ -19,9 +19,9 @@
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
 
-use super::retention::Ages;
 pub(crate) use super::retention::TokenRef;
-use super::writer::RingWriter;
+use super::retention::{Ages, LogClock};
+use super::writer::{RingWriter, WindowLimits};
 use crate::attribute::schema::Schema;
 use crate::data::event::Event;
 use crate::log::epochs::{History, Present};
@@ -33,6 +33,8 @@ use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc as Shared;
+// Statistics carry no order: std's also under loom.
+use std::sync::atomic::AtomicU64 as Count;
 use std::time::Duration;
 
 /// Bits of the progress word that hold the revision; the rest holds the low bits of the epoch.
@@ -125,27 +127,30 @@ pub(crate) struct Ring {
     pub(super) newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
     pub(super) ages: Shared<Ages>,
+    /// When the oldest segment was opened (statistics).
+    pub(super) oldest_opened: Count,
 }
 
 impl Ring {
     /// A log with `segments` segments of `slots` slots, and its writer.
     pub(crate) fn new(
         slots: u64,
-        segments: u64,
-        segment_bytes: u64,
+        limits: WindowLimits,
+        clock: LogClock,
         history: History,
         width: usize,
         schema: Shared<Schema>,
     ) -> (Ring, RingWriter) {
+        let segments = limits.segments;
         let held = Arc::new(Held::default());
         let pen = Pen::new(slots, slots as usize, slots, width, held.clone());
         let first = pen.segment().clone();
         let directory = Shared::new(Directory::new(segments));
         let history = Shared::new(history);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
-        let token = TokenRef::first(first);
+        let token = TokenRef::first(first, clock);
         let ages = token.token().ages.clone();
-        let writer = RingWriter::new(token.clone(), pen, directory.clone(), history.clone(), segment_bytes, schema);
+        let writer = RingWriter::new(token.clone(), pen, directory.clone(), history.clone(), limits, schema);
         let ring = Ring {
             slots,
             segments,
@@ -161,6 +166,7 @@ impl Ring {
             oldest_revision: AtomicU64::new(history.listing + 1),
             history: Published::new(history),
             newest_mark: AtomicU64::new(0),
+            oldest_opened: Count::new(ages.now()),
             held,
             ages,
         };
@@ -225,6 +231,11 @@ impl Ring {
     /// The token of now; to be loaded before head (and kept only if it is cloned).
     pub(crate) fn token(&self, pin: &Guard) -> TokenRef {
         self.token.load(pin).clone()
+    }
+
+    /// How far back the window goes: everything since then is in it.
+    pub(crate) fn window_age(&self) -> Duration {
+        Duration::from_millis(self.ages.now().saturating_sub(self.oldest_opened.load(Relaxed)))
     }
 
     /// Age of the oldest snapshot: of the first taken since its segment's token had none.

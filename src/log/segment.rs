@@ -71,9 +71,16 @@ pub(crate) struct Segment {
     track: Box<[reclaim::Track]>,
 }
 
+/// Bytes of an empty segment: its arrays, itself, and what stands beside it for as long as it lives (its
+/// summary, its token, the counts of both).
+pub(crate) fn own_bytes(slots: usize, width: usize) -> usize {
+    const BESIDE: usize = size_of::<Summary>() + 256;
+    slots * (size_of::<LogEvent>() + 16 * width) + size_of::<Segment>() + BESIDE
+}
+
 impl Segment {
     fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Segment {
-        let own = slots * (size_of::<LogEvent>() + 16 * width) + size_of::<Segment>();
+        let own = own_bytes(slots, width);
         held.segments.fetch_add(1, Relaxed);
         held.segment_bytes.fetch_add(own as u64, Relaxed);
         Segment {

@@ -8,7 +8,7 @@ use super::buckets::Router;
 use super::epochs::History;
 use super::retention::TokenRef;
 use super::ring::{CLOSED, Directory, Ring, progress_word};
-use super::segment::Pen;
+use super::segment::{Pen, own_bytes};
 use super::summaries::Summary;
 use crate::attribute::schema::Schema;
 use crate::data::event::LogEvent;
@@ -23,10 +23,57 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc as Shared;
 
+/// What the window may hold.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowLimits {
+    /// Segments (M).
+    pub(crate) segments: u64,
+    /// Bytes of all of them and of what stays because of them; the largest revision comes on top.
+    pub(crate) bytes: u64,
+    /// A segment also closes at this many bytes.
+    pub(crate) segment_bytes: u64,
+    /// What is older than this many milliseconds leaves sooner, as long as so many slots stay.
+    pub(crate) keep: Option<(u64, u64)>,
+}
+
+/// Bytes of a segment in the window.
+#[derive(Clone, Copy, Default)]
+struct Weight {
+    /// Its arrays, the versions that its events have replaced, the slots that were purged into it.
+    own: u64,
+    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It outlives the segment until
+    /// the tombstones are purged.
+    deleted: u64,
+}
+
+impl Weight {
+    fn sum(self) -> u64 {
+        self.own + self.deleted
+    }
+}
+
 struct Live {
     token: TokenRef,
     /// 0, or the number of the giant revision that it was opened for.
     giant: u64,
+    /// When it was opened, in milliseconds of the log's life.
+    opened: u64,
+    weight: Weight,
+}
+
+/// What one event adds to the window.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Added {
+    /// The version that it replaces.
+    pub(crate) kept: u64,
+    /// What stays because it deletes.
+    pub(crate) deleted: u64,
+}
+
+impl Added {
+    pub(crate) fn sum(self) -> u64 {
+        self.kept + self.deleted
+    }
 }
 
 /// The writer's side of the ring.
@@ -35,8 +82,12 @@ pub(crate) struct RingWriter {
     live: VecDeque<Live>,
     /// Of the newest segment.
     pen: Pen,
-    /// M.
-    segments: u64,
+    limits: WindowLimits,
+    /// Ordinary segments of the window, and bytes of them; those of giant revisions.
+    ordinary: (u64, u64),
+    giants: (u64, u64),
+    /// Bytes that stay because of deletes that have left, until their tombstones are purged.
+    unpurged: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
     directory: Shared<Directory>,
     history: Shared<History>,
@@ -45,9 +96,6 @@ pub(crate) struct RingWriter {
     fill: u64,
     /// Base of the segment whose token is published.
     token_base: u64,
-    /// A segment also closes at this many bytes.
-    segment_bytes: u64,
-    current_bytes: u64,
     /// Of the newest segment.
     summary: Box<Summary>,
     schema: Shared<Schema>,
@@ -103,7 +151,6 @@ pub(crate) struct Plan {
     /// How many of the oldest segments go first.
     evicted: usize,
     fill: u64,
-    bytes: u64,
 }
 
 /// A revision on its way into the log: the segments that it has still to enter.
@@ -114,6 +161,12 @@ pub(crate) struct Writing<'a> {
     giant: u64,
 }
 
+impl<'a> Writing<'a> {
+    pub(crate) fn ring(&self) -> &'a Ring {
+        self.ring
+    }
+}
+
 impl RingWriter {
     /// The writer of a ring whose only segment is that of `token` and `pen`, and its first.
     pub(super) fn new(
@@ -121,21 +174,22 @@ impl RingWriter {
         pen: Pen,
         directory: Shared<Directory>,
         history: Shared<History>,
-        segment_bytes: u64,
+        limits: WindowLimits,
         schema: Shared<Schema>,
     ) -> RingWriter {
-        let base = pen.segment().base();
+        let (base, own) = (pen.segment().base(), pen.segment().bytes() as u64);
         RingWriter {
-            live: VecDeque::from([Live { token, giant: 0 }]),
+            live: VecDeque::from([Live { token, giant: 0, opened: 0, weight: Weight { own, deleted: 0 } }]),
             pen,
-            segments: directory.size(),
+            limits,
+            ordinary: (1, own),
+            giants: (0, 0),
+            unpurged: 0,
             directory,
             history,
             base,
             fill: 0,
             token_base: base,
-            segment_bytes,
-            current_bytes: 0,
             summary: Box::new(Summary::new(&schema)),
             schema,
         }
@@ -161,15 +215,16 @@ impl RingWriter {
             giant: false,
             evicted: 0,
             fill: self.fill,
-            bytes: self.current_bytes,
         };
+        let mut bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let mut added = 0;
         let mut run = start..start;
         for (at, size) in sizes.enumerate() {
             // A short revision never straddles: whether it fits is asked once, before its first event.
             let full = if short {
-                at == 0 && (plan.fill + count > slots || plan.bytes >= self.segment_bytes)
+                at == 0 && (plan.fill + count > slots || plan.fill > 0 && bytes >= self.limits.segment_bytes)
             } else {
-                plan.fill == slots || plan.bytes >= self.segment_bytes
+                plan.fill == slots || plan.fill > 0 && bytes >= self.limits.segment_bytes
             };
             if full {
                 let end = base + plan.fill;
@@ -178,75 +233,153 @@ impl RingWriter {
                 let pen = Pen::new(base, slots as usize, end, ring.width, ring.held.clone());
                 let token = TokenRef::new(pen.segment().clone(), ring.ages.clone());
                 plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
-                (plan.fill, plan.bytes) = (0, 0);
+                plan.fill = 0;
+                bytes = own_bytes(slots as usize, ring.width) as u64;
+                added += bytes;
                 plan.seqs.add(std::mem::replace(&mut run, base..base));
             }
             run.end += 1;
             plan.fill += 1;
-            plan.bytes += size;
+            bytes += size;
+            added += size;
         }
         plan.seqs.add(run);
-        if !plan.opened.is_empty() {
-            self.plan_directory(&mut plan);
+        if !plan.opened.is_empty() || self.bytes() + added > self.limits.bytes {
+            self.plan_directory(ring, &mut plan, added);
         }
         plan
     }
 
     /// What must go, and whether another directory is due: a giant revision needs a longer one; when
     /// the last giant is gone, a short one follows.
-    fn plan_directory(&self, plan: &mut Plan) {
+    fn plan_directory(&self, ring: &Ring, plan: &mut Plan, added: u64) {
         let opened = plan.opened.len() as u64;
-        plan.giant = opened + 1 > self.segments;
-        plan.evicted = self.leaving(opened, plan.giant);
+        let WindowLimits { segments, bytes, .. } = self.limits;
+        plan.giant = opened + 1 > segments || opened > 0 && added > bytes;
+        plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(opened, added, ring.ages.now()) };
         let stay = self.live.len() - plan.evicted;
+        let giants_stay = self.giants.0 > 0 && self.live.iter().skip(plan.evicted).any(|live| live.giant != 0);
         let size = if plan.giant {
-            stay as u64 + opened + self.segments + 1
-        } else if self.live.iter().skip(plan.evicted).all(|live| live.giant == 0) {
-            self.segments
-        } else {
+            stay as u64 + opened + segments + 1
+        } else if giants_stay {
             self.directory.size()
+        } else {
+            segments
         };
         if size != self.directory.size() {
             plan.directory = Some(Shared::new(Directory::new(size)));
         }
     }
 
-    /// How many of the oldest segments go when `opened` new ones come: of ordinary segments at most M
-    /// stay; those of one giant go together. A giant evicts only what M younger segments follow, so
-    /// that one giant evicts nothing and many do not add up (I9).
-    fn leaving(&self, opened: u64, giant: bool) -> usize {
-        let mut ordinary = self.live.iter().filter(|live| live.giant == 0).count() as u64;
+    /// The oldest segments from `gone` on that go together: those of one giant revision do. How many, and
+    /// their bytes.
+    fn group(&self, gone: usize) -> (usize, u64) {
+        let id = self.live[gone].giant;
+        let together = self.live.range(gone..).take_while(|live| live.giant == id);
+        let mut group = (0, 0);
+        for live in together.take(if id == 0 { 1 } else { usize::MAX }) {
+            group = (group.0 + 1, group.1 + live.weight.sum());
+        }
+        group
+    }
+
+    /// How many of the oldest segments go when so many new ones and so many bytes come. Of ordinary segments
+    /// at most M stay, and at most the window's bytes; a giant's do not count, and go when they are the
+    /// oldest and others have to. The newest segment stays. With an age to keep, what is older goes too.
+    fn leaving(&self, opened: u64, added: u64, now: u64) -> usize {
+        let (mut segments, mut bytes) = (self.ordinary.0 + opened, self.bytes() + added);
         let mut gone = 0;
         loop {
-            let id = self.live[gone].giant;
-            let group = if id == 0 { 1 } else { self.live.range(gone..).take_while(|live| live.giant == id).count() };
+            let (group, weight) = self.group(gone);
+            let next = gone + group;
+            let full = segments > self.limits.segments || bytes > self.limits.bytes;
+            if next >= self.live.len() || !(full || self.is_aged(next, now)) {
+                return gone;
+            }
+            if self.live[gone].giant == 0 {
+                (segments, bytes) = (segments - 1, bytes - weight);
+            }
+            gone = next;
+        }
+    }
+
+    /// Whether all before this segment is older than has to be kept, and enough stays.
+    fn is_aged(&self, segment: usize, now: u64) -> bool {
+        let Some((age, slots)) = self.limits.keep else { return false };
+        let first = &self.live[segment];
+        now.saturating_sub(first.opened) >= age && self.next_seq() - first.token.segment().base() >= slots
+    }
+
+    /// A giant evicts only what M younger segments, or the window's bytes of younger ones, follow, so that
+    /// one giant evicts nothing and many do not add up (I9).
+    fn left_by_a_giant(&self) -> usize {
+        let mut bytes = self.bytes() - self.unpurged + self.giants.1;
+        let mut gone = 0;
+        loop {
+            let (group, weight) = self.group(gone);
             let stay = self.live.len() - gone - group;
-            let goes = if giant { stay as u64 >= self.segments } else { stay > 0 && ordinary + opened > self.segments };
-            if !goes {
+            bytes -= weight;
+            if stay == 0 || (stay as u64) < self.limits.segments && bytes < self.limits.bytes {
                 return gone;
             }
             gone += group;
-            ordinary -= u64::from(id == 0);
+        }
+    }
+
+    /// Bytes that count against the window's: ordinary segments, and what stays of deletes that have left.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.ordinary.1 + self.unpurged
+    }
+
+    /// Changes the weight of a segment of the window.
+    fn weigh(&mut self, segment: usize, change: impl FnOnce(&mut Weight)) {
+        let live = &mut self.live[segment];
+        let before = live.weight.sum();
+        change(&mut live.weight);
+        let sum = if live.giant == 0 { &mut self.ordinary.1 } else { &mut self.giants.1 };
+        *sum = *sum + live.weight.sum() - before;
+    }
+
+    /// A key whose delete is `seq` is back, so what stayed because of that is live again.
+    pub(crate) fn revived(&mut self, ring: &Ring, seq: u64, bytes: u64) {
+        let oldest = self.live.front().map_or(0, |live| live.token.segment().base());
+        match seq.checked_sub(oldest) {
+            Some(behind) => {
+                self.weigh((behind / ring.slots) as usize, |weight| {
+                    weight.deleted = weight.deleted.saturating_sub(bytes)
+                });
+            }
+            None => self.purged(bytes),
+        }
+    }
+
+    /// What stayed because of a delete that has left stays no longer.
+    pub(crate) fn purged(&mut self, bytes: u64) {
+        self.unpurged = self.unpurged.saturating_sub(bytes);
+    }
+
+    /// Lets go of what is older than has to be kept, a few segments at a time: for a log that grows slowly.
+    pub(crate) fn age(&mut self, ring: &Ring) {
+        if self.limits.keep.is_some() && self.giants.0 == 0 {
+            let leaving = self.leaving(0, 0, ring.ages.now()).min(4);
+            (0..leaving).for_each(|_| self.evict(ring));
         }
     }
 
     /// Commit, step 1: makes room for a revision, with what was allocated for it.
     pub(crate) fn begin<'a>(&mut self, ring: &'a Ring, mut plan: Plan) -> Writing<'a> {
         let giant = if plan.giant { self.base } else { 0 };
-        if !plan.opened.is_empty() {
-            self.make_room(ring, &mut plan);
-        }
-        self.current_bytes = plan.bytes;
+        self.make_room(ring, &mut plan);
         Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), giant }
     }
 
     /// Commit, step 2: appends an event with what it owns, which `own` brings; see [`Pen::append`]. `at`
-    /// is its number in the revision, `bytes` what its segment keeps alive.
+    /// is its number in the revision, `added` what it adds to the window.
     pub(crate) fn append(
         &mut self,
         writing: &mut Writing<'_>,
         router: &mut Router,
-        (at, bytes): (usize, u64),
+        (at, added): (usize, Added),
         event: LogEvent,
         own: impl FnOnce() -> Option<EventCounts>,
     ) {
@@ -256,13 +389,17 @@ impl RingWriter {
             self.open(writing.ring, opened, len, writing.giant);
         }
         let RingWriter { pen, summary, .. } = self;
-        pen.append(event, bytes, own);
+        pen.append(event, added.kept, own);
         let segment = pen.segment();
         summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
             segment.event(segment.base() + u64::from(slot))
         });
         router.link(pen, seq, at);
         self.fill = seq + 1 - self.base;
+        self.weigh(self.live.len() - 1, |weight| {
+            weight.own += added.kept;
+            weight.deleted += added.deleted;
+        });
     }
 
     /// Evicts what the new segments displace, and puts a new directory in place where one is due.
@@ -283,6 +420,9 @@ impl RingWriter {
 
     fn evict(&mut self, ring: &Ring) {
         let Some(oldest) = self.live.pop_front() else { return };
+        let sums = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
+        *sums = (sums.0 - 1, sums.1 - oldest.weight.sum());
+        self.unpurged += oldest.weight.deleted;
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
@@ -298,6 +438,9 @@ impl RingWriter {
         // after its root learns that its head has left the window.
         ring.oldest_seq.store(next, Release);
         self.directory.entry(base / ring.slots).store(ptr::null_mut(), Release);
+        if let Some(first) = self.live.front() {
+            ring.oldest_opened.store(first.opened, Relaxed);
+        }
         let bytes = segment.bytes();
         let token = oldest.token;
         reclaim::retire(bytes, Box::new(move || drop(token)));
@@ -313,12 +456,18 @@ impl RingWriter {
         // Release: partner of the load in `entry`.
         self.directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
         self.base = segment.base();
-        self.live.push_back(Live { token, giant });
+        let own = segment.bytes() as u64;
+        let sums = if giant == 0 { &mut self.ordinary } else { &mut self.giants };
+        *sums = (sums.0 + 1, sums.1 + own);
+        self.live.push_back(Live { token, giant, opened: ring.ages.now(), weight: Weight { own, deleted: 0 } });
     }
 
     /// Keeps a forgotten slot with the newest segment.
     pub(crate) fn keep_forgotten(&mut self, slot: OwnedSlot) {
+        let before = self.pen.segment().bytes();
         self.pen.keep_forgotten(slot);
+        let bytes = (self.pen.segment().bytes() - before) as u64;
+        self.weigh(self.live.len() - 1, |weight| weight.own += bytes);
     }
 
     /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the

@@ -237,7 +237,7 @@ impl Writer {
         for (input, change) in changes.iter().enumerate() {
             prepared.push(core.prepare(revision, input, change)?);
         }
-        let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::kept));
+        let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::added));
         core.make_versions(inner, &plan, 0, prepared, |input| {
             let change = &changes[input];
             (
@@ -283,7 +283,7 @@ impl Writer {
             return Ok(core.position);
         }
         let epoch = core.position.epoch + 1;
-        let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::kept)).chain([0]).collect();
+        let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::added)).chain([0]).collect();
         let plan = core.ring.plan(&inner.ring, sizes.into_iter());
         core.make_versions(inner, &plan, 1, &mut prepared, |input| {
             let record = &records[input];
@@ -305,6 +305,9 @@ impl Writer {
         if !inner.is_ready() {
             return Err(inner.not_ready("progress"));
         }
+        core.ring.age(&inner.ring);
+        inner.gauges.window_segments.store(core.ring.segments_live() as u64, Relaxed);
+        inner.gauges.window_bytes.store(core.ring.bytes(), Relaxed);
         if revision == core.position.revision {
             return Ok(());
         }

@@ -13,7 +13,7 @@ use crate::data::key_value::{Extras, KeyValue, KeyValueRef, Numbers, VersionPtr}
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
 use crate::log::epochs::Turn;
-use crate::log::writer::{Plan, Writing};
+use crate::log::writer::{Added, Plan, Writing};
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub(super) struct Prepared {
     pub(super) slot: Option<SlotPtr>,
     /// The version in the slot, which the event replaces.
     before: VersionPtr,
-    /// Bytes that its event's segment keeps alive once the version before was replaced.
-    kept: u64,
+    /// What its event adds to the window.
+    added: Added,
     kind: Kind,
     flags: u32,
     pub(super) numbers: Numbers,
@@ -52,7 +52,10 @@ impl Prepared {
         Prepared {
             slot: slot.map(SlotRef::pointer),
             before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
-            kept: before.map_or(0, |kv| kv.bytes() as u64),
+            added: Added {
+                kept: before.map_or(0, |kv| kv.bytes() as u64),
+                deleted: slot.filter(|_| kind == Kind::Deleted).map_or(0, SlotRef::deleted_bytes),
+            },
             kind,
             flags: 0,
             numbers,
@@ -66,8 +69,16 @@ impl Prepared {
         Prepared { flags: flags::SYNTHETIC, ..self }
     }
 
-    pub(super) fn kept(&self) -> u64 {
-        self.kept
+    /// Bytes that it adds to the window.
+    pub(super) fn added(&self) -> u64 {
+        self.added.sum()
+    }
+
+    /// Where it puts a deleted key again: the delete's sequence number, and the bytes that stayed because
+    /// of it.
+    fn revived(&self) -> Option<(u64, u64)> {
+        let tombstone = self.before().filter(|before| before.is_tombstone())?;
+        Some((tombstone.seq(), self.slot()?.deleted_bytes()))
     }
 
     /// A key that the same transaction deletes before: its predecessor is that tombstone.
@@ -81,7 +92,7 @@ impl Prepared {
         let tombstone = found.ok().and_then(|delete| earlier[delete].fresh.as_ref()).map(Fresh::kv);
         let before = tombstone.map_or(VersionPtr::NULL, KeyValue::pointer);
         let kept = tombstone.map_or(0, |kv| kv.bytes() as u64);
-        (self.before, self.kept) = (before, kept);
+        (self.before, self.added.kept) = (before, kept);
     }
 
     fn slot(&self) -> Option<SlotRef<'_>> {
@@ -98,7 +109,7 @@ impl Prepared {
 
     /// By how many bytes the newest versions grow.
     fn grows(&self) -> i64 {
-        self.fresh.as_ref().map_or(0, |fresh| fresh.kv().bytes() as i64) - self.kept as i64
+        self.fresh.as_ref().map_or(0, |fresh| fresh.kv().bytes() as i64) - self.added.kept as i64
     }
 }
 
@@ -119,6 +130,7 @@ impl Core {
                 // SAFETY: I1: the table owns the slots of the writer's index.
                 unsafe { self.index.remove(slot.key()) };
                 self.index_changed = true;
+                self.ring.purged(slot.deleted_bytes());
                 self.forgotten.extend(self.slots.remove(slot.key()));
             }
         }
@@ -303,6 +315,7 @@ impl Core {
         gauges.events.store(gauges.events.load(Relaxed) + count as u64, Relaxed);
         gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
         gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
+        gauges.window_bytes.store(self.ring.bytes(), Relaxed);
         gauges.open_bytes.store(self.ring.untold_bytes(), Relaxed);
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
         gauges.table_bytes.store(self.table_bytes(), Relaxed);
@@ -333,7 +346,7 @@ impl Core {
             {
                 let phase = if at == 0 { Phase::Begin } else { Phase::End };
                 let mark = Mark::resync(&turn.mark(phase), seq).into_event();
-                self.ring.append(&mut writing, &mut self.router, (at, 0), mark, || None);
+                self.ring.append(&mut writing, &mut self.router, (at, Added::default()), mark, || None);
                 continue;
             }
             let Some(one) = changes.next() else { break };
@@ -357,13 +370,14 @@ impl Core {
         grown: &mut Grown,
     ) {
         grown.count(one.kind, one.grows());
-        let Prepared { slot, kept, kind, fresh, .. } = one;
+        let revived = one.revived();
+        let Prepared { slot, added, kind, fresh, .. } = one;
         let Some(fresh) = fresh else { return };
         let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
         let event = LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] };
         let Core { ring, slots, router, .. } = self;
         let mut place = slot;
-        ring.append(writing, router, (at, kept), event, || {
+        ring.append(writing, router, (at, added), event, || {
             Some(match slot {
                 // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
                 // and puts again stands twice: the second replaces the tombstone.
@@ -376,6 +390,9 @@ impl Core {
                 }
             })
         });
+        if let Some((seq, bytes)) = revived {
+            ring.revived(writing.ring(), seq, bytes);
+        }
         let Some(place) = place else { return };
         if slot.is_none() {
             // SAFETY: I1: the table owns it, as it owns every slot of the writer's index.

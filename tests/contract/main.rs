@@ -20,6 +20,7 @@ mod starts;
 mod stream;
 mod tools;
 mod waits;
+mod window;
 mod writer;
 
 #[cfg(feature = "async")]

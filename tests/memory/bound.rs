@@ -182,3 +182,39 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     let rest = held() - base;
     assert!(rest.abs() < 64 << 10, "{rest} bytes are left behind");
 }
+
+/// What stays because of the log counts, whatever it is: empty arrays, values that were replaced,
+/// tombstones and slots of deleted keys.
+#[test]
+fn capacity_in_bytes_bounds_all_of_the_log() {
+    let _alone = alone();
+    for (capacity, size, deletes) in [(1u64 << 20, 8, false), (1 << 20, 1000, false), (4 << 20, 8, true)] {
+        all_gone();
+        let base = held();
+        let cache = Cache::builder("/").capacity_bytes(capacity).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let value = vec![7; size];
+        let mut revision = 0;
+        let mut most = 0;
+        for round in 0..40_000u64 {
+            let key = format!("/registry/pods/{:06}", if deletes { round } else { round % 10 });
+            revision += 1;
+            writer.apply(revision, [Change::put(&key, &value)]).unwrap();
+            if deletes {
+                revision += 1;
+                writer.apply(revision, [Change::delete(&key)]).unwrap();
+            }
+            if round % 1000 == 999 {
+                most = most.max(held() - base);
+                let stats = cache.stats();
+                assert!(stats.window_bytes <= capacity + capacity / 8, "{stats:?}");
+                assert!(round < 20_000 || stats.window_bytes >= capacity / 2, "it is used: {stats:?}");
+            }
+        }
+        // The purged tombstones of a segment, the directory, and the table's smallest pages come on top.
+        let bound = (capacity + capacity / 4 + (128 << 10)) as i64;
+        println!("{capacity} asked, values of {size}, deletes {deletes}: {most} held at most");
+        assert!(most <= bound, "{most} held, {capacity} asked; values of {size} bytes, deletes: {deletes}");
+        assert!(cache.stats().window_segments >= 8, "{:?}", cache.stats());
+    }
+}

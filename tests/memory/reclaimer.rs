@@ -79,7 +79,7 @@ fn three_writers_do_not_outrun_the_reclaimer() {
     assert!(most.0 > BOUND / 2, "the writers were faster: {} bytes", most.0);
     assert!(most.0 <= BOUND + slack, "{} bytes wait to be freed", most.0);
     // And the three windows.
-    assert!(most.1 <= (BOUND + 2 * slack + (30 << 20)) as i64, "{} bytes allocated", most.1);
+    assert!(most.1 <= (BOUND + 2 * slack + (3 << 20)) as i64, "{} bytes allocated", most.1);
 }
 
 /// A drop that does not return stops the reclaimer, not the writer.

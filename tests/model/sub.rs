@@ -902,7 +902,8 @@ impl Sub {
         let Some((by, buckets)) = fitting.iter().find(|(by, _)| by.name() == *index) else {
             panic!("it reads {index}, which does not fit {:?}", self.options.filter);
         };
-        if from == usize::MAX || from < self.opened_at || from >= twin.events.len() {
+        // Where buckets are few it may have got its own only when another one was given up.
+        if twin.few_buckets || from == usize::MAX || from < self.opened_at || from >= twin.events.len() {
             return;
         }
         let behind = &twin.events[from..];

@@ -295,8 +295,11 @@ impl Twin {
         let before = self.first_live;
         (self.newest_segment, self.first_live) = (newest, newest + 1 - stats.window_segments);
         assert!(self.first_live >= before, "the window goes back: {before} to {}", self.first_live);
-        assert!(stats.window_segments >= newest.min(self.segments), "evicted early: {stats:?}, newest {newest}");
-        if self.longest_span <= self.segments {
+        let early = stats.window_segments < newest.min(self.segments);
+        assert!(!early || self.closes_by_bytes, "evicted early: {stats:?}, newest {newest}");
+        if self.closes_by_bytes {
+            assert!(stats.window_segments >= 1);
+        } else if self.longest_span <= self.segments {
             assert_eq!(stats.window_segments, newest.min(self.segments), "kept too long: {stats:?}");
         } else {
             let bound = 2 * self.segments + 2 * self.longest_span;

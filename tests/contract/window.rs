@@ -1,0 +1,109 @@
+//! How large the window is: by events, by bytes, by age.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use watchcore::{Cache, Change, Writer};
+
+fn put(writer: &mut Writer, revision: u64) {
+    writer.apply(revision, [Change::put("/k", "value")]).unwrap();
+}
+
+/// Between the lower and the upper figure the window holds what the age asks for, and shrinks again.
+#[test]
+fn window_keeps_what_the_age_asks_for() {
+    let now = Arc::new(AtomicU64::new(0));
+    let age = Duration::from_secs(75);
+    let builder = Cache::builder("/").capacity(4096).segment_slots(64).keep(512, age).log_clock(now.clone());
+    let cache = builder.build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let window = |cache: &Cache, revision: u64| revision + 1 - cache.oldest();
+    let mut revision = 0;
+    // One event a second: 75 of them are fewer than have to stay.
+    for _ in 0..2000 {
+        now.fetch_add(1000, Relaxed);
+        revision += 1;
+        put(&mut writer, revision);
+        assert!((512.min(revision)..=512 + 64).contains(&window(&cache, revision)), "{}", window(&cache, revision));
+    }
+    // Twenty a second: 75 seconds are 1500 events, which takes more than the lower figure.
+    for step in 0..5000u64 {
+        now.fetch_add(50, Relaxed);
+        revision += 1;
+        put(&mut writer, revision);
+        let held = window(&cache, revision);
+        assert!(held <= 1500 + 128, "{held} at {step}");
+        assert!(step < 1500 || held >= 1500, "{held} at {step}: all of the last 75 seconds");
+        assert!(step < 1500 || cache.status().window_age >= age);
+    }
+    // A thousand a second: the upper figure holds.
+    for _ in 0..20_000 {
+        now.fetch_add(1, Relaxed);
+        revision += 1;
+        put(&mut writer, revision);
+        assert!(window(&cache, revision) <= 4096);
+    }
+    assert!(window(&cache, revision) > 4096 - 128);
+    assert!(cache.status().window_age < age);
+    // It goes quiet: progress lets the window shrink to the lower figure.
+    now.fetch_add(75_000, Relaxed);
+    for _ in 0..100 {
+        revision += 1;
+        writer.progress(revision).unwrap();
+    }
+    let segments = cache.stats().window_segments;
+    assert!((512 / 64..=512 / 64 + 2).contains(&segments), "{segments} segments");
+}
+
+#[test]
+fn without_an_age_the_window_fills_its_capacity() {
+    let now = Arc::new(AtomicU64::new(0));
+    let cache = Cache::builder("/").capacity(1024).segment_slots(64).log_clock(now.clone()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    for revision in 1..=1024 {
+        now.fetch_add(3_600_000, Relaxed);
+        put(&mut writer, revision);
+    }
+    assert_eq!(cache.oldest(), 1);
+}
+
+/// Bytes of a segment are never so few that each event closes one.
+#[test]
+fn small_bytes_beside_many_events_close_no_segment_early() {
+    let cache = Cache::builder("/").capacity(1 << 32).capacity_bytes(1 << 16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    for revision in 1..=1000 {
+        put(&mut writer, revision);
+    }
+    let stats = cache.stats();
+    assert!(stats.window_segments * 8 <= 1001 - cache.oldest(), "{stats:?}, oldest {}", cache.oldest());
+    assert!(stats.window_bytes <= 1 << 16, "{stats:?}");
+}
+
+/// A revision that is larger than all the bytes is whole until others have taken as much.
+#[test]
+fn revision_larger_than_the_bytes_is_whole() {
+    let cache = Cache::builder("/").capacity_bytes(1 << 20).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let value = vec![7; 10_000];
+    let keys: Vec<String> = (0..1000).map(|key| format!("/{key:04}")).collect();
+    writer.apply(1, keys.iter().map(|key| Change::put(key, &value))).unwrap();
+    let mut reader = cache.subscribe(watchcore::Start::Now).open().unwrap();
+    // Ten times the capacity is replaced at once.
+    writer.apply(2, keys.iter().map(|key| Change::put(key, &value))).unwrap();
+    for revision in 3..20 {
+        put(&mut writer, revision);
+    }
+    let mut seen = 0;
+    while seen < 1017 {
+        let batch = reader.poll(128).unwrap();
+        assert!(!batch.is_empty(), "{seen} seen");
+        seen += batch.len();
+    }
+    // Others come: it leaves.
+    for revision in 20..200 {
+        writer.apply(revision, [Change::put("/large", &value)]).unwrap();
+    }
+    assert!(cache.oldest() > 2, "{:?}", cache.stats());
+    assert!(cache.stats().window_bytes <= 1 << 20, "{:?}", cache.stats());
+}
