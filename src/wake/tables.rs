@@ -17,12 +17,13 @@ use super::timers::Timers;
 use super::waker::WakeUp;
 use super::{Frontier, Watched};
 use crate::data::event::{Event, Kind};
-use crate::log::buckets::{Bucket, Request};
 use crate::sync::{AcqRel, SeqCst, fence, ord};
 use crate::sys::clock;
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
+
+/// Requests for buckets that a pass looks at, beside twice as many as have joined.
+const ASKING: usize = 64;
 
 /// Events below this are scanned rather than asking every seat where it stands.
 const NEAR: u64 = 64;
@@ -69,8 +70,8 @@ pub(super) struct Tables {
     entries: IdMap<Entry>,
     groups: IdMap<Scanners>,
     chains: IdMap<Members>,
-    /// Members of groups whose request for a bucket was not answered yet.
-    asking: IdMap<Arc<Request>>,
+    /// Members of groups whose request for a bucket was not answered yet, in turn; some have left.
+    asking: VecDeque<u64>,
     /// Who waits for a revision, lowest first; for a ticket; for the listing.
     revisions: BTreeSet<(u64, u64)>,
     tickets: BTreeSet<(u64, u64)>,
@@ -96,13 +97,14 @@ impl Tables {
         messages: Vec<Message>,
     ) -> Option<Instant> {
         self.look_again = false;
+        let joined = messages.len();
         for message in messages {
             self.read(hub, cache, message);
         }
         if now.closed {
             self.wake_everybody();
         } else {
-            self.look_at_events(hub, cache, now);
+            self.look_at_events(hub, cache, now, joined);
         }
         self.look_at_the_cache(hub, now);
         self.look_again |= self.timers.pass(hub, now, &mut self.woken);
@@ -147,8 +149,8 @@ impl Tables {
         let id = seat.id();
         let index = match &interest {
             Interest::Events(group, request) => {
-                if let Some(request) = request {
-                    self.asking.insert(id, request.clone());
+                if request.is_some() {
+                    self.asking.push_back(id);
                 }
                 let scanners = self.groups.entry(group.id());
                 let scanners =
@@ -178,7 +180,6 @@ impl Tables {
         let Some(Entry { interest, index, .. }) = self.entries.remove(&id) else { return false };
         let moved = match &interest {
             Interest::Events(group, _) => {
-                self.asking.remove(&id);
                 take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members)
             }
             Interest::Chain(_, bucket) => take_out(&mut self.chains, bucket.id(), index, |members| members),
@@ -215,14 +216,14 @@ impl Tables {
     // ---- Events -----------------------------------------------------------------------------------------
 
     /// Brings every parked seat that waits for events up to the head.
-    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &Frontier) {
+    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &Frontier, joined: usize) {
         let from = self.first_to_look_at(now.head);
         if from < now.head {
             self.scan(hub, cache, from, now.head);
             self.follow_chains(hub, cache, from, now.head);
         }
         self.scanned_to = self.scanned_to.max(now.head);
-        self.hand_over(hub, now.head);
+        self.hand_over(hub, now.head, joined);
     }
 
     /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
@@ -305,23 +306,25 @@ impl Tables {
     }
 
     /// Parked members of groups that have been looked at up to head, and whose bucket is there by now, wait
-    /// at that.
-    fn hand_over(&mut self, hub: &Hub, head: u64) {
-        if self.asking.is_empty() {
-            return;
-        }
-        let answered: Vec<(u64, Option<Arc<Bucket>>)> = self
-            .asking
-            .iter()
-            .filter_map(|(id, request)| request.answer().map(|answer| (*id, answer.clone())))
-            // Answered for a revision that is still to come: with the next look.
-            .filter(|(_, answer)| answer.as_ref().is_none_or(|bucket| bucket.boundary() <= head))
-            .collect();
-        for (id, answer) in answered {
-            self.asking.remove(&id);
-            let Some(bucket) = answer else { continue };
-            let Some(Entry { seat, interest: Interest::Events(group, _), .. }) = self.entries.get(&id) else {
+    /// at that. The writer answers a few requests a revision, so a few of those who ask are looked at, in
+    /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
+    fn hand_over(&mut self, hub: &Hub, head: u64, joined: usize) {
+        for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
+            let Some(id) = self.asking.pop_front() else { break };
+            let Some(Entry { seat, interest: Interest::Events(group, Some(request)), .. }) = self.entries.get(&id)
+            else {
+                // It has left, or waits for something else.
                 continue;
+            };
+            let bucket = match request.answer() {
+                // There is none for it: it goes on scanning.
+                Some(None) => continue,
+                // Answered for a revision that is still to come: with another look.
+                Some(Some(bucket)) if bucket.boundary() <= head => bucket.clone(),
+                _ => {
+                    self.asking.push_back(id);
+                    continue;
+                }
             };
             let (seat, group) = (seat.clone(), group.clone());
             // Whoever is awake announces the bucket with the next sleep.

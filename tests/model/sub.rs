@@ -906,6 +906,10 @@ impl Sub {
         if twin.few_buckets || from == usize::MAX || from < self.opened_at || from >= twin.events.len() {
             return;
         }
+        if twin.few_buckets {
+            // The bucket comes when another is given back, and what lies below it was scanned.
+            return;
+        }
         let behind = &twin.events[from..];
         if behind.iter().any(|event| event.is_mark()) {
             return;
