@@ -175,6 +175,14 @@ static void test_bad_values(void)
     cache_options.expect_load = 2;
     BAD(watchcore_cache_new(&cache_options, &other, &error));
     cache_options.expect_load = 0;
+    cache_options.keep_events = 5; /* without an age */
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    cache_options.keep_ms = -1;
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    cache_options.keep_ms = 75000;
+    cache_options.keep_events = 1 << 30; /* more than the capacity */
+    BAD(watchcore_cache_new(&cache_options, &other, &error));
+    cache_options.keep_events = cache_options.keep_ms = 0;
     cache_options.name = watchcore_bytes_from("\xff", 1);
     BAD(watchcore_cache_new(&cache_options, &other, &error));
     cache_options.name = watchcore_bytes_from(NULL, 3);

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"watchcore"
 )
@@ -49,6 +50,22 @@ func TestImpossibleRevisions(t *testing.T) {
 			wantError(t, fmt.Sprint(what, " ", revision), call(), watchcore.ErrInvalidArgument)
 		}
 		want(t, "revision", cache.Position().Revision, 3)
+	}
+}
+
+// A window that is sized by age has an age, and room for what it keeps.
+func TestKeep(t *testing.T) {
+	for _, option := range []watchcore.Option{
+		watchcore.Keep(-1, time.Second), watchcore.Keep(5, 0), watchcore.Keep(5, -time.Second), watchcore.Keep(1_000_000, time.Second),
+	} {
+		_, err := watchcore.New(watchcore.Capacity(1024), option)
+		wantError(t, "new", err, watchcore.ErrInvalidArgument)
+	}
+	cache, writer := embedded(t, watchcore.Capacity(4096), watchcore.Keep(128, time.Hour))
+	churn(t, writer, 0, 3000)
+	want(t, "what is younger stays", cache.Status().Oldest, 1)
+	if stats := cache.Stats(); stats.WindowBytes == 0 || stats.WindowAge >= time.Hour || cache.Status().WindowAge >= time.Hour {
+		t.Fatalf("figures that cannot be: %+v", stats)
 	}
 }
 

@@ -19,6 +19,8 @@ type Option func(*cacheConfig)
 type cacheConfig struct {
 	prefix, name              string
 	capacity, capacityBytes   uint64
+	keepEvents                uint64
+	keepAge                   time.Duration
 	maxKeyBytes, maxValueSize uint64
 	expectLoad                bool
 	fields                    []fieldConfig
@@ -97,6 +99,18 @@ func Capacity(events int) Option {
 // CapacityBytes is the log's length in bytes, at most. Without it, 256 MiB.
 func CapacityBytes(bytes int64) Option {
 	return func(c *cacheConfig) { c.capacityBytes = c.size("CapacityBytes", int64(bytes)) }
+}
+
+// Keep sizes the log by age: what is older leaves, as long as so many events stay, and
+// what is younger stays, as long as Capacity and CapacityBytes allow. Without it, those
+// two alone decide.
+func Keep(events int, age time.Duration) Option {
+	return func(c *cacheConfig) {
+		c.keepEvents, c.keepAge = c.size("Keep", int64(events)), age
+		if age < time.Millisecond && c.err == nil {
+			c.err = newError(ErrInvalidArgument, "Keep: an age of %v. Give a millisecond or more", age)
+		}
+	}
 }
 
 // MaxKeyBytes is the longest key that is accepted. Without it, 64 KiB.
@@ -322,6 +336,8 @@ func (c *cacheConfig) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) {
 		max_key_bytes:   C.uint64_t(c.maxKeyBytes),
 		max_value_bytes: C.uint64_t(c.maxValueSize),
 		max_buckets:     C.uint64_t(c.maxBuckets),
+		keep_events:     C.uint64_t(c.keepEvents),
+		keep_ms:         C.int64_t(c.keepAge.Milliseconds()),
 	}
 	if c.labelsFrom != nil {
 		o.labels_from = present(pin, *c.labelsFrom)

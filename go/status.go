@@ -51,13 +51,14 @@ type Status struct {
 	Name          string // the cache's: see the option Name
 	State         State
 	Position      Position
-	Oldest        uint64    // the oldest revision of the window: After(Oldest-1) is possible
-	Objects       uint64    // live keys
-	Bytes         uint64    // everything that the cache holds: the sum of the bytes in Stats
-	Subscriptions uint64    // open ones
-	MaxLagEvents  uint64    // the largest lag of any of them
-	StaleSince    time.Time // StateStale: since when
-	LastError     *Error    // the source's last one
+	Oldest        uint64        // the oldest revision of the window: After(Oldest-1) is possible
+	WindowAge     time.Duration // how far back the window goes: every event since then is in it
+	Objects       uint64        // live keys
+	Bytes         uint64        // everything that the cache holds: the sum of the bytes in Stats
+	Subscriptions uint64        // open ones
+	MaxLagEvents  uint64        // the largest lag of any of them
+	StaleSince    time.Time     // StateStale: since when
+	LastError     *Error        // the source's last one
 	Source        Source
 }
 
@@ -106,6 +107,7 @@ func (core *cacheCore) status() (*Status, error) {
 		State:         State(s.state),
 		Position:      Position{Epoch: uint64(s.epoch), Revision: uint64(s.revision)},
 		Oldest:        uint64(s.oldest),
+		WindowAge:     time.Duration(s.window_age_ms) * time.Millisecond,
 		Objects:       uint64(s.objects),
 		Bytes:         uint64(s.bytes),
 		Subscriptions: uint64(s.subscriptions),
@@ -159,6 +161,8 @@ type Stats struct {
 	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
 	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
 	WindowSegments    uint64        // of the log
+	WindowBytes       uint64        // what counts against CapacityBytes: the log, and what stays because of it; parts of the bytes above
+	WindowAge         time.Duration // how far back the window goes: every event since then is in it
 	Tombstones        uint64        // deleted keys whose tombstones are not purged yet
 	Subscriptions     uint64        // open ones
 	Waiting           uint64        // waiters that sleep now
@@ -196,6 +200,8 @@ func (c *Cache) Stats() Stats {
 		LogBytes:          uint64(s.log_bytes),
 		Segments:          uint64(s.segments),
 		WindowSegments:    uint64(s.window_segments),
+		WindowBytes:       uint64(s.window_bytes),
+		WindowAge:         time.Duration(s.window_age_ms) * time.Millisecond,
 		Tombstones:        uint64(s.tombstones),
 		Subscriptions:     uint64(s.subscriptions),
 		Waiting:           uint64(s.waiting),

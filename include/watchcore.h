@@ -430,6 +430,11 @@ typedef struct watchcore_cache_options {
     size_t index_count;
     // The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
     uint64_t max_buckets;
+    // With `keep_ms`: events that the log holds at least, however old they are. At most `capacity`.
+    uint64_t keep_events;
+    // The log is sized by age: what is older leaves, as long as `keep_events` stay; what is younger stays, as long as
+    // `capacity` and `capacity_bytes` allow. 0: by those two alone.
+    int64_t keep_ms;
 } watchcore_cache_options;
 
 // Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
@@ -813,6 +818,8 @@ typedef struct watchcore_status {
     int32_t last_error;
     // 0.
     uint32_t reserved;
+    // How far back the log goes: every event since then is in it.
+    uint64_t window_age_ms;
 } watchcore_status;
 
 // Figures of a cache: what it did, and the memory it holds and for whom.
@@ -862,6 +869,11 @@ typedef struct watchcore_stats {
     // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
     // wait: 64 MiB and an eighth of each cache's capacity_bytes.
     uint64_t unfreed_bytes;
+    // What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
+    // what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
+    uint64_t window_bytes;
+    // How far back the window goes: every event since then is in it.
+    uint64_t window_age_ms;
 } watchcore_stats;
 
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
@@ -1474,7 +1486,7 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_ERROR_INIT { (uint32_t)sizeof(watchcore_error), 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
 #define WATCHCORE_CACHE_OPTIONS_INIT \
     { (uint32_t)sizeof(watchcore_cache_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, \
-      NULL, 0, WATCHCORE_BYTES_INIT, NULL, 0, 0 }
+      NULL, 0, WATCHCORE_BYTES_INIT, NULL, 0, 0, 0, 0 }
 #define WATCHCORE_ATTRIBUTE_INIT \
     { (uint32_t)sizeof(watchcore_attribute), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, NULL, 0 }
 #define WATCHCORE_INDEX_INIT { (uint32_t)sizeof(watchcore_index), 0, WATCHCORE_BYTES_INIT, 0, 0 }
@@ -1504,9 +1516,9 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
 #define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
 #define WATCHCORE_STATUS_INIT \
-    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_STATS_INIT \
-    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 // Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
 // long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE

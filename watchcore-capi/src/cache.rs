@@ -5,6 +5,7 @@ use super::contract::{frame, free, out_or_null, struct_or_default, try_bytes, tr
 use super::declare::{attribute, index, watchcore_attribute, watchcore_index};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object, timeout};
+use std::time::Duration;
 use watchcore::raw::{MAX_FIELDS, MAX_INDEXES};
 use watchcore::{Cache, Labels, Result};
 
@@ -58,6 +59,11 @@ pub struct watchcore_cache_options {
     pub index_count: usize,
     /// The most buckets of all indexes together; subscriptions beyond them scan. 0: 65536.
     pub max_buckets: u64,
+    /// With `keep_ms`: events that the log holds at least, however old they are. At most `capacity`.
+    pub keep_events: u64,
+    /// The log is sized by age: what is older leaves, as long as `keep_events` stay; what is younger stays, as long as
+    /// `capacity` and `capacity_bytes` allow. 0: by those two alone.
+    pub keep_ms: i64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -78,6 +84,8 @@ unsafe impl Sized32 for watchcore_cache_options {
         indexes: std::ptr::null(),
         index_count: 0,
         max_buckets: 0,
+        keep_events: 0,
+        keep_ms: 0,
     };
 }
 
@@ -125,6 +133,17 @@ unsafe fn build(options: &watchcore_cache_options) -> Result<Cache> {
     }
     if options.max_buckets != 0 {
         builder = builder.max_buckets(length(options.max_buckets, "options.max_buckets")?);
+    }
+    match (options.keep_ms, options.keep_events) {
+        (0, 0) => {}
+        (0, events) => {
+            return Err(invalid(format!("options.keep_events is {events} without options.keep_ms. Give the age too.")));
+        }
+        (1.., events) => {
+            let age = Duration::from_millis(options.keep_ms.unsigned_abs());
+            builder = builder.keep(length(events, "options.keep_events")?, age);
+        }
+        (age, _) => return Err(invalid(format!("options.keep_ms is {age}. Give milliseconds, or 0 for no age."))),
     }
     builder.build()
 }

@@ -5,7 +5,7 @@ use super::cache::watchcore_cache;
 use super::contract::{frame, out_or_null, try_handle, try_out_struct, try_out_text};
 use super::error::{invalid, watchcore_error};
 use std::ffi::c_char;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 use watchcore::{Cache, Result, State};
 
 /// There is no listing yet.
@@ -70,6 +70,8 @@ pub struct watchcore_status {
     pub last_error: i32,
     /// 0.
     pub reserved: u32,
+    /// How far back the log goes: every event since then is in it.
+    pub window_age_ms: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -94,6 +96,7 @@ unsafe impl Sized32 for watchcore_status {
         resyncs: 0,
         last_error: 0,
         reserved: 0,
+        window_age_ms: 0,
     };
 }
 
@@ -146,6 +149,11 @@ pub struct watchcore_stats {
     /// Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
     /// wait: 64 MiB and an eighth of each cache's capacity_bytes.
     pub unfreed_bytes: u64,
+    /// What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
+    /// what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
+    pub window_bytes: u64,
+    /// How far back the window goes: every event since then is in it.
+    pub window_age_ms: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -174,6 +182,8 @@ unsafe impl Sized32 for watchcore_stats {
         shown_bytes: 0,
         link_bytes: 0,
         unfreed_bytes: 0,
+        window_bytes: 0,
+        window_age_ms: 0,
     };
 }
 
@@ -231,6 +241,10 @@ pub unsafe extern "C" fn watchcore_cache_text(
     })
 }
 
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn status_of(cache: &Cache) -> watchcore_status {
     let now = cache.status();
     let (state, since) = match now.state {
@@ -262,6 +276,7 @@ fn status_of(cache: &Cache) -> watchcore_status {
         resyncs: now.source.resyncs,
         last_error: now.last_error.map_or(0, |e| e.code() as i32),
         reserved: 0,
+        window_age_ms: milliseconds(now.window_age),
     }
 }
 
@@ -282,7 +297,7 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         subscriptions: now.subscriptions,
         waiting: now.waiting,
         notifier_laps: now.notifier_lapped,
-        oldest_snapshot_ms: u64::try_from(now.oldest_snapshot.as_millis()).unwrap_or(u64::MAX),
+        oldest_snapshot_ms: milliseconds(now.oldest_snapshot),
         buckets: now.buckets,
         extract_failures: now.extract_failures,
         lagged: now.lagged,
@@ -290,6 +305,8 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         shown_bytes: now.shown_bytes,
         link_bytes: now.link_bytes,
         unfreed_bytes: now.unfreed_bytes,
+        window_bytes: now.window_bytes,
+        window_age_ms: milliseconds(now.window_age),
     }
 }
 
