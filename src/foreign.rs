@@ -36,11 +36,19 @@ pub(crate) fn drop_guarded<T>(value: T, what: &str) {
     }
 }
 
-/// Drops what a panic carried. A payload that panics in its turn is left alone.
+/// Payloads of payloads that are dropped before one is left alone.
+const PATIENCE: usize = 8;
+
+/// Drops what a panic carried, and what that panics with in its turn. One that never ends is left alone.
 fn dispose(payload: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(again);
+    let mut payload = payload;
+    for _ in 0..PATIENCE {
+        match catch_unwind(AssertUnwindSafe(|| drop(payload))) {
+            Ok(()) => return,
+            Err(again) => payload = again,
+        }
     }
+    std::mem::forget(payload);
 }
 
 #[cfg(test)]
