@@ -245,7 +245,7 @@ fn a_close_ends_every_wait_and_loses_nothing() {
 /// nothing by the poll after it, and what the writer was told is published is handed out before.
 #[test]
 fn nothing_follows_closed() {
-    const ROUNDS: u64 = 3_000;
+    const ROUNDS: u64 = 1_000;
     let (to_writer, rounds) = mpsc::channel::<(Cache, Writer, Arc<Barrier>)>();
     let (tells, published) = mpsc::channel::<u64>();
     let writes = Task::spawn("writer", move || {
