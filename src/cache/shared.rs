@@ -17,6 +17,7 @@ use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{Frontier, Hub, Overtaken, VisitEvent, Watched};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -153,10 +154,12 @@ impl Inner {
         {
             let mut info = lock(&self.info);
             self.set_failed(true);
-            info.last_error = Some(error);
+            info.last_error = Some(error.clone());
         }
         self.broken.store(true, Release);
         self.hub.notify(self);
+        // Whoever collects messages is foreign: while a panic unwinds, none of its own may get out.
+        let _ = catch_unwind(AssertUnwindSafe(|| tracing::error!(cache = self.name, "{error}")));
     }
 
     /// The error that stopped the writer, if one did.

@@ -138,6 +138,11 @@ impl Writer {
         &self.inner.prefix
     }
 
+    /// The name of its cache.
+    pub fn cache_name(&self) -> &str {
+        &self.inner.name
+    }
+
     /// Whether the cache was closed: a feeder ends then.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()

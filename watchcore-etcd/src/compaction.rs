@@ -9,6 +9,7 @@ use super::config::Config;
 use super::connect::Reader;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
+use crate::log::log;
 use etcd_client::{GetOptions, WatchOptions};
 use std::cell::RefCell;
 use tokio::sync::watch;
@@ -48,9 +49,9 @@ impl CompactionQuery {
         }
         let revision = compacted.min(position.revision);
         match writer.compact(revision) {
-            Ok(()) => tracing::debug!(revision, "etcd is compacted: so is the cache"),
+            Ok(()) => log!(debug, revision, "etcd is compacted: so is the cache"),
             // It was closed meanwhile.
-            Err(error) => tracing::debug!(revision, %error, "the cache was not compacted"),
+            Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
         }
     }
 }
@@ -83,7 +84,7 @@ pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receive
         match query.ask(&reader, &config.range).await {
             Ok(Some(compacted)) => query.answered(&mut writer.borrow_mut(), compacted),
             Ok(None) => {}
-            Err(failure) => tracing::debug!(error = %failure.text, "etcd's compaction is not known"),
+            Err(failure) => log!(debug, error = %failure.text, "etcd's compaction is not known"),
         }
     }
 }

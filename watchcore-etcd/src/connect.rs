@@ -3,6 +3,7 @@
 use super::config::Options;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
+use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
 use etcd_client::{Client, GetOptions, GetResponse, KvClient, WatchClient, WatchOptions, WatchStream};
 use std::future::Future;
@@ -31,7 +32,7 @@ pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure
     let connect = |with_user| within("the connection", limit, Client::connect([url], Some(options.connect(with_user))));
     match connect(true).await {
         Err(Failure { class: Class::AuthenticationOff, .. }) => {
-            tracing::debug!(endpoint = url, "etcd has authentication switched off; going on without a user");
+            log!(debug, endpoint = url, "etcd has authentication switched off; going on without a user");
             connect(false).await
         }
         other => other,
@@ -141,7 +142,7 @@ impl Newest {
     pub(super) fn went_back(&self) -> bool {
         let Newest { header, applied } = self;
         if header.revision < *applied {
-            tracing::warn!(applied, newest = header.revision, "etcd's revision went back: another history");
+            log!(warn, applied, newest = header.revision, "etcd's revision went back: another history");
         }
         header.revision < *applied
     }

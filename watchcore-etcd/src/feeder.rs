@@ -6,6 +6,7 @@ use super::counters::Counters;
 use super::session::Session;
 use super::shared::Shared;
 use super::tickets;
+use crate::log::log;
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
@@ -137,7 +138,7 @@ impl Feeder {
         }
         if !self.shared.wait_end(self.shared.stop_deadline(STOP)) {
             if !self.shared.overdue.swap(true, Relaxed) {
-                tracing::warn!("the feeder did not end within 2 s; it ends when its thread returns from the cache");
+                log!(warn, "the feeder did not end within 2 s; it ends when its thread returns from the cache");
             }
             return;
         }
@@ -197,6 +198,7 @@ fn event_loop() -> io::Result<Runtime> {
 
 /// The thread.
 fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
+    crate::log::name_thread(writer.cache_name());
     let writer = RefCell::new(writer);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(run(config, &writer, shared));
@@ -207,7 +209,7 @@ fn body(config: &Config, runtime: Runtime, writer: Writer, shared: &Shared) {
         return;
     }
     let text = "the feeder panicked, which is a bug: start the program again, and report it";
-    tracing::error!("{text}");
+    log!(error, "{text}");
     let error = Error::new(Code::Panic, text);
     shared.set_error(Some(error.clone()));
     if let Ok(mut writer) = writer.try_borrow_mut() {

@@ -13,6 +13,7 @@ use super::list::record;
 use super::progress::ProgressRequests;
 use super::resume::{Evidence, Order, Resume};
 use super::session::{Session, WatchEnd, refused};
+use crate::log::log;
 use etcd_client::proto::{PbEvent, PbWatchResponse};
 use etcd_client::{Client, WatchOptions, WatchStream};
 use std::pin::Pin;
@@ -82,7 +83,7 @@ impl Session<'_> {
         let mut watcher = client.watch_client().max_decoding_message_size(self.message_limit);
         let call = watcher.watch(self.config.range.start.clone(), Some(request));
         let stream = within("the watch", options.request_timeout, call).await?;
-        tracing::debug!(endpoint = url, from, fragment = self.fragment, "watch asked for");
+        log!(debug, endpoint = url, from, fragment = self.fragment, "watch asked for");
         Ok(Watch { stream, from, _client: client })
     }
 
@@ -333,7 +334,7 @@ impl Follower<'_, '_> {
             Order::Next => {}
             Order::BelowProgress => {
                 let complete = self.resume().point();
-                tracing::warn!(revision, complete, "an event below what etcd called complete: another history");
+                log!(warn, revision, complete, "an event below what etcd called complete: another history");
                 return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
             }
             Order::Repeated => return Ok(Some(self.violated(&"the revision does not rise", revision))),
@@ -367,7 +368,7 @@ impl Follower<'_, '_> {
     fn violated(&self, what: &dyn std::fmt::Display, revision: u64) -> WatchEnd {
         one(&self.session.shared.counts.integrity_violations);
         let applied = self.resume().point();
-        tracing::error!(revision, applied, "integrity: {what}; listing again");
+        log!(error, revision, applied, "integrity: {what}; listing again");
         WatchEnd::Resync(ResyncReason::ChainBroken)
     }
 

@@ -49,6 +49,7 @@ mod health;
 mod history;
 mod integrity;
 mod list;
+mod log;
 mod page;
 mod progress;
 mod range;

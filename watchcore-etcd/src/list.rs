@@ -5,6 +5,7 @@ use super::counters::{Counts, one};
 use super::failure::{Class, Failure};
 use super::page::PageSize;
 use super::range::KeyRange;
+use crate::log::log;
 use etcd_client::proto::PbKeyValue;
 use etcd_client::{GetOptions, KeyValue};
 use watchcore::Record;
@@ -114,7 +115,7 @@ pub(super) async fn list(
                     }
                 }
                 Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pages.pinned.is_some() => {
-                    tracing::info!(revision = pages.pinned, "compacted during the listing: beginning again");
+                    log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
                     break;
                 }
                 Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => {}

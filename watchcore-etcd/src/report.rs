@@ -6,6 +6,7 @@ use super::counters::one;
 use super::failure::{Class, Failure};
 use super::shared::Shared;
 use super::version::too_old;
+use crate::log::log;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -67,7 +68,8 @@ impl<'a> Reporter<'a> {
         if let Some(minimum) = too_old(version)
             && self.warned_of.as_deref() != Some(version)
         {
-            tracing::warn!(
+            log!(
+                warn,
                 endpoint = url,
                 version,
                 minimum,
@@ -98,7 +100,7 @@ impl<'a> Reporter<'a> {
             one(&self.shared.counts.reconnects);
         }
         if !self.logged.is_empty() {
-            tracing::info!(endpoint = self.report.endpoint, "following etcd again");
+            log!(info, endpoint = self.report.endpoint, "following etcd again");
             self.logged.clear();
         }
         self.shared.set_error(None);
@@ -123,7 +125,7 @@ impl<'a> Reporter<'a> {
         // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
         // program that asked for it reports it.
         if let Class::Compacted(_) = failure.class {
-            tracing::info!(endpoint = url, ?delay, "{text}");
+            log!(info, endpoint = url, ?delay, "{text}");
         } else {
             self.log(&text, url, delay, is_fatal);
         }
@@ -149,11 +151,11 @@ impl<'a> Reporter<'a> {
             self.logged.clear();
         }
         if !self.logged.insert(text.to_owned()) {
-            tracing::debug!(endpoint = url, ?delay, "again: {text}");
+            log!(debug, endpoint = url, ?delay, "again: {text}");
         } else if is_fatal {
-            tracing::error!(endpoint = url, ?delay, "{text}");
+            log!(error, endpoint = url, ?delay, "{text}");
         } else {
-            tracing::warn!(endpoint = url, ?delay, "{text}");
+            log!(warn, endpoint = url, ?delay, "{text}");
         }
     }
 

@@ -14,6 +14,7 @@ use super::failure::{Class, Failure};
 use super::history::{HistoryCheck, check};
 use super::integrity;
 use super::list::{Listing, list};
+use crate::log::log;
 
 use super::report::{LONGEST_MESSAGE, Reporter};
 use super::resume::Resume;
@@ -125,7 +126,7 @@ impl<'a> Session<'a> {
             if step != NextStep::Watch {
                 self.list(&reader, step, &url).await?;
                 if self.config.options.stop_after_listing {
-                    tracing::info!(endpoint = url, "listed; not watching, as asked");
+                    log!(info, endpoint = url, "listed; not watching, as asked");
                     return Ok(());
                 }
             }
@@ -169,7 +170,7 @@ impl<'a> Session<'a> {
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         if resume.is_of_another_cluster(header) {
-            tracing::warn!(cluster = header.cluster, "etcd is another cluster: another history");
+            log!(warn, cluster = header.cluster, "etcd is another cluster: another history");
             return Ok(NextStep::Resync(ResyncReason::HistoryReset));
         }
         one(&self.shared.counts.probes);
@@ -177,14 +178,14 @@ impl<'a> Session<'a> {
             HistoryCheck::Same => {}
             HistoryCheck::Other => {
                 let applied = resume.evidence().revision();
-                tracing::warn!(applied, "etcd does not hold what was applied: another history");
+                log!(warn, applied, "etcd does not hold what was applied: another history");
                 return Ok(NextStep::Resync(ResyncReason::HistoryReset));
             }
             HistoryCheck::Compacted => return Ok(NextStep::Resync(ResyncReason::Compacted)),
         }
         let behind = resume.behind(header.revision);
         if behind > self.config.options.too_far_behind && !resume.replays() {
-            tracing::info!(behind, "too far behind to replay: listing");
+            log!(info, behind, "too far behind to replay: listing");
             return Ok(NextStep::Resync(ResyncReason::TooFarBehind));
         }
         Ok(NextStep::Watch)
@@ -212,7 +213,7 @@ impl<'a> Session<'a> {
             }
         }
         let elapsed = started.elapsed();
-        tracing::info!(endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
+        log!(info, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
         self.pending_resync = None;
         self.resume = Some(Resume::listed(&listing, at.is_some()));
         self.reporter.listed(listing.header.revision.max(listing.revision));
@@ -235,7 +236,7 @@ impl<'a> Session<'a> {
             self.shared.counts.resync_refused(reason);
             refused(&error)
         })?;
-        tracing::warn!(reason = reason.name(), from, to = listing.revision, keys = listing.count, "resync");
+        log!(warn, reason = reason.name(), from, to = listing.revision, keys = listing.count, "resync");
         // Another one before any progress has to wait.
         self.listings_in_a_row.next();
         Ok(())
@@ -248,7 +249,7 @@ impl<'a> Session<'a> {
         let other =
             listing.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
         let Some(record) = other else { return true };
-        tracing::warn!(
+        log!(warn,
             key = %record.key.escape_ascii(),
             modified = record.mod_revision,
             applied = point,
@@ -349,7 +350,7 @@ impl<'a> Session<'a> {
         if !self.fragment {
             self.fragment = true;
             one(&self.shared.counts.fragment_switches);
-            tracing::info!(length, limit = self.message_limit, "a long message: opening the watch with fragments");
+            log!(info, length, limit = self.message_limit, "a long message: opening the watch with fragments");
             return Ok(());
         }
         if self.raise_limit(length) { Ok(()) } else { Err(failure) }
@@ -362,7 +363,7 @@ impl<'a> Session<'a> {
         }
         let wanted = usize::try_from(length).unwrap_or(LONGEST_MESSAGE).max(self.message_limit.saturating_mul(2));
         self.message_limit = wanted.min(LONGEST_MESSAGE);
-        tracing::info!(length, limit = self.message_limit, "a long message: raising the limit");
+        log!(info, length, limit = self.message_limit, "a long message: raising the limit");
         true
     }
 }

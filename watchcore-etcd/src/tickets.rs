@@ -7,6 +7,7 @@ use super::counters::one;
 use super::failure::Failure;
 use super::range::KeyRange;
 use super::shared::Shared;
+use crate::log::log;
 use std::cell::RefCell;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -59,7 +60,7 @@ impl Connections {
 
     /// Connects again after `reader` failed.
     async fn renew(&mut self, reader: &Reader, failure: &Failure, options: &Options) {
-        tracing::debug!(error = %failure.text, "a consistent read failed; connecting again");
+        log!(debug, error = %failure.text, "a consistent read failed; connecting again");
         tokio::time::sleep(self.pauses.next()).await;
         self.own = reader.again(options).await.ok();
     }

@@ -1,0 +1,73 @@
+//! The feeder's messages: each has the name of its cache, so that a process with several can tell them apart.
+
+#![forbid(unsafe_code)]
+
+use std::cell::RefCell;
+
+thread_local! {
+    /// A feeder has a thread of its own.
+    static CACHE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The messages of this thread are about this cache; one without a name is not named.
+pub(crate) fn name_thread(cache: &str) {
+    CACHE.set((!cache.is_empty()).then(|| cache.to_string()));
+}
+
+/// The cache of this thread's messages.
+pub(crate) fn cache() -> Option<String> {
+    CACHE.with_borrow(Clone::clone)
+}
+
+/// `log!(warn, field = value, "text")`: as the macro of that level, with the cache's name.
+macro_rules! log {
+    ($level:ident, $($message:tt)*) => {
+        tracing::$level!(cache = $crate::log::cache(), $($message)*)
+    };
+}
+pub(crate) use log;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    /// Keeps the messages of its thread.
+    struct Kept(Arc<Mutex<Vec<String>>>);
+
+    struct Fields<'a>(&'a mut String);
+    impl tracing::field::Visit for Fields<'_> {
+        fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+            self.0.push_str(&format!("{}={value:?} ", field.name()));
+        }
+    }
+
+    impl tracing::Subscriber for Kept {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut line = String::new();
+            event.record(&mut Fields(&mut line));
+            self.0.lock().unwrap().push(line);
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn messages_name_their_cache() {
+        let kept = Arc::new(Mutex::new(Vec::new()));
+        tracing::subscriber::with_default(Kept(kept.clone()), || {
+            super::name_thread("pods");
+            super::log!(warn, revision = 7, "first");
+            super::name_thread("");
+            super::log!(info, "second");
+        });
+        assert_eq!(*kept.lock().unwrap(), ["message=first cache=\"pods\" revision=7 ", "message=second "]);
+    }
+}
