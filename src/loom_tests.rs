@@ -992,7 +992,7 @@ proof!(
 );
 proof!(
     forgetting_against_get, loom_forgetting_against_get,
-    loom_forgetting_against_get_weak_root: Replace "Index" => "Causality violation",
+    loom_forgetting_against_get_weak_root: Replace "Root" => "Causality violation",
 );
 proof!(
     forgetting_against_an_older_root, loom_forgetting_against_an_older_root,
@@ -1000,8 +1000,8 @@ proof!(
 );
 proof!(
     new_keys_against_list, loom_new_keys_against_list,
-    loom_new_keys_against_list_weak_root: Replace "Index" => "Causality violation",
-    loom_new_keys_against_list_weak_load: Load "Index" => "Causality violation",
+    loom_new_keys_against_list_weak_root: Replace "Root" => "Causality violation",
+    loom_new_keys_against_list_weak_load: Load "Root" => "Causality violation",
 );
 proof!(
     retiring_against_list, loom_retiring_against_list,
