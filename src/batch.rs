@@ -1,7 +1,7 @@
 //! A batch: the events of one poll, and what keeps them alive.
 //!
-//! A batch is either a view into one segment, which owns what its events point to, or an [`Own`]: events
-//! of its own beside the segments and key-values that they point into. Only [`Own`] puts events into
+//! A batch is either a view into one segment, which owns what its events point to, or an [`OwnedEvents`]: events
+//! of its own beside the segments and key-values that they point into. Only [`OwnedEvents`] puts events into
 //! one, and each way in brings what keeps them.
 
 mod builder;
@@ -46,18 +46,18 @@ enum Body {
     #[default]
     Empty,
     View(SegmentRef, Range<u64>),
-    Own(Box<Own>),
+    Owned(Box<OwnedEvents>),
 }
 
 /// Events in the batch's own memory, and what they point to.
 #[derive(Default)]
-struct Own {
+struct OwnedEvents {
     events: Vec<LogEvent>,
     segments: Vec<SegmentRef>,
     versions: Vec<KeyValue>,
 }
 
-impl Own {
+impl OwnedEvents {
     /// Number of events.
     fn len(&self) -> usize {
         self.events.len()
@@ -135,8 +135,12 @@ impl Batch {
         Batch { body: Body::View(segment, seqs), continues, position }
     }
 
-    fn own(own: Own, continues: bool, position: Position) -> Batch {
-        Batch { body: if own.events.is_empty() { Body::Empty } else { Body::Own(Box::new(own)) }, continues, position }
+    fn own(own: OwnedEvents, continues: bool, position: Position) -> Batch {
+        Batch {
+            body: if own.events.is_empty() { Body::Empty } else { Body::Owned(Box::new(own)) },
+            continues,
+            position,
+        }
     }
 
     /// The events, in order.
@@ -145,7 +149,7 @@ impl Batch {
         match &self.body {
             Body::Empty => &[],
             Body::View(segment, seqs) => segment.view(seqs.clone()),
-            Body::Own(own) => own.events(),
+            Body::Owned(own) => own.events(),
         }
     }
 
@@ -160,7 +164,7 @@ impl Batch {
     }
 
     /// Whether it ends inside a revision: that is longer than an eighth of a segment or than the
-    /// asked maximum, and goes on in the next batch.
+    /// asked maximum, and continues in the next batch.
     pub fn continues(&self) -> bool {
         self.continues
     }
@@ -177,7 +181,7 @@ impl Batch {
             Body::Empty => 0,
             // Both pointers are aligned: bit 0 tells which.
             Body::View(segment, _) => segment.into_raw() as usize | 1,
-            Body::Own(own) => Box::into_raw(own) as usize,
+            Body::Owned(own) => Box::into_raw(own) as usize,
         };
         RawBatch { events, len, owner, continues: self.continues, position: self.position }
     }
@@ -210,7 +214,7 @@ impl RawBatch {
             if owner & 1 == 1 {
                 drop(SegmentRef::from_raw((owner & !1) as *const _));
             } else {
-                drop_boxed::<Own>(owner);
+                drop_boxed::<OwnedEvents>(owner);
             }
         }
     }

@@ -59,7 +59,7 @@
 //! `Track`: a read that is not ordered behind the making, or before the end, fails as such.
 
 use crate::data::event::ResyncReason;
-use crate::data::key_value::{KeyValue as Version, Numbers, VersionPtr};
+use crate::data::key_value::{KeyMeta, KeyValue as Version, VersionPtr};
 use crate::sync::Relaxed;
 use crate::sync::weak::{self, Site};
 use crate::wake::notifier_model as notifier;
@@ -926,8 +926,8 @@ fn inbox_push_against_take(weakened: Weak) {
 /// Row "version count": everything that was read happens before the free.
 fn version_count(weakened: Weak) {
     PLAIN.run(weakened, || {
-        let numbers = Numbers { create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
-        let version = Version::new(b"/a", Some(b"x"), numbers, 1, VersionPtr::NULL);
+        let meta = KeyMeta { create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
+        let version = Version::new(b"/a", Some(b"x"), meta, 1, VersionPtr::NULL);
         let other = version.clone();
         let reading = thread::spawn(move || assert_eq!(other.value(), Some(&b"x"[..])));
         assert_eq!(version.key(), b"/a");

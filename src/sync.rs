@@ -41,7 +41,7 @@ pub(crate) use loom_sleep::{Thread, current_thread, park};
 #[cfg(not(loom))]
 pub(crate) use std::thread::{Thread, current as current_thread, park, park_timeout};
 
-/// Lets the others go on: for a wait of a few instructions of another thread.
+/// Lets the others continue: for a wait of a few instructions of another thread.
 #[cfg(not(loom))]
 pub(crate) fn spin() {
     std::thread::yield_now();

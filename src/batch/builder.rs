@@ -10,12 +10,12 @@
 //!    [`BatchBuilder::cut_at_loss`]: both end the batch between revisions if it holds a whole one;
 //! 4. [`BatchBuilder::finish`].
 //!
-//! What a subscription remembers as shown is noted here on the way ([`BatchBuilder::note`]), and taken over
+//! What a subscription remembers as delivered is recorded here on the way ([`BatchBuilder::record`]), and taken over
 //! once it is sure where the batch ends.
 
 #![forbid(unsafe_code)]
 
-use super::{Batch, Made, Own};
+use super::{Batch, Made, OwnedEvents};
 use crate::data::event::{Kind, Mark};
 use crate::data::key_value::KeyValue;
 use crate::log::segment::SegmentRef;
@@ -30,14 +30,14 @@ pub(crate) struct Noted {
 
 /// A batch in the making. `B` is what a reader needs to go back to the begin of a revision.
 pub(crate) struct BatchBuilder<B = ()> {
-    own: Own,
+    own: OwnedEvents,
     max: usize,
     /// The batch does not end inside a revision, whatever was asked.
     whole: bool,
     /// Begin of the revision that is being gathered, and the events from before it.
     border: B,
     before: usize,
-    noted: Vec<Noted>,
+    recorded: Vec<Noted>,
     continues: bool,
 }
 
@@ -54,7 +54,15 @@ pub(crate) enum CutAtLoss<B> {
 impl<B> BatchBuilder<B> {
     /// At most `max` events, from `border` on.
     pub(crate) fn new(max: usize, whole: bool, border: B) -> BatchBuilder<B> {
-        BatchBuilder { own: Own::default(), max, whole, border, before: 0, noted: Vec::new(), continues: false }
+        BatchBuilder {
+            own: OwnedEvents::default(),
+            max,
+            whole,
+            border,
+            before: 0,
+            recorded: Vec::new(),
+            continues: false,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -140,12 +148,12 @@ impl<B> BatchBuilder<B> {
     }
 
     /// Counts as shown, if the batch ends behind it.
-    pub(crate) fn note(&mut self, kind: Kind, seq: u64, segment: &SegmentRef) {
-        self.noted.push(Noted { kind, seq, segment: segment.clone() });
+    pub(crate) fn record(&mut self, kind: Kind, seq: u64, segment: &SegmentRef) {
+        self.recorded.push(Noted { kind, seq, segment: segment.clone() });
     }
 
     pub(crate) fn take_noted(&mut self) -> Vec<Noted> {
-        std::mem::take(&mut self.noted)
+        std::mem::take(&mut self.recorded)
     }
 
     /// More comes after it, though it ends a revision nowhere.

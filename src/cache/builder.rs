@@ -4,7 +4,7 @@
 
 use super::Cache;
 use super::core::Core;
-use super::shared::{Gauges, Inner, LIVING, Limits, NOT_READY, READY};
+use super::shared::{Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
 use crate::attribute::schema::{Attribute, Labels, Schema};
 use crate::data::decoded::Decoder;
 #[cfg(not(loom))]
@@ -12,7 +12,7 @@ use crate::error::{Code, Error};
 use crate::error::{Result, say};
 use crate::filter::indexes::{Index, Indexes};
 use crate::log::buckets::{Requests, Router};
-use crate::log::epochs::History;
+use crate::log::epochs::Epochs;
 use crate::log::retention::LogClock;
 use crate::log::ring::Ring;
 use crate::log::segment::own_bytes;
@@ -53,7 +53,7 @@ pub struct Builder {
     prefix: Vec<u8>,
     capacity: usize,
     capacity_bytes: u64,
-    limits: Limits,
+    limits: SizeLimits,
     expect_load: bool,
     name: String,
     segment_slots: Option<u64>,
@@ -66,7 +66,7 @@ pub struct Builder {
     decoder: Option<Decoder>,
 }
 
-impl std::fmt::Debug for Limits {
+impl std::fmt::Debug for SizeLimits {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "key {}, value {}", self.key, self.value)
     }
@@ -85,7 +85,7 @@ impl Builder {
             prefix,
             capacity: 65_536,
             capacity_bytes: 256 << 20,
-            limits: Limits { key: 64 << 10, value: 16 << 20 },
+            limits: SizeLimits { key: 64 << 10, value: 16 << 20 },
             expect_load: false,
             name: String::new(),
             segment_slots: None,
@@ -240,12 +240,12 @@ impl Builder {
         };
         ensure_threads()?;
         let birth = u64::from(birth_mark());
-        let history = History { first_epoch: birth << 32 | 1, listing: 0, turns: Vec::new() };
+        let epochs = Epochs { first_epoch: birth << 32 | 1, listing: 0, changes: Vec::new() };
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
-        let (ring, ring_writer) = Ring::new(slots, limits, clock, history.clone(), indexes.width(), schema.clone());
+        let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs.clone(), indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
         let inner = Inner {
             prefix: self.prefix.into(),
@@ -263,7 +263,7 @@ impl Builder {
             broken: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             info: Mutex::default(),
-            core: Mutex::new(Some(Box::new(Core::new(ring_writer, history, router)))),
+            core: Mutex::new(Some(Box::new(Core::new(ring_writer, epochs, router)))),
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 
 use crate::data::slot::{OwnedSlot, SlotPtr, SlotRef};
 use crate::log::buckets::Router;
-use crate::log::epochs::History;
+use crate::log::epochs::Epochs;
 use crate::log::writer::RingWriter;
 use crate::position::Position;
 use crate::reclaim::{self, Patience};
@@ -23,9 +23,9 @@ pub(crate) struct Core {
     /// Tombstones in the order of their events.
     pub(crate) tombstones: Queue<(u64, SlotPtr)>,
     /// Forgotten slots that the published root still holds.
-    pub(crate) forgotten: Vec<OwnedSlot>,
+    pub(crate) removed_slots: Vec<OwnedSlot>,
     pub(crate) position: Position,
-    pub(crate) history: History,
+    pub(crate) epochs: Epochs,
     pub(crate) highest: u64,
     /// Whether anything was ever written: then `load` is late.
     pub(crate) written: bool,
@@ -38,16 +38,16 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(ring: RingWriter, history: History, router: Router) -> Core {
+    pub(crate) fn new(ring: RingWriter, epochs: Epochs, router: Router) -> Core {
         Core {
             ring,
             slots: Table::default(),
             index: Root::default(),
             index_changed: false,
             tombstones: Queue::default(),
-            forgotten: Vec::new(),
-            position: Position { epoch: history.first_epoch, revision: history.listing },
-            history,
+            removed_slots: Vec::new(),
+            position: Position { epoch: epochs.first_epoch, revision: epochs.listing },
+            epochs,
             highest: 0,
             written: false,
             poisoned: false,
@@ -62,7 +62,7 @@ impl Core {
     /// all of it.
     pub(crate) fn destroy(mut self: Box<Self>, then: impl FnOnce() + Send + 'static) {
         self.index = Root::default();
-        let mut slots: Vec<OwnedSlot> = self.forgotten.drain(..).collect();
+        let mut slots: Vec<OwnedSlot> = self.removed_slots.drain(..).collect();
         let mut left = true;
         for _ in 0..PIECE {
             match self.slots.take_page() {

@@ -10,7 +10,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::Requests;
-use crate::log::ring::{Place, Ring, run_of};
+use crate::log::ring::{Located, Ring, run_of};
 use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 #[derive(Clone, Copy)]
-pub(crate) struct Limits {
+pub(crate) struct SizeLimits {
     pub(crate) key: usize,
     pub(crate) value: usize,
 }
@@ -67,7 +67,7 @@ pub(crate) const READY: u32 = 1;
 /// A subscription with a maximum lag, as the cache sees it.
 pub(crate) trait LagLimit: Send + Sync {
     /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
-    fn keep_limit(&self) -> bool;
+    fn enforce_lag_limit(&self) -> bool;
 }
 
 /// Subscriptions with a maximum lag, and when the notifier looks at them next.
@@ -81,7 +81,7 @@ pub(super) struct Limited {
 pub(crate) struct Inner {
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
-    pub(crate) limits: Limits,
+    pub(crate) limits: SizeLimits,
     /// The declared attributes, indexes and decoder.
     pub(crate) schema: Arc<Schema>,
     pub(crate) indexes: Arc<Indexes>,
@@ -216,12 +216,12 @@ impl Inner {
     }
 
     /// The sequence number after which a reader of `asked` continues: h(R) of [`Ring::seq_above`].
-    pub(crate) fn find(&self, what: &str, asked: Position, strict: bool) -> Result<Found> {
+    pub(crate) fn resolve(&self, what: &str, asked: Position, strict: bool) -> Result<ResolvedAt> {
         loop {
             let pin = reclaim::pin();
             let (current, head) = self.now(&pin);
             let oldest = self.ring.oldest_at(head, &pin);
-            let found = self.resolve(asked, strict, (current, head), oldest.revision, &pin);
+            let found = self.resolve_once(asked, strict, (current, head), oldest.revision, &pin);
             if !oldest.holds(&self.ring) {
                 continue;
             }
@@ -234,7 +234,7 @@ impl Inner {
     }
 
     /// Where `asked` lies for a reader that stands at `(current, head)`.
-    fn resolve(
+    fn resolve_once(
         &self,
         asked: Position,
         strict: bool,
@@ -242,29 +242,29 @@ impl Inner {
         oldest: u64,
         pin: &Guard,
     ) -> Resolved {
-        let history = self.ring.history(pin);
-        let present = history.at(head);
+        let epochs = self.ring.epochs(pin);
+        let epoch_view = epochs.at(head);
         let revision = asked.revision;
-        if history.is_of_a_former_history(asked, head) || revision.saturating_add(1) < oldest {
+        if epochs.is_of_a_former_history(asked, head) || revision.saturating_add(1) < oldest {
             return Resolved::Compacted;
         }
         if revision > current.revision {
-            if strict && asked.epoch == 0 && revision <= present.highest_before {
+            if strict && asked.epoch == 0 && revision <= epoch_view.highest_before {
                 return Resolved::Compacted;
             }
-            return Resolved::At(Found { seq: head, epoch: current.epoch, future: true });
+            return Resolved::At(ResolvedAt { seq: head, epoch: current.epoch, future: true });
         }
-        if history.gap_around(revision, head).is_some() {
+        if epochs.gap_around(revision, head).is_some() {
             return Resolved::Compacted;
         }
-        let seq = self.ring.seq_above(revision, &present, head, pin);
+        let seq = self.ring.seq_above(revision, &epoch_view, head, pin);
         // What left while we searched raised `oldest` before, unless a reset came between.
         let again = self.ring.oldest_at(head, pin);
         let left = revision.saturating_add(1) < again.revision || self.ring.oldest_seq() > seq;
         if left || !again.holds(&self.ring) {
             return Resolved::Left;
         }
-        Resolved::At(Found { seq, epoch: history.at(seq).epoch, future: false })
+        Resolved::At(ResolvedAt { seq, epoch: epochs.at(seq).epoch, future: false })
     }
 
     /// Calls `each` with the runs of [from, head), segment by segment, until it says false. Each segment is
@@ -277,16 +277,16 @@ impl Inner {
     ) -> std::result::Result<(), Overtaken> {
         let mut at = from;
         while at < head {
-            let place = self.ring.place(at, &reclaim::pin());
+            let place = self.ring.locate(at, &reclaim::pin());
             match place {
-                Place::At(segment) => {
+                Located::Segment(segment) => {
                     if !each(&segment, run_of(&segment, at, head)) {
                         return Ok(());
                     }
                     at = head.min(segment.limit());
                 }
-                Place::Skip(to) => at = to,
-                Place::Lapped => return Err(Overtaken),
+                Located::Next(to) => at = to,
+                Located::Evicted => return Err(Overtaken),
             }
         }
         Ok(())
@@ -351,7 +351,7 @@ impl Inner {
 
 /// What came of a look for a revision.
 enum Resolved {
-    At(Found),
+    At(ResolvedAt),
     Compacted,
     /// It left the window meanwhile, or what follows it.
     Left,
@@ -359,7 +359,7 @@ enum Resolved {
 
 /// Where a revision lies in the log.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct ResolvedAt {
     pub(crate) seq: u64,
     /// The epoch there.
     pub(crate) epoch: u64,
@@ -408,7 +408,7 @@ impl Watched for Inner {
             limited.all.retain(|one| one.strong_count() > 0);
             limited.all.iter().filter_map(Weak::upgrade).collect()
         };
-        let open = limited.iter().filter(|shared| shared.keep_limit()).count();
+        let open = limited.iter().filter(|shared| shared.enforce_lag_limit()).count();
         let next = (open > 0).then(|| Instant::now() + Duration::from_millis(250));
         lock(&self.limited).next = next;
         next

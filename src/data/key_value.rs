@@ -54,7 +54,7 @@ pub(crate) struct Version {
 
 /// The numbers of a new version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Numbers {
+pub(crate) struct KeyMeta {
     pub(crate) create_revision: u64,
     pub(crate) mod_revision: u64,
     pub(crate) version: u64,
@@ -116,15 +116,15 @@ unsafe impl Sync for KeyValue {}
 
 impl KeyValue {
     /// A version with a count of one. `value` None makes a tombstone.
-    pub(crate) fn new(key: &[u8], value: Option<&[u8]>, numbers: Numbers, seq: u64, older: VersionPtr) -> KeyValue {
-        KeyValue::with_extras(key, value, numbers, seq, older, Extras::default())
+    pub(crate) fn new(key: &[u8], value: Option<&[u8]>, meta: KeyMeta, seq: u64, older: VersionPtr) -> KeyValue {
+        KeyValue::with_extras(key, value, meta, seq, older, Extras::default())
     }
 
     /// As [`KeyValue::new`], with attributes and room for the decoded value.
     pub(crate) fn with_extras(
         key: &[u8],
         value: Option<&[u8]>,
-        numbers: Numbers,
+        meta: KeyMeta,
         seq: u64,
         older: VersionPtr,
         extras: Extras<'_>,
@@ -157,10 +157,10 @@ impl KeyValue {
                     value: if value.is_some() { value_at } else { ptr::null() },
                     key_length: key.len() as u32,
                     value_length: value_length as u32,
-                    create_revision: numbers.create_revision,
-                    mod_revision: numbers.mod_revision,
-                    version: numbers.version,
-                    lease: numbers.lease,
+                    create_revision: meta.create_revision,
+                    mod_revision: meta.mod_revision,
+                    version: meta.version,
+                    lease: meta.lease,
                 },
                 seq,
                 older: older.0,
@@ -256,8 +256,8 @@ impl KeyValue {
         self.body().head.lease
     }
 
-    pub(crate) fn numbers(&self) -> Numbers {
-        Numbers {
+    pub(crate) fn meta(&self) -> KeyMeta {
+        KeyMeta {
             create_revision: self.create_revision(),
             mod_revision: self.mod_revision(),
             version: self.version(),
@@ -482,8 +482,8 @@ mod tests {
     use super::*;
 
     fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
-        let numbers = Numbers { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
-        KeyValue::new(b"/k", value.map(str::as_bytes), numbers, seq, older)
+        let meta = KeyMeta { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
+        KeyValue::new(b"/k", value.map(str::as_bytes), meta, seq, older)
     }
 
     #[test]

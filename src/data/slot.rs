@@ -275,11 +275,11 @@ impl EventCounts {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::data::key_value::Numbers;
+    use crate::data::key_value::KeyMeta;
 
     fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
-        let numbers = Numbers { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
-        KeyValue::new(b"/k", value.map(str::as_bytes), numbers, seq, older)
+        let meta = KeyMeta { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
+        KeyValue::new(b"/k", value.map(str::as_bytes), meta, seq, older)
     }
 
     #[test]

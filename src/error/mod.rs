@@ -173,7 +173,7 @@ impl Error {
     pub fn epoch(&self) -> u64 {
         self.0.position.epoch
     }
-    /// With COMPACTED in the middle of a list: the token that goes on at the same key in the newest
+    /// With COMPACTED in the middle of a list: the token that continues at the same key in the newest
     /// state.
     pub fn continue_token(&self) -> Option<&str> {
         self.0.token.as_deref()

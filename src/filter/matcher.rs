@@ -8,7 +8,7 @@
 use crate::attribute::encode::Attributes;
 use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Kind};
-use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
+use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
 use crate::error::show;
 use crate::error::{Result, say};
 use crate::filter::range::{CHANGES, Filter, Predicate, Range};
@@ -194,8 +194,8 @@ impl Matcher {
         if kind != Kind::Deleted || event.kind() == Kind::Deleted {
             return (shown, None);
         }
-        let numbers = event.prev().map_or_else(Numbers::default, KeyValue::numbers);
-        (shown, Some(KeyValue::new(event.key(), None, numbers, event.sequence(), VersionPtr::NULL)))
+        let meta = event.prev().map_or_else(KeyMeta::default, KeyValue::meta);
+        (shown, Some(KeyValue::new(event.key(), None, meta, event.sequence(), VersionPtr::NULL)))
     }
 }
 

@@ -4,7 +4,7 @@
 //! whose filter fits walks from the newest back to its cursor and pays for its own events only.
 //!
 //! The table of buckets is the writer's own. A subscriber asks for a bucket by a [`Request`]; the
-//! writer answers at the start of its next revision with a bucket whose `boundary` is the sequence
+//! writer answers at the start of its next revision with a bucket whose `linked_from` is the sequence
 //! number from which on every event of it is linked. Below that the subscription scans. Only the
 //! writer hands buckets out, so one that nobody but the table counts can be evicted without a lock:
 //! nobody can find it any more. Identities are never used twice.
@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Bucket {
     /// From 1; a link of 0 is none.
     id: u64,
-    boundary: u64,
+    linked_from: u64,
     newest: AtomicU64,
     /// Parked subscriptions: each raises and lowers it itself.
     waiting: AtomicUsize,
@@ -56,8 +56,8 @@ impl Bucket {
     }
 
     /// From here on every event is linked.
-    pub(crate) fn boundary(&self) -> u64 {
-        self.boundary
+    pub(crate) fn linked_from(&self) -> u64 {
+        self.linked_from
     }
 
     /// Sequence number of the newest event, 0 for none; to be loaded after head. Acquire: partner of
@@ -67,12 +67,12 @@ impl Bucket {
         self.newest.load(ord!(BucketNewestLoad, Acquire))
     }
 
-    /// Raised before the fence and the look. Partner: [`Router::is_awaited`].
-    pub(crate) fn raise(&self) {
+    /// Raised before the fence and the look. Partner: [`Router::has_waiters`].
+    pub(crate) fn add_waiter(&self) {
         self.waiting.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn lower(&self) {
+    pub(crate) fn remove_waiter(&self) {
         self.waiting.fetch_sub(1, Relaxed);
     }
 }
@@ -198,22 +198,22 @@ impl Router {
     }
 
     /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
-    /// revision. `boundary`: the next sequence number. Prepare: it allocates.
-    pub(crate) fn take_requests(&mut self, requests: &Requests, boundary: u64) {
+    /// revision. `linked_from`: the next sequence number. Prepare: it allocates.
+    pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64) {
         let left = requests.left.load(Relaxed);
         if left - self.left > (self.table.len() / 2).max(FEW) as u64 {
             self.begin_round(left);
         }
         self.sweep();
         #[cfg(loom)]
-        let boundary = if weak::is(weak::Site::EarlyBoundary) { 0 } else { boundary };
+        let linked_from = if weak::is(weak::Site::EarlyBoundary) { 0 } else { linked_from };
         for _ in 0..REQUESTS {
             let Some(request) = self.next_request(requests) else { return };
             // Whoever asked is gone.
             if Arc::strong_count(&request) == 1 {
                 continue;
             }
-            if !self.answer(&request, left, boundary) {
+            if !self.answer(&request, left, linked_from) {
                 self.held = Some(request);
                 return;
             }
@@ -233,13 +233,13 @@ impl Router {
 
     /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
     /// full, and a round looks for a bucket that somebody has left.
-    fn answer(&mut self, request: &Request, left: u64, boundary: u64) -> bool {
+    fn answer(&mut self, request: &Request, left: u64, linked_from: u64) -> bool {
         let mut bucket = self.table.get(&request.name).cloned();
         let somebody_left = left > self.left;
         #[cfg(loom)]
         let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);
         if bucket.is_none() && self.table.len() < self.limit {
-            bucket = Some(self.add(&request.name, boundary));
+            bucket = Some(self.add(&request.name, linked_from));
         } else if bucket.is_none() && (self.round.is_some() || somebody_left) {
             self.begin_round(left);
             return false;
@@ -250,10 +250,10 @@ impl Router {
         true
     }
 
-    fn add(&mut self, name: &[u8], boundary: u64) -> Arc<Bucket> {
+    fn add(&mut self, name: &[u8], linked_from: u64) -> Arc<Bucket> {
         let bucket = Arc::new(Bucket {
             id: self.next_id,
-            boundary,
+            linked_from,
             newest: AtomicU64::new(0),
             waiting: AtomicUsize::new(0),
             name: name.into(),
@@ -320,7 +320,7 @@ impl Router {
 
     /// Whether somebody waits for an event of the revision just published. Behind the fence.
     #[inline]
-    pub(crate) fn is_awaited(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         self.touched.iter().any(|touch| touch.bucket.waiting.load(Relaxed) != 0)
     }
 

@@ -11,16 +11,16 @@ use std::sync::{Arc as Shared, Mutex as Lock, OnceLock};
 use std::time::Instant;
 
 /// A token: owns its segment and, once it exists, the next token.
-pub(crate) struct Token {
+pub(crate) struct RetentionNode {
     pub(super) segment: SegmentRef,
-    pub(super) next: OnceLock<TokenRef>,
+    pub(super) next: OnceLock<RetentionToken>,
     pub(super) age: Shared<Age>,
     pub(super) ages: Shared<Ages>,
 }
 
 /// A count on a token; the last one is given back on the reclaimer, in a loop.
 #[derive(Clone)]
-pub(crate) struct TokenRef(Option<Arc<Token>>);
+pub(crate) struct RetentionToken(Option<Arc<RetentionNode>>);
 
 /// What the statistics know of a token.
 #[derive(Default)]
@@ -68,19 +68,19 @@ impl Ages {
     }
 }
 
-impl TokenRef {
-    pub(super) fn new(segment: SegmentRef, ages: Shared<Ages>) -> TokenRef {
-        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age: Shared::default(), ages })))
+impl RetentionToken {
+    pub(super) fn new(segment: SegmentRef, ages: Shared<Ages>) -> RetentionToken {
+        RetentionToken(Some(Arc::new(RetentionNode { segment, next: OnceLock::new(), age: Shared::default(), ages })))
     }
 
     /// The first one of a ring.
-    pub(super) fn first(segment: SegmentRef, clock: LogClock) -> TokenRef {
+    pub(super) fn first(segment: SegmentRef, clock: LogClock) -> RetentionToken {
         let age = Shared::<Age>::default();
         let ages = Ages::new(age.clone(), clock);
-        TokenRef(Some(Arc::new(Token { segment, next: OnceLock::new(), age, ages })))
+        RetentionToken(Some(Arc::new(RetentionNode { segment, next: OnceLock::new(), age, ages })))
     }
 
-    pub(super) fn token(&self) -> &Token {
+    pub(super) fn token(&self) -> &RetentionNode {
         self.0.as_deref().expect("taken only by drop")
     }
 
@@ -89,7 +89,7 @@ impl TokenRef {
     }
 
     /// Whoever holds this token holds that one too.
-    pub(super) fn link(&self, next: TokenRef) {
+    pub(super) fn link(&self, next: RetentionToken) {
         let _ = self.token().age.next.set(next.token().age.clone());
         let _ = self.token().next.set(next);
     }
@@ -108,7 +108,7 @@ impl TokenRef {
     }
 }
 
-impl Drop for TokenRef {
+impl Drop for RetentionToken {
     fn drop(&mut self) {
         let Some(mut token) = self.0.take().and_then(into_inner) else { return };
         // Of the first; how many follow is known only on the way.
@@ -126,7 +126,7 @@ impl Drop for TokenRef {
     }
 }
 
-impl Drop for Token {
+impl Drop for RetentionNode {
     fn drop(&mut self) {
         if let Some(next) = self.age.next.get() {
             *self.ages.oldest() = next.clone();

@@ -19,12 +19,12 @@
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
 
-pub(crate) use super::retention::TokenRef;
+pub(crate) use super::retention::RetentionToken;
 use super::retention::{Ages, LogClock};
 use super::writer::{RingWriter, WindowLimits};
 use crate::attribute::schema::Schema;
 use crate::data::event::Event;
-use crate::log::epochs::{History, Present};
+use crate::log::epochs::{EpochView, Epochs};
 use crate::log::segment::{Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
@@ -95,13 +95,13 @@ impl Oldest {
 }
 
 /// Where a cursor stands.
-pub(crate) enum Place {
+pub(crate) enum Located {
     /// In this segment.
-    At(SegmentRef),
-    /// Its segment has left, but it had read all of it: go on here.
-    Skip(u64),
+    Segment(SegmentRef),
+    /// Its segment has left, but it had read all of it: continue here.
+    Next(u64),
     /// Its segment has left with events that it had not read.
-    Lapped,
+    Evicted,
 }
 
 /// The words of the log that readers load.
@@ -117,12 +117,12 @@ pub(crate) struct Ring {
     pub(super) head: CachePadded<AtomicU64>,
     pub(super) progress: CachePadded<AtomicU64>,
     pub(super) directory: Published<Directory>,
-    pub(super) token: Published<TokenRef>,
+    pub(super) token: Published<RetentionToken>,
     /// Base of the oldest segment in the directory.
     pub(super) oldest_seq: AtomicU64,
     /// See the contract, section 1: "oldest".
     pub(super) oldest_revision: AtomicU64,
-    pub(super) history: Published<History>,
+    pub(super) epochs: Published<Epochs>,
     /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
     pub(super) newest_mark: AtomicU64,
     pub(crate) held: Arc<Held>,
@@ -137,7 +137,7 @@ impl Ring {
         slots: u64,
         limits: WindowLimits,
         clock: LogClock,
-        history: History,
+        epochs: Epochs,
         width: usize,
         schema: Shared<Schema>,
     ) -> (Ring, RingWriter) {
@@ -146,25 +146,25 @@ impl Ring {
         let pen = Pen::new(slots, slots as usize, slots, width, held.clone());
         let first = pen.segment().clone();
         let directory = Shared::new(Directory::new(segments));
-        let history = Shared::new(history);
+        let epochs = Shared::new(epochs);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
-        let token = TokenRef::first(first, clock);
+        let token = RetentionToken::first(first, clock);
         let ages = token.token().ages.clone();
-        let writer = RingWriter::new(token.clone(), pen, directory.clone(), history.clone(), limits, schema);
+        let writer = RingWriter::new(token.clone(), pen, directory.clone(), epochs.clone(), limits, schema);
         let ring = Ring {
             slots,
             segments,
             width,
             head: CachePadded::new(AtomicU64::new(slots)),
             progress: CachePadded::new(AtomicU64::new(progress_word(Position {
-                epoch: history.first_epoch,
-                revision: history.listing,
+                epoch: epochs.first_epoch,
+                revision: epochs.listing,
             }))),
             directory: Published::new(directory),
             token: Published::new(Shared::new(token)),
             oldest_seq: AtomicU64::new(slots),
-            oldest_revision: AtomicU64::new(history.listing + 1),
-            history: Published::new(history),
+            oldest_revision: AtomicU64::new(epochs.listing + 1),
+            epochs: Published::new(epochs),
             newest_mark: AtomicU64::new(0),
             oldest_opened: Count::new(ages.now()),
             held,
@@ -213,23 +213,23 @@ impl Ring {
     pub(crate) fn oldest_at(&self, head: u64, pin: &Guard) -> Oldest {
         let revision = self.oldest_revision();
         // Loaded behind it: a reset that replaced it has its entry here.
-        match self.history(pin).reset_above(head) {
-            Some(turn) => Oldest { revision: turn.oldest_before, head: Some(head) },
+        match self.epochs(pin).reset_above(head) {
+            Some(epoch_change) => Oldest { revision: epoch_change.oldest_before, head: Some(head) },
             None => Oldest { revision, head: None },
         }
     }
 
-    /// To be loaded after head. Acquire: partner of the store in `set_history`.
+    /// To be loaded after head. Acquire: partner of the store in `set_epochs`.
     pub(crate) fn newest_mark(&self) -> u64 {
         self.newest_mark.load(Acquire)
     }
 
-    pub(crate) fn history<'g>(&self, pin: &'g Guard) -> &'g History {
-        self.history.load(pin)
+    pub(crate) fn epochs<'g>(&self, pin: &'g Guard) -> &'g Epochs {
+        self.epochs.load(pin)
     }
 
     /// The token of now; to be loaded before head (and kept only if it is cloned).
-    pub(crate) fn token(&self, pin: &Guard) -> TokenRef {
+    pub(crate) fn token(&self, pin: &Guard) -> RetentionToken {
         self.token.load(pin).clone()
     }
 
@@ -268,39 +268,39 @@ impl Ring {
     }
 
     /// The segment of `seq`, which lies at or below a head that the caller has loaded.
-    pub(crate) fn place(&self, seq: u64, pin: &Guard) -> Place {
+    pub(crate) fn locate(&self, seq: u64, pin: &Guard) -> Located {
         let base = self.base_of(seq);
         // Twice: the directory may have been replaced between head and here.
         for _ in 0..2 {
             if let Some(segment) = self.entry(seq, pin)
                 && segment.base() == base
             {
-                return Place::At(segment);
+                return Located::Segment(segment);
             }
             self.head();
         }
         // A cursor at the end of a segment that left has lost nothing if the next one is there.
         let next = base + self.slots;
         match self.entry(next, pin) {
-            Some(segment) if segment.base() == next && segment.prev_end() == seq => Place::Skip(next),
-            _ => Place::Lapped,
+            Some(segment) if segment.base() == next && segment.prev_end() == seq => Located::Next(next),
+            _ => Located::Evicted,
         }
     }
 
     /// The position of a reader at `head`, from a progress word loaded before it; `None` where the
     /// event below head has left the window by now (the reader slept for a whole lap): again.
     pub(crate) fn position(&self, progress: u64, head: u64, pin: &Guard) -> Option<Position> {
-        let present = self.history(pin).at(head);
+        let epoch_view = self.epochs(pin).at(head);
         let event = if head == self.slots {
-            present.listing
+            epoch_view.listing
         } else {
-            match self.place(head - 1, pin) {
-                Place::At(segment) => segment.event(head - 1).revision(),
+            match self.locate(head - 1, pin) {
+                Located::Segment(segment) => segment.event(head - 1).revision(),
                 // The progress word alone may be that of the revision before.
                 _ => return None,
             }
         };
-        Some(Position { epoch: present.epoch, revision: event.max(progress_of(progress, present.epoch)) })
+        Some(Position { epoch: epoch_view.epoch, revision: event.max(progress_of(progress, epoch_view.epoch)) })
     }
 
     /// Slots of the window; capacity as configured (a giant revision only adds to it).
@@ -316,10 +316,10 @@ impl Ring {
         while at < head {
             let pin = reclaim::pin();
             let next = self.base_of(at) + self.slots;
-            let end = match self.place(at, &pin) {
-                Place::At(segment) => segment.end(head),
-                Place::Skip(_) => at,
-                Place::Lapped => next.min(head),
+            let end = match self.locate(at, &pin) {
+                Located::Segment(segment) => segment.end(head),
+                Located::Next(_) => at,
+                Located::Evicted => next.min(head),
             };
             events += end.saturating_sub(at);
             at = next;
@@ -329,23 +329,25 @@ impl Ring {
 
     /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds
     /// only if it is not below `oldest_seq` as loaded behind it.
-    pub(crate) fn seq_above(&self, revision: u64, present: &Present, head: u64, pin: &Guard) -> u64 {
-        let oldest = self.oldest_seq().max(self.base_of(present.since_seq));
+    pub(crate) fn seq_above(&self, revision: u64, epoch_view: &EpochView, head: u64, pin: &Guard) -> u64 {
+        let oldest = self.oldest_seq().max(self.base_of(epoch_view.since_seq));
         let (mut low, mut high) = (oldest / self.slots, (head - 1) / self.slots + 1);
         // The last segment whose first event of this history is not above the revision.
         // The other way round where the window has moved beyond the head: then the head is the answer.
         while low + 1 < high {
             let middle = (low + high) / 2;
-            let above = match self.place(middle * self.slots, pin) {
-                Place::At(segment) => segment.base() >= head || segment.event(segment.base()).revision() > revision,
+            let above = match self.locate(middle * self.slots, pin) {
+                Located::Segment(segment) => {
+                    segment.base() >= head || segment.event(segment.base()).revision() > revision
+                }
                 _ => false,
             };
             if above { high = middle } else { low = middle }
         }
         // It left while this searched: its base lies below `oldest_seq` now, and the caller looks again.
-        let Place::At(segment) = self.place(low * self.slots, pin) else { return low * self.slots };
+        let Located::Segment(segment) = self.locate(low * self.slots, pin) else { return low * self.slots };
         let end = segment.end(head);
-        let from = segment.base().max(present.since_seq);
+        let from = segment.base().max(epoch_view.since_seq);
         let seq = if from < end {
             from + segment.view(from..end).partition_point(|event| event.revision() <= revision) as u64
         } else {

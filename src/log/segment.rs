@@ -40,10 +40,10 @@ pub(crate) struct Held {
 }
 
 #[repr(transparent)]
-struct Cell(UnsafeCell<MaybeUninit<LogEvent>>);
+struct EventCell(UnsafeCell<MaybeUninit<LogEvent>>);
 
 // SAFETY: I3: written once, by the only pen, before `written` covers it; only read after.
-unsafe impl Sync for Cell {}
+unsafe impl Sync for EventCell {}
 
 pub(crate) struct Segment {
     /// Sequence number of slot 0: a multiple of N.
@@ -54,7 +54,7 @@ pub(crate) struct Segment {
     /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
     /// head alone covers what a reader looks at.
     written: Written,
-    cells: Box<[Cell]>,
+    cells: Box<[EventCell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
     /// covered by head, or by the bucket's newest.
     links: Box<[AtomicU64]>,
@@ -62,10 +62,10 @@ pub(crate) struct Segment {
     /// Given when it is closed; read only under a head beyond it.
     summary: OnceLock<Box<Summary>>,
     /// Slots of the store that were forgotten while this segment was the newest.
-    forgotten: Mutex<Vec<OwnedSlot>>,
+    removed_slots: Mutex<Vec<OwnedSlot>>,
     /// Bytes that go with this segment; what of them is in `held`.
     bytes: AtomicU64,
-    told: AtomicU64,
+    reported: AtomicU64,
     held: Arc<Held>,
     #[cfg(loom)]
     track: Box<[reclaim::Track]>,
@@ -88,13 +88,13 @@ impl Segment {
             prev_end,
             len: AtomicU32::new(slots as u32),
             written: Written::new(0),
-            cells: (0..slots).map(|_| Cell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
+            cells: (0..slots).map(|_| EventCell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
             links: (0..2 * width * slots).map(|_| AtomicU64::new(0)).collect(),
             width,
             summary: OnceLock::new(),
-            forgotten: Mutex::new(Vec::new()),
+            removed_slots: Mutex::new(Vec::new()),
             bytes: AtomicU64::new(own as u64),
-            told: AtomicU64::new(own as u64),
+            reported: AtomicU64::new(own as u64),
             held,
             #[cfg(loom)]
             track: (0..slots).map(|_| reclaim::Track::new()).collect(),
@@ -123,7 +123,7 @@ impl Segment {
     }
 
     /// Whether all of it can be passed over by this filter. Only under a head beyond it.
-    pub(crate) fn is_of_no_use_to(&self, matcher: &Matcher) -> bool {
+    pub(crate) fn excluded_by(&self, matcher: &Matcher) -> bool {
         self.summary
             .get()
             .is_some_and(|summary| summary.excludes(matcher, |slot| self.event(self.base + u64::from(slot))))
@@ -148,10 +148,10 @@ impl Segment {
     }
 
     /// Adds to the cache's sum what this segment did not tell yet.
-    fn tell(&self) {
-        let untold = self.bytes.load(Relaxed) - self.told.load(Relaxed);
-        self.told.store(self.told.load(Relaxed) + untold, Relaxed);
-        self.held.segment_bytes.fetch_add(untold, Relaxed);
+    fn report(&self) {
+        let unreported = self.bytes.load(Relaxed) - self.reported.load(Relaxed);
+        self.reported.store(self.reported.load(Relaxed) + unreported, Relaxed);
+        self.held.segment_bytes.fetch_add(unreported, Relaxed);
     }
 
     /// The slots that were written.
@@ -159,7 +159,7 @@ impl Segment {
     fn filled(&self) -> &[LogEvent] {
         // Acquire: partner of the store in `append`.
         let filled = &self.cells[..self.written.load(Acquire) as usize];
-        // SAFETY: I3: written slots are immutable; `Cell` is transparent.
+        // SAFETY: I3: written slots are immutable; `EventCell` is transparent.
         unsafe { std::slice::from_raw_parts(filled.as_ptr().cast::<LogEvent>(), filled.len()) }
     }
 
@@ -189,8 +189,8 @@ impl Segment {
     }
 
     /// Bytes that are not in the cache's sum yet.
-    pub(crate) fn untold(&self) -> u64 {
-        self.bytes.load(Relaxed) - self.told.load(Relaxed)
+    pub(crate) fn unreported(&self) -> u64 {
+        self.bytes.load(Relaxed) - self.reported.load(Relaxed)
     }
 }
 
@@ -206,13 +206,13 @@ impl Drop for Segment {
             // under which a reader came by its events.
             unsafe { EventCounts::from_slot(event.kv).give_back() };
         }
-        for slot in lock(&self.forgotten).drain(..) {
+        for slot in lock(&self.removed_slots).drain(..) {
             // SAFETY: I9: the index without it was published while this segment was the newest, so who
             // may still find it holds this segment by its token, or was pinned before it was retired.
             unsafe { slot.destroy() };
         }
         self.held.segments.fetch_sub(1, Relaxed);
-        self.held.segment_bytes.fetch_sub(self.told.load(Relaxed), Relaxed);
+        self.held.segment_bytes.fetch_sub(self.reported.load(Relaxed), Relaxed);
     }
 }
 
@@ -261,9 +261,9 @@ impl Pen {
     }
 
     /// Keeps a forgotten slot until this segment goes.
-    pub(crate) fn keep_forgotten(&mut self, slot: OwnedSlot) {
+    pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
         self.0.account((slot.get().bytes() + slot.get().newest().bytes()) as u64);
-        lock(&self.0.forgotten).push(slot);
+        lock(&self.0.removed_slots).push(slot);
     }
 
     /// Leaves the segment with `len` slots in use, before a head beyond it.
@@ -274,7 +274,7 @@ impl Pen {
             summary.close(segment.event(segment.base + u64::from(last)));
             let _ = segment.summary.set(summary);
         }
-        segment.tell();
+        segment.report();
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Summary {
     /// Slots of the events with the lowest and the highest key.
     low: u32,
     high: u32,
-    /// There is a mark, or a revision that goes on in another segment.
+    /// There is a mark, or a revision that continues in another segment.
     keep: bool,
     /// A bit for each attribute value of an event, old or new.
     values: Option<Box<[u64; BITS as usize / 64]>>,

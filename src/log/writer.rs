@@ -5,8 +5,8 @@
 #![forbid(unsafe_code)]
 
 use super::buckets::Router;
-use super::epochs::History;
-use super::retention::TokenRef;
+use super::epochs::Epochs;
+use super::retention::RetentionToken;
 use super::ring::{CLOSED, Directory, Ring, progress_word};
 use super::segment::{Pen, own_bytes};
 use super::summaries::Summary;
@@ -53,7 +53,7 @@ impl Weight {
 }
 
 struct Live {
-    token: TokenRef,
+    token: RetentionToken,
     /// 0, or the number of the giant revision that it was opened for.
     giant: u64,
     /// When it was opened, in milliseconds of the log's life.
@@ -90,7 +90,7 @@ pub(crate) struct RingWriter {
     unpurged: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
     directory: Shared<Directory>,
-    history: Shared<History>,
+    epochs: Shared<Epochs>,
     /// Base of the newest segment, and slots used in it.
     base: u64,
     fill: u64,
@@ -135,7 +135,7 @@ impl Seqs {
 
 /// A segment that a revision needs beyond the newest one.
 struct Opened {
-    token: TokenRef,
+    token: RetentionToken,
     pen: Pen,
     summary: Box<Summary>,
 }
@@ -170,10 +170,10 @@ impl<'a> Writing<'a> {
 impl RingWriter {
     /// The writer of a ring whose only segment is that of `token` and `pen`, and its first.
     pub(super) fn new(
-        token: TokenRef,
+        token: RetentionToken,
         pen: Pen,
         directory: Shared<Directory>,
-        history: Shared<History>,
+        epochs: Shared<Epochs>,
         limits: WindowLimits,
         schema: Shared<Schema>,
     ) -> RingWriter {
@@ -186,7 +186,7 @@ impl RingWriter {
             giants: (0, 0),
             unpurged: 0,
             directory,
-            history,
+            epochs,
             base,
             fill: 0,
             token_base: base,
@@ -231,7 +231,7 @@ impl RingWriter {
                 plan.closed.push(plan.fill);
                 base += slots;
                 let pen = Pen::new(base, slots as usize, end, ring.width, ring.held.clone());
-                let token = TokenRef::new(pen.segment().clone(), ring.ages.clone());
+                let token = RetentionToken::new(pen.segment().clone(), ring.ages.clone());
                 plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
                 plan.fill = 0;
                 bytes = own_bytes(slots as usize, ring.width) as u64;
@@ -427,9 +427,9 @@ impl RingWriter {
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
         // The events that leave; in the present history they raise `oldest`.
-        let present = self.history.at(u64::MAX);
+        let epoch_view = self.epochs.at(u64::MAX);
         let end = segment.end(ring.head());
-        if end > base && end > present.since_seq {
+        if end > base && end > epoch_view.since_seq {
             let left = segment.event(end - 1).revision();
             let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
             ring.oldest_revision.store(oldest, Release);
@@ -463,9 +463,9 @@ impl RingWriter {
     }
 
     /// Keeps a forgotten slot with the newest segment.
-    pub(crate) fn keep_forgotten(&mut self, slot: OwnedSlot) {
+    pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
         let before = self.pen.segment().bytes();
-        self.pen.keep_forgotten(slot);
+        self.pen.keep_removed(slot);
         let bytes = (self.pen.segment().bytes() - before) as u64;
         self.weigh(self.live.len() - 1, |weight| weight.own += bytes);
     }
@@ -490,7 +490,7 @@ impl RingWriter {
             self.token_base = self.base;
             let newest = &self.live.back().expect("never empty").token;
             // After the head: a token k+1 with a head in k would hold too little.
-            ring.token.replace(Shared::new(newest.clone()), size_of::<TokenRef>());
+            ring.token.replace(Shared::new(newest.clone()), size_of::<RetentionToken>());
         }
         true
     }
@@ -506,19 +506,19 @@ impl RingWriter {
     }
 
     /// Publishes the epochs, before the head that covers the newest mark.
-    pub(crate) fn set_history(&mut self, ring: &Ring, history: History) {
+    pub(crate) fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
         // The end of the bracket: a batch that begins inside it must see that mark too.
-        let mark = if history.turns.is_empty() { 0 } else { self.base + self.fill - 1 };
-        let bytes = self.history.bytes();
-        self.history = Shared::new(history);
-        ring.history.replace(self.history.clone(), bytes);
+        let mark = if epochs.changes.is_empty() { 0 } else { self.base + self.fill - 1 };
+        let bytes = self.epochs.bytes();
+        self.epochs = Shared::new(epochs);
+        ring.epochs.replace(self.epochs.clone(), bytes);
         // Release: partner of `newest_mark`, which is read after head.
         ring.newest_mark.store(mark, Release);
     }
 
     /// Bytes of the newest segment that are not in the cache's sum yet.
-    pub(crate) fn untold_bytes(&self) -> u64 {
-        self.pen.segment().untold()
+    pub(crate) fn unreported_bytes(&self) -> u64 {
+        self.pen.segment().unreported()
     }
 
     /// Window now: segments, for the statistics.

@@ -29,8 +29,8 @@ pub(crate) fn stable_hash(bytes: &[u8]) -> u64 {
 }
 
 /// The position of the state that a continue token's list is of; revision 0: whatever is newest when
-/// the list goes on. A process that starts anew reads it to know which revision to have in its cache
-/// before it goes on with [`crate::ReadOptions::continue_from`].
+/// the list continues. A process that starts anew reads it to know which revision to have in its cache
+/// before it continues with [`crate::ReadOptions::continue_from`].
 ///
 /// Whose token it is shows only there. Never blocks; from any thread. O(length of the token).
 ///
@@ -93,12 +93,12 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
         fn a_token_comes_back_whole_and_a_damaged_one_never(
-            numbers in any::<[u64; 4]>(),
+            meta in any::<[u64; 4]>(),
             next in prop::collection::vec(any::<u8>(), 0..200),
             at in any::<prop::sample::Index>(),
             other in any::<u8>(),
         ) {
-            let [scope, epoch, revision, filter] = numbers;
+            let [scope, epoch, revision, filter] = meta;
             let revision = revision % MAX_REVISION;
             let token = ContinueToken { scope, epoch, revision, filter, next };
             let text = token.encode();

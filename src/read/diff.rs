@@ -10,7 +10,7 @@ use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
-use crate::log::ring::Place;
+use crate::log::ring::Located;
 use crate::position::Position;
 use crate::reclaim;
 
@@ -41,7 +41,7 @@ impl Cache {
             say::check_revision("diff at", asked.revision)?;
         }
         let head_of = |asked: Position| {
-            let found = self.inner.find("diff at", asked, true)?;
+            let found = self.inner.resolve("diff at", asked, true)?;
             if !found.future {
                 return Ok(found);
             }
@@ -80,7 +80,7 @@ fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u6
     while !scan.is_over() {
         scan.page(usize::MAX, &mut page, |view, slot, before| {
             let now = view.at(slot, last).filter(|kv| kv.seq() >= first)?;
-            let Place::At(segment) = inner.ring.place(now.seq(), &reclaim::pin()) else {
+            let Located::Segment(segment) = inner.ring.locate(now.seq(), &reclaim::pin()) else {
                 left = true;
                 return None;
             };
@@ -96,8 +96,8 @@ fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u6
             let cur = !now.is_tombstone() && matcher.holds(&now);
             let Some(kind) = Kind::of_change(old, cur).filter(|kind| matcher.shows(*kind)) else { continue };
             let kv = if kind == Kind::Deleted {
-                let numbers = before.as_ref().map(KeyValue::numbers).unwrap_or_default();
-                KeyValue::new(now.key(), None, numbers, now.seq(), VersionPtr::NULL)
+                let meta = before.as_ref().map(KeyValue::meta).unwrap_or_default();
+                KeyValue::new(now.key(), None, meta, now.seq(), VersionPtr::NULL)
             } else {
                 now
             };

@@ -259,7 +259,7 @@ impl Cache {
         self.get_with(key, &ReadOptions::new(read))
     }
 
-    /// One key, from any number of threads while the writer goes on.
+    /// One key, from any number of threads while the writer continues.
     ///
     /// `Any` never waits; `AtLeast` and an `Exact` above the present revision block at most the options'
     /// timeout for it, then FUTURE_REVISION. COMPACTED where `Exact` lies below the window. A key-value
@@ -274,7 +274,7 @@ impl Cache {
             )));
         }
         let matcher = self.matcher(&options.filter)?;
-        let exact = self.settle("get at", options.read, options.timeout)?;
+        let exact = self.await_revision("get at", options.read, options.timeout)?;
         loop {
             let pin = reclaim::pin();
             let (now, newest) = self.inner.now(&pin);
@@ -312,7 +312,7 @@ impl Cache {
         range.check("count", self.prefix())?;
         let range = range.and(&options.filter.range);
         let matcher = self.matcher(&options.filter)?;
-        let exact = self.settle("count at", options.read, options.timeout)?;
+        let exact = self.await_revision("count at", options.read, options.timeout)?;
         let read = |at: At<'_>| {
             let mut scan = Scan::new(at, &range, None);
             let mut count = 0;

@@ -89,7 +89,7 @@ impl Cache {
     /// The key-values of a range in key order, all of one revision, page by page: later pages are of
     /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
     ///
-    /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that goes on
+    /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that continues
     /// at the same key in the newest state. A token that is damaged, or of another cache, range or
     /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys behind).
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
@@ -110,7 +110,7 @@ impl Cache {
                 (read, Some(start))
             }
         };
-        let exact = match self.settle("list at", read, options.timeout) {
+        let exact = match self.await_revision("list at", read, options.timeout) {
             Err(error) if error.code() == Code::Compacted => return Err(going_on(error, token, start)),
             other => other?,
         };
@@ -175,7 +175,7 @@ fn remaining(mut scan: Scan<'_>, all: bool) -> std::result::Result<u64, Left> {
     Ok(count)
 }
 
-/// COMPACTED in the middle of a list: with the token that goes on in the newest state.
+/// COMPACTED in the middle of a list: with the token that continues in the newest state.
 fn going_on(error: Error, mut token: ContinueToken, start: Option<Vec<u8>>) -> Error {
     let Some(next) = start else { return error };
     (token.epoch, token.revision, token.next) = (0, 0, next);

@@ -5,7 +5,7 @@ use crate::data::key_value::KeyValueRef;
 use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
-use crate::log::retention::TokenRef;
+use crate::log::retention::RetentionToken;
 use crate::position::Position;
 use crate::reclaim;
 use crate::store::root::Root;
@@ -33,7 +33,7 @@ use std::sync::Arc;
 pub struct Snapshot {
     inner: Arc<Inner>,
     /// Holds every segment from the one of `head` on, so `older` may be followed down to `head`.
-    token: TokenRef,
+    token: RetentionToken,
     head: u64,
     index: Root,
     position: Position,

@@ -124,7 +124,7 @@ impl Cache {
     }
 
     /// Waits until the read can be answered. For exact ones: (position, head to read at).
-    pub(super) fn settle(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
+    pub(super) fn await_revision(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
         self.ready(what)?;
         let Some((asked, exact)) = read.asked() else { return Ok(None) };
         let revision = asked.revision;
@@ -132,7 +132,7 @@ impl Cache {
         let former = || {
             let pin = reclaim::pin();
             let (_, head) = self.inner.now(&pin);
-            self.inner.ring.history(&pin).is_of_a_former_history(asked, head)
+            self.inner.ring.epochs(&pin).is_of_a_former_history(asked, head)
         };
         if asked.epoch != 0 && former() {
             return Err(self.inner.compacted(what, revision));
@@ -143,7 +143,7 @@ impl Cache {
         if !exact {
             return Ok(None);
         }
-        let found = self.inner.find(what, asked, false)?;
+        let found = self.inner.resolve(what, asked, false)?;
         if found.future {
             return Err(self.inner.compacted(what, revision));
         }

@@ -118,9 +118,9 @@ impl Waiter {
     /// The history was replaced while it waited: RESYNCED where revisions cannot be compared any more.
     fn follow_epoch(&mut self, now: Position) -> Result<()> {
         let pin = reclaim::pin();
-        let history = self.inner.ring.history(&pin);
+        let epochs = self.inner.ring.epochs(&pin);
         let from = Position { epoch: self.epoch, revision: 0 };
-        if history.is_of_a_former_history(from, self.inner.ring.head()) {
+        if epochs.is_of_a_former_history(from, self.inner.ring.head()) {
             return Err(Error::new(
                 Code::Resynced,
                 format!(

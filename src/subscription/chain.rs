@@ -2,12 +2,12 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Halt, Look, Step, Subscription};
+use super::{Frontier, Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss};
 use crate::cache::Inner;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
-use crate::log::ring::{Place, progress_of};
+use crate::log::ring::{Located, progress_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::reclaim;
@@ -20,7 +20,7 @@ const LINKS: usize = 1024;
 /// How a subscription finds its events.
 #[derive(Default)]
 pub(super) struct Reader {
-    pub(super) way: Way,
+    pub(super) path: ReadPath,
     pub(super) links: Option<Box<Links>>,
     /// Too dense for collecting: scans until here.
     scan_to: u64,
@@ -39,7 +39,7 @@ pub(super) struct Links {
 }
 
 #[derive(Default)]
-pub(super) enum Way {
+pub(super) enum ReadPath {
     #[default]
     Scan,
     Asked(Arc<Request>),
@@ -57,27 +57,27 @@ impl Reader {
     /// Takes over the writer's answer.
     #[inline]
     fn settle(&mut self) {
-        if let Way::Asked(request) = &self.way
+        if let ReadPath::Asked(request) = &self.path
             && let Some(answer) = request.answer()
         {
-            self.way = match answer {
-                Some(bucket) => Way::Chain(bucket.clone()),
-                None => Way::Scan,
+            self.path = match answer {
+                Some(bucket) => ReadPath::Chain(bucket.clone()),
+                None => ReadPath::Scan,
             };
         }
     }
 
     /// What it waits for, beside the scan.
     pub(super) fn request(&self) -> Option<Arc<Request>> {
-        match &self.way {
-            Way::Asked(request) => Some(request.clone()),
+        match &self.path {
+            ReadPath::Asked(request) => Some(request.clone()),
             _ => None,
         }
     }
 
     /// Gives the bucket back.
     pub(super) fn leave(&mut self, inner: &Inner) {
-        if !matches!(std::mem::take(&mut self.way), Way::Scan) {
+        if !matches!(std::mem::take(&mut self.path), ReadPath::Scan) {
             inner.requests.left.fetch_add(1, Relaxed);
         }
         self.forget_links();
@@ -96,12 +96,12 @@ impl Reader {
 
 impl Subscription {
     /// Asks for a bucket if the filter fits a declared index.
-    pub(super) fn choose_route(&mut self) {
+    pub(super) fn choose_path(&mut self) {
         let inner = &self.shared.inner;
         if !inner.indexes.is_empty()
             && let Some(name) = inner.indexes.bucket_of(&self.matcher)
         {
-            self.reader.way = Way::Asked(inner.requests.ask(name));
+            self.reader.path = ReadPath::Asked(inner.requests.ask(name));
         }
     }
 
@@ -109,34 +109,34 @@ impl Subscription {
     #[inline]
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
         self.reader.settle();
-        let Way::Chain(bucket) = &self.reader.way else { return None };
-        let complete = self.cursor >= bucket.boundary() && self.cursor >= self.reader.scan_to;
+        let ReadPath::Chain(bucket) = &self.reader.path else { return None };
+        let complete = self.cursor >= bucket.linked_from() && self.cursor >= self.reader.scan_to;
         complete.then(|| bucket.clone())
     }
 
     /// The index of the bucket that it reads, if it reads one.
     pub(crate) fn index_name(&self) -> Option<&str> {
-        match &self.reader.way {
-            Way::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
+        match &self.reader.path {
+            ReadPath::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
             _ => None,
         }
     }
 
     /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
     /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
-    pub(super) fn collect(&mut self, bucket: &Bucket, look: &Look) -> Step<Option<Links>> {
-        if self.cursor >= look.head {
+    pub(super) fn collect(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<Option<Links>> {
+        if self.cursor >= frontier.head {
             return Ok(None);
         }
         let newest = bucket.newest();
         if newest < self.cursor {
-            self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.pass_to_head(look);
+            self.reader.skipped += frontier.head.saturating_sub(self.cursor);
+            self.pass_to_head(frontier);
             return Ok(None);
         }
         let mut links = Vec::new();
         let mut hand = self.segment.take();
-        let lowest = self.walk_back(bucket, newest, look, &mut hand, |seq| {
+        let lowest = self.walk_back(bucket, newest, frontier, &mut hand, |seq| {
             if links.len() <= LINKS {
                 links.push(seq);
             }
@@ -145,40 +145,40 @@ impl Subscription {
             // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
             self.cursor = lowest;
             self.segment = None;
-            self.reader.scan_to = look.head;
+            self.reader.scan_to = frontier.head;
             return Ok(None);
         }
         self.segment = hand;
         if links.is_empty() {
-            self.reader.skipped += look.head.saturating_sub(self.cursor);
-            self.pass_to_head(look);
+            self.reader.skipped += frontier.head.saturating_sub(self.cursor);
+            self.pass_to_head(frontier);
             return Ok(None);
         }
-        Ok(Some(Links { seqs: links, to: look.head }))
+        Ok(Some(Links { seqs: links, to: frontier.head }))
     }
 
     /// Nothing of its own up to the head.
-    fn pass_to_head(&mut self, look: &Look) {
-        self.cursor = self.cursor.max(look.head);
+    fn pass_to_head(&mut self, frontier: &Frontier) {
+        self.cursor = self.cursor.max(frontier.head);
         self.segment = None;
-        self.reach(look);
+        self.reach(frontier);
     }
 
     /// Everything up to the head was looked at.
-    fn reach(&mut self, look: &Look) {
-        let progress = progress_of(look.progress, self.position.epoch);
+    fn reach(&mut self, frontier: &Frontier) {
+        let progress = progress_of(frontier.progress, self.position.epoch);
         self.position.revision = self.position.revision.max(progress);
         // Closed by its owner: no progress beyond, so the event below the end says how far it came.
-        if look.progress == 0
-            && let Place::At(segment) = self.shared.inner.ring.place(look.head - 1, &reclaim::pin())
+        if frontier.progress == 0
+            && let Located::Segment(segment) = self.shared.inner.ring.locate(frontier.head - 1, &reclaim::pin())
         {
-            self.position.revision = self.position.revision.max(segment.event(look.head - 1).revision());
+            self.position.revision = self.position.revision.max(segment.event(frontier.head - 1).revision());
         }
     }
 
     /// Collects, and keeps the links for the polls to come.
-    pub(super) fn collect_ahead(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
-        self.reader.links = self.collect(bucket, look)?.map(Box::new);
+    pub(super) fn collect_ahead(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
+        self.reader.links = self.collect(bucket, frontier)?.map(Box::new);
         Ok(())
     }
 
@@ -187,16 +187,16 @@ impl Subscription {
         &self,
         bucket: &Bucket,
         newest: u64,
-        look: &Look,
+        frontier: &Frontier,
         hand: &mut Option<SegmentRef>,
         mut each: impl FnMut(u64),
     ) -> Step<u64> {
-        let (mut at, mut lowest) = (newest, look.head);
+        let (mut at, mut lowest) = (newest, frontier.head);
         while at >= self.cursor {
             let segment = self.segment_of(at, hand)?;
             let Some(before) = segment.before(at, bucket.id()) else { return Err(self.broken_chain(at).into()) };
             // Above the head: followed, not delivered.
-            if at < look.head {
+            if at < frontier.head {
                 each(at);
                 lowest = at;
             }
@@ -207,23 +207,28 @@ impl Subscription {
 
     /// Before a scan over the newest mark: up to its own next event, or to the next mark, a chain has
     /// nothing to lose.
-    pub(super) fn go_to_mark(&mut self, bucket: &Bucket, look: &Look) -> Step<()> {
+    pub(super) fn go_to_mark(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
         let newest = bucket.newest();
-        let own =
-            if newest < self.cursor { look.head } else { self.walk_back(bucket, newest, look, &mut None, |_| {})? };
+        let own = if newest < self.cursor {
+            frontier.head
+        } else {
+            self.walk_back(bucket, newest, frontier, &mut None, |_| {})?
+        };
         let pin = reclaim::pin();
-        let turns = &self.shared.inner.ring.history(&pin).turns;
-        let Some(turn) = turns.iter().find(|turn| turn.end >= self.cursor) else { return Ok(()) };
+        let changes = &self.shared.inner.ring.epochs(&pin).changes;
+        let Some(epoch_change) = changes.iter().find(|epoch_change| epoch_change.end >= self.cursor) else {
+            return Ok(());
+        };
         // Inside a bracket its end is next.
-        let inside = turn.seq < self.cursor;
-        let to = if inside { turn.end } else { turn.seq };
+        let inside = epoch_change.seq < self.cursor;
+        let to = if inside { epoch_change.end } else { epoch_change.seq };
         let to = to.min(own);
-        if to >= look.head {
-            self.pass_to_head(look);
+        if to >= frontier.head {
+            self.pass_to_head(frontier);
             return Ok(());
         }
-        if to == turn.seq {
-            self.position.revision = self.position.revision.max(turn.from);
+        if to == epoch_change.seq {
+            self.position.revision = self.position.revision.max(epoch_change.from);
         }
         if to > self.cursor {
             self.cursor = to;
@@ -243,16 +248,16 @@ impl Subscription {
     fn segment_of<'a>(&self, seq: u64, hand: &'a mut Option<SegmentRef>) -> Step<&'a SegmentRef> {
         let base = self.shared.inner.ring.base_of(seq);
         if hand.as_ref().is_none_or(|held| held.base() != base) {
-            *hand = match self.shared.inner.ring.place(seq, &reclaim::pin()) {
-                Place::At(segment) => Some(segment),
-                Place::Skip(_) | Place::Lapped => return Err(Halt::Lost(self.loss())),
+            *hand = match self.shared.inner.ring.locate(seq, &reclaim::pin()) {
+                Located::Segment(segment) => Some(segment),
+                Located::Next(_) | Located::Evicted => return Err(Halt::Lost(self.loss())),
             };
         }
         hand.as_ref().ok_or_else(|| Halt::Lost(self.loss()))
     }
 
     /// Hands out the events of the collected links.
-    pub(super) fn follow(&mut self, mut collected: Links, look: &Look, max: usize) -> Step<Batch> {
+    pub(super) fn follow(&mut self, mut collected: Links, frontier: &Frontier, max: usize) -> Step<Batch> {
         let started = self.cursor;
         let mut hand = self.segment.take();
         let border = LinkBorder { left: collected.seqs.len(), position: self.position };
@@ -264,8 +269,8 @@ impl Subscription {
         self.note_all(batch.take_noted());
         self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
         self.reader.skipped += (self.cursor - started).saturating_sub(batch.len() as u64);
-        if self.cursor >= look.head && !batch.does_continue() {
-            self.reach(look);
+        if self.cursor >= frontier.head && !batch.does_continue() {
+            self.reach(frontier);
         }
         Ok(batch.finish(self.position))
     }
@@ -304,8 +309,8 @@ impl Subscription {
                 let (form, gone) = self.matcher.shown(event, kind);
                 batch.push_logged(segment, seq, form, gone);
             }
-            if self.shown.is_some() {
-                batch.note(kind, seq, segment);
+            if self.delivered.is_some() {
+                batch.record(kind, seq, segment);
             }
         }
         if revision != 0 {
@@ -341,7 +346,7 @@ impl Subscription {
     }
 
     /// Whether the collected links hold something to hand out; passes over what they do not.
-    pub(super) fn links_match(&mut self, look: &Look) -> Step<bool> {
+    pub(super) fn links_match(&mut self, frontier: &Frontier) -> Step<bool> {
         let mut hand = self.segment.take();
         while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
@@ -351,7 +356,7 @@ impl Subscription {
                 return Ok(true);
             }
             if let Some(kind) = self.matcher.transition(event) {
-                self.note(kind, event);
+                self.record(kind, event);
             }
             self.reader.looked += 1;
             if let Some(links) = &mut self.reader.links {
@@ -361,8 +366,8 @@ impl Subscription {
         }
         let to = self.reader.links.take().map_or(0, |links| links.to);
         self.cursor = self.cursor.max(to);
-        if self.cursor >= look.head {
-            self.reach(look);
+        if self.cursor >= frontier.head {
+            self.reach(frontier);
         }
         Ok(false)
     }

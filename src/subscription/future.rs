@@ -6,7 +6,7 @@
 //!
 //! | since the wait began | what comes of it |
 //! | --- | --- |
-//! | nothing, or resyncs that end at or below the revision | goes on waiting, or begins |
+//! | nothing, or resyncs that end at or below the revision | continues waiting, or begins |
 //! | the revision was reached before a resync | begins there; the bracket follows |
 //! | a resync jumped over the revision | LAGGED at the bracket: no state of it exists |
 //! | the history was reset before it was reached | FUTURE_REVISION |
@@ -14,10 +14,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Halt, Look, Loss, Phase, Step, Subscription};
+use super::{Frontier, Halt, Loss, Phase, Step, Subscription};
 use crate::data::event::Phase as End;
 use crate::error::say;
-use crate::log::ring::Place;
+use crate::log::ring::Located;
 use crate::position::Position;
 use crate::reclaim::{self, Guard};
 use crate::sync::{Acquire, SeqCst, lock};
@@ -55,12 +55,12 @@ impl Subscription {
     }
 
     /// Looks whether the revision was reached. True: it begins, and there may be events.
-    pub(super) fn future_began(&mut self, look: &Look) -> Step<bool> {
-        if let Some((seq, epoch)) = self.beginning(look)? {
+    pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
+        if let Some((seq, epoch)) = self.beginning(frontier)? {
             // Until here the state at which the wait began counted as shown: a loss falls back on it.
-            let before = self.shown.take();
-            if !self.remember(seq) {
-                self.shown = before;
+            let before = self.delivered.take();
+            if !self.seed(seq) {
+                self.delivered = before;
                 return Err(Halt::Lost(self.loss()));
             }
             // The last position that was shown stays the asked one: bookmarks count from there.
@@ -69,7 +69,7 @@ impl Subscription {
             self.phase = Phase::Live;
             return Ok(true);
         }
-        if look.closed {
+        if frontier.closed {
             return Err(say::closed("subscription").into());
         }
         if let Some(error) = self.inner().broken() {
@@ -81,37 +81,41 @@ impl Subscription {
     }
 
     /// The table of the module. None: it waits on.
-    fn beginning(&mut self, look: &Look) -> Step<Option<Beginning>> {
+    fn beginning(&mut self, frontier: &Frontier) -> Step<Option<Beginning>> {
         let inner = self.inner().clone();
         let asked = self.position.revision;
         let pin = reclaim::pin();
-        let history = inner.ring.history(&pin);
-        for turn in history.turns.iter().filter(|turn| turn.seq >= self.cursor && turn.seq < look.head) {
-            if turn.from >= asked {
-                return self.first_above(turn.seq).map(Some);
+        let epochs = inner.ring.epochs(&pin);
+        for epoch_change in epochs
+            .changes
+            .iter()
+            .filter(|epoch_change| epoch_change.seq >= self.cursor && epoch_change.seq < frontier.head)
+        {
+            if epoch_change.from >= asked {
+                return self.first_above(epoch_change.seq).map(Some);
             }
-            if turn.resets() {
+            if epoch_change.resets() {
                 // Epochs that have left may have held it.
-                let left = turn.seq < inner.ring.oldest_seq();
-                if left && turn.highest_before >= asked {
+                let left = epoch_change.seq < inner.ring.oldest_seq();
+                if left && epoch_change.highest_before >= asked {
                     return Err(Halt::Lost(self.loss()));
                 }
-                return Err(say::future("subscribe after", asked, turn.to).into());
+                return Err(say::future("subscribe after", asked, epoch_change.to).into());
             }
-            if asked < turn.to {
-                let (seq, to) = (turn.seq, turn.to);
+            if asked < epoch_change.to {
+                let (seq, to) = (epoch_change.seq, epoch_change.to);
                 drop(pin);
                 return Err(Halt::Lost(self.jumped_over(seq, to)));
             }
         }
-        let Some(now) = inner.ring.position(look.progress, look.head, &pin) else {
+        let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
             // The event below this head has left. Where its owner closed it there, what was published until
             // then may have been above the asked revision; else there is a newer head to look at.
-            let lost = look.closed && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
+            let lost = frontier.closed && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
             return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
         };
         if now.revision >= asked {
-            return self.first_above(look.head).map(Some);
+            return self.first_above(frontier.head).map(Some);
         }
         self.position.epoch = now.epoch;
         Ok(None)
@@ -120,11 +124,11 @@ impl Subscription {
     /// A resync whose bracket begins at `seq` has jumped over the asked revision. What came before it was
     /// dropped: the state there counts as shown.
     fn jumped_over(&mut self, seq: u64, to: u64) -> Loss {
-        let before = self.shown.take();
-        if self.remember(seq) {
+        let before = self.delivered.take();
+        if self.seed(seq) {
             self.cursor = seq;
         } else {
-            self.shown = before;
+            self.delivered = before;
         }
         let (oldest, current) = self.inner().window();
         Loss {
@@ -142,9 +146,9 @@ impl Subscription {
     fn first_above(&self, head: u64) -> Step<Beginning> {
         let inner = self.inner();
         let pin = reclaim::pin();
-        let history = inner.ring.history(&pin);
+        let epochs = inner.ring.epochs(&pin);
         let asked = self.position.revision;
-        let seq = inner.ring.seq_above(asked, &history.at(head), head, &pin);
+        let seq = inner.ring.seq_above(asked, &epochs.at(head), head, &pin);
         let oldest = inner.ring.oldest_seq();
         // Where something has left since the wait began, and nothing of the window lies before the first
         // event above the asked revision, more above it may have left.
@@ -152,15 +156,15 @@ impl Subscription {
         if lost {
             return Err(Halt::Lost(self.loss()));
         }
-        Ok((seq, history.at(seq).epoch))
+        Ok((seq, epochs.at(seq).epoch))
     }
 
     /// The highest revision of which something may have left, `oldest` being the first event of the window.
     /// Revisions that do not exist have not left.
     fn has_left(&self, oldest: u64, pin: &Guard) -> u64 {
         let ring = &self.inner().ring;
-        let below_first = match ring.place(oldest, pin) {
-            Place::At(segment) if oldest < ring.head() => {
+        let below_first = match ring.locate(oldest, pin) {
+            Located::Segment(segment) if oldest < ring.head() => {
                 let first = segment.event(oldest);
                 match first.resync() {
                     Some(mark) if mark.phase == End::Begin => mark.from,
@@ -171,7 +175,8 @@ impl Subscription {
             _ => u64::MAX,
         };
         // Of the same history `oldest` knows of compactions, and of revisions that do not exist.
-        let reset_since = ring.history(pin).turns.iter().any(|turn| turn.resets() && turn.seq >= oldest);
+        let reset_since =
+            ring.epochs(pin).changes.iter().any(|epoch_change| epoch_change.resets() && epoch_change.seq >= oldest);
         if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
     }
 

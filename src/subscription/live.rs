@@ -2,11 +2,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Halt, Look, Step, Subscription};
+use super::{Frontier, Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss, Noted};
 use crate::data::event::{Event, Kind, Phase};
 use crate::error::{Code, Error};
-use crate::log::ring::{Place, cut_at_revision, run_of};
+use crate::log::ring::{Located, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::reclaim;
@@ -76,43 +76,43 @@ impl Subscription {
             skipped: self.reader.skipped,
             handed_out: self.reader.handed,
             lagged: self.reader.lagged,
-            shown_keys: self.shown.as_ref().map_or(0, |shown| shown.len()),
-            shown_bytes: self.shown.as_ref().map_or(0, |shown| shown.bytes()),
+            shown_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
+            shown_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
         }
     }
 
     /// The next batch of events.
-    pub(super) fn events(&mut self, look: &Look, max: usize) -> Step<Batch> {
+    pub(super) fn events(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         if self.plain {
-            return self.view(look, max);
+            return self.view(frontier, max);
         }
         loop {
-            let Some(bucket) = self.chain() else { return self.gather(look, max) };
+            let Some(bucket) = self.chain() else { return self.gather(frontier, max) };
             let links = match self.reader.links.take() {
                 Some(links) => *links,
                 None => {
                     // After head: what lies below it has its mark here.
                     let mark = self.shared.inner.ring.newest_mark();
-                    if mark >= self.cursor && self.cursor < look.head {
+                    if mark >= self.cursor && self.cursor < frontier.head {
                         // No event of a new epoch before its bracket.
-                        self.go_to_mark(&bucket, look)?;
-                        let to = Look { head: look.head.min(mark + 1), ..*look };
+                        self.go_to_mark(&bucket, frontier)?;
+                        let to = Frontier { head: frontier.head.min(mark + 1), ..*frontier };
                         let batch = self.gather(&to, max)?;
-                        if batch.is_empty() && self.cursor < look.head {
+                        if batch.is_empty() && self.cursor < frontier.head {
                             continue;
                         }
                         return Ok(batch);
                     }
-                    match self.collect(&bucket, look)? {
+                    match self.collect(&bucket, frontier)? {
                         Some(links) => links,
                         // Too dense for a chain.
-                        None if self.cursor < look.head => continue,
+                        None if self.cursor < frontier.head => continue,
                         None => return Ok(Batch::empty(self.position)),
                     }
                 }
             };
-            let batch = self.follow(links, look, max)?;
-            if !batch.is_empty() || self.cursor >= look.head {
+            let batch = self.follow(links, frontier, max)?;
+            if !batch.is_empty() || self.cursor >= frontier.head {
                 return Ok(batch);
             }
         }
@@ -129,16 +129,16 @@ impl Subscription {
     #[cold]
     fn fetch(&mut self) -> Step<bool> {
         self.segment = None;
-        match self.shared.inner.ring.place(self.cursor, &reclaim::pin()) {
-            Place::At(segment) => {
+        match self.shared.inner.ring.locate(self.cursor, &reclaim::pin()) {
+            Located::Segment(segment) => {
                 self.segment = Some(segment);
                 Ok(true)
             }
-            Place::Skip(to) => {
+            Located::Next(to) => {
                 self.cursor = to;
                 Ok(false)
             }
-            Place::Lapped => Err(Halt::Lost(self.loss())),
+            Located::Evicted => Err(Halt::Lost(self.loss())),
         }
     }
 
@@ -148,13 +148,13 @@ impl Subscription {
     }
 
     /// Unfiltered: a run of one segment, nothing copied.
-    fn view(&mut self, look: &Look, max: usize) -> Step<Batch> {
-        while self.cursor < look.head {
+    fn view(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
+        while self.cursor < frontier.head {
             if !self.hold()? {
                 continue;
             }
             let Some(segment) = &self.segment else { continue };
-            let run = run_of(segment, self.cursor, look.head);
+            let run = run_of(segment, self.cursor, frontier.head);
             if run.is_empty() {
                 self.cursor = segment.limit();
                 continue;
@@ -177,8 +177,8 @@ impl Subscription {
             self.cursor = end;
             self.reader.looked += count as u64;
             let segment = segment.clone();
-            if self.shown.is_some() {
-                segment.view(run.start..end).iter().for_each(|event| self.note(event.kind(), event));
+            if self.delivered.is_some() {
+                segment.view(run.start..end).iter().for_each(|event| self.record(event.kind(), event));
             }
             return Ok(Batch::view(segment, run.start..end, continues, self.position));
         }
@@ -186,10 +186,10 @@ impl Subscription {
     }
 
     /// Filtered: a compact array of the events that pass, from at most four segments.
-    fn gather(&mut self, look: &Look, max: usize) -> Step<Batch> {
+    fn gather(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         let border = Border { seq: self.cursor, position: self.position, segment: None };
         let mut batch = BatchBuilder::new(max, self.whole_revisions, border);
-        let gathered = self.fill(&mut batch, look);
+        let gathered = self.fill(&mut batch, frontier);
         // What lies behind the end of the batch was not shown.
         self.note_all(batch.take_noted());
         if self.segment.as_ref().is_some_and(|held| held.base() != self.shared.inner.ring.base_of(self.cursor)) {
@@ -200,21 +200,21 @@ impl Subscription {
 
     /// Moves the cursor over events and puts those that pass into a batch, until it is full or the head is
     /// reached. An error is told by the next poll where there is something to hand out first.
-    fn fill(&mut self, batch: &mut BatchBuilder<Border>, look: &Look) -> Step<()> {
+    fn fill(&mut self, batch: &mut BatchBuilder<Border>, frontier: &Frontier) -> Step<()> {
         let first = self.cursor;
-        while self.cursor < look.head {
+        while self.cursor < frontier.head {
             let segment = match self.segment() {
                 Ok(Some(segment)) => segment,
                 Ok(None) => continue,
                 Err(halt) => return self.end_at_loss(batch, halt),
             };
-            let run = run_of(&segment, self.cursor, look.head);
+            let run = run_of(&segment, self.cursor, frontier.head);
             if run.is_empty() {
                 self.cursor = segment.limit();
                 self.segment = None;
                 continue;
             }
-            if self.passes_over(&segment, look) {
+            if self.skips(&segment, frontier) {
                 continue;
             }
             for event in segment.view(run) {
@@ -257,11 +257,11 @@ impl Subscription {
                     }
                     return Ok(false);
                 }
-                let (shown, gone) = self.matcher.shown(event, kind);
-                batch.push_logged(segment, event.sequence(), shown, gone);
+                let (delivered, gone) = self.matcher.shown(event, kind);
+                batch.push_logged(segment, event.sequence(), delivered, gone);
             }
-            if self.shown.is_some() {
-                batch.note(kind, event.sequence(), segment);
+            if self.delivered.is_some() {
+                batch.record(kind, event.sequence(), segment);
             }
         }
         self.move_over(event);
@@ -298,18 +298,18 @@ impl Subscription {
     pub(super) fn note_all(&mut self, noted: Vec<Noted>) {
         for Noted { kind, seq, segment } in noted {
             if seq < self.cursor {
-                self.note(kind, segment.event(seq));
+                self.record(kind, segment.event(seq));
             }
         }
     }
 
     /// Moves over a whole segment that holds nothing for this filter.
-    fn passes_over(&mut self, segment: &SegmentRef, look: &Look) -> bool {
-        let whole = self.cursor == segment.base() && look.head >= segment.limit();
-        if !whole || !segment.is_of_no_use_to(&self.matcher) {
+    fn skips(&mut self, segment: &SegmentRef, frontier: &Frontier) -> bool {
+        let whole = self.cursor == segment.base() && frontier.head >= segment.limit();
+        if !whole || !segment.excluded_by(&self.matcher) {
             return false;
         }
-        let end = segment.end(look.head);
+        let end = segment.end(frontier.head);
         self.reader.skipped += end - segment.base();
         // It begins and ends with whole revisions, and holds no mark.
         self.position.revision = segment.event(end - 1).revision();

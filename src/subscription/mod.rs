@@ -49,7 +49,7 @@ use chain::Reader;
 use future::FutureStart;
 use options::Options;
 use shared::OPEN;
-use state::{CatchUp, Initial, Shown};
+use state::{CatchUp, DeliveredKeys, Initial};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -107,17 +107,17 @@ enum Phase {
 struct Bookmarks {
     interval: Duration,
     /// The last position that was shown, and when.
-    shown: Position,
+    delivered: Position,
     at: Instant,
 }
 
 impl Bookmarks {
     fn is_due(&self, position: Position) -> bool {
-        position != self.shown && self.at.elapsed() >= self.interval
+        position != self.delivered && self.at.elapsed() >= self.interval
     }
 }
 
-/// Why a poll cannot go on.
+/// Why a poll cannot continue.
 #[derive(Debug)]
 enum Halt {
     /// Events were lost; what comes of it is the policy's.
@@ -131,7 +131,7 @@ impl From<Error> for Halt {
     }
 }
 
-/// A loss: revisions, inclusive, and where the log goes on.
+/// A loss: revisions, inclusive, and where the log continues.
 #[derive(Debug, Clone, Copy)]
 struct Loss {
     from: u64,
@@ -149,7 +149,7 @@ type Step<T> = std::result::Result<T, Halt>;
 
 /// A cursor over a cache, owned by one consumer. Send.
 ///
-/// [`Subscription::poll`] never blocks. A position that was lost is told as LAGGED, once, with the
+/// [`Subscription::poll`] never blocks. A position that was lost is reported as LAGGED, once, with the
 /// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, whoever
 /// drops the handles; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
 ///
@@ -184,8 +184,8 @@ pub struct Subscription {
     cursor: u64,
     segment: Option<SegmentRef>,
     position: Position,
-    /// Revisions up to this one were told as lost.
-    told: u64,
+    /// Revisions up to this one were reported as lost.
+    reported: u64,
     bookmarks: Option<Box<Bookmarks>>,
     /// Every event passes unchanged: batches are views.
     plain: bool,
@@ -193,7 +193,7 @@ pub struct Subscription {
     stop_on_resync: bool,
     on_lag: OnLag,
     /// The keys that the consumer has been shown, for policies that need them.
-    shown: Option<Box<Shown>>,
+    delivered: Option<Box<DeliveredKeys>>,
     /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
     counted: u64,
     reader: Reader,
@@ -206,7 +206,7 @@ pub struct Subscription {
 
 /// What one look at the cache showed: loaded in this order.
 #[derive(Clone, Copy)]
-struct Look {
+struct Frontier {
     closed: bool,
     progress: u64,
     head: u64,
@@ -218,16 +218,16 @@ impl Subscription {
         &self.shared.inner
     }
 
-    fn look(&self) -> Look {
+    fn frontier(&self) -> Frontier {
         let inner = self.inner();
         let end = self.shared.end.load(ord!(EndLoad, Acquire));
         let progress = inner.ring.progress();
         let LogEnd { head, closed } = inner.ring.end();
         if end < head {
             // Closed by its owner: nothing above, and no progress beyond.
-            return Look { closed: true, progress: 0, head: end };
+            return Frontier { closed: true, progress: 0, head: end };
         }
-        Look { closed: closed || end != OPEN, progress, head }
+        Frontier { closed: closed || end != OPEN, progress, head }
     }
 
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
@@ -238,20 +238,20 @@ impl Subscription {
             Start::Now if late => {
                 let listing = inner.ring.first_seq();
                 self.live(listing, self.listing());
-                if !self.remember(listing) {
+                if !self.seed(listing) {
                     // What counts as shown has left.
-                    self.shown = Some(Box::default());
+                    self.delivered = Some(Box::default());
                     return Err(Halt::Lost(self.loss()));
                 }
             }
             Start::Now => {
                 let (position, head) = inner.now(&reclaim::pin());
                 self.live(head, position);
-                if !self.remember(head) {
+                if !self.seed(head) {
                     // Overtaken: it holds what it reads.
                     let snapshot = Snapshot::take(&inner);
                     self.live(snapshot.head(), snapshot.position());
-                    self.remember_held(&snapshot);
+                    self.seed_held(&snapshot);
                 }
             }
             Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
@@ -266,14 +266,14 @@ impl Subscription {
             }
             Start::After(revision) => {
                 let asked = Position { epoch: options.epoch, revision };
-                let found = inner.find("subscribe after", asked, true)?;
+                let found = inner.resolve("subscribe after", asked, true)?;
                 let position = Position { epoch: found.epoch, revision };
                 if found.future {
                     self.await_future(found.seq, position);
                 } else {
                     self.live(found.seq, position);
                 }
-                if !self.remember(found.seq) {
+                if !self.seed(found.seq) {
                     return Err(inner.compacted("subscribe after", revision).into());
                 }
             }
@@ -284,8 +284,8 @@ impl Subscription {
     /// The position of the first listing.
     fn listing(&self) -> Position {
         let pin = reclaim::pin();
-        let history = self.shared.inner.ring.history(&pin);
-        Position { epoch: history.first_epoch, revision: history.listing }
+        let epochs = self.shared.inner.ring.epochs(&pin);
+        Position { epoch: epochs.first_epoch, revision: epochs.listing }
     }
 
     fn start(&self) -> Option<Start> {
@@ -296,7 +296,7 @@ impl Subscription {
         self.cursor = cursor;
         self.position = position;
         if let Some(bookmarks) = &mut self.bookmarks {
-            (bookmarks.shown, bookmarks.at) = (position, Instant::now());
+            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
         }
         self.segment = None;
         self.options = None;
@@ -304,13 +304,13 @@ impl Subscription {
     }
 
     /// Moves through the phases before the first event. True: there may be something to hand out.
-    fn started(&mut self, look: &Look) -> Step<bool> {
+    fn started(&mut self, frontier: &Frontier) -> Step<bool> {
         if matches!(self.phase, Phase::Unready) {
-            if look.head == 0 {
+            if frontier.head == 0 {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.is_ready() {
                 self.begin(true)?;
-            } else if look.closed {
+            } else if frontier.closed {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.has_failed() {
                 return Err(self.shared.inner.not_ready("subscription").into());
@@ -319,7 +319,7 @@ impl Subscription {
             }
         }
         if matches!(self.phase, Phase::Future(_)) {
-            return self.future_began(look);
+            return self.future_began(frontier);
         }
         if let (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) = (&self.phase, self.start()) {
             // Closed by its owner while it waited: it ends.
@@ -327,7 +327,7 @@ impl Subscription {
             let (position, head) = self.shared.inner.now(&reclaim::pin());
             if position.revision >= revision && !ended {
                 self.initial(head, position);
-            } else if look.closed {
+            } else if frontier.closed {
                 return Err(say::closed("subscription").into());
             } else if let Some(error) = self.shared.inner.broken() {
                 return Err(error.into());
@@ -342,8 +342,8 @@ impl Subscription {
 
     /// What is new, without blocking: at most `max` events; none is no error.
     ///
-    /// LAGGED is told once a loss; what follows is the policy's ([`OnLag`]). RESYNCED, COMPACTED and
-    /// FUTURE_REVISION are told once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events
+    /// LAGGED is reported once a loss; what follows is the policy's ([`OnLag`]). RESYNCED, COMPACTED and
+    /// FUTURE_REVISION are reported once, then polls answer CLOSED. `max` 0 is INVALID_ARGUMENT. O(events
     /// looked at): its own, where it reads a chain; see [`Subscription::stats`].
     pub fn poll(&mut self, max: usize) -> Result<Batch> {
         if max == 0 {
@@ -376,7 +376,7 @@ impl Subscription {
     fn end(&mut self) {
         self.phase = Phase::Ended;
         self.segment = None;
-        self.shown = None;
+        self.delivered = None;
         self.keeps = None;
         self.reader.leave(&self.shared.inner);
     }
@@ -388,20 +388,22 @@ impl Subscription {
         if matches!(self.phase, Phase::Ended) {
             return Err(say::closed("subscription").into());
         }
-        let look = self.look();
-        if look.closed {
+        let frontier = self.frontier();
+        if frontier.closed {
             self.check_limit()?;
         }
-        let behind = if self.is_ahead() { 0 } else { look.head.saturating_sub(self.cursor) };
+        let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor) };
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
             self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
         }
         if behind > 0 && self.shared.is_limited() {
             self.shared.cursor.store(self.cursor, Relaxed);
-            self.shared.keep_limit();
+            self.shared.enforce_lag_limit();
             self.check_limit()?;
         }
-        if matches!(self.phase, Phase::Unready | Phase::Revision { .. } | Phase::Future(_)) && !self.started(&look)? {
+        if matches!(self.phase, Phase::Unready | Phase::Revision { .. } | Phase::Future(_))
+            && !self.started(&frontier)?
+        {
             return Ok(Batch::empty(self.position));
         }
         match &self.phase {
@@ -409,27 +411,27 @@ impl Subscription {
             Phase::Behind(_) | Phase::CatchUp(_) => return self.catch_up_page(max),
             _ => {}
         }
-        let batch = self.events(&look, max)?;
+        let batch = self.events(&frontier, max)?;
         if !batch.is_empty() {
             return Ok(batch);
         }
-        self.nothing(&look)
+        self.nothing(&frontier)
     }
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
-    fn nothing(&mut self, look: &Look) -> Step<Batch> {
+    fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
         self.shared.caught_up(clock::now());
-        if self.cursor >= look.head {
-            let revision = progress_of(look.progress, self.position.epoch);
+        if self.cursor >= frontier.head {
+            let revision = progress_of(frontier.progress, self.position.epoch);
             self.position.revision = self.position.revision.max(revision);
         }
-        if look.closed && self.cursor >= look.head {
+        if frontier.closed && self.cursor >= frontier.head {
             return Err(say::closed("subscription").into());
         }
         if let Some(bookmarks) = &mut self.bookmarks
             && bookmarks.is_due(self.position)
         {
-            (bookmarks.shown, bookmarks.at) = (self.position, Instant::now());
+            (bookmarks.delivered, bookmarks.at) = (self.position, Instant::now());
             let mut batch = BatchBuilder::new(1, false, ());
             batch.push_mark(Mark::bookmark(self.position.revision, 0));
             return Ok(batch.finish(self.position));
@@ -459,22 +461,22 @@ impl Subscription {
         .into())
     }
 
-    /// The cursor's place has left: what was lost, and where the log goes on.
+    /// The cursor's place has left: what was lost, and where the log continues.
     fn loss(&self) -> Loss {
         let inner = &self.shared.inner;
         loop {
             let pin = reclaim::pin();
             let (current, head) = inner.now(&pin);
-            let history = inner.ring.history(&pin);
-            let present = history.at(head);
+            let epochs = inner.ring.epochs(&pin);
+            let present = epochs.at(head);
             let oldest = inner.ring.oldest_at(head, &pin).revision;
             let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
-            let before = Position { epoch: history.at(seq).epoch, revision: oldest - 1 };
+            let before = Position { epoch: epochs.at(seq).epoch, revision: oldest - 1 };
             let again = inner.ring.oldest_at(head, &pin);
             if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
                 continue;
             }
-            let from = self.position.revision.max(self.told) + 1;
+            let from = self.position.revision.max(self.reported) + 1;
             let from = if before.epoch == self.position.epoch { from } else { self.position.revision + 1 };
             return Loss {
                 from,
@@ -488,7 +490,7 @@ impl Subscription {
         }
     }
 
-    /// What comes of a loss: an error to tell, or nothing (then the poll goes on).
+    /// What comes of a loss: an error to tell, or nothing (then the poll continues).
     fn lose(&mut self, loss: Loss) -> Option<Error> {
         self.shared.inner.gauges.lagged.fetch_add(1, Relaxed);
         self.reader.lagged += 1;
@@ -499,8 +501,8 @@ impl Subscription {
             OnLag::Stop => self.end(),
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
-                let look = self.look();
-                let over = look.closed && loss.seq >= look.head;
+                let frontier = self.frontier();
+                let over = frontier.closed && loss.seq >= frontier.head;
                 if self.stop_on_resync && loss.before.epoch != self.position.epoch && !over {
                     // The bracket was lost, too.
                     let resynced = live::resynced(loss.current, "while events were lost", self.position);
@@ -512,10 +514,10 @@ impl Subscription {
                 self.phase = Phase::Live;
             }
             OnLag::Resnapshot | OnLag::Conflate => {
-                let told = self.on_lag == OnLag::Conflate || self.is_in_bracket();
-                self.told = if loss.initial { self.told } else { loss.to };
+                let reported = self.on_lag == OnLag::Conflate || self.is_in_bracket();
+                self.reported = if loss.initial { self.reported } else { loss.to };
                 self.fall_behind();
-                if told {
+                if reported {
                     return None;
                 }
             }
@@ -526,7 +528,7 @@ impl Subscription {
     /// Publishes what other threads may see of this cursor: statistics only.
     #[inline]
     fn share(&mut self) {
-        if self.shown.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
+        if self.delivered.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
             self.count();
         }
         // Who waits for a revision is behind nothing.
@@ -537,8 +539,8 @@ impl Subscription {
     /// What it remembers, for the cache's statistics.
     #[cold]
     fn count(&mut self) {
-        let shown = self.shown.as_ref().map_or(0, |shown| shown.bytes());
-        let now = shown << 16 | u64::from(self.reader.link_bytes());
+        let delivered = self.delivered.as_ref().map_or(0, |delivered| delivered.bytes());
+        let now = delivered << 16 | u64::from(self.reader.link_bytes());
         let before = std::mem::replace(&mut self.counted, now);
         let gauges = &self.shared.inner.gauges;
         gauges.shown_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
@@ -597,7 +599,7 @@ impl Drop for Subscription {
         self.shared.end.store(0, Release);
         self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
         self.reader.leave(&self.shared.inner);
-        self.shown = None;
+        self.delivered = None;
         self.count();
     }
 }

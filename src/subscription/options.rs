@@ -35,17 +35,17 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u32)]
 pub enum OnLag {
-    /// LAGGED is told, then polls answer CLOSED.
+    /// LAGGED is reported, then polls answer CLOSED.
     #[default]
     Stop = 0,
-    /// LAGGED is told, then it goes on at the oldest revision of the window. In the initial state: Stop.
+    /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
     SkipToOldest = 1,
-    /// LAGGED is told, then the exact difference between what was shown and the state now, in one
+    /// LAGGED is reported, then the exact difference between what was shown and the state now, in one
     /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
     /// on inside that bracket; its END says the revision that was reached. It remembers the keys that it has shown: at
     /// most 32 bytes a matching key, and the key's bytes where the cache has forgotten it.
     Resnapshot = 2,
-    /// Never told: behind the window it gets the latest change of each key, its kind relative to
+    /// Never reported: behind the window it gets the latest change of each key, its kind relative to
     /// what was shown, as one synthetic revision. Remembers as `Resnapshot` does.
     Conflate = 3,
 }
@@ -58,7 +58,7 @@ impl OnLag {
     }
 
     /// Whether it has to know which keys were shown.
-    pub(crate) fn remembers(self) -> bool {
+    pub(crate) fn needs_delivered_keys(self) -> bool {
         matches!(self, OnLag::Resnapshot | OnLag::Conflate)
     }
 }
@@ -274,15 +274,15 @@ impl SubscribeBuilder {
             cursor: inner.ring.first_seq(),
             segment: None,
             position: Position::default(),
-            told: 0,
+            reported: 0,
             bookmarks: self.bookmarks.then(|| {
                 let interval = self.bookmark_interval;
-                Box::new(Bookmarks { interval, shown: Position::default(), at: Instant::now() })
+                Box::new(Bookmarks { interval, delivered: Position::default(), at: Instant::now() })
             }),
             whole_revisions: self.whole_revisions,
             stop_on_resync: self.stop_on_resync,
             on_lag: self.on_lag,
-            shown: None,
+            delivered: None,
             counted: 0,
             reader: Default::default(),
             failure: None,
@@ -291,7 +291,7 @@ impl SubscribeBuilder {
         };
         // Before anything can fail: the drop takes it back.
         let ready = inner.count_subscription();
-        subscription.choose_route();
+        subscription.choose_path();
         if ready {
             subscription.begin(false).map_err(|halt| match halt {
                 Halt::Over(error) => error,

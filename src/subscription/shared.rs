@@ -57,11 +57,11 @@ pub(crate) struct Shared {
     caught_up: Statistic,
     /// Where the consumer sleeps, once it has slept: for those who close it and look at it.
     seat: Mutex<Option<SeatRef>>,
-    limits: Option<Box<Limits>>,
+    limits: Option<Box<LagLimits>>,
 }
 
 /// How far behind it may be, and the lag for which it was closed.
-struct Limits {
+struct LagLimits {
     events: u64,
     age: Duration,
     exceeded: Mutex<Option<Box<Lag>>>,
@@ -79,7 +79,7 @@ impl Shared {
             seat: Mutex::new(None),
             limits: options.is_limited().then(|| {
                 let Options { max_lag_events: events, max_lag_age: age, .. } = *options;
-                Box::new(Limits { events, age, exceeded: Mutex::new(None) })
+                Box::new(LagLimits { events, age, exceeded: Mutex::new(None) })
             }),
         }
     }
@@ -169,14 +169,14 @@ impl Shared {
         Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(at) } }
     }
 
-    /// The lag for which it was closed, told once.
+    /// The lag for which it was closed, reported once.
     pub(super) fn take_too_slow(&self) -> Option<Box<Lag>> {
         self.limits.as_ref().and_then(|limits| lock(&limits.exceeded).take())
     }
 }
 
 impl LagLimit for Shared {
-    fn keep_limit(&self) -> bool {
+    fn enforce_lag_limit(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
             return false;
         }

@@ -2,7 +2,7 @@
 //!
 //! Both are read page by page at a fixed head h, not from a held snapshot: each page checks that h is
 //! still in the window, so a stalled consumer keeps nothing alive (I9) and is told (I8). The live
-//! stream goes on at h: no gap, no overlap.
+//! stream continues at h: no gap, no overlap.
 //!
 //! The difference needs no version of what was shown, only the keys: everything below the cursor was
 //! shown, so a key changed since if its version is not below it. Where a difference is itself overtaken
@@ -16,7 +16,7 @@ use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
 use crate::data::event::{Event, Kind, Mark, Phase as End, Resync, ResyncReason, flags};
-use crate::data::key_value::{KeyValue, Numbers, VersionPtr};
+use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
 use crate::data::slot::{Key, SlotRef};
 use crate::filter::range::Range;
 use crate::position::Position;
@@ -27,12 +27,12 @@ use crate::store::tree::Tree;
 
 /// The keys that a consumer has been shown and that were not deleted for it.
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct DeliveredKeys {
     keys: Tree<Key>,
     len: u64,
 }
 
-impl Shown {
+impl DeliveredKeys {
     pub(super) fn len(&self) -> u64 {
         self.len
     }
@@ -126,13 +126,13 @@ impl Subscription {
     pub(super) fn initial(&mut self, head: u64, at: Position) {
         self.cursor = head;
         self.position = Position { epoch: at.epoch, revision: 0 };
-        self.shown = self.on_lag.remembers().then(Box::default);
+        self.delivered = self.on_lag.needs_delivered_keys().then(Box::default);
         self.phase = Phase::Initial(Box::new(Initial { at, ..Initial::default() }));
     }
 
     /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
-    pub(super) fn remember(&mut self, head: u64) -> bool {
-        if !self.on_lag.remembers() {
+    pub(super) fn seed(&mut self, head: u64) -> bool {
+        if !self.on_lag.needs_delivered_keys() {
             return true;
         }
         let inner = self.shared.inner.clone();
@@ -140,14 +140,14 @@ impl Subscription {
     }
 
     /// The same for a state that somebody holds.
-    pub(super) fn remember_held(&mut self, snapshot: &Snapshot) {
+    pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
         let _ = self.remember_at(At::Held(snapshot));
     }
 
     fn remember_at(&mut self, at: At<'_>) -> Result<(), Left> {
         let matcher = self.matcher.clone();
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let shown = self.shown.insert(Box::default());
+        let delivered = self.delivered.insert(Box::default());
         let mut scan = Scan::new(at, &range, None);
         let mut page = Vec::new();
         while !scan.is_over() {
@@ -157,7 +157,7 @@ impl Subscription {
             })?;
             for (key, tried) in page.drain(..) {
                 if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
-                    shown.add(key);
+                    delivered.add(key);
                 }
             }
         }
@@ -166,17 +166,17 @@ impl Subscription {
 
     /// An event was handed out, or would have been but for the mask of kinds.
     #[inline]
-    pub(super) fn note(&mut self, kind: Kind, event: &Event) {
-        let Some(shown) = &mut self.shown else { return };
+    pub(super) fn record(&mut self, kind: Kind, event: &Event) {
+        let Some(delivered) = &mut self.delivered else { return };
         match kind {
-            Kind::Added | Kind::Modified if !shown.has(event.key()) => {
+            Kind::Added | Kind::Modified if !delivered.has(event.key()) => {
                 let inner = &self.shared.inner;
                 let pin = reclaim::pin();
                 let view = StateView::pinned(inner, inner.ring.head(), &pin);
                 let slot = view.and_then(|view| view.slot(event.key()));
-                shown.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
+                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
             }
-            Kind::Deleted => shown.remove(event.key()),
+            Kind::Deleted => delivered.remove(event.key()),
             _ => {}
         }
     }
@@ -212,12 +212,12 @@ impl Subscription {
         Ok(batch.finish(self.position))
     }
 
-    /// Gathers objects of the state from a key on; where they go on, `None` at their end. What was not
+    /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
     /// gathered whole is not handed out, and so not shown.
     fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
         let matcher = self.matcher.clone();
-        let (shows, remembers) = (matcher.shows(Kind::Added), self.shown.is_some());
-        if !shows && !remembers {
+        let (shows, needs_delivered_keys) = (matcher.shows(Kind::Added), self.delivered.is_some());
+        if !shows && !needs_delivered_keys {
             // Masked: the state is not shown, its end is.
             return Ok(None);
         }
@@ -228,13 +228,13 @@ impl Subscription {
             let before = page.len();
             scan.page(most, &mut page, |_, slot, live| {
                 let kv = live.filter(|kv| matcher.may_hold(kv))?;
-                Some((kv.to_owned(), remembers.then(|| slot.shared_key())))
+                Some((kv.to_owned(), needs_delivered_keys.then(|| slot.shared_key())))
             })?;
             matcher.keep(&mut page, before, |(kv, _)| kv);
         }
         for (kv, key) in page {
-            if let (Some(shown), Some(key)) = (&mut self.shown, key) {
-                shown.add(key);
+            if let (Some(delivered), Some(key)) = (&mut self.delivered, key) {
+                delivered.add(key);
             }
             if shows {
                 let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
@@ -282,7 +282,7 @@ impl Subscription {
         while batch.room() > 0 {
             match catch.stage {
                 Stage::Begin => {
-                    // Overtaken inside its bracket it goes on there, at a newer state.
+                    // Overtaken inside its bracket it continues there, at a newer state.
                     if bracket && !catch.begun {
                         catch.begun = true;
                         batch.push_mark(self.bracket(&catch, End::Begin));
@@ -327,7 +327,7 @@ impl Subscription {
 
     fn caught(&mut self, catch: &CatchUp, batch: BatchBuilder) -> Batch {
         self.live(catch.head, catch.at);
-        self.told = 0;
+        self.reported = 0;
         batch.finish(self.position)
     }
 
@@ -341,13 +341,13 @@ impl Subscription {
     fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
         let (shows, room) = (matcher.shows(Kind::Deleted), batch.room());
-        let Some(shown) = &mut self.shown else { return Ok(true) };
+        let Some(delivered) = &mut self.delivered else { return Ok(true) };
         let mut gone = Vec::new();
         {
             let pin = reclaim::pin();
             let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(Left)?;
             let from = catch.next.take().unwrap_or_default();
-            for (looked, key) in shown.keys.from(&from).enumerate() {
+            for (looked, key) in delivered.keys.from(&from).enumerate() {
                 if looked == PIN_KEYS || (shows && gone.len() == room) {
                     catch.next = Some(key.to_vec());
                     break;
@@ -365,10 +365,10 @@ impl Subscription {
             if tried.is_some_and(|kv| matcher.predicates_hold(&kv)) {
                 continue;
             }
-            shown.remove(&key);
+            delivered.remove(&key);
             if shows {
-                let numbers = prev.as_ref().map_or_else(Numbers::default, KeyValue::numbers);
-                let kv = KeyValue::new(&key, None, numbers, 0, VersionPtr::NULL);
+                let meta = prev.as_ref().map_or_else(KeyMeta::default, KeyValue::meta);
+                let kv = KeyValue::new(&key, None, meta, 0, VersionPtr::NULL);
                 push(batch, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
             }
         }
@@ -379,13 +379,13 @@ impl Subscription {
     /// has left, `catch.next` is where this has come to.
     fn puts(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
-        let Some(shown) = &mut self.shown else { return Ok(true) };
+        let Some(delivered) = &mut self.delivered else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
         let mut page = Vec::new();
         let looked = scan.page(batch.room(), &mut page, |view, slot, live| {
             let kv = live.filter(|kv| matcher.may_hold(kv))?;
-            let (was, since) = (shown.has(slot.key()), catch.head_of(slot.key()));
+            let (was, since) = (delivered.has(slot.key()), catch.head_of(slot.key()));
             if was && kv.seq() < since {
                 return None;
             }
@@ -397,7 +397,7 @@ impl Subscription {
         for (kv, key, prev) in page {
             let Some(kind) = Kind::of_change(key.is_none(), true) else { continue };
             if let Some(key) = key {
-                shown.add(key);
+                delivered.add(key);
             }
             if matcher.shows(kind) {
                 push(batch, matcher.shown_kind(kind), catch.at.revision, kv, prev);

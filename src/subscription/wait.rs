@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::shared::OPEN;
-use super::{Halt, Look, Phase, Start, Step, Subscription};
+use super::{Frontier, Halt, Phase, Start, Step, Subscription};
 use crate::batch::Batch;
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
@@ -31,11 +31,11 @@ impl Subscription {
     }
 
     fn peek_once(&mut self) -> Step<bool> {
-        let look = self.look();
+        let frontier = self.frontier();
         match self.phase {
             Phase::Ended | Phase::Initial(_) | Phase::Behind(_) | Phase::CatchUp(_) => return Ok(true),
             Phase::Unready | Phase::Revision { .. } | Phase::Future(_) => {
-                if !self.started(&look)? {
+                if !self.started(&frontier)? {
                     return Ok(false);
                 }
                 if matches!(self.phase, Phase::Initial(_)) {
@@ -44,53 +44,53 @@ impl Subscription {
             }
             Phase::Live => {}
         }
-        if self.plain && self.cursor < look.head {
+        if self.plain && self.cursor < frontier.head {
             return Ok(true);
         }
-        if self.peek_events(&look)? {
+        if self.peek_events(&frontier)? {
             return Ok(true);
         }
         if let Some(bookmarks) = &self.bookmarks {
-            let progress = progress_of(look.progress, self.position.epoch);
+            let progress = progress_of(frontier.progress, self.position.epoch);
             let position = Position { revision: self.position.revision.max(progress), ..self.position };
             if bookmarks.is_due(position) {
                 return Ok(true);
             }
         }
-        Ok(look.closed)
+        Ok(frontier.closed)
     }
 
     /// Whether there is an event to hand out; the cursor stands at it, or at the head.
-    fn peek_events(&mut self, look: &Look) -> Step<bool> {
-        while self.cursor < look.head || self.has_links() {
+    fn peek_events(&mut self, frontier: &Frontier) -> Step<bool> {
+        while self.cursor < frontier.head || self.has_links() {
             if let Some(bucket) = self.chain() {
                 if self.has_links() {
-                    if self.links_match(look)? {
+                    if self.links_match(frontier)? {
                         return Ok(true);
                     }
                     continue;
                 }
                 if self.shared.inner.ring.newest_mark() < self.cursor {
-                    self.collect_ahead(&bucket, look)?;
+                    self.collect_ahead(&bucket, frontier)?;
                     continue;
                 }
-                self.go_to_mark(&bucket, look)?;
-                if self.cursor >= look.head {
+                self.go_to_mark(&bucket, frontier)?;
+                if self.cursor >= frontier.head {
                     continue;
                 }
             }
             let Some(segment) = self.segment()? else { continue };
-            for event in segment.view(run_of(&segment, self.cursor, look.head)) {
+            for event in segment.view(run_of(&segment, self.cursor, frontier.head)) {
                 let Ok(kind) = self.passes(event) else { return Ok(true) };
                 if let Some(kind) = kind {
                     if kind == Kind::Resync || self.matcher.shows(kind) {
                         return Ok(true);
                     }
-                    self.note(kind, event);
+                    self.record(kind, event);
                 }
                 self.move_over(event);
             }
-            if self.cursor < look.head {
+            if self.cursor < frontier.head {
                 self.cursor = segment.limit();
             }
         }
@@ -103,7 +103,7 @@ impl Subscription {
         let matcher = &self.matcher;
         let hub = &self.shared.inner.hub;
         let group = self.group.get_or_insert_with(|| {
-            let unmasked = if self.on_lag.remembers() { matcher.unmasked() } else { None };
+            let unmasked = if self.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
             hub.join_group(&unmasked.map_or_else(|| matcher.clone(), Arc::new))
         });
         group.clone()
@@ -123,7 +123,7 @@ impl Subscription {
                     return (interest, due);
                 }
                 if let Some(bookmarks) = &self.bookmarks {
-                    due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.shown));
+                    due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
                 }
                 let group = self.group();
                 match self.chain() {
@@ -204,15 +204,19 @@ impl Subscription {
 
     /// What `wait` says when there is something.
     fn tell(&mut self) -> Result<bool> {
-        let look = self.look();
+        let frontier = self.frontier();
         let over = match self.phase {
             Phase::Ended => self.failure.is_none(),
             Phase::Future(_) => {
                 matches!(self.failure.as_deref(), Some(Halt::Over(error)) if error.code() == Code::Closed)
             }
             Phase::Live => {
-                let too_slow = look.closed && look.head == 0;
-                look.closed && !too_slow && self.cursor >= look.head && self.failure.is_none() && !self.has_links()
+                let too_slow = frontier.closed && frontier.head == 0;
+                frontier.closed
+                    && !too_slow
+                    && self.cursor >= frontier.head
+                    && self.failure.is_none()
+                    && !self.has_links()
             }
             _ => false,
         };
@@ -221,7 +225,7 @@ impl Subscription {
 
     /// The next batch of at most 1024 events; blocks for it. `None` after CLOSED.
     ///
-    /// Not an iterator: a batch can be an error, and the loop goes on after some.
+    /// Not an iterator: a batch can be an error, and the loop continues after some.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Batch>> {
         loop {

@@ -100,7 +100,7 @@ impl<T> Iterator for Taken<T> {
             return None;
         }
         // SAFETY: the swap made the whole chain ours, each node came from a box, and each is taken once:
-        // the chain goes on behind it.
+        // the chain continues after it.
         let node = unsafe { Box::from_raw(self.top) };
         self.top = node.next;
         Some(node.value)

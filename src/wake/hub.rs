@@ -192,7 +192,7 @@ impl Hub {
     pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
         fence(ord!(PublishFence, SeqCst));
         // Partner: as in `published`; for buckets, `Bucket::raise`.
-        if self.waiting.load(Relaxed) != 0 || router.is_awaited() {
+        if self.waiting.load(Relaxed) != 0 || router.has_waiters() {
             self.notify(cache);
         }
     }
@@ -303,7 +303,7 @@ impl Hub {
 
     /// Moves a seat that is claimed from the scanners to a bucket: raised there before it is lowered here.
     pub(super) fn hand_over(&self, group: &FilterGroup, bucket: &Bucket) {
-        bucket.raise();
+        bucket.add_waiter();
         group.parked.fetch_sub(1, Relaxed);
         self.lower();
     }
@@ -326,7 +326,7 @@ impl Hub {
 pub(crate) struct Unparked {
     /// Somebody has woken it; the tag of a member is listed by then.
     pub(crate) woken: bool,
-    /// Where the cursor may go on: nothing of its own lies below. 0: where it was.
+    /// Where the cursor may continue: nothing of its own lies below. 0: where it was.
     pub(crate) resume: u64,
     /// When it was woken, as a time of [`crate::sys::clock`].
     pub(crate) at: u64,
@@ -368,7 +368,7 @@ impl Registration {
         // `published_events` and `FilterGroup::has_parked`.
         let counted = match interest {
             Interest::Chain(_, bucket) => {
-                bucket.raise();
+                bucket.add_waiter();
                 Counted::Bucket
             }
             Interest::Events(group, _) => {
@@ -433,11 +433,11 @@ impl Registration {
         let scanned_to = hub.scanned_to.load(Acquire);
         let woken = self.seat.unpark();
         match (self.seat.counted(), &self.interest) {
-            (Counted::Bucket, Some(Interest::Chain(_, bucket))) => bucket.lower(),
+            (Counted::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
             (Counted::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has handed it over.
                 if let Some(Some(bucket)) = request.answer() {
-                    bucket.lower();
+                    bucket.remove_waiter();
                 }
             }
             (_, interest) => {

@@ -76,7 +76,7 @@ pub(crate) struct Frontier {
     pub(crate) position: Position,
     pub(crate) head: u64,
     pub(crate) ready: bool,
-    /// The source failed before the first listing: no wait for the cache goes on.
+    /// The source failed before the first listing: no wait for the cache continues.
     pub(crate) failed: bool,
     pub(crate) closed: bool,
     /// Consistent reads served up to this ticket.

@@ -81,7 +81,7 @@ pub(crate) struct Seat {
     timed: AtomicBool,
     /// Everything below was handed out, or does not match.
     cursor: AtomicU64,
-    /// Where the consumer goes on; 0: at its cursor.
+    /// Where the consumer continues; 0: at its cursor.
     resume: AtomicU64,
     counted: AtomicU32,
     /// Never contended: the state says whose turn it is.
@@ -161,7 +161,7 @@ impl Seat {
         self.state.load(Acquire) == WOKEN
     }
 
-    /// Where the consumer goes on, when it was woken.
+    /// Where the consumer continues, when it was woken.
     pub(super) fn resume(&self) -> u64 {
         self.resume.load(Relaxed)
     }
@@ -263,7 +263,7 @@ impl Seat {
 pub(super) struct Claim<'a>(&'a Seat);
 
 impl<'a> Claim<'a> {
-    /// Ends the sleep: the consumer goes on at `resume` (0: at its cursor). What comes back is to be
+    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). What comes back is to be
     /// called outside of everything.
     pub(super) fn settle(self, resume: u64) -> Option<WakeUp> {
         let seat = self.0;

@@ -317,10 +317,10 @@ impl Tables {
                 continue;
             };
             let bucket = match request.answer() {
-                // There is none for it: it goes on scanning.
+                // There is none for it: it continues scanning.
                 Some(None) => continue,
                 // Answered for a revision that is still to come: with another look.
-                Some(Some(bucket)) if bucket.boundary() <= head => bucket.clone(),
+                Some(Some(bucket)) if bucket.linked_from() <= head => bucket.clone(),
                 _ => {
                     self.asking.push_back(id);
                     continue;

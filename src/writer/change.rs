@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::key_value::Numbers;
+use crate::data::key_value::KeyMeta;
 
 /// A key-value as a listing or an exact put brings it.
 ///
@@ -33,8 +33,8 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    pub(super) fn numbers(&self) -> Numbers {
-        Numbers {
+    pub(super) fn meta(&self) -> KeyMeta {
+        KeyMeta {
             create_revision: self.create_revision,
             mod_revision: self.mod_revision,
             version: self.version,
@@ -44,9 +44,9 @@ impl Record<'_> {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Verb<'a> {
+pub(super) enum Operation<'a> {
     Put(&'a [u8]),
-    Exact(&'a [u8], Numbers),
+    Exact(&'a [u8], KeyMeta),
     Delete,
 }
 
@@ -68,22 +68,22 @@ pub(super) enum Verb<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     pub(super) key: &'a [u8],
-    pub(super) verb: Verb<'a>,
+    pub(super) operation: Operation<'a>,
 }
 
 impl<'a> Change<'a> {
     /// Sets a value; create revision and version follow from the key's state, the lease is 0.
     pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), verb: Verb::Put(value.as_ref()) }
+        Change { key: key.as_ref(), operation: Operation::Put(value.as_ref()) }
     }
 
     /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
     pub fn put_exact(record: Record<'a>) -> Change<'a> {
-        Change { key: record.key, verb: Verb::Exact(record.value, record.numbers()) }
+        Change { key: record.key, operation: Operation::Exact(record.value, record.meta()) }
     }
 
     /// Deletes a present key.
     pub fn delete(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), verb: Verb::Delete }
+        Change { key: key.as_ref(), operation: Operation::Delete }
     }
 }

@@ -8,9 +8,9 @@ mod change;
 mod transaction;
 mod validate;
 
-use change::Verb;
+use change::Operation;
 pub use change::{Change, Record};
-use transaction::{Prepared, Revision, Unfinished};
+use transaction::{Prepared, Transaction, Unfinished};
 use validate::{check_keys, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
@@ -18,7 +18,7 @@ use crate::data::event::ResyncReason;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
 use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
-use crate::log::epochs::Turn;
+use crate::log::epochs::EpochChange;
 use crate::position::Position;
 use crate::store::root::Root;
 use crate::sync::{Relaxed, Release, lock, step};
@@ -167,8 +167,8 @@ impl Writer {
         let mut versions = Vec::with_capacity(records.len());
         for record in &records {
             let extras = core.extras(inner, record.key, Some(record.value));
-            let (numbers, older) = (record.numbers(), VersionPtr::NULL);
-            versions.push(KeyValue::with_extras(record.key, Some(record.value), numbers, 0, older, extras));
+            let (meta, older) = (record.meta(), VersionPtr::NULL);
+            versions.push(KeyValue::with_extras(record.key, Some(record.value), meta, 0, older, extras));
         }
         let mut sorted = Vec::with_capacity(versions.len());
         let (mut bytes, mut slot_bytes) = (0, 0);
@@ -186,9 +186,9 @@ impl Writer {
         core.index = Root::from_sorted(sorted.into_iter());
         core.position.revision = revision;
         core.highest = revision;
-        core.history.listing = revision;
+        core.epochs.listing = revision;
         core.written = true;
-        core.ring.set_history(&inner.ring, core.history.clone());
+        core.ring.set_epochs(&inner.ring, core.epochs.clone());
         core.ring.set_oldest_revision(&inner.ring, revision + 1);
         inner.root.replace(Arc::new(core.index.clone()), 0);
         core.ring.set_progress(&inner.ring, core.position);
@@ -237,7 +237,7 @@ impl Writer {
         let (inner, core) = self.open("apply")?;
         rises("apply", revision, inner, core)?;
         check_keys(inner, changes)?;
-        core.forget(inner, 2 * changes.len());
+        core.purge_tombstones(inner, 2 * changes.len());
         core.begin_revision(inner);
         for (input, change) in changes.iter().enumerate() {
             prepared.push(core.prepare(revision, input, change)?);
@@ -247,13 +247,13 @@ impl Writer {
             let change = &changes[input];
             (
                 change.key,
-                match change.verb {
-                    Verb::Put(value) | Verb::Exact(value, _) => Some(value),
-                    Verb::Delete => None,
+                match change.operation {
+                    Operation::Put(value) | Operation::Exact(value, _) => Some(value),
+                    Operation::Delete => None,
                 },
             )
         });
-        if !core.commit(inner, Revision { revision, turn: None }, plan, prepared) {
+        if !core.commit(inner, Transaction { revision, epoch_change: None }, plan, prepared) {
             return Err(say::closed("apply"));
         }
         Ok(())
@@ -281,7 +281,7 @@ impl Writer {
         sort_listing(inner, revision, &mut records)?;
         let from = core.position.revision;
         let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
-        core.forget(inner, 2 * records.len().max(64));
+        core.purge_tombstones(inner, 2 * records.len().max(64));
         core.begin_revision(inner);
         let mut prepared = core.difference(&records);
         if prepared.is_empty() && revision == from && reason != ResyncReason::HistoryReset {
@@ -296,8 +296,9 @@ impl Writer {
         });
         let (seq, end) = (plan.seqs.first(), plan.seqs.last());
         // The oldest revision from before is filled in by the commit, once it has made room.
-        let turn = Turn { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
-        if !core.commit(inner, Revision { revision, turn: Some(turn) }, plan, &mut prepared) {
+        let epoch_change =
+            EpochChange { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
+        if !core.commit(inner, Transaction { revision, epoch_change: Some(epoch_change) }, plan, &mut prepared) {
             return Err(say::closed("resync"));
         }
         Ok(core.position)
@@ -343,7 +344,7 @@ impl Writer {
             .with_current(current));
         }
         // Inside a resync there is no state: the one before it stays.
-        let revision = core.history.gap_around(revision, u64::MAX).map_or(revision, |turn| turn.from);
+        let revision = core.epochs.gap_around(revision, u64::MAX).map_or(revision, |epoch_change| epoch_change.from);
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);
         }

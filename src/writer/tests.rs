@@ -87,8 +87,8 @@ fn stop_at(at: usize, commit: impl FnOnce(&mut Writer) -> crate::Result<()>) -> 
         let exact = cache.get("/0", Read::Exact(stood.revision)).unwrap().kv.unwrap();
         assert_eq!(exact.value().unwrap(), before["/0"].as_bytes());
         assert!(cache.diff(280, stood, &crate::Filter::any()).unwrap().len() > 1);
-        let mut history = cache.subscribe(Start::After(280)).open().unwrap();
-        let events: usize = (0..9).map(|_| history.poll(64).unwrap().len()).sum();
+        let mut epochs = cache.subscribe(Start::After(280)).open().unwrap();
+        let events: usize = (0..9).map(|_| epochs.poll(64).unwrap().len()).sum();
         assert_eq!(events, 10, "step {at}");
     }
     assert_eq!(snapshot.len(), before.len());

@@ -6,13 +6,13 @@
 //! version into its key's slot ([`RingWriter::append`]), so that there is no moment between the two at
 //! which a count has no owner. Then root, epochs and head make the whole revision visible.
 
-use super::change::{Change, Record, Verb};
+use super::change::{Change, Operation, Record};
 use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
-use crate::data::key_value::{Extras, KeyValue, KeyValueRef, Numbers, VersionPtr};
+use crate::data::key_value::{Extras, KeyMeta, KeyValue, KeyValueRef, VersionPtr};
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
-use crate::log::epochs::Turn;
+use crate::log::epochs::EpochChange;
 use crate::log::writer::{Added, Plan, Writing};
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(super) struct Prepared {
     added: Added,
     kind: Kind,
     flags: u32,
-    pub(super) numbers: Numbers,
+    pub(super) meta: KeyMeta,
     /// Made once its sequence number is known.
     fresh: Option<Fresh>,
     /// Index in the input, for key and value.
@@ -35,20 +35,14 @@ pub(super) struct Prepared {
 }
 
 /// A revision on its way into the log.
-pub(super) struct Revision {
+pub(super) struct Transaction {
     pub(super) revision: u64,
     /// It is a resync: its marks go around the changes.
-    pub(super) turn: Option<Turn>,
+    pub(super) epoch_change: Option<EpochChange>,
 }
 
 impl Prepared {
-    fn new(
-        slot: Option<SlotRef<'_>>,
-        before: Option<&KeyValue>,
-        kind: Kind,
-        numbers: Numbers,
-        input: usize,
-    ) -> Prepared {
+    fn new(slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind: Kind, meta: KeyMeta, input: usize) -> Prepared {
         Prepared {
             slot: slot.map(SlotRef::pointer),
             before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
@@ -58,7 +52,7 @@ impl Prepared {
             },
             kind,
             flags: 0,
-            numbers,
+            meta,
             fresh: None,
             input,
         }
@@ -115,7 +109,7 @@ impl Prepared {
 
 impl Core {
     /// Forgets tombstones whose event has left the window: at most `most` of them.
-    pub(super) fn forget(&mut self, inner: &Inner, most: usize) {
+    pub(super) fn purge_tombstones(&mut self, inner: &Inner, most: usize) {
         let oldest = inner.ring.oldest_seq();
         for _ in 0..most {
             match self.tombstones.front() {
@@ -131,7 +125,7 @@ impl Core {
                 unsafe { self.index.remove(slot.key()) };
                 self.index_changed = true;
                 self.ring.purged(slot.deleted_bytes());
-                self.forgotten.extend(self.slots.remove(slot.key()));
+                self.removed_slots.extend(self.slots.remove(slot.key()));
             }
         }
     }
@@ -148,39 +142,39 @@ impl Core {
         let slot = self.live(change.key);
         let before = slot.map(SlotRef::newest);
         let alive = before.as_deref().filter(|kv| !kv.is_tombstone());
-        let numbers = match (change.verb, alive) {
-            (Verb::Delete, None) => {
+        let meta = match (change.operation, alive) {
+            (Operation::Delete, None) => {
                 return Err(
                     say::invalid(format!("delete of key {}: it is not there", show(change.key))).with_asked(revision)
                 );
             }
-            (Verb::Delete, Some(kv)) => kv.numbers(),
-            (Verb::Put(_), alive) => Numbers {
+            (Operation::Delete, Some(kv)) => kv.meta(),
+            (Operation::Put(_), alive) => KeyMeta {
                 create_revision: alive.map_or(revision, KeyValue::create_revision),
                 mod_revision: revision,
                 version: alive.map_or(1, |kv| kv.version().saturating_add(1)),
                 lease: 0,
             },
-            (Verb::Exact(_, numbers), _) => {
-                let sound = numbers.mod_revision == revision
-                    && (1..=revision).contains(&numbers.create_revision)
-                    && numbers.version >= 1;
+            (Operation::Exact(_, meta), _) => {
+                let sound = meta.mod_revision == revision
+                    && (1..=revision).contains(&meta.create_revision)
+                    && meta.version >= 1;
                 if !sound {
                     return Err(say::invalid(format!(
                         "put of key {}: create_revision {}, mod_revision {}, version {} cannot be of revision {revision}",
-                        show(change.key), numbers.create_revision, numbers.mod_revision, numbers.version
+                        show(change.key), meta.create_revision, meta.mod_revision, meta.version
                     ))
                     .with_asked(revision));
                 }
-                numbers
+                meta
             }
         };
-        let kind = match (change.verb, alive) {
-            (Verb::Delete, _) => Kind::Deleted,
+        let kind = match (change.operation, alive) {
+            (Operation::Delete, _) => Kind::Deleted,
             (_, None) => Kind::Added,
             (_, Some(_)) => Kind::Modified,
         };
-        Ok(Prepared::new(slot, before.as_deref(), kind, numbers, input))
+        Ok(Prepared::new(slot, before.as_deref(), kind, meta, input))
     }
 
     /// Old state against a sorted listing: deletes by key, then puts by key.
@@ -188,7 +182,7 @@ impl Core {
         let (mut deletes, mut puts) = (Vec::new(), Vec::new());
         let mut next = 0;
         let put = |slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind, input: usize| {
-            Prepared::new(slot, before, kind, records[input].numbers(), input).synthetic()
+            Prepared::new(slot, before, kind, records[input].meta(), input).synthetic()
         };
         // SAFETY: I1: the table owns the slots of the writer's index, and the writer is borrowed.
         for slot in unsafe { self.index.read() }.from(b"") {
@@ -198,7 +192,7 @@ impl Core {
             }
             let listed = next < records.len() && records[next].key == slot.key();
             let kv = slot.newest();
-            let delete = || Prepared::new(Some(slot), Some(&kv), Kind::Deleted, kv.numbers(), usize::MAX).synthetic();
+            let delete = || Prepared::new(Some(slot), Some(&kv), Kind::Deleted, kv.meta(), usize::MAX).synthetic();
             if !listed {
                 if !kv.is_tombstone() {
                     deletes.push(delete());
@@ -212,7 +206,7 @@ impl Core {
                 deletes.push(delete());
                 // Its predecessor is the tombstone of the delete: filled in when that is made.
                 puts.push(put(Some(slot), None, Kind::Added, next));
-            } else if record.numbers() != kv.numbers() || Some(record.value) != kv.value() {
+            } else if record.meta() != kv.meta() || Some(record.value) != kv.value() {
                 puts.push(put(Some(slot), Some(&kv), Kind::Modified, next));
             }
             next += 1;
@@ -253,11 +247,11 @@ impl Core {
                 one.replaces_tombstone_of(earlier);
             }
             let version = match (one.kind, one.slot()) {
-                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.numbers, seq, one.before),
+                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.meta, seq, one.before),
                 _ => {
                     let (key, value) = input(one.input);
                     let extras = self.extras(inner, key, value);
-                    KeyValue::with_extras(key, value, one.numbers, seq, one.before, extras)
+                    KeyValue::with_extras(key, value, one.meta, seq, one.before, extras)
                 }
             };
             let live = |kv: &&KeyValue| !kv.is_tombstone();
@@ -273,25 +267,27 @@ impl Core {
     pub(super) fn commit(
         &mut self,
         inner: &Arc<Inner>,
-        revision: Revision,
+        revision: Transaction,
         plan: Plan,
         prepared: &mut Vec<Prepared>,
     ) -> bool {
         self.poisoned = true;
         let unfinished = Unfinished(inner);
-        let count = prepared.len() + if revision.turn.is_some() { 2 } else { 0 };
+        let count = prepared.len() + if revision.epoch_change.is_some() { 2 } else { 0 };
         self.write(inner, &revision, plan, prepared);
         step("events written");
         self.publish_root(inner);
         step("root published");
-        if let Some(turn) = &revision.turn {
-            let resets = turn.resets();
-            self.history.turns.push(Turn { oldest_before: inner.ring.oldest_revision(), ..turn.clone() });
-            self.history.trim(inner.ring.oldest_seq());
-            self.ring.set_history(&inner.ring, self.history.clone());
+        if let Some(epoch_change) = &revision.epoch_change {
+            let resets = epoch_change.resets();
+            self.epochs
+                .changes
+                .push(EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() });
+            self.epochs.trim(inner.ring.oldest_seq());
+            self.ring.set_epochs(&inner.ring, self.epochs.clone());
             step("history published");
             if resets {
-                self.ring.set_oldest_revision(&inner.ring, turn.to + 1);
+                self.ring.set_oldest_revision(&inner.ring, epoch_change.to + 1);
             }
         }
         step("before the head");
@@ -301,8 +297,8 @@ impl Core {
             self.router.done();
             return false;
         }
-        if let Some(turn) = &revision.turn {
-            self.position.epoch = turn.epoch;
+        if let Some(epoch_change) = &revision.epoch_change {
+            self.position.epoch = epoch_change.epoch;
         }
         self.position.revision = revision.revision;
         self.highest = self.highest.max(revision.revision);
@@ -316,11 +312,11 @@ impl Core {
         gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
         gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
         gauges.window_bytes.store(self.ring.bytes(), Relaxed);
-        gauges.open_bytes.store(self.ring.untold_bytes(), Relaxed);
+        gauges.open_bytes.store(self.ring.unreported_bytes(), Relaxed);
         gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
         gauges.table_bytes.store(self.table_bytes(), Relaxed);
         gauges.buckets.store(self.router.len() as u64, Relaxed);
-        if revision.turn.is_some() {
+        if revision.epoch_change.is_some() {
             inner.hub.notify(inner);
         } else {
             inner.hub.published_events(inner, &self.router);
@@ -332,20 +328,20 @@ impl Core {
     }
 
     /// Writes the events of a revision, each into the log and its version into its key's slot.
-    fn write(&mut self, inner: &Inner, revision: &Revision, mut plan: Plan, prepared: &mut Vec<Prepared>) {
+    fn write(&mut self, inner: &Inner, revision: &Transaction, mut plan: Plan, prepared: &mut Vec<Prepared>) {
         let seqs = plan.seqs.take();
         let mut writing = self.ring.begin(&inner.ring, plan);
         step("room made");
-        let marks = usize::from(revision.turn.is_some());
+        let marks = usize::from(revision.epoch_change.is_some());
         let last = prepared.len() + 2 * marks - 1;
         let mut changes = prepared.drain(..);
         let mut grown = Grown::of(&inner.gauges);
         for (at, seq) in seqs.iter().enumerate() {
-            if let Some(turn) = &revision.turn
+            if let Some(epoch_change) = &revision.epoch_change
                 && (at == 0 || at == last)
             {
                 let phase = if at == 0 { Phase::Begin } else { Phase::End };
-                let mark = Mark::resync(&turn.mark(phase), seq).into_event();
+                let mark = Mark::resync(&epoch_change.mark(phase), seq).into_event();
                 self.ring.append(&mut writing, &mut self.router, (at, Added::default()), mark, || None);
                 continue;
             }
@@ -416,10 +412,10 @@ impl Core {
         let copied = self.index.take_copied();
         inner.root.replace(Arc::new(self.index.clone()), copied);
         let mut grown = Grown::of(&inner.gauges);
-        while let Some(slot) = self.forgotten.pop() {
+        while let Some(slot) = self.removed_slots.pop() {
             grown.slot_bytes -= slot.get().bytes() as u64;
             grown.bytes -= slot.get().newest().bytes() as i64;
-            self.ring.keep_forgotten(slot);
+            self.ring.keep_removed(slot);
         }
         grown.show(&inner.gauges);
         inner.gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);

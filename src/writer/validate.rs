@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::change::{Change, Record, Verb};
+use super::change::{Change, Operation, Record};
 use crate::cache::{Core, Inner};
 use crate::error::{Code, Error, Result, say, show};
 use crate::store::table::KeyHash;
@@ -27,9 +27,9 @@ pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Re
 
 pub(super) fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
     for change in changes {
-        let value = match change.verb {
-            Verb::Put(value) | Verb::Exact(value, _) => Some(value),
-            Verb::Delete => None,
+        let value = match change.operation {
+            Operation::Put(value) | Operation::Exact(value, _) => Some(value),
+            Operation::Delete => None,
         };
         check_pair(inner, change.key, value)?;
     }
