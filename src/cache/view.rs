@@ -9,7 +9,7 @@
 //! - **held**: a snapshot has a retention token of h, which keeps every segment from there on, and with
 //!   them the slots that were forgotten since.
 //!
-//! All that a view gives out is bound to the pin or to the snapshot.
+//! All that a view gives out is bound to the pin or to the snapshot. See `docs/internals/reading.md`.
 
 use super::Inner;
 use crate::data::key_value::KeyValueRef;

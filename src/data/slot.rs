@@ -10,6 +10,8 @@
 //! `older` is followed only from a version with `seq >= h` of a reader at h: then its event is in the
 //! window or pinned, and holds the predecessor.
 //!
+//! `docs/internals/reading.md` has an example in numbers, and what a panic finds.
+//!
 //! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
 //! address, a [`SlotRef`] is bound to what keeps it.
 //!
