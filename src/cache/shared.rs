@@ -16,7 +16,7 @@ use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
-use crate::wake::{Frontier, Hub, Overtaken, VisitEvent, Watched};
+use crate::wake::{CacheFrontier, Hub, Overtaken, VisitEvent, Watched};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -368,13 +368,13 @@ pub(crate) struct ResolvedAt {
 }
 
 impl Watched for Inner {
-    fn frontier(&self) -> Frontier {
+    fn frontier(&self) -> CacheFrontier {
         let ready = self.is_ready();
         let consistent = self.served.load(Acquire);
         let failed = self.is_broken() || (!ready && self.has_failed());
         let (position, head) = self.now(&reclaim::pin());
         let closed = self.is_closed();
-        Frontier { position, head, ready, failed, closed, consistent }
+        CacheFrontier { position, head, ready, failed, closed, consistent }
     }
 
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, Overtaken> {

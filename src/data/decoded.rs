@@ -9,8 +9,8 @@ use std::any::{Any, type_name};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-type Made = Box<dyn Any + Send + Sync>;
-type Decode = dyn Fn(&[u8], &[u8]) -> Result<Made> + Send + Sync;
+type DecodedBox = Box<dyn Any + Send + Sync>;
+type Decode = dyn Fn(&[u8], &[u8]) -> Result<DecodedBox> + Send + Sync;
 
 /// The decoder of a cache.
 #[derive(Clone)]
@@ -41,14 +41,14 @@ impl fmt::Debug for Decoder {
 }
 
 /// The place of one version's decoded value: filled by the first who asks.
-pub(crate) struct Cell {
+pub(crate) struct DecodedCell {
     decoder: Decoder,
-    made: OnceLock<Box<Result<Made>>>,
+    made: OnceLock<Box<Result<DecodedBox>>>,
 }
 
-impl Cell {
-    pub(crate) fn new(decoder: &Decoder) -> Cell {
-        Cell { decoder: decoder.clone(), made: OnceLock::new() }
+impl DecodedCell {
+    pub(crate) fn new(decoder: &Decoder) -> DecodedCell {
+        DecodedCell { decoder: decoder.clone(), made: OnceLock::new() }
     }
 
     /// The value as a `T`, decoded now if nobody did before; others wait for it meanwhile.

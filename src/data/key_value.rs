@@ -11,7 +11,7 @@
 //! | --- | --- | --- |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
-use crate::data::decoded::{Cell, Decoder};
+use crate::data::decoded::{DecodedCell, Decoder};
 use crate::error::{Code, Error, Result};
 use crate::foreign;
 use crate::reclaim;
@@ -45,7 +45,7 @@ pub(crate) struct Version {
     count: AtomicUsize,
     /// Bytes of the attributes behind the value.
     attributes_length: u32,
-    /// 1: a [`Cell`] lies between this and the key.
+    /// 1: a [`DecodedCell`] lies between this and the key.
     cells: u32,
     /// Lets loom see reads that are not ordered behind the making, or before the freeing.
     #[cfg(loom)]
@@ -69,12 +69,12 @@ pub(crate) struct Extras<'a> {
     pub(crate) decoder: Option<&'a Decoder>,
 }
 
-const _: () = assert!(align_of::<Cell>() <= align_of::<Version>());
+const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>());
 
 /// Bytes of a version: its lengths are limited, so this never overflows.
 const fn size(cells: usize, bytes: usize) -> usize {
     let align = align_of::<Version>();
-    (size_of::<Version>() + cells * size_of::<Cell>() + bytes + align - 1) & !(align - 1)
+    (size_of::<Version>() + cells * size_of::<DecodedCell>() + bytes + align - 1) & !(align - 1)
 }
 
 fn layout(cells: usize, bytes: usize) -> Layout {
@@ -139,9 +139,9 @@ impl KeyValue {
             if place.is_null() {
                 std::alloc::handle_alloc_error(layout);
             }
-            let cell = place.add(1).cast::<Cell>();
+            let cell = place.add(1).cast::<DecodedCell>();
             if let Some(decoder) = extras.decoder {
-                cell.write(Cell::new(decoder));
+                cell.write(DecodedCell::new(decoder));
             }
             let bytes = cell.add(cells).cast::<u8>();
             ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
@@ -211,12 +211,12 @@ impl KeyValue {
         unsafe { std::slice::from_raw_parts(from, body.attributes_length as usize) }
     }
 
-    fn cell(&self) -> Option<&Cell> {
+    fn cell(&self) -> Option<&DecodedCell> {
         if self.body().cells == 0 {
             return None;
         }
         // SAFETY: `with_extras` wrote a cell there and says so; it lives as long as the version.
-        Some(unsafe { &*self.0.as_ptr().add(1).cast::<Cell>() })
+        Some(unsafe { &*self.0.as_ptr().add(1).cast::<DecodedCell>() })
     }
 
     /// The value as the cache's decoder ([`crate::Builder::decoder`]) understands it: decoded by the
@@ -426,7 +426,7 @@ impl VersionPtr {
             // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
             unsafe {
                 if cells > 0 {
-                    foreign::drop_guarded(place.add(1).cast::<Cell>().read(), "a decoded value");
+                    foreign::drop_guarded(place.add(1).cast::<DecodedCell>().read(), "a decoded value");
                 }
                 ptr::drop_in_place(place.cast_mut());
                 std::alloc::dealloc(place.cast_mut().cast(), layout);

@@ -37,20 +37,20 @@ impl Keyed for OwnedSlot {
     }
 }
 
-type Cell<E> = Option<(u64, E)>;
+type TableCell<E> = Option<(u64, E)>;
 
 /// A small table of its own.
-struct Page<E> {
+struct TablePage<E> {
     /// A power of two of them, at most 7/8 in use.
-    cells: Box<[Cell<E>]>,
+    cells: Box<[TableCell<E>]>,
     len: usize,
 }
 
-impl<E: Keyed> Page<E> {
+impl<E: Keyed> TablePage<E> {
     /// With room for so many.
-    fn new(entries: usize) -> Page<E> {
+    fn new(entries: usize) -> TablePage<E> {
         let cells = (entries * 8).div_ceil(7).next_power_of_two().max(SMALLEST);
-        Page { cells: (0..cells).map(|_| None).collect(), len: 0 }
+        TablePage { cells: (0..cells).map(|_| None).collect(), len: 0 }
     }
 
     fn home(&self, hash: u64) -> usize {
@@ -112,7 +112,7 @@ impl<E: Keyed> Page<E> {
 
 /// See the module.
 pub(crate) struct Table<E> {
-    pages: Vec<Page<E>>,
+    pages: Vec<TablePage<E>>,
     len: usize,
     /// Of all pages.
     cells: usize,
@@ -178,7 +178,7 @@ impl<E: Keyed> Table<E> {
     pub(crate) fn insert(&mut self, entry: E) {
         self.begin();
         if self.pages.is_empty() {
-            self.add(Page::new(0));
+            self.add(TablePage::new(0));
         }
         let hash = self.hash.hash_one(entry.key());
         let page = Self::page(hash, self.pages.len());
@@ -247,7 +247,7 @@ impl<E: Keyed> Table<E> {
 
     /// Bytes of the table itself.
     pub(crate) fn bytes(&self) -> usize {
-        self.cells * size_of::<Cell<E>>() + self.pages.capacity() * size_of::<Page<E>>()
+        self.cells * size_of::<TableCell<E>>() + self.pages.capacity() * size_of::<TablePage<E>>()
     }
 
     fn begin(&mut self) {
@@ -257,14 +257,14 @@ impl<E: Keyed> Table<E> {
         }
     }
 
-    fn add(&mut self, page: Page<E>) {
+    fn add(&mut self, page: TablePage<E>) {
         self.cells += page.cells.len();
         self.pages.push(page);
     }
 
     /// Puts an empty page with room for so many entries in the place of one, which it gives back.
-    fn renew(&mut self, at: usize, entries: usize) -> Page<E> {
-        let fresh = Page::new(entries);
+    fn renew(&mut self, at: usize, entries: usize) -> TablePage<E> {
+        let fresh = TablePage::new(entries);
         self.cells += fresh.cells.len();
         let old = std::mem::replace(&mut self.pages[at], fresh);
         self.cells -= old.cells.len();
@@ -272,7 +272,7 @@ impl<E: Keyed> Table<E> {
     }
 
     /// Puts the entries of a page that was taken out where they belong now.
-    fn refill(&mut self, old: Page<E>) {
+    fn refill(&mut self, old: TablePage<E>) {
         #[cfg(test)]
         {
             self.moved += old.len;
@@ -295,7 +295,7 @@ impl<E: Keyed> Table<E> {
         let hashes = self.pages[from].cells.iter().flatten().map(|(hash, _)| *hash as usize);
         let going = hashes.filter(|hash| hash & level != 0).count();
         let old = self.renew(from, self.pages[from].len - going);
-        self.add(Page::new(going));
+        self.add(TablePage::new(going));
         self.refill(old);
     }
 

@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Frontier, Halt, Loss, Phase, Step, Subscription};
+use super::{Frontier, Halt, Loss, Step, Subscription, SubscriptionPhase};
 use crate::data::event::Phase as End;
 use crate::error::say;
 use crate::log::ring::Located;
@@ -40,17 +40,17 @@ impl Subscription {
         let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
         inner.wake_source();
         self.live(head, at);
-        self.phase = Phase::Future(Box::new(FutureStart { ticket }));
+        self.phase = SubscriptionPhase::Future(Box::new(FutureStart { ticket }));
     }
 
     /// Whether it waits for a revision: then it is behind nothing.
     pub(super) fn is_ahead(&self) -> bool {
-        matches!(self.phase, Phase::Future(_) | Phase::Revision { .. })
+        matches!(self.phase, SubscriptionPhase::Future(_) | SubscriptionPhase::Revision { .. })
     }
 
     /// What ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
-        let Phase::Future(start) = &self.phase else { return None };
+        let SubscriptionPhase::Future(start) = &self.phase else { return None };
         Some(Interest::Revision { position: self.position, ticket: start.ticket })
     }
 
@@ -66,7 +66,7 @@ impl Subscription {
             // The last position that was shown stays the asked one: bookmarks count from there.
             self.cursor = seq;
             self.position.epoch = epoch;
-            self.phase = Phase::Live;
+            self.phase = SubscriptionPhase::Live;
             return Ok(true);
         }
         if frontier.closed {
@@ -184,7 +184,7 @@ impl Subscription {
     fn ask_the_source(&mut self) -> Step<()> {
         let inner = self.inner().clone();
         let asked = self.position.revision;
-        let Phase::Future(start) = &mut self.phase else { return Ok(()) };
+        let SubscriptionPhase::Future(start) = &mut self.phase else { return Ok(()) };
         let Some(ticket) = start.ticket else { return Ok(()) };
         if inner.served.load(Acquire) < ticket {
             return Ok(());

@@ -82,7 +82,7 @@ pub enum Start {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum SubscriptionPhase {
     /// No listing yet.
     Unready,
     /// `StateAtLeast`: not reached yet.
@@ -179,7 +179,7 @@ pub struct Subscription {
     keeps: Option<Arc<KeepOpen>>,
     /// Until the start is fixed.
     options: Option<Box<Options>>,
-    phase: Phase,
+    phase: SubscriptionPhase,
     /// The next sequence number to look at; the head of the initial state while that is handed out.
     cursor: u64,
     segment: Option<SegmentRef>,
@@ -262,7 +262,7 @@ impl Subscription {
             Start::StateAtLeast(_) => {
                 // It begins above all that is there: it is behind nothing.
                 self.cursor = u64::MAX;
-                self.phase = Phase::Revision { until: Instant::now().checked_add(options.start_timeout) };
+                self.phase = SubscriptionPhase::Revision { until: Instant::now().checked_add(options.start_timeout) };
             }
             Start::After(revision) => {
                 let asked = Position { epoch: options.epoch, revision };
@@ -300,12 +300,12 @@ impl Subscription {
         }
         self.segment = None;
         self.options = None;
-        self.phase = Phase::Live;
+        self.phase = SubscriptionPhase::Live;
     }
 
     /// Moves through the phases before the first event. True: there may be something to hand out.
     fn started(&mut self, frontier: &Frontier) -> Step<bool> {
-        if matches!(self.phase, Phase::Unready) {
+        if matches!(self.phase, SubscriptionPhase::Unready) {
             if frontier.head == 0 {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.is_ready() {
@@ -318,10 +318,12 @@ impl Subscription {
                 return Ok(false);
             }
         }
-        if matches!(self.phase, Phase::Future(_)) {
+        if matches!(self.phase, SubscriptionPhase::Future(_)) {
             return self.future_began(frontier);
         }
-        if let (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) = (&self.phase, self.start()) {
+        if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
+            (&self.phase, self.start())
+        {
             // Closed by its owner while it waited: it ends.
             let ended = self.shared.end.load(Acquire) != OPEN;
             let (position, head) = self.shared.inner.now(&reclaim::pin());
@@ -374,7 +376,7 @@ impl Subscription {
     }
 
     fn end(&mut self) {
-        self.phase = Phase::Ended;
+        self.phase = SubscriptionPhase::Ended;
         self.segment = None;
         self.delivered = None;
         self.keeps = None;
@@ -385,7 +387,7 @@ impl Subscription {
         if let Some(halt) = self.failure.take() {
             return Err(*halt);
         }
-        if matches!(self.phase, Phase::Ended) {
+        if matches!(self.phase, SubscriptionPhase::Ended) {
             return Err(say::closed("subscription").into());
         }
         let frontier = self.frontier();
@@ -401,14 +403,16 @@ impl Subscription {
             self.shared.enforce_lag_limit();
             self.check_limit()?;
         }
-        if matches!(self.phase, Phase::Unready | Phase::Revision { .. } | Phase::Future(_))
-            && !self.started(&frontier)?
+        if matches!(
+            self.phase,
+            SubscriptionPhase::Unready | SubscriptionPhase::Revision { .. } | SubscriptionPhase::Future(_)
+        ) && !self.started(&frontier)?
         {
             return Ok(Batch::empty(self.position));
         }
         match &self.phase {
-            Phase::Initial(_) => return self.initial_page(max),
-            Phase::Behind(_) | Phase::CatchUp(_) => return self.catch_up_page(max),
+            SubscriptionPhase::Initial(_) => return self.initial_page(max),
+            SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => return self.catch_up_page(max),
             _ => {}
         }
         let batch = self.events(&frontier, max)?;
@@ -511,7 +515,7 @@ impl Subscription {
                 self.cursor = loss.seq;
                 self.position = loss.before;
                 self.options = None;
-                self.phase = Phase::Live;
+                self.phase = SubscriptionPhase::Live;
             }
             OnLag::Resnapshot | OnLag::Conflate => {
                 let reported = self.on_lag == OnLag::Conflate || self.is_in_bracket();

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::shared::Shared;
-use super::{Bookmarks, Halt, Phase, Start, Subscription};
+use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
 use crate::cache::Cache;
 use crate::data::event::Kind;
 use crate::error::{Result, say};
@@ -269,7 +269,7 @@ impl SubscribeBuilder {
             group: None,
             shared,
             keeps: Some(self.cache.keep_open()),
-            phase: Phase::Unready,
+            phase: SubscriptionPhase::Unready,
             options: Some(Box::new(self.options)),
             cursor: inner.ring.first_seq(),
             segment: None,

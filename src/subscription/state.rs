@@ -12,7 +12,7 @@
 #![forbid(unsafe_code)]
 
 use super::live::resynced;
-use super::{Halt, Loss, OnLag, Phase, Step, Subscription};
+use super::{Halt, Loss, OnLag, Step, Subscription, SubscriptionPhase};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
 use crate::data::event::{Event, Kind, Mark, Phase as End, Resync, ResyncReason, flags};
@@ -120,14 +120,14 @@ impl Subscription {
     /// Whether the consumer stands inside the bracket of a difference: it was told of the loss, and what
     /// overtakes the difference changes only the state that it leads to.
     pub(super) fn is_in_bracket(&self) -> bool {
-        matches!(&self.phase, Phase::CatchUp(catch) if catch.begun)
+        matches!(&self.phase, SubscriptionPhase::CatchUp(catch) if catch.begun)
     }
 
     pub(super) fn initial(&mut self, head: u64, at: Position) {
         self.cursor = head;
         self.position = Position { epoch: at.epoch, revision: 0 };
         self.delivered = self.on_lag.needs_delivered_keys().then(Box::default);
-        self.phase = Phase::Initial(Box::new(Initial { at, ..Initial::default() }));
+        self.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
     }
 
     /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
@@ -183,7 +183,7 @@ impl Subscription {
 
     /// The next page of the initial state, or its end mark.
     pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
-        let Phase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position)) };
+        let SubscriptionPhase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position)) };
         let at = initial.at;
         let mut batch = BatchBuilder::new(max, false, ());
         if !initial.done {
@@ -200,11 +200,11 @@ impl Subscription {
                     initial: true,
                 }));
             };
-            if let Phase::Initial(initial) = &mut self.phase {
+            if let SubscriptionPhase::Initial(initial) = &mut self.phase {
                 (initial.done, initial.next) = (next.is_none(), next);
             }
         }
-        let done = matches!(&self.phase, Phase::Initial(initial) if initial.done);
+        let done = matches!(&self.phase, SubscriptionPhase::Initial(initial) if initial.done);
         if done && batch.room() > 0 {
             batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor, at);
@@ -247,24 +247,26 @@ impl Subscription {
 
     /// Events were lost: the difference comes next.
     pub(super) fn fall_behind(&mut self) {
-        let catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::CatchUp(mut catch) | Phase::Behind(mut catch) => {
+        let catch = match std::mem::replace(&mut self.phase, SubscriptionPhase::Ended) {
+            SubscriptionPhase::CatchUp(mut catch) | SubscriptionPhase::Behind(mut catch) => {
                 catch.begin_again();
                 catch
             }
             // The keys that were handed out were shown at its head; of the others none was.
-            Phase::Initial(_) => Box::new(CatchUp { base: self.cursor, initial: true, ..CatchUp::default() }),
+            SubscriptionPhase::Initial(_) => {
+                Box::new(CatchUp { base: self.cursor, initial: true, ..CatchUp::default() })
+            }
             _ => Box::new(CatchUp { base: self.cursor, ..CatchUp::default() }),
         };
-        self.phase = Phase::Behind(catch);
+        self.phase = SubscriptionPhase::Behind(catch);
     }
 
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
         let mut batch = BatchBuilder::new(max, self.whole_revisions, ());
         let bracket = self.on_lag == OnLag::Resnapshot;
-        let mut catch = match std::mem::replace(&mut self.phase, Phase::Ended) {
-            Phase::Behind(mut catch) => {
+        let mut catch = match std::mem::replace(&mut self.phase, SubscriptionPhase::Ended) {
+            SubscriptionPhase::Behind(mut catch) => {
                 let (at, head) = self.shared.inner.now(&reclaim::pin());
                 (catch.at, catch.head) = (at, head);
                 if self.stop_on_resync && at.epoch != self.position.epoch && self.position.epoch != 0 {
@@ -272,7 +274,7 @@ impl Subscription {
                 }
                 catch
             }
-            Phase::CatchUp(catch) => catch,
+            SubscriptionPhase::CatchUp(catch) => catch,
             other => {
                 self.phase = other;
                 return Ok(Batch::empty(self.position));
@@ -317,7 +319,7 @@ impl Subscription {
                 break;
             }
         }
-        self.phase = Phase::CatchUp(catch);
+        self.phase = SubscriptionPhase::CatchUp(catch);
         // What was gathered is handed out first; the next poll tells the loss.
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));

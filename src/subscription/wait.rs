@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::shared::OPEN;
-use super::{Frontier, Halt, Phase, Start, Step, Subscription};
+use super::{Frontier, Halt, Start, Step, Subscription, SubscriptionPhase};
 use crate::batch::Batch;
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
@@ -33,16 +33,19 @@ impl Subscription {
     fn peek_once(&mut self) -> Step<bool> {
         let frontier = self.frontier();
         match self.phase {
-            Phase::Ended | Phase::Initial(_) | Phase::Behind(_) | Phase::CatchUp(_) => return Ok(true),
-            Phase::Unready | Phase::Revision { .. } | Phase::Future(_) => {
+            SubscriptionPhase::Ended
+            | SubscriptionPhase::Initial(_)
+            | SubscriptionPhase::Behind(_)
+            | SubscriptionPhase::CatchUp(_) => return Ok(true),
+            SubscriptionPhase::Unready | SubscriptionPhase::Revision { .. } | SubscriptionPhase::Future(_) => {
                 if !self.started(&frontier)? {
                     return Ok(false);
                 }
-                if matches!(self.phase, Phase::Initial(_)) {
+                if matches!(self.phase, SubscriptionPhase::Initial(_)) {
                     return Ok(true);
                 }
             }
-            Phase::Live => {}
+            SubscriptionPhase::Live => {}
         }
         if self.plain && self.cursor < frontier.head {
             return Ok(true);
@@ -113,8 +116,8 @@ impl Subscription {
     fn interest(&mut self) -> (Interest, Due) {
         let mut due = Due::default();
         let interest = match (&self.phase, self.start()) {
-            (Phase::Unready, _) => Interest::Ready,
-            (Phase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
+            (SubscriptionPhase::Unready, _) => Interest::Ready,
+            (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
                 due.deadline = *until;
                 Interest::Revision { position: revision.into(), ticket: None }
             }
@@ -174,7 +177,7 @@ impl Subscription {
     }
 
     fn went_on(&mut self, unparked: Unparked) {
-        if matches!(self.phase, Phase::Live) {
+        if matches!(self.phase, SubscriptionPhase::Live) {
             self.cursor = self.cursor.max(unparked.resume);
         }
         // Until it was woken it had everything.
@@ -206,11 +209,11 @@ impl Subscription {
     fn tell(&mut self) -> Result<bool> {
         let frontier = self.frontier();
         let over = match self.phase {
-            Phase::Ended => self.failure.is_none(),
-            Phase::Future(_) => {
+            SubscriptionPhase::Ended => self.failure.is_none(),
+            SubscriptionPhase::Future(_) => {
                 matches!(self.failure.as_deref(), Some(Halt::Over(error)) if error.code() == Code::Closed)
             }
-            Phase::Live => {
+            SubscriptionPhase::Live => {
                 let too_slow = frontier.closed && frontier.head == 0;
                 frontier.closed
                     && !too_slow

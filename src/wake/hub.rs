@@ -7,9 +7,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::seat::{Counted, Due, Seat, SeatRef};
+use super::seat::{CountedAt, Due, Seat, SeatRef};
 use super::tables::Tables;
-use super::{Frontier, Waker, Watched, notifier};
+use super::{CacheFrontier, Waker, Watched, notifier};
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::{Bucket, Request, Router};
 use crate::position::Position;
@@ -92,7 +92,7 @@ impl Interest {
     }
 
     /// Whether it holds now, for a seat that parked at `cursor`.
-    fn holds(&self, cursor: u64, now: &Frontier, cache: &dyn Watched) -> bool {
+    fn holds(&self, cursor: u64, now: &CacheFrontier, cache: &dyn Watched) -> bool {
         match self {
             Interest::Events(..) => now.head != cursor,
             // After head: what lies below it in this bucket is not above its newest. At the same head
@@ -105,7 +105,7 @@ impl Interest {
     }
 
     /// Whether a wait that is for no event is over.
-    pub(super) fn is_reached(&self, now: &Frontier) -> bool {
+    pub(super) fn is_reached(&self, now: &CacheFrontier) -> bool {
         match self {
             _ if now.failed => true,
             Interest::Revision { position: Position { epoch, revision }, ticket } => {
@@ -369,16 +369,16 @@ impl Registration {
         let counted = match interest {
             Interest::Chain(_, bucket) => {
                 bucket.add_waiter();
-                Counted::Bucket
+                CountedAt::Bucket
             }
             Interest::Events(group, _) => {
                 group.parked.fetch_add(1, Relaxed);
                 hub.raise();
-                Counted::Hub
+                CountedAt::Hub
             }
             _ => {
                 hub.raise();
-                Counted::Hub
+                CountedAt::Hub
             }
         };
         hub.asleep.fetch_add(1, Relaxed);
@@ -433,8 +433,8 @@ impl Registration {
         let scanned_to = hub.scanned_to.load(Acquire);
         let woken = self.seat.unpark();
         match (self.seat.counted(), &self.interest) {
-            (Counted::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
-            (Counted::Bucket, Some(Interest::Events(_, Some(request)))) => {
+            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
+            (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has handed it over.
                 if let Some(Some(bucket)) = request.answer() {
                     bucket.remove_waiter();

@@ -49,7 +49,7 @@ use std::time::Instant;
 /// What the notifier and the sleepers ask of a cache.
 pub(crate) trait Watched: Send + Sync {
     /// Where the cache stands now; progress is loaded before head.
-    fn frontier(&self) -> Frontier;
+    fn frontier(&self) -> CacheFrontier;
     /// The first event in [from, head) that passes; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
     /// Every event in [from, head) with its buckets; `Err` as above.
@@ -72,7 +72,7 @@ pub(crate) struct Overtaken;
 
 /// Where a cache stands, as one look sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Frontier {
+pub(crate) struct CacheFrontier {
     pub(crate) position: Position,
     pub(crate) head: u64,
     pub(crate) ready: bool,

@@ -35,7 +35,7 @@ const NEVER: u64 = u64::MAX;
 
 /// Where a parked seat is counted, so that the writer looks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Counted {
+pub(super) enum CountedAt {
     /// In the hub's `waiting`, and in its filter group's where it has one.
     Hub = 1,
     /// In the `waiting` of the bucket whose events it reads.
@@ -120,7 +120,7 @@ impl Seat {
     // ---- The consumer's side ----------------------------------------------------------------------
 
     /// Fills the seat and stores PARKED. Only its consumer, who is awake.
-    pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: Counted) {
+    pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: CountedAt) {
         self.cursor.store(cursor, Relaxed);
         self.resume.store(0, Relaxed);
         self.counted.store(counted as u32, Relaxed);
@@ -170,8 +170,8 @@ impl Seat {
         self.woken_at.load(Relaxed)
     }
 
-    pub(super) fn counted(&self) -> Counted {
-        if self.counted.load(Relaxed) == Counted::Bucket as u32 { Counted::Bucket } else { Counted::Hub }
+    pub(super) fn counted(&self) -> CountedAt {
+        if self.counted.load(Relaxed) == CountedAt::Bucket as u32 { CountedAt::Bucket } else { CountedAt::Hub }
     }
 
     // ---- Everybody ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ impl<'a> Claim<'a> {
     }
 
     /// Lets it sleep on, with this cursor, counted elsewhere.
-    pub(super) fn put_back(self, cursor: u64, counted: Counted) {
+    pub(super) fn put_back(self, cursor: u64, counted: CountedAt) {
         let seat = self.0;
         seat.cursor.store(cursor, Relaxed);
         seat.counted.store(counted as u32, Relaxed);
@@ -288,7 +288,7 @@ impl<'a> Claim<'a> {
         self.0.cursor.load(Relaxed)
     }
 
-    pub(super) fn counted(&self) -> Counted {
+    pub(super) fn counted(&self) -> CountedAt {
         self.0.counted()
     }
 }

@@ -12,10 +12,10 @@
 #![forbid(unsafe_code)]
 
 use super::hub::{GroupRef, Hub, Interest, Message};
-use super::seat::{Counted, SeatRef};
+use super::seat::{CountedAt, SeatRef};
 use super::timers::Timers;
 use super::waker::WakeUp;
-use super::{Frontier, Watched};
+use super::{CacheFrontier, Watched};
 use crate::data::event::{Event, Kind};
 use crate::sync::{AcqRel, SeqCst, fence, ord};
 use crate::sys::clock;
@@ -93,7 +93,7 @@ impl Tables {
         &mut self,
         hub: &Hub,
         cache: &dyn Watched,
-        now: &Frontier,
+        now: &CacheFrontier,
         messages: Vec<Message>,
     ) -> Option<Instant> {
         self.look_again = false;
@@ -216,7 +216,7 @@ impl Tables {
     // ---- Events -----------------------------------------------------------------------------------------
 
     /// Brings every parked seat that waits for events up to the head.
-    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &Frontier, joined: usize) {
+    fn look_at_events(&mut self, hub: &Hub, cache: &dyn Watched, now: &CacheFrontier, joined: usize) {
         let from = self.first_to_look_at(now.head);
         if from < now.head {
             self.scan(hub, cache, from, now.head);
@@ -330,12 +330,12 @@ impl Tables {
             // Whoever is awake announces the bucket with the next sleep.
             let Some(claim) = seat.claim() else { continue };
             let cursor = claim.cursor().max(head);
-            if claim.counted() == Counted::Hub {
+            if claim.counted() == CountedAt::Hub {
                 hub.hand_over(&group, &bucket);
             }
             self.remove(id);
             self.insert(seat.clone(), Interest::Chain(group, bucket));
-            claim.put_back(cursor, Counted::Bucket);
+            claim.put_back(cursor, CountedAt::Bucket);
             self.look_again = true;
         }
         if self.look_again {
@@ -348,7 +348,7 @@ impl Tables {
     // ---- The cache --------------------------------------------------------------------------------------
 
     /// Who waits for no event: for a revision, the listing, a consistent read.
-    fn look_at_the_cache(&mut self, hub: &Hub, now: &Frontier) {
+    fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) {
         let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
         let mut reached: Vec<u64> = Vec::new();
         if now.failed || now.closed || new_epoch {

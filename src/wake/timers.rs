@@ -7,7 +7,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::Frontier;
+use super::CacheFrontier;
 use super::hub::Hub;
 use super::seat::SeatRef;
 use super::waker::WakeUp;
@@ -44,7 +44,7 @@ impl Timers {
     }
 
     /// Wakes what is due. True: the position has to be looked at once more.
-    pub(super) fn pass(&mut self, hub: &Hub, now: &Frontier, woken: &mut Vec<WakeUp>) -> bool {
+    pub(super) fn pass(&mut self, hub: &Hub, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
         let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;
         let waited = !self.awaiting_a_move.is_empty();
         if moved || now.closed {
@@ -75,7 +75,7 @@ impl Timers {
     }
 
     /// What a seat whose entry came up says now: it is woken, has another time, or goes.
-    fn look_at(&mut self, id: u64, now: &Frontier, woken: &mut Vec<WakeUp>) {
+    fn look_at(&mut self, id: u64, now: &CacheFrontier, woken: &mut Vec<WakeUp>) {
         let Some(seat) = self.seats.get(&id).cloned() else { return };
         loop {
             if seat.parked_at().is_some() {
@@ -96,7 +96,7 @@ impl Timers {
     }
 
     /// False: it was woken, or has no time any more, and its entry goes.
-    fn stays(&mut self, seat: &SeatRef, now: &Frontier, woken: &mut Vec<WakeUp>) -> bool {
+    fn stays(&mut self, seat: &SeatRef, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
         let clock = clock::now();
         let due = seat.is_past_deadline(clock) || now.closed;
         let bookmark = seat.awaits_a_move(clock);

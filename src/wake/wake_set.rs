@@ -29,11 +29,11 @@ pub(crate) struct SetShared {
     /// Pushed by whoever wakes.
     ready: Inbox<Arc<Member>>,
     /// Of those that take: what had no room comes first next time. Who wakes never takes this lock.
-    taken: Mutex<Taken>,
+    taken: Mutex<TakenMembers>,
 }
 
 #[derive(Default)]
-struct Taken {
+struct TakenMembers {
     members: VecDeque<Arc<Member>>,
     /// How many of them have left the set since.
     gone: usize,
@@ -77,7 +77,7 @@ impl Member {
     pub(crate) fn leave(&self) {
         let Some(set) = self.set.upgrade() else { return };
         let mut taken = lock(&set.taken);
-        // Under the lock of those that take. Partner: the look in `Taken::next`.
+        // Under the lock of those that take. Partner: the look in `TakenMembers::next`.
         if self.gone.swap(true, AcqRel) || !self.listed.load(Acquire) {
             return;
         }
@@ -90,7 +90,7 @@ impl Member {
     }
 }
 
-impl Taken {
+impl TakenMembers {
     fn refill(&mut self, ready: &Inbox<Arc<Member>>) {
         self.members.extend(ready.take_all());
     }
@@ -165,7 +165,7 @@ impl WakeSet {
                 signal,
                 armed: AtomicBool::new(false),
                 ready: Inbox::new(),
-                taken: Mutex::new(Taken::default()),
+                taken: Mutex::new(TakenMembers::default()),
             }),
         })
     }
