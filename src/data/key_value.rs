@@ -323,11 +323,20 @@ impl KeyValue {
     }
 }
 
+/// More counts on one version than a program can have in use.
+const MOST_COUNTS: usize = isize::MAX as usize;
+
 impl Clone for KeyValue {
     #[inline]
     fn clone(&self) -> KeyValue {
         // Relaxed: a count >= 1 is held while this runs.
-        self.body().count.fetch_add(1, Relaxed);
+        let before = self.body().count.fetch_add(1, Relaxed);
+        // Only clones that are forgotten add up to so many, on 32 bits within seconds. Then the count
+        // would begin again at 0, and the version be freed while somebody has it: as with `Arc`, that ends
+        // the process. Half of the range is left to the threads that are here at the same time.
+        if before > MOST_COUNTS {
+            std::process::abort();
+        }
         KeyValue(self.0)
     }
 }
@@ -484,6 +493,27 @@ mod tests {
     fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
         let meta = KeyMeta { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
         KeyValue::new(b"/k", value.map(str::as_bytes), meta, seq, older)
+    }
+
+    /// In a process of its own, which ends.
+    #[test]
+    #[cfg(all(unix, not(miri)))]
+    fn too_many_clones_end_the_process() {
+        use std::os::unix::process::ExitStatusExt;
+        const CHILD: &str = "WATCHCORE_TEST_TOO_MANY_CLONES";
+        if std::env::var_os(CHILD).is_none() {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "data::key_value::tests::too_many_clones_end_the_process"])
+                .env(CHILD, "1")
+                .output()
+                .unwrap();
+            assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{child:?}");
+            return;
+        }
+        let version = kv(1, Some("x"), VersionPtr::NULL);
+        version.body().count.store(MOST_COUNTS, Relaxed);
+        std::mem::forget(version.clone());
+        std::mem::forget(version.clone());
     }
 
     #[test]
