@@ -240,7 +240,7 @@ impl Builder {
         };
         ensure_threads()?;
         let birth = u64::from(birth_mark());
-        let epochs = Epochs { first_epoch: birth << 32 | 1, listing: 0, changes: Vec::new() };
+        let epochs = Epochs::new(birth << 32 | 1, 0);
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());

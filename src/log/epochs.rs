@@ -7,10 +7,16 @@
 //! still stands below takes the one from before the reset, which the reset's own entry has
 //! ([`EpochChange::oldest_before`]): it waits for nobody, and sees one history or the other.
 
+//!
+//! A cache that resyncs often has many of them in its window: a copy shares all but the newest few
+//! ([`CHUNK`]), and each change carries what holds from it on, so that a reader looks at one of them.
+
 #![forbid(unsafe_code)]
 
 use crate::data::event::{Resync, ResyncReason};
 use crate::position::Position;
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// One resync as the log remembers it.
 #[derive(Clone, Debug)]
@@ -47,13 +53,21 @@ pub(crate) struct Epochs {
     pub(crate) first_epoch: u64,
     /// Revision of the first listing (0: embedded).
     pub(crate) listing: u64,
-    pub(crate) changes: Vec<EpochChange>,
+    /// None of them is empty; only the last one ever grows, as a copy.
+    chunks: VecDeque<Arc<Vec<(EpochChange, EpochView)>>>,
+    /// The newest reset of the chunks that have gone: readers that wait from before it ask for it.
+    gone_reset: Option<Arc<EpochChange>>,
 }
+
+/// Turns of a chunk.
+const CHUNK: usize = 64;
 
 /// The present history as a reader at some head sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EpochView {
     pub(crate) epoch: u64,
+    /// The epoch that it began with.
+    first_epoch: u64,
     /// First sequence number of the history since the last reset (0: since birth).
     pub(crate) since_seq: u64,
     /// Revision of the listing that this history began with.
@@ -63,58 +77,103 @@ pub(crate) struct EpochView {
 }
 
 impl Epochs {
+    /// Without a change.
+    pub(crate) fn new(first_epoch: u64, listing: u64) -> Epochs {
+        Epochs { first_epoch, listing, chunks: VecDeque::new(), gone_reset: None }
+    }
+
     pub(crate) fn at(&self, head: u64) -> EpochView {
-        let below = || self.changes.iter().rev().filter(|change| change.seq < head);
-        let reset = below().find(|change| change.resets());
-        EpochView {
-            epoch: below().next().map_or(self.first_epoch, |change| change.epoch),
-            since_seq: reset.map_or(0, |change| change.seq),
-            listing: reset.map_or(self.listing, |change| change.to),
-            highest_before: reset.map_or(0, |change| change.highest_before),
+        let (chunk, change) = self.below(head);
+        match change.checked_sub(1) {
+            Some(last) => self.chunks[chunk][last].1,
+            None => EpochView {
+                epoch: self.first_epoch,
+                first_epoch: self.first_epoch,
+                since_seq: 0,
+                listing: self.listing,
+                highest_before: 0,
+            },
         }
     }
 
-    /// Bytes of it.
+    /// Where the changes below `head` end: in this chunk, behind so many (0: there is none). O(log n).
+    fn below(&self, head: u64) -> (usize, usize) {
+        let chunk = self.chunks.partition_point(|chunk| chunk[0].0.seq < head).saturating_sub(1);
+        let changes = self.chunks.get(chunk);
+        (chunk, changes.map_or(0, |changes| changes.partition_point(|(change, _)| change.seq < head)))
+    }
+
+    /// The newest change below `seq`.
+    pub(crate) fn last_below(&self, seq: u64) -> Option<&EpochChange> {
+        let (chunk, change) = self.below(seq);
+        Some(&self.chunks[chunk][change.checked_sub(1)?].0)
+    }
+
+    /// The changes at `seq` and above, oldest first.
+    pub(crate) fn changes_from(&self, seq: u64) -> impl Iterator<Item = &EpochChange> {
+        let (chunk, change) = self.below(seq);
+        let gone = self.gone_reset.as_deref().filter(|change| change.seq >= seq);
+        let chunks = self.chunks.range(chunk.min(self.chunks.len())..).flat_map(|chunk| chunk.iter());
+        gone.into_iter().chain(chunks.skip(change).map(|(change, _)| change))
+    }
+
+    /// Whether there was no resync.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Adds the newest change, and forgets those that no reader can need: of the changes below `oldest_seq` only
+    /// the newest and the newest reset are asked for, by readers whose head lies between it and the next one.
+    /// That bounds the memory of a cache that resyncs for ever.
+    pub(crate) fn push(&mut self, change: EpochChange, oldest_seq: u64) {
+        let before = self.at(u64::MAX);
+        let (epoch, first_epoch) = (change.epoch, change.epoch);
+        let EpochChange { seq: since_seq, to: listing, highest_before, .. } = change;
+        let reset = EpochView { epoch, first_epoch, since_seq, listing, highest_before };
+        let view = if change.resets() { reset } else { EpochView { epoch, ..before } };
+        match self.chunks.back_mut().filter(|last| last.len() < CHUNK) {
+            Some(last) => {
+                let mut longer = Vec::with_capacity(last.len() + 1);
+                longer.extend_from_slice(last);
+                longer.push((change, view));
+                *last = Arc::new(longer);
+            }
+            None => self.chunks.push_back(Arc::new(vec![(change, view)])),
+        }
+        while self.chunks.get(1).is_some_and(|second| second[0].0.seq < oldest_seq) {
+            let gone = self.chunks.pop_front();
+            let reset =
+                gone.iter().flat_map(|gone| gone.iter()).map(|(change, _)| change).rfind(|change| change.resets());
+            if let Some(reset) = reset {
+                self.gone_reset = Some(Arc::new(reset.clone()));
+            }
+        }
+    }
+
+    /// Bytes that a copy does not share.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Epochs>() + self.changes.capacity() * size_of::<EpochChange>()
+        let last = self.chunks.back().map_or(0, |last| last.capacity());
+        size_of::<Epochs>() + self.chunks.capacity() * size_of::<usize>() + last * size_of::<(EpochChange, EpochView)>()
     }
 
     /// The next reset above `head`: it is in the middle of its commit, or the head moved on.
     pub(crate) fn reset_above(&self, head: u64) -> Option<&EpochChange> {
-        self.changes.iter().find(|change| change.resets() && change.seq >= head)
+        self.changes_from(head).find(|change| change.resets())
     }
 
     /// The first change that opens a gap (from, to) around `revision`, in the present history.
     pub(crate) fn gap_around(&self, revision: u64, head: u64) -> Option<&EpochChange> {
         let since = self.at(head).since_seq;
-        self.changes
-            .iter()
-            .filter(|change| change.seq < head && change.seq > since)
+        self.changes_from(since + 1)
+            .take_while(|change| change.seq < head)
             .find(|change| change.from < revision && revision < change.to)
     }
 
-    /// Checks the epoch of a position that somebody brings: `Err(change)` where `position` lies in a
-    /// history that the last reset ended. Epoch 0 and epochs of another birth are unchecked.
+    /// Checks the epoch of a position that somebody brings: whether `position` lies in a history that the
+    /// last reset ended. Epoch 0 and epochs of another birth are unchecked.
     pub(crate) fn is_of_a_former_history(&self, position: Position, head: u64) -> bool {
         let same_birth = position.epoch >> 32 == self.first_epoch >> 32;
-        if position.epoch == 0 || !same_birth {
-            return false;
-        }
-        let since = self.at(head).since_seq;
-        let first_of_present =
-            self.changes.iter().find(|change| change.seq == since).map_or(self.first_epoch, |change| change.epoch);
-        position.epoch < first_of_present
-    }
-
-    /// Forgets changes that no reader can need: of those below `oldest_seq` only the newest and the
-    /// newest reset are asked for, by readers whose head lies between it and the next change. Bounds
-    /// the memory of a cache that resyncs for ever.
-    pub(crate) fn trim(&mut self, oldest_seq: u64) {
-        let below = || self.changes.iter().rev().filter(|change| change.seq < oldest_seq);
-        let newest = below().next().map(|change| change.seq);
-        let reset = below().find(|change| change.resets()).map(|change| change.seq);
-        self.changes
-            .retain(|change| change.seq >= oldest_seq || Some(change.seq) == newest || Some(change.seq) == reset);
+        position.epoch != 0 && same_birth && position.epoch < self.at(head).first_epoch
     }
 }
 
@@ -138,20 +197,21 @@ mod tests {
     #[test]
     fn a_reader_sees_the_turns_below_its_head() {
         let birth = 7u64 << 32;
-        let epochs = Epochs {
-            first_epoch: birth + 1,
-            listing: 5,
-            changes: vec![
-                change(100, birth + 2, 50, 80),
-                change(200, birth + 3, 90, 40),
-                change(300, birth + 4, 60, 70),
-            ],
-        };
+        let mut epochs = Epochs::new(birth + 1, 5);
+        assert!(epochs.is_empty());
+        for change in [change(100, birth + 2, 50, 80), change(200, birth + 3, 90, 40), change(300, birth + 4, 60, 70)] {
+            epochs.push(change, 0);
+        }
         let at = |head| epochs.at(head);
-        assert_eq!(at(100), EpochView { epoch: birth + 1, since_seq: 0, listing: 5, highest_before: 0 });
+        assert_eq!(
+            at(100),
+            EpochView { epoch: birth + 1, first_epoch: birth + 1, since_seq: 0, listing: 5, highest_before: 0 }
+        );
         assert_eq!(at(101).epoch, birth + 2);
         assert_eq!(at(101).listing, 5);
-        assert_eq!(at(250), EpochView { epoch: birth + 3, since_seq: 200, listing: 40, highest_before: 90 });
+        let after =
+            EpochView { epoch: birth + 3, first_epoch: birth + 3, since_seq: 200, listing: 40, highest_before: 90 };
+        assert_eq!(at(250), after);
         assert_eq!(at(400).since_seq, 200);
         assert!(epochs.gap_around(65, 400).is_some());
         assert!(epochs.gap_around(60, 400).is_none() && epochs.gap_around(70, 400).is_none());
@@ -162,18 +222,40 @@ mod tests {
         assert!(!epochs.is_of_a_former_history(Position { epoch: (8 << 32) + 1, revision: 1 }, 400));
     }
 
+    /// A thousand resyncs, every 97th of them a reset.
+    fn many() -> impl Iterator<Item = EpochChange> {
+        (1..=1000).map(|n| change(n * 10, n + 1, n * 5, if n % 97 == 0 { 1 } else { n * 5 + 2 }))
+    }
+
     #[test]
     fn trimming_changes_no_answer_for_a_reader_of_the_window() {
-        let changes =
-            vec![change(100, 2, 50, 80), change(200, 3, 90, 40), change(300, 4, 60, 70), change(400, 5, 75, 90)];
-        let whole = Epochs { first_epoch: 1, listing: 5, changes };
-        for oldest in [0, 150, 250, 350, 450] {
-            let mut trimmed = whole.clone();
-            trimmed.trim(oldest);
-            for head in oldest + 1..500 {
+        let mut whole = Epochs::new(1, 5);
+        many().for_each(|change| whole.push(change, 0));
+        for oldest in [0, 15, 995, 5000, 9990, 20_000] {
+            let mut trimmed = Epochs::new(1, 5);
+            many().for_each(|change| trimmed.push(change, oldest));
+            for head in (oldest + 1..oldest + 2000).step_by(7) {
                 assert_eq!(trimmed.at(head), whole.at(head), "oldest {oldest}, head {head}");
+                let above = |epochs: &Epochs| epochs.reset_above(head).map(|change| change.seq);
+                assert_eq!(above(&trimmed), above(&whole));
+                let from = |epochs: &Epochs| epochs.changes_from(head).map(|change| change.seq).collect::<Vec<_>>();
+                assert_eq!(from(&trimmed), from(&whole));
             }
-            assert!(trimmed.changes.iter().filter(|change| change.seq < oldest).count() <= 2);
+            let kept = trimmed.changes_from(0).filter(|change| change.seq < oldest).count();
+            assert!(kept <= CHUNK + 1, "{kept} are kept for nobody");
         }
+    }
+
+    #[test]
+    fn a_resync_copies_few_turns() {
+        let mut epochs = Epochs::new(1, 5);
+        for change in many() {
+            let published = epochs.clone();
+            epochs.push(change, 0);
+            let shared = published.chunks.iter().zip(&epochs.chunks).filter(|(one, other)| Arc::ptr_eq(one, other));
+            assert!(shared.count() + 1 >= published.chunks.len(), "more than one chunk was copied");
+        }
+        assert_eq!(epochs.chunks.len(), 1000usize.div_ceil(CHUNK));
+        assert!(epochs.bytes() < 1000 * size_of::<EpochChange>() / 4, "{} bytes", epochs.bytes());
     }
 }

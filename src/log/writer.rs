@@ -508,7 +508,7 @@ impl RingWriter {
     /// Publishes the epochs, before the head that covers the newest mark.
     pub(crate) fn set_epochs(&mut self, ring: &Ring, epochs: Epochs) {
         // The end of the bracket: a batch that begins inside it must see that mark too.
-        let mark = if epochs.changes.is_empty() { 0 } else { self.base + self.fill - 1 };
+        let mark = if epochs.is_empty() { 0 } else { self.base + self.fill - 1 };
         let bytes = self.epochs.bytes();
         self.epochs = Shared::new(epochs);
         ring.epochs.replace(self.epochs.clone(), bytes);

@@ -215,10 +215,10 @@ impl Subscription {
             self.walk_back(bucket, newest, frontier, &mut None, |_| {})?
         };
         let pin = reclaim::pin();
-        let changes = &self.shared.inner.ring.epochs(&pin).changes;
-        let Some(epoch_change) = changes.iter().find(|epoch_change| epoch_change.end >= self.cursor) else {
-            return Ok(());
-        };
+        let epochs = self.shared.inner.ring.epochs(&pin);
+        // The newest below may go on over the cursor.
+        let below = epochs.last_below(self.cursor).filter(|epoch_change| epoch_change.end >= self.cursor);
+        let Some(epoch_change) = below.or_else(|| epochs.changes_from(self.cursor).next()) else { return Ok(()) };
         // Inside a bracket its end is next.
         let inside = epoch_change.seq < self.cursor;
         let to = if inside { epoch_change.end } else { epoch_change.seq };

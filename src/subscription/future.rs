@@ -17,6 +17,7 @@
 use super::{Frontier, Halt, Loss, Step, Subscription, SubscriptionPhase};
 use crate::data::event::Phase as End;
 use crate::error::say;
+use crate::log::epochs::EpochChange;
 use crate::log::ring::Located;
 use crate::position::Position;
 use crate::reclaim::{self, Guard};
@@ -86,11 +87,9 @@ impl Subscription {
         let asked = self.position.revision;
         let pin = reclaim::pin();
         let epochs = inner.ring.epochs(&pin);
-        for epoch_change in epochs
-            .changes
-            .iter()
-            .filter(|epoch_change| epoch_change.seq >= self.cursor && epoch_change.seq < frontier.head)
-        {
+        let decides = |one: &&EpochChange| one.from >= asked || one.resets() || asked < one.to;
+        let first = epochs.changes_from(self.cursor).take_while(|one| one.seq < frontier.head).find(decides).cloned();
+        if let Some(epoch_change) = first {
             if epoch_change.from >= asked {
                 return self.first_above(epoch_change.seq).map(Some);
             }
@@ -102,11 +101,8 @@ impl Subscription {
                 }
                 return Err(say::future("subscribe after", asked, epoch_change.to).into());
             }
-            if asked < epoch_change.to {
-                let (seq, to) = (epoch_change.seq, epoch_change.to);
-                drop(pin);
-                return Err(Halt::Lost(self.jumped_over(seq, to)));
-            }
+            drop(pin);
+            return Err(Halt::Lost(self.jumped_over(epoch_change.seq, epoch_change.to)));
         }
         let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
             // The event below this head has left. Where its owner closed it there, what was published until
@@ -175,8 +171,7 @@ impl Subscription {
             _ => u64::MAX,
         };
         // Of the same history `oldest` knows of compactions, and of revisions that do not exist.
-        let reset_since =
-            ring.epochs(pin).changes.iter().any(|epoch_change| epoch_change.resets() && epoch_change.seq >= oldest);
+        let reset_since = ring.epochs(pin).reset_above(oldest).is_some();
         if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
     }
 

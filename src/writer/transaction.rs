@@ -280,10 +280,8 @@ impl Core {
         step("root published");
         if let Some(epoch_change) = &revision.epoch_change {
             let resets = epoch_change.resets();
-            self.epochs
-                .changes
-                .push(EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() });
-            self.epochs.trim(inner.ring.oldest_seq());
+            let whole = EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() };
+            self.epochs.push(whole, inner.ring.oldest_seq());
             self.ring.set_epochs(&inner.ring, self.epochs.clone());
             step("history published");
             if resets {
