@@ -38,6 +38,8 @@
 //! Each calls only those below it. The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI
 //! `watchcore-capi`, the command line `watchcore-cli`.
 
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+
 #[cfg(not(target_has_atomic = "64"))]
 compile_error!("watchcore needs 64-bit atomics");
 
