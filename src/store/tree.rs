@@ -443,27 +443,27 @@ mod tests {
         }
     }
 
-    fn same(tree: &Tree<Key>, twin: &BTreeMap<Vec<u8>, Key>) {
+    fn same(tree: &Tree<Key>, oracle: &BTreeMap<Vec<u8>, Key>) {
         let bytes = tree.root.as_deref().map_or(0, |root| check(root, true).1);
         assert_eq!(tree.bytes(), bytes);
         let all: Vec<_> = tree.from(b"").cloned().collect();
-        assert_eq!(all.len(), twin.len());
-        assert!(all.iter().zip(twin.values()).all(|(slot, twin)| Arc::ptr_eq(slot, twin)));
+        assert_eq!(all.len(), oracle.len());
+        assert!(all.iter().zip(oracle.values()).all(|(slot, oracle)| Arc::ptr_eq(slot, oracle)));
     }
 
     /// A root with two children that would fit into one: nothing is removed, and nothing is joined.
     #[test]
     fn removal_of_absent_key() {
         let made: Vec<Key> = (0..1569).map(slot).collect();
-        let mut twin: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
+        let mut oracle: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
         let mut tree = Tree::from_sorted(made.iter().cloned());
         for gone in &made[..59] {
             assert!(tree.remove(gone));
-            twin.remove(&gone[..]);
+            oracle.remove(&gone[..]);
         }
-        same(&tree, &twin);
+        same(&tree, &oracle);
         assert!(!tree.remove(&slot(1569)));
-        same(&tree, &twin);
+        same(&tree, &oracle);
     }
 
     proptest! {
@@ -474,36 +474,36 @@ mod tests {
             ops in prop::collection::vec((any::<bool>(), 0u16..6000, 1u16..400), 0..60),
         ) {
             let made: Vec<Key> = (0..initial).map(slot).collect();
-            let mut twin: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
+            let mut oracle: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
             let mut tree = Tree::from_sorted(made.iter().cloned());
-            same(&tree, &twin);
+            same(&tree, &oracle);
             for (adds, start, count) in ops {
-                let before = (tree.clone(), twin.clone());
+                let before = (tree.clone(), oracle.clone());
                 for number in start..start.saturating_add(count).min(6000) {
                     // Scattered, or in order.
                     let number = if count % 2 == 0 { (u32::from(number) * 2654 % 6000) as u16 } else { number };
                     let fresh = slot(number);
-                    match (adds, twin.contains_key(&fresh[..])) {
+                    match (adds, oracle.contains_key(&fresh[..])) {
                         (true, false) => {
                             tree.insert(fresh.clone());
-                            twin.insert(fresh.to_vec(), fresh);
+                            oracle.insert(fresh.to_vec(), fresh);
                         }
                         (false, _) => {
                             tree.remove(&fresh);
-                            twin.remove(&fresh[..]);
+                            oracle.remove(&fresh[..]);
                         }
                         _ => {}
                     }
                 }
-                same(&tree, &twin);
+                same(&tree, &oracle);
                 same(&before.0, &before.1);
                 for probe in [start, start / 2, 5999] {
                     let key = format!("/{probe:05}x");
                     let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.to_vec()).collect();
-                    let there: Vec<_> = twin.range(key.into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
+                    let there: Vec<_> = oracle.range(key.into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
                     prop_assert_eq!(here, there);
                     let key = format!("/{probe:05}").into_bytes();
-                    prop_assert_eq!(tree.get(&key).is_some(), twin.contains_key(&key));
+                    prop_assert_eq!(tree.get(&key).is_some(), oracle.contains_key(&key));
                 }
             }
         }

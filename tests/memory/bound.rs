@@ -21,17 +21,17 @@ fn value(number: u64, revision: u64) -> Vec<u8> {
     vec![b'v'; 40 + (number * 31 + revision * 17) as usize % 400]
 }
 
-struct World {
+struct Harness {
     cache: Cache,
     writer: Writer,
     base: i64,
 }
 
-impl World {
-    fn new(base: i64, capacity: usize, bytes: u64) -> World {
+impl Harness {
+    fn new(base: i64, capacity: usize, bytes: u64) -> Harness {
         let cache = Cache::builder("/").capacity(capacity).capacity_bytes(bytes).expect_load(true).build().unwrap();
         let writer = cache.writer().unwrap();
-        World { cache, writer, base }
+        Harness { cache, writer, base }
     }
 
     fn load(&mut self, keys: u64) {
@@ -85,7 +85,7 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     let _alone = alone();
     // The threads, the collector and the lazily made tables first.
     {
-        let mut warm = World::new(0, 1024, 1 << 20);
+        let mut warm = Harness::new(0, 1024, 1 << 20);
         warm.load(100);
         let mut subscription = warm.cache.subscribe(Start::State).open().unwrap();
         (0..3000).for_each(|number| warm.put(number % 150));
@@ -97,40 +97,40 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
 
     let keys = 30_000;
     let (capacity, capacity_bytes) = (16_384, 8 << 20);
-    let mut world = World::new(base, capacity, capacity_bytes);
-    world.load(keys);
-    let live = world.agrees("after the listing");
+    let mut harness = Harness::new(base, capacity, capacity_bytes);
+    harness.load(keys);
+    let live = harness.agrees("after the listing");
 
     // The window fills and turns over: slots, then bytes, are the limit.
-    (0..60_000).for_each(|number| world.put(number * 7919 % keys));
-    let full = world.agrees("after overwrites");
+    (0..60_000).for_each(|number| harness.put(number * 7919 % keys));
+    let full = harness.agrees("after overwrites");
     let largest = 512 + 400;
     let log = capacity_bytes as i64 + capacity as i64 * 64;
     assert!(full <= live * 11 / 10 + log + largest, "live {live}, log at most {log}, held {full}");
-    assert!(world.cache.stats().log_bytes as i64 <= log, "{:?}", world.cache.stats());
+    assert!(harness.cache.stats().log_bytes as i64 <= log, "{:?}", harness.cache.stats());
 
     // New keys, deletes, tombstones that are forgotten, keys that come again.
-    (keys..keys + 20_000).for_each(|number| world.put(number));
-    world.agrees("after new keys");
-    (0..25_000).for_each(|number| world.delete(number));
-    world.agrees("after deletes");
-    (keys..keys + 40_000).for_each(|number| world.put(keys + number % 20_000));
-    assert!(world.cache.stats().tombstones < 100, "{:?}", world.cache.stats());
-    world.agrees("after tombstones were forgotten");
-    (0..25_000).for_each(|number| world.put(number));
-    world.agrees("after they came again");
+    (keys..keys + 20_000).for_each(|number| harness.put(number));
+    harness.agrees("after new keys");
+    (0..25_000).for_each(|number| harness.delete(number));
+    harness.agrees("after deletes");
+    (keys..keys + 40_000).for_each(|number| harness.put(keys + number % 20_000));
+    assert!(harness.cache.stats().tombstones < 100, "{:?}", harness.cache.stats());
+    harness.agrees("after tombstones were forgotten");
+    (0..25_000).for_each(|number| harness.put(number));
+    harness.agrees("after they came again");
 
     // A held snapshot pins what was written since; it is seen, and it ends.
-    let snapshot: Snapshot = world.cache.snapshot().unwrap();
+    let snapshot: Snapshot = harness.cache.snapshot().unwrap();
     let shown: Vec<(Vec<u8>, u64)> = snapshot.iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect();
-    (0..60_000).for_each(|number| world.put(number * 31 % keys));
+    (0..60_000).for_each(|number| harness.put(number * 31 % keys));
     let shown_bytes: i64 =
         shown.iter().map(|(key, _)| key.capacity() as i64).sum::<i64>() + shown.capacity() as i64 * 32;
-    world.base += shown_bytes;
-    world.agrees("with a held snapshot");
-    assert!(world.cache.stats().segments > world.cache.stats().window_segments);
+    harness.base += shown_bytes;
+    harness.agrees("with a held snapshot");
+    assert!(harness.cache.stats().segments > harness.cache.stats().window_segments);
     let until = Instant::now() + Duration::from_secs(60);
-    while world.cache.stats().oldest_snapshot.is_zero() {
+    while harness.cache.stats().oldest_snapshot.is_zero() {
         assert!(Instant::now() < until, "the snapshot has no age");
         std::thread::yield_now();
     }
@@ -139,40 +139,40 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     drop(again);
     drop(snapshot);
     held();
-    let stats = world.cache.stats();
+    let stats = harness.cache.stats();
     assert_eq!((stats.segments, stats.oldest_snapshot), (stats.window_segments, Duration::ZERO), "{stats:?}");
-    world.agrees("after the snapshot");
+    harness.agrees("after the snapshot");
 
     // Batches: views keep their segment, filtered ones at most four.
-    let mut plain = world.cache.subscribe(Start::Now).open().unwrap();
-    let mut one = world.cache.subscribe(Start::Now).prefix("/registry/pods/namespace-003/").open().unwrap();
+    let mut plain = harness.cache.subscribe(Start::Now).open().unwrap();
+    let mut one = harness.cache.subscribe(Start::Now).prefix("/registry/pods/namespace-003/").open().unwrap();
     let mut kept = Vec::new();
     for round in 0..40 {
-        (0..1000).for_each(|number| world.put((round * 1000 + number) * 13 % keys));
+        (0..1000).for_each(|number| harness.put((round * 1000 + number) * 13 % keys));
         kept.push((plain.poll(16).unwrap(), one.poll(16).unwrap()));
-        world.drain(&mut plain);
-        world.drain(&mut one);
+        harness.drain(&mut plain);
+        harness.drain(&mut one);
     }
-    world.agrees("with kept batches");
-    let stats = world.cache.stats();
+    harness.agrees("with kept batches");
+    let stats = harness.cache.stats();
     assert!(stats.segments <= stats.window_segments + kept.len() as u64 * 5 + 2, "{stats:?}");
     // Subscriptions that stay behind keep nothing alive.
     drop(kept);
     let mut slow: Vec<Subscription> =
-        (0..50).map(|_| world.cache.subscribe(Start::State).types(&[Kind::Added]).open().unwrap()).collect();
+        (0..50).map(|_| harness.cache.subscribe(Start::State).types(&[Kind::Added]).open().unwrap()).collect();
     for subscription in &mut slow {
         subscription.poll(5).unwrap();
     }
-    (0..40_000).for_each(|number| world.put(number * 17 % keys));
-    world.agrees("with slow subscriptions");
-    let stats = world.cache.stats();
+    (0..40_000).for_each(|number| harness.put(number * 17 % keys));
+    harness.agrees("with slow subscriptions");
+    let stats = harness.cache.stats();
     assert!(stats.segments <= stats.window_segments + 2, "slow consumers keep segments: {stats:?}");
-    assert_eq!(world.cache.get(key(1), Read::Any).unwrap().kv.unwrap().key(), key(1));
+    assert_eq!(harness.cache.get(key(1), Read::Any).unwrap().kv.unwrap().key(), key(1));
 
     // Everything goes, in a mixed order, wherever it is dropped.
     drop(shown);
-    let last = world.cache.snapshot().unwrap();
-    let World { cache, writer, .. } = world;
+    let last = harness.cache.snapshot().unwrap();
+    let Harness { cache, writer, .. } = harness;
     drop(cache);
     std::thread::spawn(move || drop((writer, slow))).join().unwrap();
     drop((plain, one));

@@ -1,6 +1,6 @@
-//! Filters and indexes, spelled out: evaluated on what the twin knows of a value.
+//! Filters and indexes, spelled out: evaluated on what the oracle knows of a value.
 
-use crate::twin::{Ev, Kv};
+use crate::oracle::{Ev, Kv};
 use std::collections::BTreeMap;
 use watchcore::{Index, Kind, Range, SubscribeBuilder};
 
@@ -48,7 +48,7 @@ impl Keys {
     }
 }
 
-/// What a value says. Values are written by `World::value`, always in one form; one that does not
+/// What a value says. Values are written by `Harness::value`, always in one form; one that does not
 /// begin with a brace is broken.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Thing {

@@ -1,4 +1,4 @@
-//! Random histories on tiny rings against a naive twin.
+//! Random histories on tiny rings against a naive oracle.
 //!
 //! | variable | what |
 //! | --- | --- |
@@ -10,12 +10,12 @@
 #![allow(missing_docs, unreachable_pub)]
 
 mod filter;
+mod harness;
 mod ops;
+mod oracle;
 mod plan;
 mod reads;
 mod sub;
-mod twin;
-mod world;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -38,12 +38,12 @@ pub fn trace(line: impl FnOnce() -> String) {
 }
 
 fn play(setup: &ops::Setup, ops: &[ops::Op]) {
-    let mut world = world::World::new(setup);
+    let mut harness = harness::Harness::new(setup);
     for op in ops {
         trace(|| format!("{op:?}"));
-        world.run(op);
+        harness.run(op);
     }
-    world.finish();
+    harness.finish();
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -91,7 +91,7 @@ fn run(seed: u64, cases: u64) -> Result<(), String> {
 }
 
 #[test]
-fn random_histories_equal_the_naive_twin() {
+fn random_histories_equal_the_oracle() {
     // Other histories in each run.
     let drawn = || RandomState::new().hash_one(std::process::id()) >> 32;
     let seed = number("WATCHCORE_SEED").unwrap_or_else(drawn);

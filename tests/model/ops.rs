@@ -3,10 +3,10 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Dice of a filter: keys, kinds, raw types, selectors.
-pub type Dice = (u32, u32, u32, u32);
+/// Entropy of a filter: keys, kinds, raw types, selectors.
+pub type Entropy = (u32, u32, u32, u32);
 
-/// Numbers are dice: they are reduced to what is possible where they are used.
+/// Numbers are entropy: they are reduced to what is possible where they are used.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Changes of one revision: (key, verb, value).
@@ -44,7 +44,7 @@ pub enum Op {
         start: u32,
         revision: u32,
         epoch: u32,
-        filter: Dice,
+        filter: Entropy,
         options: u32,
     },
     Poll {
@@ -76,13 +76,13 @@ pub enum Op {
     Read {
         revision: u32,
         key: u32,
-        filter: Dice,
+        filter: Entropy,
         limit: u32,
     },
     /// The first page of a list.
     Pages {
         revision: u32,
-        filter: Dice,
+        filter: Entropy,
         limit: u32,
     },
     /// The next page of one that was begun.
@@ -93,7 +93,7 @@ pub enum Op {
         from: u32,
         to: u32,
         epoch: u32,
-        filter: Dice,
+        filter: Entropy,
     },
     Waiter {
         revision: u32,
@@ -110,41 +110,41 @@ fn changes(most: usize) -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
     vec((any::<u32>(), any::<u32>(), any::<u32>()), 1..=most)
 }
 
-fn filter() -> impl Strategy<Value = Dice> {
+fn filter() -> impl Strategy<Value = Entropy> {
     (any::<u32>(), any::<u32>(), any::<u32>(), any::<u32>())
 }
 
 pub fn op() -> impl Strategy<Value = Op> {
-    let dice = any::<u32>;
+    let entropy = any::<u32>;
     prop_oneof![
-        24 => (changes(2), dice()).prop_map(|(changes, gap)| Op::Apply { changes, gap }),
-        6 => (changes(12), dice()).prop_map(|(changes, gap)| Op::Apply { changes, gap }),
-        1 => (1u32..40, dice()).prop_map(|(eighths, gap)| Op::Giant { eighths, gap }),
-        4 => (1u32..60, dice()).prop_map(|(slots, key)| Op::Flood { slots, key }),
-        3 => (dice(), dice(), changes(6), dice())
+        24 => (changes(2), entropy()).prop_map(|(changes, gap)| Op::Apply { changes, gap }),
+        6 => (changes(12), entropy()).prop_map(|(changes, gap)| Op::Apply { changes, gap }),
+        1 => (1u32..40, entropy()).prop_map(|(eighths, gap)| Op::Giant { eighths, gap }),
+        4 => (1u32..60, entropy()).prop_map(|(slots, key)| Op::Flood { slots, key }),
+        3 => (entropy(), entropy(), changes(6), entropy())
             .prop_map(|(reason, way, changes, gap)| Op::Resync { reason, way, changes, gap }),
-        2 => (changes(8), dice()).prop_map(|(changes, gap)| Op::Load { changes, gap }),
-        3 => dice().prop_map(|gap| Op::Progress { gap }),
-        2 => dice().prop_map(|place| Op::Compact { place }),
-        12 => (dice(), dice(), dice(), filter(), dice()).prop_map(|(start, revision, epoch, filter, options)| {
+        2 => (changes(8), entropy()).prop_map(|(changes, gap)| Op::Load { changes, gap }),
+        3 => entropy().prop_map(|gap| Op::Progress { gap }),
+        2 => entropy().prop_map(|place| Op::Compact { place }),
+        12 => (entropy(), entropy(), entropy(), filter(), entropy()).prop_map(|(start, revision, epoch, filter, options)| {
             Op::Subscribe { start, revision, epoch, filter, options }
         }),
-        30 => (dice(), dice(), 1u32..6).prop_map(|(which, max, times)| Op::Poll { which, max, times }),
-        8 => dice().prop_map(|which| Op::Wait { which }),
-        3 => dice().prop_map(|which| Op::Arm { which }),
-        1 => dice().prop_map(|which| Op::Close { which }),
-        2 => dice().prop_map(|which| Op::Drop { which }),
-        3 => (dice(), dice()).prop_map(|(which, max)| Op::Keep { which, max }),
+        30 => (entropy(), entropy(), 1u32..6).prop_map(|(which, max, times)| Op::Poll { which, max, times }),
+        8 => entropy().prop_map(|which| Op::Wait { which }),
+        3 => entropy().prop_map(|which| Op::Arm { which }),
+        1 => entropy().prop_map(|which| Op::Close { which }),
+        2 => entropy().prop_map(|which| Op::Drop { which }),
+        3 => (entropy(), entropy()).prop_map(|(which, max)| Op::Keep { which, max }),
         3 => Just(Op::Snapshot),
-        1 => dice().prop_map(|which| Op::Release { which }),
-        8 => (dice(), dice(), filter(), dice())
+        1 => entropy().prop_map(|which| Op::Release { which }),
+        8 => (entropy(), entropy(), filter(), entropy())
             .prop_map(|(revision, key, filter, limit)| Op::Read { revision, key, filter, limit }),
-        3 => (dice(), filter(), dice()).prop_map(|(revision, filter, limit)| Op::Pages { revision, filter, limit }),
-        6 => dice().prop_map(|which| Op::Page { which }),
-        4 => (dice(), dice(), dice(), filter())
+        3 => (entropy(), filter(), entropy()).prop_map(|(revision, filter, limit)| Op::Pages { revision, filter, limit }),
+        6 => entropy().prop_map(|which| Op::Page { which }),
+        4 => (entropy(), entropy(), entropy(), filter())
             .prop_map(|(from, to, epoch, filter)| Op::Diff { from, to, epoch, filter }),
-        2 => (dice(), dice()).prop_map(|(revision, epoch)| Op::Waiter { revision, epoch }),
-        4 => (dice(), dice()).prop_map(|(what, key)| Op::Refuse { what, key }),
+        2 => (entropy(), entropy()).prop_map(|(revision, epoch)| Op::Waiter { revision, epoch }),
+        4 => (entropy(), entropy()).prop_map(|(what, key)| Op::Refuse { what, key }),
         1 => Just(Op::Retake),
     ]
 }

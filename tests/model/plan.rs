@@ -1,8 +1,8 @@
 //! The difference that brings a consumer back behind a loss, worked out by looking at every event.
 
 use crate::filter::Filter;
+use crate::oracle::{Kv, Oracle, raw_kind};
 use crate::sub::Options;
-use crate::twin::{Kv, Twin, raw_kind};
 use std::collections::{BTreeMap, VecDeque};
 use watchcore::{Batch, Event, Kind, OnLag, Phase, Position, ResyncReason};
 
@@ -79,14 +79,14 @@ pub struct Plan {
 impl Plan {
     pub fn new(
         options: &Options,
-        twin: &Twin,
+        oracle: &Oracle,
         shown: &Shown,
         from: u64,
         (initial, begun): (bool, bool),
         exact: bool,
     ) -> Plan {
-        let (filter, count) = (&options.filter, twin.events.len());
-        let state = twin.shown_at(filter, count);
+        let (filter, count) = (&options.filter, oracle.events.len());
+        let state = oracle.shown_at(filter, count);
         let bracket = options.on_lag == OnLag::Resnapshot;
         let mut steps = VecDeque::new();
         steps.extend((bracket && !begun).then_some(Step::Mark(Phase::Begin)));
@@ -94,13 +94,13 @@ impl Plan {
         for (key, kv) in &state {
             let kind = match shown.0.get(key) {
                 None => Some(Kind::Added),
-                Some((_, at)) => twin.events[*at..].iter().any(|event| event.key == *key).then_some(Kind::Modified),
+                Some((_, at)) => oracle.events[*at..].iter().any(|event| event.key == *key).then_some(Kind::Modified),
             };
             steps.push_back(Step::Put(key.clone(), kv.clone(), kind));
         }
         steps.extend(bracket.then_some(Step::Mark(Phase::End)));
         steps.extend(initial.then_some(Step::End));
-        Plan { steps, count, at: twin.now, from, initial, begun, exact }
+        Plan { steps, count, at: oracle.now, from, initial, begun, exact }
     }
 
     /// Whether the next page needs the state: then that must be in the window.

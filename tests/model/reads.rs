@@ -1,8 +1,8 @@
-//! Reads and refusals against the twin.
+//! Reads and refusals against the oracle.
 
 use crate::filter::{Filter, Keys};
-use crate::twin::{Ev, Found, Kv, State, Twin};
-use crate::world::{KEYS, key_of};
+use crate::harness::{KEYS, key_of};
+use crate::oracle::{Ev, Found, Kv, Oracle, State};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use watchcore::{
@@ -17,7 +17,7 @@ fn assert_is(shown: Option<&KeyValue>, kv: Option<&Kv>, key: &[u8], what: &str) 
     assert_eq!(shown, expected, "{what} of {key:?}");
 }
 
-pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, dice: u32) {
+pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, entropy: u32) {
     assert_eq!(snapshot.position(), position);
     assert_eq!((snapshot.len(), snapshot.is_empty()), (state.len(), state.is_empty()));
     for (shown, (key, kv)) in snapshot.iter().zip(state.iter()) {
@@ -26,7 +26,7 @@ pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, dice: u3
     for key in KEYS {
         assert_is(snapshot.get(key).as_deref(), state.get(key), key, "snapshot");
     }
-    let prefix = key_of(dice);
+    let prefix = key_of(entropy);
     let below: Vec<&Vec<u8>> = state.keys().filter(|key| key.starts_with(&prefix)).collect();
     let shown: Vec<Vec<u8>> = snapshot.prefix(&prefix).map(|kv| kv.key().to_vec()).collect();
     assert!(shown.iter().eq(below), "prefix {prefix:?}");
@@ -36,9 +36,9 @@ pub fn snapshot(snapshot: &Snapshot, state: &State, position: Position, dice: u3
 }
 
 /// One revision, one key, one filter.
-pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, filter: &Filter, limit: u32) {
+pub fn at(cache: &Cache, oracle: &Oracle, entropy: u32, key: u32, filter: &Filter, limit: u32) {
     let key = key_of(key);
-    if !twin.loaded {
+    if !oracle.loaded {
         let codes = [
             cache.get(&key, Read::Any).unwrap_err().code(),
             cache.list(&Range::all(), Read::AtLeast(5), 0).unwrap_err().code(),
@@ -48,77 +48,77 @@ pub fn at(cache: &Cache, twin: &Twin, dice: u32, key: u32, filter: &Filter, limi
         assert_eq!(codes, [Code::NotReady; 4]);
         return;
     }
-    let revision = revision_of(twin, dice);
-    let in_epoch = Position { epoch: epoch_of(twin, dice / 64), revision };
+    let revision = revision_of(oracle, entropy);
+    let in_epoch = Position { epoch: epoch_of(oracle, entropy / 64), revision };
     for read in
         [Read::Exact(revision), Read::AtLeast(revision), Read::Any, Read::ExactIn(in_epoch), Read::AtLeastIn(in_epoch)]
     {
-        one(cache, twin, read, &key, filter, limit);
+        one(cache, oracle, read, &key, filter, limit);
     }
 }
 
-fn revision_of(twin: &Twin, dice: u32) -> u64 {
-    let (oldest, current) = (twin.oldest(), twin.now.revision);
-    match dice % 8 {
+fn revision_of(oracle: &Oracle, entropy: u32) -> u64 {
+    let (oldest, current) = (oracle.oldest(), oracle.now.revision);
+    match entropy % 8 {
         0 => oldest.saturating_sub(2),
         1 => current + 1,
         2 => oldest - 1,
-        _ => oldest - 1 + u64::from(dice / 8) % (current + 2 - oldest),
+        _ => oldest - 1 + u64::from(entropy / 8) % (current + 2 - oldest),
     }
 }
 
-fn epoch_of(twin: &Twin, dice: u32) -> u64 {
-    match dice % 4 {
+fn epoch_of(oracle: &Oracle, entropy: u32) -> u64 {
+    match entropy % 4 {
         0 => 0,
-        1 => (twin.birth ^ (1 << 40)) + 1,
-        2 => twin.now.epoch,
-        _ => (twin.now.epoch - u64::from(dice / 4 % 3)).max(twin.birth + 1),
+        1 => (oracle.birth ^ (1 << 40)) + 1,
+        2 => oracle.now.epoch,
+        _ => (oracle.now.epoch - u64::from(entropy / 4 % 3)).max(oracle.birth + 1),
     }
 }
 
 /// What a read finds, and the position that it answers at.
-fn found(twin: &Twin, read: Read) -> (Found, Position) {
+fn found(oracle: &Oracle, read: Read) -> (Found, Position) {
     let unchecked = |revision| Position { epoch: 0, revision };
     let (asked, exact) = match read {
-        Read::Any => return (Found::At(twin.events.len()), twin.now),
+        Read::Any => return (Found::At(oracle.events.len()), oracle.now),
         Read::AtLeast(revision) => (unchecked(revision), false),
         Read::Exact(revision) => (unchecked(revision), true),
         Read::AtLeastIn(asked) => (asked, false),
         Read::ExactIn(asked) => (asked, true),
     };
-    match (twin.find(asked.revision, asked.epoch, false), exact) {
-        (Found::At(count), true) => (Found::At(count), Position { epoch: twin.epoch_at(count), ..asked }),
+    match (oracle.find(asked.revision, asked.epoch, false), exact) {
+        (Found::At(count), true) => (Found::At(count), Position { epoch: oracle.epoch_at(count), ..asked }),
         (found, true) => (found, asked),
-        (_, false) if twin.is_former(asked.epoch) => (Found::Compacted, asked),
-        (_, false) if asked.revision > twin.now.revision => (Found::Future, asked),
-        (_, false) => (Found::At(twin.events.len()), twin.now),
+        (_, false) if oracle.is_former(asked.epoch) => (Found::Compacted, asked),
+        (_, false) if asked.revision > oracle.now.revision => (Found::Future, asked),
+        (_, false) => (Found::At(oracle.events.len()), oracle.now),
     }
 }
 
-fn assert_refused(twin: &Twin, error: &Error, found: Found, asked: u64) {
+fn assert_refused(oracle: &Oracle, error: &Error, found: Found, asked: u64) {
     let code = if found == Found::Future { Code::FutureRevision } else { Code::Compacted };
     assert_eq!(error.code(), code, "{error}");
-    assert_eq!((error.asked(), error.current()), (asked, twin.now.revision), "{error}");
+    assert_eq!((error.asked(), error.current()), (asked, oracle.now.revision), "{error}");
     if code == Code::Compacted {
-        assert_eq!(error.oldest(), twin.oldest());
+        assert_eq!(error.oldest(), oracle.oldest());
     }
 }
 
-fn one(cache: &Cache, twin: &Twin, read: Read, key: &[u8], filter: &Filter, limit: u32) {
+fn one(cache: &Cache, oracle: &Oracle, read: Read, key: &[u8], filter: &Filter, limit: u32) {
     let limit = if limit.is_multiple_of(3) { 0 } else { limit as usize % 5 + 1 };
     let options = ReadOptions::new(read).filter(filter.build()).timeout(Duration::ZERO);
     let get = cache.get_with(key, &options);
     let count = cache.count_with(&Range::all(), &options);
     let list = cache.list_with(&Range::all(), &options.limit(limit));
-    let (found, at) = found(twin, read);
+    let (found, at) = found(oracle, read);
     let Found::At(events) = found else {
         for error in [get.expect_err("get"), list.expect_err("list"), count.expect_err("count")] {
-            assert_refused(twin, &error, found, at.revision);
+            assert_refused(oracle, &error, found, at.revision);
         }
         return;
     };
     let (get, list, count) = (get.unwrap(), list.unwrap(), count.unwrap());
-    let state = twin.state_at(events);
+    let state = oracle.state_at(events);
     assert_eq!((get.epoch, get.revision), (at.epoch, at.revision), "{read:?}");
     assert_is(get.kv.as_ref(), state.get(key).filter(|kv| filter.holds(key, kv)), key, "get");
     assert_page(&list, &state, filter, b"", limit, at);
@@ -179,10 +179,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    pub fn new(twin: &Twin, dice: u32, filter: Filter, limit: u32) -> Pages {
-        let read = match dice % 3 {
+    pub fn new(oracle: &Oracle, entropy: u32, filter: Filter, limit: u32) -> Pages {
+        let read = match entropy % 3 {
             0 => Read::Any,
-            _ => Read::Exact(revision_of(twin, dice / 3)),
+            _ => Read::Exact(revision_of(oracle, entropy / 3)),
         };
         Pages { filter, limit: limit as usize % 3 + 1, read, at: None, token: None, start: Vec::new() }
     }
@@ -197,7 +197,7 @@ impl Pages {
     }
 
     /// The next page; true: there are more.
-    pub fn next(&mut self, cache: &Cache, twin: &Twin) -> bool {
+    pub fn next(&mut self, cache: &Cache, oracle: &Oracle) -> bool {
         self.refusals(cache);
         let page = cache.list_with(&Range::all(), &self.options());
         let read = match (self.at, &self.token) {
@@ -205,17 +205,17 @@ impl Pages {
             (None, Some(_)) => Read::Any,
             (None, None) => self.read,
         };
-        let (found, at) = found(twin, read);
+        let (found, at) = found(oracle, read);
         let Found::At(count) = found else {
             let error = page.expect_err("the revision is not there");
-            assert_refused(twin, &error, found, at.revision);
+            assert_refused(oracle, &error, found, at.revision);
             assert_eq!(error.continue_token().is_some(), self.token.is_some(), "{error}");
             // Goes on at the same key in the newest state.
             (self.token, self.at) = (error.continue_token().map(String::from), None);
             return self.token.is_some();
         };
         let page = page.unwrap();
-        let next = assert_page(&page, &twin.state_at(count), &self.filter, &self.start, self.limit, at);
+        let next = assert_page(&page, &oracle.state_at(count), &self.filter, &self.start, self.limit, at);
         self.token = page.continue_token().map(String::from);
         self.at = Some(at);
         self.start = next.unwrap_or_default();
@@ -255,28 +255,28 @@ impl Pages {
 }
 
 /// The net changes between two revisions.
-pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {
-    let [from, to] = [dice[0], dice[1]].map(|dice| revision_of(twin, dice));
-    let (from, to) = if dice[2].is_multiple_of(3) { (from, to) } else { (from.min(to), from.max(to)) };
-    let asked = [(from, dice[2] / 3), (to, dice[2] / 5)]
-        .map(|(revision, dice)| Position { epoch: epoch_of(twin, dice), revision });
+pub fn diff(cache: &Cache, oracle: &Oracle, entropy: [u32; 3], filter: &Filter) {
+    let [from, to] = [entropy[0], entropy[1]].map(|entropy| revision_of(oracle, entropy));
+    let (from, to) = if entropy[2].is_multiple_of(3) { (from, to) } else { (from.min(to), from.max(to)) };
+    let asked = [(from, entropy[2] / 3), (to, entropy[2] / 5)]
+        .map(|(revision, entropy)| Position { epoch: epoch_of(oracle, entropy), revision });
     let built = if filter.kinds.is_empty() { filter.build() } else { filter.build().types(&filter.kinds) };
     let answer = cache.diff(asked[0], asked[1], &built);
     let mut counts = [0; 2];
     for (count, asked) in counts.iter_mut().zip(asked) {
-        match twin.find(asked.revision, asked.epoch, true) {
+        match oracle.find(asked.revision, asked.epoch, true) {
             Found::At(at) => *count = at,
-            found => return assert_refused(twin, &answer.expect_err("not in the window"), found, asked.revision),
+            found => return assert_refused(oracle, &answer.expect_err("not in the window"), found, asked.revision),
         }
     }
     if from > to {
         return assert_eq!(answer.expect_err("backwards").code(), Code::InvalidArgument);
     }
     let batch = answer.unwrap();
-    assert_eq!(batch.position(), Position { epoch: twin.epoch_at(counts[1]), revision: to });
-    let [old, new] = counts.map(|count| twin.state_at(count));
+    assert_eq!(batch.position(), Position { epoch: oracle.epoch_at(counts[1]), revision: to });
+    let [old, new] = counts.map(|count| oracle.state_at(count));
     let mut newest: BTreeMap<&[u8], &Ev> = BTreeMap::new();
-    twin.events[counts[0]..counts[1]].iter().filter(|event| !event.is_mark()).for_each(|event| {
+    oracle.events[counts[0]..counts[1]].iter().filter(|event| !event.is_mark()).for_each(|event| {
         newest.insert(&event.key, event);
     });
     let mut shown = batch.events().iter();
@@ -304,25 +304,25 @@ pub fn diff(cache: &Cache, twin: &Twin, dice: [u32; 3], filter: &Filter) {
 }
 
 /// Every revision of the window and one beyond each border.
-pub fn all(cache: &Cache, twin: &Twin) {
-    if !twin.loaded {
+pub fn all(cache: &Cache, oracle: &Oracle) {
+    if !oracle.loaded {
         return;
     }
-    let (oldest, current) = (twin.oldest(), twin.now.revision);
+    let (oldest, current) = (oracle.oldest(), oracle.now.revision);
     let filter = Filter::of_keys(Keys::Prefix(b"/a".to_vec()));
     // A few of a wide window: it may have many revisions that nothing happened at.
     let step = ((current + 1 - oldest.saturating_sub(2)) / 8).max(1);
     for revision in (oldest.saturating_sub(2)..=current + 1).step_by(step as usize) {
         let key = KEYS[revision as usize % KEYS.len()];
-        one(cache, twin, Read::Exact(revision), key, &filter, revision as u32);
+        one(cache, oracle, Read::Exact(revision), key, &filter, revision as u32);
     }
-    one(cache, twin, Read::Any, b"/a", &Filter::of_keys(Keys::All), 0);
+    one(cache, oracle, Read::Any, b"/a", &Filter::of_keys(Keys::All), 0);
 }
 
 /// One refusal; the caller looks whether anything changed.
-pub fn refuse(writer: &mut Writer, twin: &Twin, what: u32, dice: u32) {
-    let (now, state) = (twin.now.revision, twin.state());
-    let (next, key) = (now + 1, key_of(dice));
+pub fn refuse(writer: &mut Writer, oracle: &Oracle, what: u32, entropy: u32) {
+    let (now, state) = (oracle.now.revision, oracle.state());
+    let (next, key) = (now + 1, key_of(entropy));
     let absent = KEYS.iter().find(|key| !state.contains_key(**key));
     let long = [b"/".as_slice(), &[b'k'; 64]].concat();
     let big = vec![0; 8193];
@@ -341,7 +341,7 @@ pub fn refuse(writer: &mut Writer, twin: &Twin, what: u32, dice: u32) {
     let all = ResyncReason::Requested;
     let (refused, code) = match what % 19 {
         0 => (writer.apply(now, [good]), Code::OutOfOrder),
-        1 => (writer.apply(u64::from(dice) % (now + 1), [good]), Code::OutOfOrder),
+        1 => (writer.apply(u64::from(entropy) % (now + 1), [good]), Code::OutOfOrder),
         2 => match absent {
             Some(absent) => (writer.apply(next, [good, Change::delete(*absent)]), Code::InvalidArgument),
             None => return,
@@ -364,7 +364,8 @@ pub fn refuse(writer: &mut Writer, twin: &Twin, what: u32, dice: u32) {
             (writer.resync(next, twice, all).map(drop), Code::InvalidArgument)
         }
         17 => {
-            let bad = [record(b"/b", 1, next + 1, 1), record(b"x", 1, 1, 1), record(b"/b", 0, 1, 2)][dice as usize % 3];
+            let bad =
+                [record(b"/b", 1, next + 1, 1), record(b"x", 1, 1, 1), record(b"/b", 0, 1, 2)][entropy as usize % 3];
             (writer.resync(next, [bad], all).map(drop), Code::InvalidArgument)
         }
         _ => (writer.resync(next, [], ResyncReason::Lagged).map(drop), Code::InvalidArgument),

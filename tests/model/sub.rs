@@ -1,12 +1,12 @@
-//! A subscription beside what the twin expects of it.
+//! A subscription beside what the oracle expects of it.
 //!
 //! What may be lost is exact: LAGGED is right only where an event that was not handed out has left the
 //! window. Whether a subscription still holds the segment of such an event is its own affair: where it
 //! hands the event out, that is compared.
 
 use crate::filter::{By, Filter};
+use crate::oracle::{Found, Kv, Oracle, raw_kind};
 use crate::plan::{Plan, Shown};
-use crate::twin::{Found, Kv, Twin, raw_kind};
 use std::time::Duration;
 use watchcore::{
     Batch, Cache, Closer, Code, Error, Kind, OnLag, Position, Route, Start, Subscription, SubscriptionStats, WakeSet,
@@ -119,7 +119,7 @@ pub struct Sub {
 
 impl Sub {
     /// Opens it, or checks the refusal.
-    pub fn open(name: u64, cache: &Cache, set: &WakeSet, options: Options, twin: &Twin) -> Option<Sub> {
+    pub fn open(name: u64, cache: &Cache, set: &WakeSet, options: Options, oracle: &Oracle) -> Option<Sub> {
         let builder = options
             .filter
             .set(cache.subscribe(options.start))
@@ -131,14 +131,14 @@ impl Sub {
             .on_lag(options.on_lag)
             .start_timeout(Duration::MAX);
         let opened = builder.open();
-        if twin.loaded
+        if oracle.loaded
             && let Start::After(revision) = options.start
-            && twin.find(revision, options.epoch, true) == Found::Compacted
+            && oracle.find(revision, options.epoch, true) == Found::Compacted
         {
             let error = opened.expect_err("COMPACTED was expected");
             assert_eq!(error.code(), Code::Compacted, "{error} {options:?}");
             let numbers = (error.asked(), error.oldest(), error.current());
-            assert_eq!(numbers, (revision, twin.oldest(), twin.now.revision), "{error}");
+            assert_eq!(numbers, (revision, oracle.oldest(), oracle.now.revision), "{error}");
             return None;
         }
         crate::trace(|| format!("  {name}: {options:?}"));
@@ -148,7 +148,7 @@ impl Sub {
             name,
             closer: real.closer(),
             real,
-            exact: !options.filter.masks() || twin.indexes.is_empty(),
+            exact: !options.filter.masks() || oracle.indexes.is_empty(),
             options,
             phase: Phase::Unready,
             next: 0,
@@ -167,13 +167,13 @@ impl Sub {
             met: Vec::new(),
             told: 0,
             shown: None,
-            opened_at: twin.events.len(),
+            opened_at: oracle.events.len(),
             handed: 0,
             looked: 0,
             most_shown: 0,
         };
-        if twin.loaded {
-            assert!(sub.begin(twin, false).is_ok(), "looked at above");
+        if oracle.loaded {
+            assert!(sub.begin(oracle, false).is_ok(), "looked at above");
         }
         Some(sub)
     }
@@ -188,37 +188,37 @@ impl Sub {
     }
 
     /// Live from here: the matching state counts as shown.
-    fn live_from(&mut self, twin: &Twin, next: usize, position: Position) {
+    fn live_from(&mut self, oracle: &Oracle, next: usize, position: Position) {
         self.live(next, position);
-        self.shown = Some(Shown::new(twin.shown_at(&self.options.filter, next)));
+        self.shown = Some(Shown::new(oracle.shown_at(&self.options.filter, next)));
     }
 
-    fn initial(&mut self, twin: &Twin, count: usize, at: Position) {
-        let all = twin.shown_at(&self.options.filter, count);
+    fn initial(&mut self, oracle: &Oracle, count: usize, at: Position) {
+        let all = oracle.shown_at(&self.options.filter, count);
         let masked = !self.options.filter.shows(Kind::Added);
         let state = if masked { Vec::new() } else { all.clone().into_iter().collect() };
         self.shown = Some(Shown::new(if masked && !self.options.remembers() { all } else { Default::default() }));
         self.phase = Phase::Initial(state, count, at);
     }
 
-    fn begin(&mut self, twin: &Twin, late: bool) -> Result<(), ()> {
-        let listing = Position { epoch: twin.birth + 1, revision: twin.listing };
-        let (count, at) = if late { (0, listing) } else { (twin.events.len(), twin.now) };
+    fn begin(&mut self, oracle: &Oracle, late: bool) -> Result<(), ()> {
+        let listing = Position { epoch: oracle.birth + 1, revision: oracle.listing };
+        let (count, at) = if late { (0, listing) } else { (oracle.events.len(), oracle.now) };
         match self.options.start {
             Start::Now => {
-                self.live_from(twin, count, at);
-                if late && twin.first_live > 1 && self.options.remembers() {
+                self.live_from(oracle, count, at);
+                if late && oracle.first_live > 1 && self.options.remembers() {
                     // The state of then has left: nothing counts as shown, and that is a loss.
                     self.shown = Some(Shown::default());
                 }
             }
-            Start::State => self.initial(twin, count, at),
+            Start::State => self.initial(oracle, count, at),
             Start::StateAtLeast(revision) => self.phase = Phase::Waits(revision),
-            Start::After(revision) => match twin.find(revision, self.options.epoch, true) {
+            Start::After(revision) => match oracle.find(revision, self.options.epoch, true) {
                 Found::Compacted => return Err(()),
-                Found::At(count) => self.live_from(twin, count, Position { epoch: twin.epoch_at(count), revision }),
+                Found::At(count) => self.live_from(oracle, count, Position { epoch: oracle.epoch_at(count), revision }),
                 Found::Future => {
-                    self.live_from(twin, twin.events.len(), Position { epoch: twin.now.epoch, revision });
+                    self.live_from(oracle, oracle.events.len(), Position { epoch: oracle.now.epoch, revision });
                     (self.floor, self.ahead) = (Some(revision), true);
                 }
             },
@@ -227,36 +227,36 @@ impl Sub {
     }
 
     /// From now on there is an end.
-    pub fn close(&mut self, twin: &Twin) {
+    pub fn close(&mut self, oracle: &Oracle) {
         self.by_owner = true;
-        self.never |= !twin.loaded;
+        self.never |= !oracle.loaded;
         self.closer.close();
-        self.cache_closed(twin);
+        self.cache_closed(oracle);
     }
 
-    pub fn cache_closed(&mut self, twin: &Twin) {
-        self.end.get_or_insert(twin.events.len());
+    pub fn cache_closed(&mut self, oracle: &Oracle) {
+        self.end.get_or_insert(oracle.events.len());
     }
 
-    fn limit(&self, twin: &Twin) -> usize {
-        self.end.unwrap_or(twin.events.len()).max(self.next)
+    fn limit(&self, oracle: &Oracle) -> usize {
+        self.end.unwrap_or(oracle.events.len()).max(self.next)
     }
 
-    fn pending(&self, twin: &Twin) -> Pending {
+    fn pending(&self, oracle: &Oracle) -> Pending {
         let (mut found, mut floor, mut above) = (Vec::new(), self.floor, None);
         // Behind what was handed out last it may not have looked yet.
-        let mut lapped = (self.sure..self.next).find(|at| !twin.is_live(*at));
+        let mut lapped = (self.sure..self.next).find(|at| !oracle.is_live(*at));
         let filter = &self.options.filter;
-        for at in self.next..self.limit(twin) {
-            let event = &twin.events[at];
+        for at in self.next..self.limit(oracle) {
+            let event = &oracle.events[at];
             // Who has reached it waits no more.
             if event.first && event.turn.is_some_and(|turn| floor.is_some_and(|asked| turn.from >= asked)) {
                 (floor, above) = (None, Some(at));
             }
             // What leaves below a start of the future is no loss.
             let resets = event.first && event.turn.is_some_and(|turn| turn.resets());
-            let dropped = floor.is_some_and(|asked| resets || event.revision.max(twin.oldest() - 1) <= asked);
-            if !twin.is_live(at) && !dropped {
+            let dropped = floor.is_some_and(|asked| resets || event.revision.max(oracle.oldest() - 1) <= asked);
+            if !oracle.is_live(at) && !dropped {
                 lapped.get_or_insert(at);
             }
             if let Some(asked) = floor {
@@ -282,13 +282,13 @@ impl Sub {
                 found.push((at, kind));
             }
         }
-        Pending { found, at: self.limit(twin), stop: None, lapped, above }
+        Pending { found, at: self.limit(oracle), stop: None, lapped, above }
     }
 
     /// Moves on; what was passed over counts as shown where only its kind is masked.
-    fn pass(&mut self, twin: &Twin, to: usize) {
+    fn pass(&mut self, oracle: &Oracle, to: usize) {
         if let Some(shown) = &mut self.shown {
-            for event in &twin.events[self.next..to.max(self.next)] {
+            for event in &oracle.events[self.next..to.max(self.next)] {
                 if let Some(kind) = self.options.filter.transition(event) {
                     shown.change(kind, &event.key, event.kv.as_ref());
                 }
@@ -298,18 +298,18 @@ impl Sub {
     }
 
     /// Blocks for no time, or arms it, and checks what it says.
-    pub fn wait(&mut self, twin: &Twin, arms: bool) {
-        self.check_wait(twin, arms);
+    pub fn wait(&mut self, oracle: &Oracle, arms: bool) {
+        self.check_wait(oracle, arms);
         self.looked = self.real.stats().looked_at;
     }
 
-    fn check_wait(&mut self, twin: &Twin, arms: bool) {
+    fn check_wait(&mut self, oracle: &Oracle, arms: bool) {
         let answer = if arms {
             let answer = self.real.arm();
             if self.is_ended() || self.end.is_some() {
                 // The poll tells.
                 assert!(answer.unwrap());
-                self.met.push(self.met(twin));
+                self.met.push(self.met(oracle));
                 return;
             }
             answer
@@ -328,27 +328,27 @@ impl Sub {
             return assert!(answer.expect("an error is to be told"));
         }
         if let Phase::Unready = self.phase
-            && twin.loaded
+            && oracle.loaded
             && !self.never
-            && self.begin(twin, true).is_err()
+            && self.begin(oracle, true).is_err()
         {
             self.refused = true;
         }
         if let Phase::Waits(revision) = self.phase
-            && twin.now.revision >= revision
+            && oracle.now.revision >= revision
             && !self.by_owner
         {
-            self.initial(twin, twin.events.len(), twin.now);
+            self.initial(oracle, oracle.events.len(), oracle.now);
         }
         if !matches!(self.phase, Phase::Live) {
             let something = matches!(self.phase, Phase::Initial(..)) || self.refused || self.end.is_some();
             return assert_eq!(answer.expect("not over yet"), something);
         }
-        let Pending { found, at, stop, lapped, .. } = self.pending(twin);
-        if lapped.is_some() || (self.floor.is_some() && !self.all_live(twin)) {
+        let Pending { found, at, stop, lapped, .. } = self.pending(oracle);
+        if lapped.is_some() || (self.floor.is_some() && !self.all_live(oracle)) {
             self.exact &= !self.options.filter.masks();
             match answer {
-                Ok(true) => self.met.push(self.met(twin)),
+                Ok(true) => self.met.push(self.met(oracle)),
                 Ok(false) => assert!(found.is_empty() && stop.is_none(), "{found:?} {stop:?}"),
                 Err(error) => {
                     assert_eq!(error.code(), Code::Closed);
@@ -363,47 +363,47 @@ impl Sub {
             Some((found, _)) => (*found, true),
             None => (at, stop.is_some()),
         };
-        let passed = |floor: &u64| twin.events[self.next..next].iter().any(|event| event.revision > *floor);
+        let passed = |floor: &u64| oracle.events[self.next..next].iter().any(|event| event.revision > *floor);
         if self.floor.as_ref().is_some_and(passed) {
             self.floor = None;
         }
         if wake {
             assert!(answer.unwrap_or_else(|error| panic!("{error}: {found:?} {stop:?}")), "{found:?} {stop:?}");
             if moves {
-                self.pass(twin, next);
+                self.pass(oracle, next);
             }
             if !found.is_empty() {
                 self.floor = None;
             }
         } else if self.end.is_some() {
             assert_eq!(answer.expect_err("closed and read").code(), Code::Closed);
-            self.pass(twin, at);
+            self.pass(oracle, at);
         } else {
-            let due = self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now;
+            let due = self.options.bookmarks && self.floor.is_none() && self.bookmarked != oracle.now;
             let passed = self.floor.is_some();
-            if self.options.bookmarks && self.floor.is_some_and(|floor| floor <= twin.now.revision) {
+            if self.options.bookmarks && self.floor.is_some_and(|floor| floor <= oracle.now.revision) {
                 self.floor = None;
             }
             let answer = answer.expect("open");
             assert!(answer == due || passed, "said {answer}: floor {:?}, {:?}", self.floor, self.bookmarked);
             if moves {
-                self.pass(twin, at);
+                self.pass(oracle, at);
             }
         }
-        self.position_rule(twin);
+        self.position_rule(oracle);
     }
 
-    fn all_live(&self, twin: &Twin) -> bool {
-        (self.next..self.limit(twin)).all(|at| twin.is_live(at))
+    fn all_live(&self, oracle: &Oracle) -> bool {
+        (self.next..self.limit(oracle)).all(|at| oracle.is_live(at))
     }
 
-    fn met(&self, twin: &Twin) -> Met {
-        let skip = twin.above(twin.oldest() - 1);
-        Met { oldest: twin.oldest(), current: twin.now.revision, skip: skip.max(self.sure) }
+    fn met(&self, oracle: &Oracle) -> Met {
+        let skip = oracle.above(oracle.oldest() - 1);
+        Met { oldest: oracle.oldest(), current: oracle.now.revision, skip: skip.max(self.sure) }
     }
 
     /// Never back, never ahead of what is pending.
-    fn position_rule(&mut self, twin: &Twin) {
+    fn position_rule(&mut self, oracle: &Oracle) {
         let position = self.real.position();
         assert!(
             position >= self.seen,
@@ -414,7 +414,7 @@ impl Sub {
         );
         assert!(self.closer.position() <= position, "what others see is ahead");
         self.seen = position;
-        let whole = twin.position_at(self.whole_seen);
+        let whole = oracle.position_at(self.whole_seen);
         if matches!(self.phase, Phase::Live) && self.floor.is_none() {
             assert!(position >= whole, "{position:?} is behind what was handed out whole, {whole:?}");
         }
@@ -422,16 +422,16 @@ impl Sub {
             assert_eq!(position.revision, 0, "the position during the initial state");
         }
         if matches!(self.phase, Phase::Live) && self.floor.is_none() {
-            let Pending { found, .. } = self.pending(twin);
+            let Pending { found, .. } = self.pending(oracle);
             if let Some((first, _)) = found.first() {
                 // Inside a revision: the revision before.
-                let first = &twin.events[*first];
-                let rev = &twin.revs[first.rev];
+                let first = &oracle.events[*first];
+                let rev = &oracle.revs[first.rev];
                 let (epoch, revision) =
                     rev.turn.map_or((rev.epoch, rev.revision.saturating_sub(1)), |turn| (turn.epoch - 1, turn.from));
                 // Where it was compacted inside a gap, a skip stands there.
                 let skipped = self.options.on_lag == OnLag::SkipToOldest && rev.turn.is_some();
-                let revision = if skipped { revision.max(twin.oldest() - 1) } else { revision };
+                let revision = if skipped { revision.max(oracle.oldest() - 1) } else { revision };
                 // So does a start of the future.
                 let revision = match self.options.start {
                     Start::After(asked) if rev.turn.is_some_and(|turn| turn.from < asked && asked < turn.to) => {
@@ -445,7 +445,7 @@ impl Sub {
         }
     }
 
-    pub fn poll(&mut self, twin: &Twin, max: usize) -> Option<Batch> {
+    pub fn poll(&mut self, oracle: &Oracle, max: usize) -> Option<Batch> {
         let before = self.real.position();
         let (from, was_live) = (self.sure, matches!(self.phase, Phase::Live) && !self.ahead);
         let answer = self.real.poll(max);
@@ -453,20 +453,20 @@ impl Sub {
             format!("  {} polls {max}: {answer:?}, {:?} at {}, {before:?}", self.name, self.phase, self.next)
         });
         self.handed += answer.as_ref().map_or(0, Batch::len) as u64;
-        let batch = self.check(twin, max, before, answer);
+        let batch = self.check(oracle, max, before, answer);
         let stats = self.real.stats();
         assert_eq!(stats.handed_out, self.handed);
         if !self.is_ended() {
-            self.position_rule(twin);
-            self.lag_rule(twin);
-            self.route_rule(twin, &stats, if was_live { from } else { usize::MAX });
-            self.memory_rule(twin, &stats);
+            self.position_rule(oracle);
+            self.lag_rule(oracle);
+            self.route_rule(oracle, &stats, if was_live { from } else { usize::MAX });
+            self.memory_rule(oracle, &stats);
         }
         self.looked = stats.looked_at;
         batch
     }
 
-    fn check(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check(&mut self, oracle: &Oracle, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
         if self.refused && !self.is_ended() {
             return self.end_with(answer, Code::Compacted);
         }
@@ -474,32 +474,32 @@ impl Sub {
             return self.end_with(answer, Code::Resynced);
         }
         if let Phase::Unready = self.phase {
-            if !twin.loaded || self.never {
-                return self.nothing_or_closed(twin, answer);
+            if !oracle.loaded || self.never {
+                return self.nothing_or_closed(oracle, answer);
             }
-            if self.begin(twin, true).is_err() {
+            if self.begin(oracle, true).is_err() {
                 return self.end_with(answer, Code::Compacted);
             }
         }
         if let Phase::Waits(revision) = self.phase {
-            if twin.now.revision < revision || self.by_owner {
-                return self.nothing_or_closed(twin, answer);
+            if oracle.now.revision < revision || self.by_owner {
+                return self.nothing_or_closed(oracle, answer);
             }
-            self.initial(twin, twin.events.len(), twin.now);
+            self.initial(oracle, oracle.events.len(), oracle.now);
         }
         match &self.phase {
             Phase::Ended => self.end_with(answer, Code::Closed),
-            Phase::Initial(..) => self.check_initial(twin, max, answer),
+            Phase::Initial(..) => self.check_initial(oracle, max, answer),
             Phase::Behind(initial) => {
                 let initial = *initial;
-                self.check_behind(twin, max, before, (initial, false), answer)
+                self.check_behind(oracle, max, before, (initial, false), answer)
             }
-            Phase::CatchUp(_) => self.check_catch_up(twin, max, before, answer),
-            _ => self.check_live(twin, max, before, answer),
+            Phase::CatchUp(_) => self.check_catch_up(oracle, max, before, answer),
+            _ => self.check_live(oracle, max, before, answer),
         }
     }
 
-    fn nothing_or_closed(&mut self, _: &Twin, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn nothing_or_closed(&mut self, _: &Oracle, answer: Result<Batch, Error>) -> Option<Batch> {
         if self.end.is_some() {
             return self.end_with(answer, Code::Closed);
         }
@@ -516,29 +516,29 @@ impl Sub {
         None
     }
 
-    fn check_initial(&mut self, twin: &Twin, max: usize, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check_initial(&mut self, oracle: &Oracle, max: usize, answer: Result<Batch, Error>) -> Option<Batch> {
         let Phase::Initial(left, count, at) = &mut self.phase else { unreachable!() };
         let (count, at) = (*count, *at);
         let looks = self.options.filter.shows(Kind::Added) || self.options.remembers();
-        if twin.first_live * twin.slots > twin.head_of(count) && looks {
+        if oracle.first_live * oracle.slots > oracle.head_of(count) && looks {
             let before = Position { epoch: at.epoch, revision: 0 };
             if let Some(shown) = &mut self.shown {
                 shown.all_at(count);
             }
             if self.options.on_lag == OnLag::Conflate {
-                return self.check_behind(twin, max, before, (true, false), answer);
+                return self.check_behind(oracle, max, before, (true, false), answer);
             }
             let error = answer.expect_err("the initial state has left the window");
             assert_eq!(error.code(), Code::Lagged);
-            assert_eq!((error.lost_from(), error.lost_to()), (1, twin.now.revision));
-            assert_eq!((error.oldest(), error.current()), (twin.oldest(), twin.now.revision));
+            assert_eq!((error.lost_from(), error.lost_to()), (1, oracle.now.revision));
+            assert_eq!((error.oldest(), error.current()), (oracle.oldest(), oracle.now.revision));
             let again = self.options.on_lag == OnLag::Resnapshot;
             self.phase = if again { Phase::Behind(true) } else { Phase::Ended };
             return None;
         }
         let shown = self.shown.as_mut().expect("nothing was lost");
         if looks && !self.options.filter.shows(Kind::Added) {
-            twin.shown_at(&self.options.filter, count).iter().for_each(|(key, kv)| shown.put(key, kv, count));
+            oracle.shown_at(&self.options.filter, count).iter().for_each(|(key, kv)| shown.put(key, kv, count));
         }
         let batch = answer.expect("a page of the initial state");
         assert!(!batch.is_empty() && batch.len() <= max && !batch.continues());
@@ -565,50 +565,56 @@ impl Sub {
     /// The first page of the difference behind a loss.
     fn check_behind(
         &mut self,
-        twin: &Twin,
+        oracle: &Oracle,
         max: usize,
         before: Position,
         (initial, begun): (bool, bool),
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
         // It begins at the listing where that came after it.
-        let epoch = if before.epoch == 0 { twin.birth + 1 } else { before.epoch };
-        if self.options.stop_on_resync && twin.now.epoch != epoch {
+        let epoch = if before.epoch == 0 { oracle.birth + 1 } else { before.epoch };
+        if self.options.stop_on_resync && oracle.now.epoch != epoch {
             let error = answer.expect_err("RESYNCED was expected");
-            assert_eq!((error.code(), error.current()), (Code::Resynced, twin.now.revision), "{error}");
+            assert_eq!((error.code(), error.current()), (Code::Resynced, oracle.now.revision), "{error}");
             self.phase = Phase::Ended;
             return None;
         }
         let shown = self.shown.as_ref().expect("it remembers");
         let from = before.revision;
-        self.phase = Phase::CatchUp(Plan::new(&self.options, twin, shown, from, (initial, begun), self.exact));
-        self.check_page(twin, max, before, answer)
+        self.phase = Phase::CatchUp(Plan::new(&self.options, oracle, shown, from, (initial, begun), self.exact));
+        self.check_page(oracle, max, before, answer)
     }
 
     fn check_catch_up(
         &mut self,
-        twin: &Twin,
+        oracle: &Oracle,
         max: usize,
         before: Position,
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
-        if plan.looks_at_the_state() && twin.first_live * twin.slots > twin.head_of(plan.count) {
+        if plan.looks_at_the_state() && oracle.first_live * oracle.slots > oracle.head_of(plan.count) {
             // Overtaken: it begins again with what was shown meanwhile.
             let (initial, begun) = (plan.initial, plan.begun);
             if self.options.on_lag == OnLag::Conflate || begun {
                 // Inside its bracket it goes on, and tells nothing again.
-                return self.check_behind(twin, max, before, (initial, begun), answer);
+                return self.check_behind(oracle, max, before, (initial, begun), answer);
             }
             let error = answer.expect_err("overtaken again");
-            self.assert_lost(twin, before, &error);
+            self.assert_lost(oracle, before, &error);
             self.phase = Phase::Behind(initial);
             return None;
         }
-        self.check_page(twin, max, before, answer)
+        self.check_page(oracle, max, before, answer)
     }
 
-    fn check_page(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check_page(
+        &mut self,
+        oracle: &Oracle,
+        max: usize,
+        before: Position,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &mut self.phase else { unreachable!() };
         let batch = answer.unwrap_or_else(|error| panic!("{error}: a page of {plan:?} was expected"));
         let most = if self.options.whole { usize::MAX } else { max };
@@ -626,29 +632,29 @@ impl Sub {
         }
         let (count, at) = (plan.count, plan.at);
         assert_eq!(self.real.position(), at);
-        shown.assert_are(&twin.shown_at(&self.options.filter, count), "after the difference");
+        shown.assert_are(&oracle.shown_at(&self.options.filter, count), "after the difference");
         self.live(count, at);
-        (self.told, self.exact) = (0, !self.options.filter.masks() || twin.indexes.is_empty());
+        (self.told, self.exact) = (0, !self.options.filter.masks() || oracle.indexes.is_empty());
         (!batch.is_empty()).then_some(batch)
     }
 
     /// The numbers of a loss.
-    fn assert_lost(&mut self, twin: &Twin, before: Position, error: &Error) {
+    fn assert_lost(&mut self, oracle: &Oracle, before: Position, error: &Error) {
         assert_eq!(error.code(), Code::Lagged, "{error}");
         let told = Position { epoch: error.epoch(), revision: error.position() };
         assert!(told >= before, "{told:?} {before:?}");
         let from = [error.position().max(self.told) + 1, error.position() + 1];
         assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
-        let met = self.loss_of(twin, error);
+        let met = self.loss_of(oracle, error);
         assert_eq!(error.lost_to(), (met.oldest - 1).max(error.lost_from()), "{error}");
         assert_eq!((error.oldest(), error.current()), (met.oldest, met.current));
         self.told = error.lost_to();
     }
 
     /// The loss that an error tells: that of now, or the one that a wait met.
-    fn loss_of(&self, twin: &Twin, error: &Error) -> Met {
+    fn loss_of(&self, oracle: &Oracle, error: &Error) -> Met {
         let met = self.met.iter().find(|met| met.current == error.current() && met.oldest == error.oldest());
-        met.copied().unwrap_or(self.met(twin))
+        met.copied().unwrap_or(self.met(oracle))
     }
 
     /// LAGGED was told, or (Conflate) acted upon.
@@ -669,16 +675,22 @@ impl Sub {
         self.met.clear();
     }
 
-    fn check_live(&mut self, twin: &Twin, max: usize, before: Position, answer: Result<Batch, Error>) -> Option<Batch> {
-        let Pending { found, at, stop, lapped, above } = self.pending(twin);
+    fn check_live(
+        &mut self,
+        oracle: &Oracle,
+        max: usize,
+        before: Position,
+        answer: Result<Batch, Error>,
+    ) -> Option<Batch> {
+        let Pending { found, at, stop, lapped, above } = self.pending(oracle);
         let gap = matches!(stop, Some(Stop::Gap(_))) && found.is_empty();
         // What has left is not looked at: a start of the future may have been passed in it.
-        let unsure = self.floor.is_some() && !self.all_live(twin);
+        let unsure = self.floor.is_some() && !self.all_live(oracle);
         let may_lose = lapped.is_some() || unsure;
         // A wait may have met the gap before what follows had left.
         let gap_told = |error: &Error| match (stop, self.floor) {
             (Some(Stop::Gap(at)), Some(asked)) if gap => {
-                let to = twin.events[at].turn.expect("a mark").to;
+                let to = oracle.events[at].turn.expect("a mark").to;
                 (error.lost_from(), error.lost_to()) == (asked + 1, to)
             }
             _ => false,
@@ -687,12 +699,12 @@ impl Sub {
             Err(error)
                 if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
             {
-                let skip = self.loss_of(twin, error).skip;
+                let skip = self.loss_of(oracle, error).skip;
                 assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
                 match (self.floor, above) {
-                    _ if !unsure => self.assert_lost(twin, before, error),
+                    _ if !unsure => self.assert_lost(oracle, before, error),
                     // The loss came behind the start.
-                    (Some(asked), Some(above)) if error.position() > asked => self.pass(twin, above),
+                    (Some(asked), Some(above)) if error.position() > asked => self.pass(oracle, above),
                     // What the consumer has at a start that left is not to be known.
                     _ => self.exact = false,
                 }
@@ -700,33 +712,34 @@ impl Sub {
                 let over = self.end.is_some_and(|end| skip >= end);
                 self.bracket_lost = self.options.on_lag == OnLag::SkipToOldest
                     && self.options.stop_on_resync
-                    && twin.epoch_at(skip) != before.epoch
+                    && oracle.epoch_at(skip) != before.epoch
                     && !over;
                 return None;
             }
             Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
                 let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
-                let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != twin.now);
-                let due = due && self.real.position() == twin.now;
+                let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != oracle.now);
+                let due = due && self.real.position() == oracle.now;
                 if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
                     match gap && lapped.is_none() {
-                        true => self.pass(twin, at),
+                        true => self.pass(oracle, at),
                         false => self.exact &= !unsure,
                     }
                     self.lose(0);
-                    return self.check_behind(twin, max, before, (false, false), answer);
+                    return self.check_behind(oracle, max, before, (false, false), answer);
                 }
             }
             Err(error)
                 if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && (may_lose || gap) =>
             {
-                if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != twin.now.revision {
-                    self.check_stop(twin, stop.expect("looked at"), error);
+                if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != oracle.now.revision
+                {
+                    self.check_stop(oracle, stop.expect("looked at"), error);
                     self.phase = Phase::Ended;
                     return None;
                 }
                 self.lose(0);
-                return self.check_behind(twin, max, before, (false, false), answer);
+                return self.check_behind(oracle, max, before, (false, false), answer);
             }
             _ => {}
         }
@@ -734,44 +747,44 @@ impl Sub {
         if found.is_empty() {
             if let Some(stop) = stop {
                 let error = answer.err().unwrap_or_else(|| panic!("{stop:?} was expected"));
-                self.check_stop(twin, stop, &error);
+                self.check_stop(oracle, stop, &error);
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
                         self.told = error.lost_to();
-                        self.pass(twin, at);
+                        self.pass(oracle, at);
                         self.lose(at);
                     }
                     _ => self.phase = Phase::Ended,
                 }
                 return None;
             }
-            self.pass(twin, at);
+            self.pass(oracle, at);
             // Behind a close it cannot say how far it came where the last event has left.
             if self.end.is_none() || lapped.is_none() {
                 self.whole_seen = at;
             }
-            return self.check_nothing(twin, answer);
+            return self.check_nothing(oracle, answer);
         }
         let batch = answer.unwrap_or_else(|error| {
-            let (at, live) = (twin.events[self.next].seq, twin.first_live);
+            let (at, live) = (oracle.events[self.next].seq, oracle.first_live);
             panic!("{error}: {} were pending from {at}, live from {live}, {:?}", found.len(), self.options)
         });
         assert!(!batch.is_empty(), "{} were pending {:?}", found.len(), self.options);
         assert!(batch.len() <= found.len(), "{} events, {} were pending: {batch:?}", batch.len(), found.len());
         for (event, (at, kind)) in batch.events().iter().zip(&found) {
-            let expected = &twin.events[*at];
+            let expected = &oracle.events[*at];
             expected.assert_shown_as(event, *kind, self.options.filter.raw);
             assert_eq!(event.sequence(), expected.seq);
         }
         (self.floor, self.ahead) = (None, false);
-        self.check_border(twin, max, &batch, &found, lapped);
+        self.check_border(oracle, max, &batch, &found, lapped);
         assert_eq!(batch.position(), self.real.position());
         let last = found[batch.len() - 1].0;
         let next = match found.get(batch.len()) {
             // The next match was seen, and the cursor is at its revision, or at it.
-            Some((next, _)) if twin.events[*next].rev == twin.events[last].rev => *next,
+            Some((next, _)) if oracle.events[*next].rev == oracle.events[last].rev => *next,
             Some((next, _)) if !self.options.filter.is_plain() => {
-                (last + 1).max(twin.revs[twin.events[*next].rev].events.start)
+                (last + 1).max(oracle.revs[oracle.events[*next].rev].events.start)
             }
             Some(_) => last + 1,
             None if self.views() => last + 1,
@@ -779,10 +792,10 @@ impl Sub {
         };
         let vague = lapped.is_some_and(|lapped| next > lapped);
         self.exact &= !vague || !self.options.filter.masks();
-        self.pass(twin, if vague { last + 1 } else { next });
+        self.pass(oracle, if vague { last + 1 } else { next });
         self.vague = vague;
         self.sure = last + 1;
-        self.whole_seen = if batch.continues() { twin.revs[twin.events[last].rev].events.start } else { last + 1 };
+        self.whole_seen = if batch.continues() { oracle.revs[oracle.events[last].rev].events.start } else { last + 1 };
         Some(batch)
     }
 
@@ -792,33 +805,33 @@ impl Sub {
     }
 
     /// Where a batch may end.
-    fn check_border(&self, twin: &Twin, max: usize, batch: &Batch, found: &[(usize, Kind)], lapped: Option<usize>) {
-        let last = &twin.events[found[batch.len() - 1].0];
-        let rev = &twin.revs[last.rev];
+    fn check_border(&self, oracle: &Oracle, max: usize, batch: &Batch, found: &[(usize, Kind)], lapped: Option<usize>) {
+        let last = &oracle.events[found[batch.len() - 1].0];
+        let rev = &oracle.revs[last.rev];
         // The rest of the revision may be lost.
         let cut = lapped.is_some_and(|at| rev.events.contains(&at) || rev.events.start > at);
-        let inside = found.get(batch.len()).is_some_and(|(next, _)| twin.events[*next].rev == last.rev)
+        let inside = found.get(batch.len()).is_some_and(|(next, _)| oracle.events[*next].rev == last.rev)
             || (self.views() && !last.last);
         assert!(batch.continues() == inside || (cut && !last.last), "CONTINUES where the batch ends with {last:?}");
-        let of_this = found.iter().filter(|(at, _)| twin.events[*at].rev == last.rev).count();
+        let of_this = found.iter().filter(|(at, _)| oracle.events[*at].rev == last.rev).count();
         if inside && !cut {
             assert!(!self.options.whole, "a whole revision was asked for");
             assert!(
-                rev.events.len() as u64 > twin.slots / 8 || of_this > max,
+                rev.events.len() as u64 > oracle.slots / 8 || of_this > max,
                 "ends inside a short revision: {last:?}"
             );
         }
         if batch.len() > max {
-            let first = &twin.events[found[0].0];
+            let first = &oracle.events[found[0].0];
             assert!(self.options.whole && first.rev == last.rev, "{} events, {max} were asked for", batch.len());
         }
     }
 
-    fn check_nothing(&mut self, twin: &Twin, answer: Result<Batch, Error>) -> Option<Batch> {
+    fn check_nothing(&mut self, oracle: &Oracle, answer: Result<Batch, Error>) -> Option<Batch> {
         if let Some(shown) = &self.shown
             && self.exact
         {
-            shown.assert_are(&twin.shown_at(&self.options.filter, self.next), "with nothing pending");
+            shown.assert_are(&oracle.shown_at(&self.options.filter, self.next), "with nothing pending");
         }
         if self.end.is_some() {
             // Closed: what was published before was handed out, a bookmark may still come.
@@ -831,37 +844,37 @@ impl Sub {
                 answer => self.end_with(answer, Code::Closed),
             };
         }
-        if self.floor.is_some_and(|floor| floor <= twin.now.revision) {
+        if self.floor.is_some_and(|floor| floor <= oracle.now.revision) {
             self.floor = None;
         }
         if self.floor.is_none() {
-            assert_eq!(self.real.position(), twin.now, "everything was handed out, {answer:?} {:?}", self.options);
+            assert_eq!(self.real.position(), oracle.now, "everything was handed out, {answer:?} {:?}", self.options);
         }
-        if self.options.bookmarks && self.floor.is_none() && self.bookmarked != twin.now {
+        if self.options.bookmarks && self.floor.is_none() && self.bookmarked != oracle.now {
             let batch = answer.expect("a bookmark");
             assert_eq!(batch.len(), 1);
             let event = &batch.events()[0];
-            assert_eq!((event.kind(), event.revision(), event.flags()), (Kind::Bookmark, twin.now.revision, 0));
-            self.bookmarked = twin.now;
+            assert_eq!((event.kind(), event.revision(), event.flags()), (Kind::Bookmark, oracle.now.revision, 0));
+            self.bookmarked = oracle.now;
             return Some(batch);
         }
         assert!(answer.expect("nothing").is_empty());
         None
     }
 
-    fn check_stop(&self, twin: &Twin, stop: Stop, error: &Error) {
+    fn check_stop(&self, oracle: &Oracle, stop: Stop, error: &Error) {
         match stop {
             Stop::Gap(at) => {
-                let turn = twin.events[at].turn.expect("a mark");
+                let turn = oracle.events[at].turn.expect("a mark");
                 assert_eq!(error.code(), Code::Lagged, "{error}");
                 assert_eq!((error.lost_from(), error.lost_to()), (self.floor.expect("it waits") + 1, turn.to));
             }
             // What has left is not looked at: the two cannot be told apart.
-            Stop::Future if !self.all_live(twin) && error.code() == Code::Lagged => {}
+            Stop::Future if !self.all_live(oracle) && error.code() == Code::Lagged => {}
             Stop::Future => assert_eq!(error.code(), Code::FutureRevision, "{error}"),
             Stop::Resynced(at) => {
                 assert_eq!(error.code(), Code::Resynced, "{error}");
-                let turn = twin.events[at].turn.expect("a mark");
+                let turn = oracle.events[at].turn.expect("a mark");
                 assert_eq!(error.current(), turn.to);
                 // A start of the future stands at its own revision.
                 let revision = match self.options.start {
@@ -877,11 +890,11 @@ impl Sub {
     }
 
     /// The lag is the number of events behind the cursor, gaps taken off.
-    fn lag_rule(&self, twin: &Twin) {
-        let sure = !self.vague && self.end.is_none() && twin.indexes.is_empty();
-        if matches!(self.phase, Phase::Live) && sure && self.all_live(twin) {
+    fn lag_rule(&self, oracle: &Oracle) {
+        let sure = !self.vague && self.end.is_none() && oracle.indexes.is_empty();
+        if matches!(self.phase, Phase::Live) && sure && self.all_live(oracle) {
             let lag = self.real.lag();
-            assert_eq!(lag.events, (twin.events.len() - self.next) as u64, "lag of {:?}", self.options);
+            assert_eq!(lag.events, (oracle.events.len() - self.next) as u64, "lag of {:?}", self.options);
             if lag.events == 0 {
                 assert_eq!(lag.age, Duration::ZERO);
             }
@@ -889,28 +902,28 @@ impl Sub {
     }
 
     /// It reads the chain of a fitting index, and then only its own events.
-    fn route_rule(&self, twin: &Twin, stats: &SubscriptionStats, from: usize) {
+    fn route_rule(&self, oracle: &Oracle, stats: &SubscriptionStats, from: usize) {
         let fits = |by: &By| (*by, by.fits(&self.options.filter));
         let fitting: Vec<(By, Vec<Vec<u8>>)> =
-            twin.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
+            oracle.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
         let Route::Chain { index } = &stats.route else {
-            let answered = matches!(self.phase, Phase::Live) && self.opened_at < twin.events.len();
+            let answered = matches!(self.phase, Phase::Live) && self.opened_at < oracle.events.len();
             let polled = from != usize::MAX && self.floor.is_none() && !self.ahead;
-            let must = answered && polled && !twin.few_buckets && !fitting.is_empty();
+            let must = answered && polled && !oracle.few_buckets && !fitting.is_empty();
             return assert!(!must, "it scans, though {fitting:?} fits {:?}", self.options.filter);
         };
         let Some((by, buckets)) = fitting.iter().find(|(by, _)| by.name() == *index) else {
             panic!("it reads {index}, which does not fit {:?}", self.options.filter);
         };
         // Where buckets are few it may have got its own only when another one was given up.
-        if twin.few_buckets || from == usize::MAX || from < self.opened_at || from >= twin.events.len() {
+        if oracle.few_buckets || from == usize::MAX || from < self.opened_at || from >= oracle.events.len() {
             return;
         }
-        if twin.few_buckets {
+        if oracle.few_buckets {
             // The bucket comes when another is given back, and what lies below it was scanned.
             return;
         }
-        let behind = &twin.events[from..];
+        let behind = &oracle.events[from..];
         if behind.iter().any(|event| event.is_mark()) {
             return;
         }
@@ -921,14 +934,14 @@ impl Sub {
     }
 
     /// What it remembers is what it has shown.
-    fn memory_rule(&mut self, twin: &Twin, stats: &SubscriptionStats) {
+    fn memory_rule(&mut self, oracle: &Oracle, stats: &SubscriptionStats) {
         if !self.options.remembers() {
             return assert_eq!((stats.shown_keys, stats.shown_bytes), (0, 0));
         }
         let Some(shown) = &self.shown else { return };
         // A start of the future remembers the state at which it began, until its revision is there.
         let begun = self.floor.is_none();
-        if self.exact && begun && matches!(self.phase, Phase::Live) && self.all_live(twin) {
+        if self.exact && begun && matches!(self.phase, Phase::Live) && self.all_live(oracle) {
             assert_eq!(stats.shown_keys, shown.len() as u64, "{:?}", self.options);
         }
         self.most_shown = self.most_shown.max(stats.shown_keys);

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 use watchcore::*;
-use workers::{World, write_all};
+use workers::{Harness, write_all};
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}: a number")))
@@ -43,39 +43,39 @@ fn cache_of((capacity, slots): (usize, u64)) -> Cache {
 fn mixed(size: (usize, u64), steps: u64) {
     let plan = plan(steps);
     let cache = cache_of(size);
-    let world = World::new(&cache, &plan);
+    let harness = Harness::new(&cache, &plan);
     // Never polled while the writer goes on.
     let mut stalled = Follower::open(&cache, &plan, Wish::of(Keys::All), Start::State).unwrap();
     let mut stalled_key = Follower::open(&cache, &plan, Wish::of(Keys::One(5)), Start::After(0)).unwrap();
     let held = cache.snapshot().unwrap();
 
     let mut tasks = vec![
-        world.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 512)),
-        world.spawn("small polls", |w| w.follow(&[Wish::of(Keys::All)], 2, |dice| 1 + dice as usize % 7)),
-        world.spawn("filters", |w| {
+        harness.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 512)),
+        harness.spawn("small polls", |w| w.follow(&[Wish::of(Keys::All)], 2, |entropy| 1 + entropy as usize % 7)),
+        harness.spawn("filters", |w| {
             let deletes = Wish { types: vec![Kind::Deleted], ..Wish::of(Keys::All) };
             let raw = Wish { raw: true, ..Wish::of(Keys::Prefix("/s/b")) };
             let wishes = [Wish::of(Keys::One(3)), Wish::of(Keys::Path("/s/a")), deletes, raw];
-            w.follow(&wishes, 3, |dice| 1 + dice as usize % 64);
+            w.follow(&wishes, 3, |entropy| 1 + entropy as usize % 64);
         }),
-        world.spawn("whole revisions, bookmarks, stop on resync", |w| {
+        harness.spawn("whole revisions, bookmarks, stop on resync", |w| {
             let whole = Wish { whole: true, bookmarks: true, ..Wish::of(Keys::All) };
             let stops = Wish { stop_on_resync: true, ..Wish::of(Keys::Prefix("/s/a")) };
-            w.follow(&[whole, stops], 4, |dice| 1 + dice as usize % 9);
+            w.follow(&[whole, stops], 4, |entropy| 1 + entropy as usize % 9);
         }),
-        world.spawn("dropped and opened again", |w| w.reopen(5)),
-        world.spawn("wake set", |w| w.wake_set(6)),
-        world.spawn("closer", |w| w.closer(7)),
-        world.spawn("snapshots", |w| w.snapshots(8)),
-        world.spawn("reads", |w| w.reads(9)),
+        harness.spawn("dropped and opened again", |w| w.reopen(5)),
+        harness.spawn("wake set", |w| w.wake_set(6)),
+        harness.spawn("closer", |w| w.closer(7)),
+        harness.spawn("snapshots", |w| w.snapshots(8)),
+        harness.spawn("reads", |w| w.reads(9)),
     ];
     // A subscription that goes from thread to thread.
     let (left, right) = (mpsc::channel(), mpsc::channel());
     left.0.send(Follower::open(&cache, &plan, Wish::of(Keys::All), Start::Now).unwrap()).unwrap();
     let (to_right, to_left) = (right.0, left.0);
     let (from_left, from_right) = (left.1, right.1);
-    tasks.push(world.spawn("moved, one side", move |w| w.moved(&from_left, &to_right)));
-    tasks.push(world.spawn("moved, other side", move |w| w.moved(&from_right, &to_left)));
+    tasks.push(harness.spawn("moved, one side", move |w| w.moved(&from_left, &to_right)));
+    tasks.push(harness.spawn("moved, other side", move |w| w.moved(&from_right, &to_left)));
 
     let writer = cache.writer().unwrap();
     let written = plan.clone();
@@ -83,14 +83,14 @@ fn mixed(size: (usize, u64), steps: u64) {
     for task in tasks {
         task.join();
     }
-    println!("{:?} {size:?}: {:?} {:?}", plan, world.tally, cache.stats());
+    println!("{:?} {size:?}: {:?} {:?}", plan, harness.tally, cache.stats());
 
     let expected = if cache.stats().events > size.0 as u64 { Outcome::Lagged } else { Outcome::Events };
     assert_eq!(stalled.poll(1024).0, expected, "{plan:?}");
     assert_eq!(stalled_key.poll(1024).0, expected, "{plan:?}");
     assert!(held.is_empty() && held.revision() == 0, "a snapshot never changes: {plan:?}");
 
-    world.close_and_drain();
+    harness.close_and_drain();
     drop((stalled, stalled_key, held));
     settles(&cache, &plan);
 }
@@ -120,12 +120,12 @@ fn everybody_beside_a_writer_on_a_roomy_ring() {
 fn writers_come_and_go_on_other_threads() {
     let plan = plan(5_000);
     let cache = cache_of(ROOMY);
-    let world = World::new(&cache, &plan);
+    let harness = Harness::new(&cache, &plan);
     let busy = Arc::new(AtomicU64::new(0));
     let mut tasks: Vec<Task> = (0..3)
         .map(|seat| {
             let busy = busy.clone();
-            world.spawn("writer", move |w| {
+            harness.spawn("writer", move |w| {
                 loop {
                     let mut writer = match w.cache.writer() {
                         Ok(writer) => writer,
@@ -149,12 +149,12 @@ fn writers_come_and_go_on_other_threads() {
             })
         })
         .collect();
-    tasks.push(world.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 256)));
-    tasks.push(world.spawn("filtered", |w| w.follow(&[Wish::of(Keys::Path("/s/b"))], 2, |_| 64)));
-    tasks.push(world.spawn("snapshots", |w| w.snapshots(3)));
+    tasks.push(harness.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 256)));
+    tasks.push(harness.spawn("filtered", |w| w.follow(&[Wish::of(Keys::Path("/s/b"))], 2, |_| 64)));
+    tasks.push(harness.spawn("snapshots", |w| w.snapshots(3)));
     tasks.into_iter().for_each(Task::join);
     println!("{plan:?}: BUSY {} times", busy.load(SeqCst));
-    world.close_and_drain();
+    harness.close_and_drain();
     settles(&cache, &plan);
 }
 
@@ -165,21 +165,21 @@ fn a_close_ends_every_wait_and_loses_nothing() {
     let plan = plan(60);
     for round in 0..40 {
         let cache = cache_of(ROOMY);
-        let world = World::new(&cache, &plan);
+        let harness = Harness::new(&cache, &plan);
         let never = 1 << 40;
         let mut tasks = vec![
-            world.spawn("wait", |w| {
+            harness.spawn("wait", |w| {
                 let mut follower = w.open(Wish::of(Keys::All), Start::State);
                 w.ready();
                 w.wait_until_closed(&mut follower);
                 assert_eq!(follower.poll(1).0, Outcome::Closed);
             }),
-            world.spawn("wait for one key", |w| {
+            harness.spawn("wait for one key", |w| {
                 let mut follower = w.open(Wish::of(Keys::One(7)), Start::Now);
                 w.ready();
                 w.wait_until_closed(&mut follower);
             }),
-            world.spawn("a state that never comes", move |w| {
+            harness.spawn("a state that never comes", move |w| {
                 let state = w.cache.subscribe(Start::StateAtLeast(never)).start_timeout(Duration::MAX);
                 let mut state = state.open().unwrap();
                 w.ready();
@@ -187,23 +187,23 @@ fn a_close_ends_every_wait_and_loses_nothing() {
                 assert_eq!(state.poll(1).unwrap_err().code(), Code::Closed);
                 assert_eq!(state.wait(Duration::MAX).unwrap_err().code(), Code::Closed);
             }),
-            world.spawn("a future start", move |w| {
+            harness.spawn("a future start", move |w| {
                 let mut future = w.cache.subscribe(Start::After(never)).open().unwrap();
                 w.ready();
                 assert!(future.next().unwrap().is_none());
             }),
-            world.spawn("wake set and descriptor", |w| w.wake_set_until_closed()),
-            world.spawn("revision", move |w| {
+            harness.spawn("wake set and descriptor", |w| w.wake_set_until_closed()),
+            harness.spawn("revision", move |w| {
                 w.ready();
                 assert_eq!(w.cache.wait_until(never, Duration::MAX).unwrap_err().code(), Code::Closed);
             }),
-            world.spawn("get at least", move |w| {
+            harness.spawn("get at least", move |w| {
                 w.ready();
                 let answer =
                     w.cache.get_with("/s/a/000", &ReadOptions::new(Read::AtLeast(never)).timeout(Duration::MAX));
                 assert_eq!(answer.unwrap_err().code(), Code::Closed);
             }),
-            world.spawn("list exactly", move |w| {
+            harness.spawn("list exactly", move |w| {
                 w.ready();
                 let answer =
                     w.cache.list_with(&Range::all(), &ReadOptions::new(Read::Exact(never)).timeout(Duration::MAX));
@@ -211,21 +211,21 @@ fn a_close_ends_every_wait_and_loses_nothing() {
             }),
         ];
         let mut writer = cache.writer().unwrap();
-        until("all have begun", || world.begun() == tasks.len() as u64);
+        until("all have begun", || harness.begun() == tasks.len() as u64);
         let at = mix(plan.seed, round) % plan.steps;
-        let closing = world.worker();
+        let closing = harness.worker();
         // Odd rounds: in the middle of the writer's work; even: behind it.
         let close = move || {
             until("the writer is there", || closing.cache.position().revision >= revision_of(at));
             closing.close();
         };
         let mut close = Some(Task::spawn("close", close)).filter(|_| round % 2 == 1).or_else(|| {
-            (1..=at).for_each(|step| world.write(&mut writer, step));
+            (1..=at).for_each(|step| harness.write(&mut writer, step));
             None
         });
         let (mut next, mut refused) = (writer.position().revision / 2 + 1, None);
         if close.is_none() {
-            let closing = world.worker();
+            let closing = harness.worker();
             close = Some(Task::spawn("close", move || closing.close()));
             until("the writer learns of it", || writer.is_closed());
         }

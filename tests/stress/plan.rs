@@ -73,14 +73,14 @@ impl Plan {
     }
 
     fn add(&mut self, step: u64) {
-        let dice = mix(self.seed, step);
+        let entropy = mix(self.seed, step);
         let resync = step % 211 == 101;
         let (width, keys) = match () {
             () if step % 1009 == 500 => (GIANT_KEYS, GIANT_KEYS),
             () if step % 97 == 50 => (40, KEYS),
-            () => (1 + (dice % 4) as usize, KEYS),
+            () => (1 + (entropy % 4) as usize, KEYS),
         };
-        let first = (dice >> 8) as usize % keys;
+        let first = (entropy >> 8) as usize % keys;
         let mut changes = Vec::with_capacity(width);
         for key in (0..width).map(|at| (first + at) % keys) {
             changes.push(Expected::Change { key, visit: self.visits[key].len() });

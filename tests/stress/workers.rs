@@ -21,7 +21,7 @@ pub struct Tally {
 
 /// What a thread has.
 #[derive(Clone)]
-pub struct World {
+pub struct Harness {
     pub cache: Cache,
     pub plan: Arc<Plan>,
     pub tally: Arc<Tally>,
@@ -46,9 +46,9 @@ fn wait_for_descriptor(set: &WakeSet, what: &str) {
     assert_eq!(ready, 1, "not readable within {BOUND:?}: {what}");
 }
 
-impl World {
-    pub fn new(cache: &Cache, plan: &Arc<Plan>) -> World {
-        World {
+impl Harness {
+    pub fn new(cache: &Cache, plan: &Arc<Plan>) -> Harness {
+        Harness {
             cache: cache.clone(),
             plan: plan.clone(),
             tally: Arc::default(),
@@ -58,13 +58,13 @@ impl World {
         }
     }
 
-    pub fn worker(&self) -> World {
+    pub fn worker(&self) -> Harness {
         self.clone()
     }
 
-    pub fn spawn(&self, name: &str, run: impl FnOnce(World) + Send + 'static) -> Task {
-        let world = self.clone();
-        Task::spawn(name, move || run(world))
+    pub fn spawn(&self, name: &str, run: impl FnOnce(Harness) + Send + 'static) -> Task {
+        let harness = self.clone();
+        Task::spawn(name, move || run(harness))
     }
 
     /// Says that this thread has begun; how many have.
@@ -130,8 +130,8 @@ impl World {
     pub fn follow(&self, wishes: &[Wish], seat: u64, max: impl Fn(u64) -> usize) {
         let mut followers: Vec<Follower> = wishes.iter().map(|wish| self.open(wish.clone(), Start::State)).collect();
         for turn in 0.. {
-            let dice = mix(self.plan.seed ^ seat, turn);
-            let at = dice as usize % followers.len();
+            let entropy = mix(self.plan.seed ^ seat, turn);
+            let at = entropy as usize % followers.len();
             if followers[at].is_done() {
                 self.park(followers.swap_remove(at));
                 if followers.is_empty() {
@@ -139,10 +139,10 @@ impl World {
                 }
                 continue;
             }
-            if dice >> 60 != 0 {
+            if entropy >> 60 != 0 {
                 self.wait(&mut followers[at]);
             }
-            self.turn(&mut followers[at], max(dice >> 8));
+            self.turn(&mut followers[at], max(entropy >> 8));
         }
     }
 
@@ -153,23 +153,23 @@ impl World {
             if follower.is_done() && turn > 100 {
                 return self.park(follower);
             }
-            let dice = mix(self.plan.seed ^ seat, turn);
-            for _ in 0..dice % 4 {
+            let entropy = mix(self.plan.seed ^ seat, turn);
+            for _ in 0..entropy % 4 {
                 if !follower.is_done() {
                     self.wait(&mut follower);
                     self.turn(&mut follower, 100);
                 }
             }
             let position = follower.position().revision;
-            let ahead = (position & !1).saturating_add(2 * (dice >> 20 & 15)).min(self.last_revision());
-            let start = match dice >> 8 & 7 {
+            let ahead = (position & !1).saturating_add(2 * (entropy >> 20 & 15)).min(self.last_revision());
+            let start = match entropy >> 8 & 7 {
                 0 => Start::Now,
                 1 => Start::State,
                 2 => Start::StateAtLeast(ahead),
                 3 => Start::After(ahead),
                 _ => Start::After(position),
             };
-            let keys = if dice >> 16 & 1 == 0 { Keys::All } else { Keys::Prefix("/s/a") };
+            let keys = if entropy >> 16 & 1 == 0 { Keys::All } else { Keys::Prefix("/s/a") };
             self.tally.reopened.fetch_add(1, SeqCst);
             follower = match Follower::open(&self.cache, &self.plan, Wish::of(keys.clone()), start) {
                 Ok(follower) => follower,
@@ -259,9 +259,9 @@ impl World {
             if follower.is_done() {
                 break;
             }
-            let dice = mix(self.plan.seed ^ seat, turn);
+            let entropy = mix(self.plan.seed ^ seat, turn);
             let at_close = self.cache.position().revision;
-            send.send((follower.subscription.closer(), dice)).unwrap();
+            send.send((follower.subscription.closer(), entropy)).unwrap();
             let outcome = loop {
                 // Closed at the latest by the other thread.
                 let _ = follower.subscription.wait(BOUND);
@@ -281,7 +281,7 @@ impl World {
             } else {
                 Start::State
             };
-            let wish = Wish::of(keys[dice as usize % 2].clone());
+            let wish = Wish::of(keys[entropy as usize % 2].clone());
             self.tally.events.fetch_add(follower.events, SeqCst);
             follower = Follower::open(&self.cache, &self.plan, wish.clone(), start).unwrap_or_else(|error| {
                 assert_eq!(error.code(), Code::Compacted, "{error}");
@@ -296,45 +296,45 @@ impl World {
     /// Snapshots show one revision, also on another thread and much later.
     pub fn snapshots(&self, seat: u64) {
         let (send, receive) = mpsc::channel::<(Snapshot, u64)>();
-        let world = self.clone();
+        let harness = self.clone();
         let later = Task::spawn("later", move || {
             let mut held = Vec::new();
             for one in receive {
                 held.push(one);
                 if held.len() > 12 {
-                    let (snapshot, dice) = held.swap_remove(held[0].1 as usize % 12);
-                    world.check_snapshot(&snapshot, dice);
+                    let (snapshot, entropy) = held.swap_remove(held[0].1 as usize % 12);
+                    harness.check_snapshot(&snapshot, entropy);
                 }
             }
-            held.iter().for_each(|(snapshot, dice)| world.check_snapshot(snapshot, *dice));
+            held.iter().for_each(|(snapshot, entropy)| harness.check_snapshot(snapshot, *entropy));
         });
         let mut last = 0;
         for turn in 0.. {
-            let dice = mix(self.plan.seed ^ seat, turn);
+            let entropy = mix(self.plan.seed ^ seat, turn);
             let snapshot = self.cache.snapshot().unwrap();
             let revision = snapshot.revision();
             assert!(revision >= last, "back from {last} to {revision} {:?}", self.plan);
             last = revision;
-            self.check_snapshot(&snapshot, dice);
+            self.check_snapshot(&snapshot, entropy);
             if revision / 2 >= self.plan.steps {
                 break;
             }
-            if dice.is_multiple_of(3) {
-                send.send((snapshot.clone(), dice)).unwrap();
+            if entropy.is_multiple_of(3) {
+                send.send((snapshot.clone(), entropy)).unwrap();
             }
         }
         drop(send);
         later.join();
     }
 
-    fn check_snapshot(&self, snapshot: &Snapshot, dice: u64) {
+    fn check_snapshot(&self, snapshot: &Snapshot, entropy: u64) {
         let plan = &*self.plan;
         let revision = snapshot.revision();
         let step = revision / 2;
         assert_eq!(snapshot.position().epoch_number(), plan.epoch(step), "{plan:?}");
         let seen: Vec<(usize, usize)> = snapshot.iter().map(|kv| check_kv(plan, &kv)).collect();
         assert!(seen.iter().copied().eq(plan.state(step)), "the state at {revision}: {seen:?} {plan:?}");
-        let key = dice as usize % GIANT_KEYS;
+        let key = entropy as usize % GIANT_KEYS;
         let one = snapshot.get(plan.name(key)).map(|kv| check_kv(plan, &kv).1);
         assert_eq!(one, plan.shown(key, step), "{:?} at {revision} {plan:?}", plan.name(key));
         self.tally.reads.fetch_add(1, SeqCst);
@@ -345,7 +345,7 @@ impl World {
         let plan = &*self.plan;
         let mut last = 0;
         for turn in 0.. {
-            let dice = mix(plan.seed ^ seat, turn);
+            let entropy = mix(plan.seed ^ seat, turn);
             let current = self.cache.position().revision;
             assert!(current >= last, "back from {last} to {current} {plan:?}");
             last = current;
@@ -353,19 +353,19 @@ impl World {
                 return;
             }
             let oldest = self.cache.oldest();
-            let read = match dice % 4 {
+            let read = match entropy % 4 {
                 0 => Read::Any,
-                1 => Read::AtLeast((current + (dice >> 8 & 7)).min(self.last_revision())),
+                1 => Read::AtLeast((current + (entropy >> 8 & 7)).min(self.last_revision())),
                 // Two below the window and a little above the current one too.
                 _ => Read::Exact(
-                    (oldest.saturating_sub(2) + (dice >> 8) % (current + 6 - oldest.saturating_sub(2)))
+                    (oldest.saturating_sub(2) + (entropy >> 8) % (current + 6 - oldest.saturating_sub(2)))
                         .min(self.last_revision()),
                 ),
             };
-            let key = (dice >> 40) as usize % if dice >> 32 & 3 == 0 { GIANT_KEYS } else { KEYS };
+            let key = (entropy >> 40) as usize % if entropy >> 32 & 3 == 0 { GIANT_KEYS } else { KEYS };
             let name = plan.name(key);
             let path = Range::path("/s/b");
-            let answer = match dice >> 16 & 3 {
+            let answer = match entropy >> 16 & 3 {
                 0 => self.cache.list_with(&path, &ReadOptions::new(read).limit(7).timeout(BOUND)).map(|page| {
                     let step = page.revision() / 2;
                     let all: Vec<usize> =

@@ -1,4 +1,4 @@
-//! The naive twin: it keeps every event and the state after every revision, and answers each
+//! The naive oracle: it keeps every event and the state after every revision, and answers each
 //! question by looking at all of them.
 
 use crate::filter::{By, Filter, Thing};
@@ -119,7 +119,7 @@ pub enum Found {
     Compacted,
 }
 
-pub struct Twin {
+pub struct Oracle {
     pub slots: u64,
     pub segments: u64,
     pub closes_by_bytes: bool,
@@ -147,9 +147,9 @@ pub struct Twin {
     pub broken: u64,
 }
 
-impl Twin {
-    pub fn new(slots: u64, segments: u64, closes_by_bytes: bool, birth: u64, loaded: bool) -> Twin {
-        Twin {
+impl Oracle {
+    pub fn new(slots: u64, segments: u64, closes_by_bytes: bool, birth: u64, loaded: bool) -> Oracle {
+        Oracle {
             slots,
             segments,
             closes_by_bytes,

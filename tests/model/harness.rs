@@ -1,10 +1,10 @@
-//! One cache beside its twin, and what happens to both.
+//! One cache beside its oracle, and what happens to both.
 
 use crate::filter::{By, FieldNeed, Filter, Keys, LABELS, Need};
-use crate::ops::{Dice, Op, Setup};
+use crate::ops::{Entropy, Op, Setup};
+use crate::oracle::{Kv, Oracle, State};
 use crate::reads::Pages;
 use crate::sub::{Options, Sub};
-use crate::twin::{Kv, State, Twin};
 use std::collections::BTreeMap;
 use watchcore::State as Freshness;
 use watchcore::{
@@ -38,39 +38,39 @@ const REASONS: [ResyncReason; 5] = [
     ResyncReason::Requested,
 ];
 
-pub fn key_of(dice: u32) -> Vec<u8> {
+pub fn key_of(entropy: u32) -> Vec<u8> {
     // Low keys more often: they are overwritten and come back.
-    let at = (dice % 12).min(dice / 12 % 12);
+    let at = (entropy % 12).min(entropy / 12 % 12);
     KEYS[at as usize].to_vec()
 }
 
 const APPS: [&str; 3] = ["x", "y", "z"];
 const NUMBERS: [&str; 3] = ["1", "5", "many"];
 
-fn need_of(dice: u32) -> Need {
-    let name = LABELS[(dice / 8 % 3 / 2) as usize];
+fn need_of(entropy: u32) -> Need {
+    let name = LABELS[(entropy / 8 % 3 / 2) as usize];
     let values = if name == "app" { APPS } else { NUMBERS };
-    let (one, other) = (values[(dice / 32 % 3) as usize], values[(dice / 128 % 3) as usize]);
-    match dice % 8 {
+    let (one, other) = (values[(entropy / 32 % 3) as usize], values[(entropy / 128 % 3) as usize]);
+    match entropy % 8 {
         0..=2 => Need::In(name, vec![one]),
         3 => Need::In(name, vec![one, other, ""]),
-        4 => Need::NotIn(name, if (dice / 512).is_multiple_of(2) { vec![one] } else { vec![one, other] }),
+        4 => Need::NotIn(name, if (entropy / 512).is_multiple_of(2) { vec![one] } else { vec![one, other] }),
         5 => Need::Has(name),
         6 => Need::Lacks(name),
-        _ if (dice / 512).is_multiple_of(2) => Need::Above("n", i64::from(dice / 1024 % 6)),
-        _ => Need::Below("n", i64::from(dice / 1024 % 6)),
+        _ if (entropy / 512).is_multiple_of(2) => Need::Above("n", i64::from(entropy / 1024 % 6)),
+        _ => Need::Below("n", i64::from(entropy / 1024 % 6)),
     }
 }
 
-fn field_of(dice: u32) -> FieldNeed {
-    let equal = !(dice / 2).is_multiple_of(4);
-    match dice % 2 {
-        0 => FieldNeed("f", equal, ["a", "b", ""][(dice / 8 % 3) as usize]),
-        _ => FieldNeed("seg", equal, ["foo", "x", "1", ""][(dice / 8 % 4) as usize]),
+fn field_of(entropy: u32) -> FieldNeed {
+    let equal = !(entropy / 2).is_multiple_of(4);
+    match entropy % 2 {
+        0 => FieldNeed("f", equal, ["a", "b", ""][(entropy / 8 % 3) as usize]),
+        _ => FieldNeed("seg", equal, ["foo", "x", "1", ""][(entropy / 8 % 4) as usize]),
     }
 }
 
-pub fn filter_of((keys, kinds, raw, selectors): Dice) -> Filter {
+pub fn filter_of((keys, kinds, raw, selectors): Entropy) -> Filter {
     let key = match keys / 8 % 16 {
         0 => b"/a/".to_vec(),
         1 => b"/a/foo/".to_vec(),
@@ -117,9 +117,9 @@ pub fn filter_of((keys, kinds, raw, selectors): Dice) -> Filter {
     filter
 }
 
-fn indexes_of(dice: u32) -> Vec<By> {
+fn indexes_of(entropy: u32) -> Vec<By> {
     use By::{Field, Key, Label, Prefix};
-    match dice {
+    match entropy {
         0..=2 => vec![],
         3 => vec![Key],
         4 => vec![Prefix(1), Prefix(2)],
@@ -130,10 +130,10 @@ fn indexes_of(dice: u32) -> Vec<By> {
     }
 }
 
-pub struct World {
+pub struct Harness {
     pub cache: Cache,
     pub writer: Option<Writer>,
-    pub twin: Twin,
+    pub oracle: Oracle,
     auditor: Subscription,
     pub subs: Vec<Sub>,
     snapshots: Vec<(Snapshot, State, Position)>,
@@ -155,8 +155,8 @@ fn shown(batch: &Batch) -> Vec<String> {
     batch.events().iter().map(show).collect()
 }
 
-impl World {
-    pub fn new(setup: &Setup) -> World {
+impl Harness {
+    pub fn new(setup: &Setup) -> Harness {
         let (slots, capacity) = [(16, 128), (16, 256), (32, 128), (64, 128), (16, 160)][setup.shape as usize];
         let bytes = if setup.tight { 1 << 16 } else { 1 << 30 };
         let indexes = indexes_of(setup.indexes);
@@ -178,12 +178,12 @@ impl World {
         let birth = cache.position().epoch >> 32 << 32;
         assert_eq!(cache.position(), Position { epoch: birth + 1, revision: 0 });
         let segments = capacity as u64 / slots;
-        let mut twin = Twin::new(slots, segments, setup.tight, birth, !setup.expect_load);
-        (twin.indexes, twin.few_buckets) = (indexes, setup.few_buckets);
-        World {
+        let mut oracle = Oracle::new(slots, segments, setup.tight, birth, !setup.expect_load);
+        (oracle.indexes, oracle.few_buckets) = (indexes, setup.few_buckets);
+        Harness {
             writer: Some(cache.writer().unwrap()),
             auditor: cache.subscribe(Start::Now).open().unwrap(),
-            twin,
+            oracle,
             cache,
             subs: Vec::new(),
             snapshots: Vec::new(),
@@ -200,22 +200,22 @@ impl World {
         self.writer.as_mut().expect("taken back at once")
     }
 
-    fn value(&mut self, dice: u32) -> Vec<u8> {
+    fn value(&mut self, entropy: u32) -> Vec<u8> {
         self.counter += 1;
         let member = |name: &str, value: Option<&&str>| value.map(|value| format!("\"{name}\":\"{value}\""));
-        let app = member("app", APPS.get((dice / 16 % 4) as usize));
-        let number = member("n", NUMBERS.get((dice / 64 % 6) as usize));
+        let app = member("app", APPS.get((entropy / 16 % 4) as usize));
+        let number = member("n", NUMBERS.get((entropy / 64 % 6) as usize));
         let labels: Vec<String> = app.into_iter().chain(number).collect();
-        let field = member("f", ["a", "b", ""].get((dice / 512 % 4) as usize));
+        let field = member("f", ["a", "b", ""].get((entropy / 512 % 4) as usize));
         let mut value = format!("{{\"c\":{},\"l\":{{{}}}", self.counter, labels.join(","));
         if let Some(field) = field {
             value += &format!(",{field}");
         }
-        if matches!(dice % 16, 1 | 2) && self.twin.closes_by_bytes {
+        if matches!(entropy % 16, 1 | 2) && self.oracle.closes_by_bytes {
             value += &format!(",\"pad\":\"{}\"", "x".repeat(3000));
         }
         value.push('}');
-        match dice % 16 {
+        match entropy % 16 {
             0 => value.clear(),
             3 => value.insert(0, '?'),
             _ => {}
@@ -224,17 +224,17 @@ impl World {
     }
 
     fn next_revision(&self, gap: u32) -> u64 {
-        self.twin.now.revision + u64::from(if gap.is_multiple_of(3) { 1 + gap / 3 % 6 } else { 1 })
+        self.oracle.now.revision + u64::from(if gap.is_multiple_of(3) { 1 + gap / 3 % 6 } else { 1 })
     }
 
     /// Applies changes of distinct keys: `None` deletes.
     fn apply(&mut self, revision: u64, changes: Changes) {
-        if !self.twin.loaded {
+        if !self.oracle.loaded {
             let error = self.writer().apply(revision, [Change::put("/a", "x")]).unwrap_err();
             assert_eq!(error.code(), Code::NotReady);
             return;
         }
-        let state = self.twin.state();
+        let state = self.oracle.state();
         let of_twin: Vec<(Vec<u8>, Option<Kv>)> = changes
             .iter()
             .map(|(key, to)| {
@@ -261,53 +261,54 @@ impl World {
             }),
         });
         self.writer.as_mut().unwrap().apply(revision, of_cache).unwrap();
-        self.twin.apply(revision, &of_twin);
+        self.oracle.apply(revision, &of_twin);
         self.audit();
     }
 
-    /// The auditor reads everything, and so lends the twin the places of the events.
+    /// The auditor reads everything, and so lends the oracle the places of the events.
     fn audit(&mut self) {
-        let from = self.twin.events.iter().rposition(|event| event.seq != 0).map_or(0, |at| at + 1);
+        let from = self.oracle.events.iter().rposition(|event| event.seq != 0).map_or(0, |at| at + 1);
         let mut at = from;
         loop {
-            let batch = self.auditor.poll(self.twin.events.len() % 100 + 1).expect("who read everything loses nothing");
+            let batch =
+                self.auditor.poll(self.oracle.events.len() % 100 + 1).expect("who read everything loses nothing");
             if batch.is_empty() {
                 break;
             }
             for event in &batch {
-                let expected = &mut self.twin.events[at];
+                let expected = &mut self.oracle.events[at];
                 expected.assert_shown_as(event, expected.kind, false);
                 expected.seq = event.sequence();
                 at += 1;
             }
         }
-        assert_eq!(at, self.twin.events.len(), "events are missing");
-        assert_eq!(self.auditor.position(), self.twin.now);
+        assert_eq!(at, self.oracle.events.len(), "events are missing");
+        assert_eq!(self.auditor.position(), self.oracle.now);
         let stats = self.cache.stats();
-        self.twin.settle(from, &stats);
-        let state = self.twin.state();
+        self.oracle.settle(from, &stats);
+        let state = self.oracle.state();
         assert_eq!(stats.objects, state.len() as u64);
-        assert_eq!(stats.events, self.twin.events.len() as u64);
-        assert_eq!(stats.revisions, self.twin.revs.len() as u64);
-        assert_eq!(stats.extract_failures, self.twin.broken, "broken values");
+        assert_eq!(stats.events, self.oracle.events.len() as u64);
+        assert_eq!(stats.revisions, self.oracle.revs.len() as u64);
+        assert_eq!(stats.extract_failures, self.oracle.broken, "broken values");
         self.stands();
     }
 
     pub fn stands(&mut self) {
-        assert_eq!(self.cache.position(), self.twin.now);
-        assert_eq!(self.writer().position(), self.twin.now);
-        assert_eq!(self.cache.oldest(), self.twin.oldest());
+        assert_eq!(self.cache.position(), self.oracle.now);
+        assert_eq!(self.writer().position(), self.oracle.now);
+        assert_eq!(self.cache.oldest(), self.oracle.oldest());
         let status = self.cache.status();
-        assert_eq!((status.position, status.oldest), (self.twin.now, self.twin.oldest()));
+        assert_eq!((status.position, status.oldest), (self.oracle.now, self.oracle.oldest()));
         assert_eq!(status.subscriptions, self.subs.len() as u64 + 1);
-        assert_eq!(status.state == Freshness::NotReady, !self.twin.loaded);
+        assert_eq!(status.state == Freshness::NotReady, !self.oracle.loaded);
     }
 
-    /// Distinct keys out of dice, and what becomes of them.
-    fn draw(&mut self, dice: &[(u32, u32, u32)], revision: u64) -> Changes {
-        let state = self.twin.state();
+    /// Distinct keys out of entropy, and what becomes of them.
+    fn draw(&mut self, entropy: &[(u32, u32, u32)], revision: u64) -> Changes {
+        let state = self.oracle.state();
         let mut changes: Changes = Vec::new();
-        for (key, verb, value) in dice {
+        for (key, verb, value) in entropy {
             let key = key_of(*key);
             if changes.iter().any(|(other, _)| *other == key) {
                 continue;
@@ -326,13 +327,13 @@ impl World {
     }
 
     /// A listing: the state with changes.
-    fn listing(&mut self, dice: &[(u32, u32, u32)], to: u64) -> BTreeMap<Vec<u8>, Kv> {
-        let mut state: BTreeMap<Vec<u8>, Kv> = (*self.twin.state()).clone();
-        if to < self.twin.now.revision {
+    fn listing(&mut self, entropy: &[(u32, u32, u32)], to: u64) -> BTreeMap<Vec<u8>, Kv> {
+        let mut state: BTreeMap<Vec<u8>, Kv> = (*self.oracle.state()).clone();
+        if to < self.oracle.now.revision {
             // Of a history that has gone back, nothing may be newer than its revision.
             state.retain(|_, kv| kv.modified <= to);
         }
-        for (key, to_do) in self.draw(dice, to.max(1)) {
+        for (key, to_do) in self.draw(entropy, to.max(1)) {
             match to_do {
                 None => drop(state.remove(&key)),
                 Some((value, exact)) => {
@@ -352,8 +353,8 @@ impl World {
             records.reverse();
         }
         let position = self.writer.as_mut().unwrap().resync(to, records, reason).unwrap();
-        self.twin.resync(to, state, reason);
-        assert_eq!(position, self.twin.now);
+        self.oracle.resync(to, state, reason);
+        assert_eq!(position, self.oracle.now);
         self.audit();
     }
 
@@ -370,7 +371,7 @@ impl World {
             }
             Op::Giant { eighths, gap } => {
                 let revision = self.next_revision(*gap);
-                let count = self.twin.slots * self.twin.segments * u64::from(*eighths) / 8;
+                let count = self.oracle.slots * self.oracle.segments * u64::from(*eighths) / 8;
                 let value = self.value(3);
                 let all = (0..count).map(|at| (format!("/g/{at:04}").into_bytes(), Some((value.clone(), None))));
                 self.apply(revision, all.collect());
@@ -382,15 +383,15 @@ impl World {
                     self.apply(revision, vec![(key_of(*key), Some((value, None)))]);
                 }
             }
-            Op::Resync { reason, way, changes, gap } if self.twin.loaded => {
-                let from = self.twin.now.revision;
+            Op::Resync { reason, way, changes, gap } if self.oracle.loaded => {
+                let from = self.oracle.now.revision;
                 let to = match way % 6 {
                     0 => from,
                     1 => u64::from(*gap) % (from + 1),
                     _ => from + 1 + u64::from(gap % 5),
                 };
                 let state = if way % 5 == 0 {
-                    let mut state = (*self.twin.state()).clone();
+                    let mut state = (*self.oracle.state()).clone();
                     state.retain(|_, kv| kv.modified <= to);
                     state
                 } else {
@@ -399,11 +400,11 @@ impl World {
                 let state = if to == 0 { BTreeMap::new() } else { state };
                 self.resync(REASONS[*reason as usize % 5], to, state);
             }
-            Op::Load { changes, gap } if !self.twin.loaded => {
+            Op::Load { changes, gap } if !self.oracle.loaded => {
                 let revision = u64::from(gap % 50) + 1;
                 let state = self.listing(changes, revision);
                 self.writer.as_mut().unwrap().load(revision, records(&state)).unwrap();
-                self.twin.load(revision, state);
+                self.oracle.load(revision, state);
                 self.audit();
             }
             Op::Resync { .. } => {
@@ -415,17 +416,17 @@ impl World {
                 assert_eq!(error.code(), Code::OutOfOrder);
                 self.stands();
             }
-            Op::Progress { gap } if self.twin.loaded => {
+            Op::Progress { gap } if self.oracle.loaded => {
                 let revision = self.next_revision(*gap);
                 self.writer().progress(revision).unwrap();
-                self.twin.progress(revision);
+                self.oracle.progress(revision);
                 self.audit();
             }
-            Op::Compact { place } if self.twin.loaded => {
-                let (oldest, current) = (self.twin.oldest(), self.twin.now.revision);
+            Op::Compact { place } if self.oracle.loaded => {
+                let (oldest, current) = (self.oracle.oldest(), self.oracle.now.revision);
                 let revision = (oldest - 1 + u64::from(*place) % (current + 3 - oldest)).min(current);
                 self.writer().compact(revision).unwrap();
-                self.twin.compact(revision);
+                self.oracle.compact(revision);
                 self.audit();
             }
             Op::Progress { .. } | Op::Compact { .. } => {
@@ -435,31 +436,31 @@ impl World {
             Op::Subscribe { start, revision, epoch, filter, options } => {
                 let options = self.options(*start, *revision, *epoch, *filter, *options);
                 self.names += 1;
-                self.subs.extend(Sub::open(self.names, &self.cache, &self.set, options, &self.twin));
+                self.subs.extend(Sub::open(self.names, &self.cache, &self.set, options, &self.oracle));
             }
             Op::Poll { which, max, times } => {
                 let Some(at) = self.pick(*which) else { return };
                 for time in 0..*times {
                     let max = 1 + (max >> time) as usize % 64;
-                    self.subs[at].poll(&self.twin, max);
+                    self.subs[at].poll(&self.oracle, max);
                 }
                 if self.subs[at].is_ended() {
-                    self.subs[at].poll(&self.twin, 1);
+                    self.subs[at].poll(&self.oracle, 1);
                 }
             }
             Op::Wait { which } => {
                 if let Some(at) = self.pick(*which) {
-                    self.subs[at].wait(&self.twin, false);
+                    self.subs[at].wait(&self.oracle, false);
                 }
             }
             Op::Arm { which } => {
                 if let Some(at) = self.pick(*which) {
-                    self.subs[at].wait(&self.twin, true);
+                    self.subs[at].wait(&self.oracle, true);
                 }
             }
             Op::Close { which } => {
                 if let Some(at) = self.pick(*which) {
-                    self.subs[at].close(&self.twin);
+                    self.subs[at].close(&self.oracle);
                 }
             }
             Op::Drop { which } => {
@@ -469,15 +470,15 @@ impl World {
             }
             Op::Keep { which, max } => {
                 let Some(at) = self.pick(*which) else { return };
-                if let Some(batch) = self.subs[at].poll(&self.twin, 1 + *max as usize % 64) {
+                if let Some(batch) = self.subs[at].poll(&self.oracle, 1 + *max as usize % 64) {
                     let shown = shown(&batch);
                     self.kept.push((batch, shown));
                 }
             }
-            Op::Snapshot if self.twin.loaded => {
+            Op::Snapshot if self.oracle.loaded => {
                 let snapshot = self.cache.snapshot().unwrap();
-                assert_eq!(snapshot.position(), self.twin.now);
-                self.snapshots.push((snapshot, self.twin.state(), self.twin.now));
+                assert_eq!(snapshot.position(), self.oracle.now);
+                self.snapshots.push((snapshot, self.oracle.state(), self.oracle.now));
             }
             Op::Snapshot => assert_eq!(self.cache.snapshot().unwrap_err().code(), Code::NotReady),
             Op::Release { which } => {
@@ -492,31 +493,31 @@ impl World {
                 }
             }
             Op::Read { revision, key, filter, limit } => {
-                crate::reads::at(&self.cache, &self.twin, *revision, *key, &filter_of(*filter), *limit);
+                crate::reads::at(&self.cache, &self.oracle, *revision, *key, &filter_of(*filter), *limit);
             }
-            Op::Pages { revision, filter, limit } if self.twin.loaded => {
-                let mut pages = Pages::new(&self.twin, *revision, filter_of(*filter), *limit);
-                if pages.next(&self.cache, &self.twin) {
+            Op::Pages { revision, filter, limit } if self.oracle.loaded => {
+                let mut pages = Pages::new(&self.oracle, *revision, filter_of(*filter), *limit);
+                if pages.next(&self.cache, &self.oracle) {
                     self.pages.push(pages);
                 }
             }
             Op::Page { which } => {
                 if !self.pages.is_empty() {
                     let at = *which as usize % self.pages.len();
-                    if !self.pages[at].next(&self.cache, &self.twin) {
+                    if !self.pages[at].next(&self.cache, &self.oracle) {
                         self.pages.swap_remove(at);
                     }
                 }
             }
-            Op::Diff { from, to, epoch, filter } if self.twin.loaded => {
-                crate::reads::diff(&self.cache, &self.twin, [*from, *to, *epoch], &filter_of(*filter));
+            Op::Diff { from, to, epoch, filter } if self.oracle.loaded => {
+                crate::reads::diff(&self.cache, &self.oracle, [*from, *to, *epoch], &filter_of(*filter));
             }
             Op::Pages { .. } | Op::Diff { .. } => {}
             Op::Waiter { revision, epoch } => self.waiter(*revision, *epoch),
             Op::Refuse { what, key } => {
                 let writer = self.writer.as_mut().unwrap();
-                if self.twin.loaded {
-                    crate::reads::refuse(writer, &self.twin, *what, *key);
+                if self.oracle.loaded {
+                    crate::reads::refuse(writer, &self.oracle, *what, *key);
                 }
                 self.stands();
             }
@@ -532,30 +533,30 @@ impl World {
 
     /// Makes one, and asks all.
     fn waiter(&mut self, revision: u32, epoch: u32) {
-        let now = self.twin.now;
+        let now = self.oracle.now;
         let revision = (now.revision + u64::from(revision % 40)).saturating_sub(10);
-        let epoch = if epoch.is_multiple_of(2) { now.epoch } else { self.twin.birth + 1 };
+        let epoch = if epoch.is_multiple_of(2) { now.epoch } else { self.oracle.birth + 1 };
         let asked = Position { epoch, revision };
         self.waiters.push((self.cache.waiter(Want::RevisionIn(asked)).unwrap(), revision, epoch));
-        let twin = &self.twin;
+        let oracle = &self.oracle;
         self.waiters.retain_mut(|(waiter, revision, epoch)| {
             let answer = waiter.poll();
-            if !twin.loaded {
+            if !oracle.loaded {
                 assert_eq!(answer.unwrap(), None);
                 return true;
             }
-            if twin.is_former(*epoch) {
+            if oracle.is_former(*epoch) {
                 assert_eq!(answer.expect_err("the history was reset").code(), Code::Resynced);
                 return false;
             }
-            let reached = *revision <= twin.now.revision;
-            assert_eq!(answer.unwrap(), reached.then_some(twin.now));
+            let reached = *revision <= oracle.now.revision;
+            assert_eq!(answer.unwrap(), reached.then_some(oracle.now));
             !reached
         });
     }
 
-    fn options(&self, start: u32, revision: u32, epoch: u32, filter: Dice, options: u32) -> Options {
-        let (oldest, current) = (self.twin.oldest(), self.twin.now.revision);
+    fn options(&self, start: u32, revision: u32, epoch: u32, filter: Entropy, options: u32) -> Options {
+        let (oldest, current) = (self.oracle.oldest(), self.oracle.now.revision);
         let revision = match revision % 8 {
             0 => oldest.saturating_sub(2),
             1 => oldest - 1,
@@ -570,11 +571,11 @@ impl World {
             3 => Start::StateAtLeast(revision),
             _ => Start::After(revision),
         };
-        let now = self.twin.now.epoch;
+        let now = self.oracle.now.epoch;
         let epoch = match epoch % 8 {
             0 => now,
-            1 => (now - 1).max(self.twin.birth + 1),
-            2 => (self.twin.birth ^ (1 << 40)) + 1,
+            1 => (now - 1).max(self.oracle.birth + 1),
+            2 => (self.oracle.birth ^ (1 << 40)) + 1,
             _ => 0,
         };
         Options {
@@ -595,14 +596,14 @@ impl World {
 
     /// Every question once more, then the close.
     pub fn finish(mut self) {
-        crate::reads::all(&self.cache, &self.twin);
+        crate::reads::all(&self.cache, &self.oracle);
         for (snapshot, state, position) in &self.snapshots {
             crate::reads::snapshot(snapshot, state, *position, 0);
         }
         self.writer = None;
         self.cache.close();
         for sub in &mut self.subs {
-            sub.cache_closed(&self.twin);
+            sub.cache_closed(&self.oracle);
         }
         assert_eq!(self.cache.writer().unwrap_err().code(), Code::Closed);
         for sub in &mut self.subs {
@@ -611,14 +612,14 @@ impl World {
                     break;
                 }
                 assert!(polls < 10_000, "subscription {} does not end", sub.name);
-                sub.poll(&self.twin, 64);
+                sub.poll(&self.oracle, 64);
             }
-            sub.poll(&self.twin, 1);
+            sub.poll(&self.oracle, 1);
         }
         for (batch, before) in &self.kept {
             assert_eq!(&shown(batch), before, "a kept batch changed");
         }
-        let World { snapshots, kept, .. } = self;
+        let Harness { snapshots, kept, .. } = self;
         for (snapshot, state, position) in &snapshots {
             crate::reads::snapshot(snapshot, state, *position, 1);
         }
