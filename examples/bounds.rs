@@ -4,6 +4,7 @@
 //! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys.
 //! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
 //! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
+//! - `overwrite [COUNT]`: nothing but overwrites of 1000 keys, for callgrind.
 //! - `capacity`: what a log of 1 MiB, and one of 64 MiB whose keys are all deleted, hold.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +20,8 @@ fn main() {
         Some("buckets") => buckets(number(60_000)),
         Some("outrun") => outrun(number(8)),
         Some("capacity") => capacity(),
-        _ => eprintln!("bounds: one of threads, keys, buckets, outrun, capacity"),
+        Some("overwrite") => overwrite(number(100_000)),
+        _ => eprintln!("bounds: one of threads, keys, buckets, outrun, capacity, overwrite"),
     }
 }
 
@@ -158,6 +160,16 @@ fn outrun(seconds: u64) {
         }
         println!("most resident memory: {} MiB", most >> 20);
     });
+}
+
+fn overwrite(count: u64) {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let keys: Vec<String> = (0..1000).map(|key| format!("/registry/pods/{key:012}")).collect();
+    let value = [7; 100];
+    for revision in 1..=count {
+        writer.apply(revision, [Change::put(&keys[revision as usize % keys.len()], &value)]).unwrap();
+    }
 }
 
 fn capacity() {
