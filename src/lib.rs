@@ -67,7 +67,10 @@ mod writer;
 
 pub use attribute::schema::{Attribute, Labels};
 pub use batch::Batch;
-pub use cache::{Builder, Cache, Source, SourceReport, SourceState, State, Stats, Status};
+pub use cache::{
+    Builder, Cache, Lag, Route, Source, SourceReport, SourceState, State, Stats, Status, SubscriptionInfo,
+    SubscriptionState,
+};
 pub use data::event::{Event, Kind, OwnedEvent, Phase, Resync, ResyncReason, flags};
 pub use data::key_value::{KeyValue, KeyValueRef};
 pub use error::{Code, Error, Result};
@@ -79,7 +82,7 @@ pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
 #[cfg(feature = "async")]
 pub use subscription::Stream;
-pub use subscription::{Closer, Lag, OnLag, Pace, Route, Start, SubscribeBuilder, Subscription, SubscriptionStats};
+pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;
 pub use wake::WakeSet;

@@ -4,6 +4,7 @@
 
 use super::Cache;
 use super::core::Core;
+use super::registry::Registry;
 use super::shared::{Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
 use crate::attribute::schema::{Attribute, Labels, Schema};
 use crate::data::decoded::Decoder;
@@ -255,7 +256,7 @@ impl Builder {
             indexes,
             decoder: self.decoder,
             requests: Requests::default(),
-            limited: Mutex::default(),
+            registry: Registry::default(),
             ring,
             root: Published::new(Arc::default()),
             hub: Hub::default(),

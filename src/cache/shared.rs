@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::core::Core;
+use super::registry::{Registry, Standings};
 use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
@@ -18,9 +19,9 @@ use crate::store::root::Root;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hub, Overtaken, VisitEvent, Watched};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Instant, SystemTime};
 
 #[derive(Clone, Copy)]
 pub(crate) struct SizeLimits {
@@ -56,26 +57,12 @@ pub(crate) struct Gauges {
     pub(crate) max_lag: AtomicU64,
     pub(crate) buckets: AtomicU64,
     pub(crate) extract_failures: AtomicU64,
-    pub(crate) lagged: AtomicU64,
     pub(crate) shown_bytes: AtomicU64,
     pub(crate) link_bytes: AtomicU64,
 }
 
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
-
-/// A subscription with a maximum lag, as the cache sees it.
-pub(crate) trait LagLimit: Send + Sync {
-    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
-    fn enforce_lag_limit(&self) -> bool;
-}
-
-/// Subscriptions with a maximum lag, and when the notifier looks at them next.
-#[derive(Default)]
-pub(super) struct Limited {
-    all: Vec<Weak<dyn LagLimit>>,
-    next: Option<Instant>,
-}
 
 /// The state that threads and readers share; handles hold the right to close beside it.
 pub(crate) struct Inner {
@@ -87,7 +74,7 @@ pub(crate) struct Inner {
     pub(crate) indexes: Arc<Indexes>,
     pub(crate) decoder: Option<Decoder>,
     pub(crate) requests: Requests,
-    pub(super) limited: Mutex<Limited>,
+    pub(crate) registry: Registry,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
     pub(crate) hub: Hub,
@@ -199,10 +186,11 @@ impl Inner {
         }
     }
 
-    /// Watches over a subscription with a maximum lag, four times a second.
-    pub(crate) fn limit(self: &Arc<Inner>, limited: Weak<dyn LagLimit>) {
-        lock(&self.limited).all.push(limited);
-        self.hub.notify(self);
+    /// What holds of all subscriptions now; the greatest lag that was seen rises with it.
+    pub(super) fn standings(&self) -> Standings {
+        let now = self.registry.standings(&self.ring);
+        self.gauges.max_lag.fetch_max(now.max_lag_events, Relaxed);
+        now
     }
 
     /// Asks the source, if there is one, to look at what is wanted.
@@ -319,7 +307,7 @@ impl Inner {
         gauges.slot_bytes.load(Relaxed) + gauges.table_bytes.load(Relaxed) + gauges.tree_bytes.load(Relaxed)
     }
 
-    pub(crate) fn stats(&self) -> Stats {
+    pub(super) fn stats(&self, standings: &Standings) -> Stats {
         let gauges = &self.gauges;
         let held: &Held = &self.ring.held;
         Stats {
@@ -340,7 +328,7 @@ impl Inner {
             tombstones: gauges.tombstones.load(Relaxed),
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
-            lagged: gauges.lagged.load(Relaxed),
+            lagged: standings.lagged,
             shown_bytes: gauges.shown_bytes.load(Relaxed),
             link_bytes: gauges.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),
@@ -399,19 +387,7 @@ impl Watched for Inner {
     }
 
     fn enforce_lag_limits(&self) -> Option<Instant> {
-        let limited: Vec<Arc<dyn LagLimit>> = {
-            let mut limited = lock(&self.limited);
-            // Not with every revision that somebody waits for.
-            if limited.next.is_some_and(|next| Instant::now() < next) && !self.is_closed() {
-                return limited.next;
-            }
-            limited.all.retain(|one| one.strong_count() > 0);
-            limited.all.iter().filter_map(Weak::upgrade).collect()
-        };
-        let open = limited.iter().filter(|shared| shared.enforce_lag_limit()).count();
-        let next = (open > 0).then(|| Instant::now() + Duration::from_millis(250));
-        lock(&self.limited).next = next;
-        next
+        self.registry.enforce_limits(self.is_closed())
     }
 
     fn wake_source(&self) -> bool {

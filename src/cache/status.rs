@@ -69,8 +69,15 @@ pub struct Status {
     pub last_error: Option<Error>,
     /// Subscriptions that are open.
     pub subscriptions: u64,
-    /// Largest lag of any subscription seen by one of its polls, in events (a high-water mark).
+    /// Greatest lag of any open subscription now, in events, also of one that never polls; 0 where all of
+    /// them have everything. See [`crate::Cache::subscriptions`] for whose it is.
     pub max_lag_events: u64,
+    /// Greatest lag of any subscription that one of its polls or a look at it has found so far, in events: a
+    /// high-water mark that outlives the subscription.
+    pub max_lag_seen: u64,
+    /// Open subscriptions that have lost events now and were not told yet
+    /// ([`crate::SubscriptionState::Lapped`]).
+    pub lapped: u64,
     /// What the feeder tells.
     pub source: SourceReport,
 }
@@ -129,7 +136,9 @@ pub struct Stats {
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
-    /// Times that a subscription lost events (told or not: see [`crate::OnLag`]).
+    /// Losses of events, of subscriptions that are open and of those that are gone: those that a poll told,
+    /// those that [`crate::OnLag::Conflate`] does not tell, and those that no poll has met yet
+    /// ([`Status::lapped`]). It never falls.
     pub lagged: u64,
     /// Bytes of the keys that subscriptions remember as shown (policies Resnapshot and Conflate), as of
     /// their last polls.

@@ -202,6 +202,19 @@ impl Error {
     pub fn with_position(self, position: Position) -> Error {
         self.with(|b| b.position = position)
     }
+    /// Names the subscription that it is an error of, where that has a name.
+    pub(crate) fn of_subscription(self, name: &str) -> Error {
+        if name.is_empty() {
+            return self;
+        }
+        let name = quote::show(name.as_bytes());
+        self.with(|b| {
+            b.message = match b.message.strip_prefix("subscription: ") {
+                Some(what) => format!("subscription {name}: {what}"),
+                None => format!("subscription {name}: {}", b.message),
+            }
+        })
+    }
     /// See [`Code::is_retryable`].
     pub fn is_retryable(&self) -> bool {
         self.0.code.is_retryable()

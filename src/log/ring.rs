@@ -255,6 +255,11 @@ impl Ring {
         seq & !(self.slots - 1)
     }
 
+    /// Where the segment of `seq` ends.
+    pub(crate) fn limit_of(&self, seq: u64) -> u64 {
+        self.base_of(seq) + self.slots
+    }
+
     pub(crate) fn first_seq(&self) -> u64 {
         self.slots
     }

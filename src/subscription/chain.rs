@@ -2,9 +2,9 @@
 
 #![forbid(unsafe_code)]
 
+use super::shared::Shared;
 use super::{Frontier, Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss};
-use crate::cache::Inner;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Located, progress_of};
@@ -26,8 +26,6 @@ pub(super) struct Reader {
     scan_to: u64,
     pub(super) looked: u64,
     pub(super) skipped: u64,
-    pub(super) handed: u64,
-    pub(super) lagged: u64,
 }
 
 /// Collected from the chain.
@@ -56,7 +54,7 @@ struct LinkBorder {
 impl Reader {
     /// Takes over the writer's answer.
     #[inline]
-    fn settle(&mut self) {
+    fn settle(&mut self, shared: &Shared) {
         if let ReadPath::Asked(request) = &self.path
             && let Some(answer) = request.answer()
         {
@@ -64,6 +62,7 @@ impl Reader {
                 Some(bucket) => ReadPath::Chain(bucket.clone()),
                 None => ReadPath::Scan,
             };
+            shared.reads(self.bucket().cloned());
         }
     }
 
@@ -75,10 +74,20 @@ impl Reader {
         }
     }
 
+    fn bucket(&self) -> Option<&Arc<Bucket>> {
+        match &self.path {
+            ReadPath::Chain(bucket) => Some(bucket),
+            _ => None,
+        }
+    }
+
     /// Gives the bucket back.
-    pub(super) fn leave(&mut self, inner: &Inner) {
+    pub(super) fn leave(&mut self, shared: &Shared) {
+        if self.bucket().is_some() {
+            shared.reads(None);
+        }
         if !matches!(std::mem::take(&mut self.path), ReadPath::Scan) {
-            inner.requests.left.fetch_add(1, Relaxed);
+            shared.inner.requests.left.fetch_add(1, Relaxed);
         }
         self.forget_links();
     }
@@ -108,7 +117,7 @@ impl Subscription {
     /// The bucket, where the chain is complete from the cursor on: no mark and no boundary above it.
     #[inline]
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
-        self.reader.settle();
+        self.reader.settle(&self.shared);
         let ReadPath::Chain(bucket) = &self.reader.path else { return None };
         let complete = self.cursor >= bucket.linked_from() && self.cursor >= self.reader.scan_to;
         complete.then(|| bucket.clone())

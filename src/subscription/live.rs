@@ -4,24 +4,13 @@
 
 use super::{Frontier, Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss, Noted};
+use crate::cache::Route;
 use crate::data::event::{Event, Kind, Phase};
 use crate::error::{Code, Error};
 use crate::log::ring::{Located, cut_at_revision, run_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::reclaim;
-
-/// Which way a subscription reads the log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Route {
-    /// Every event of the log, or of the segments that could hold one of its own.
-    Scan,
-    /// Only the events of one bucket of this index.
-    Chain {
-        /// The index, as declared: `key`, `prefix of depth 3`, `field phase`, `label app`.
-        index: String,
-    },
-}
 
 /// What a subscription did so far, and how.
 ///
@@ -49,7 +38,7 @@ pub struct SubscriptionStats {
     pub skipped: u64,
     /// Events and marks that it handed out.
     pub handed_out: u64,
-    /// Times that it lost events.
+    /// Times that it lost events, told or made up.
     pub lagged: u64,
     /// Keys that it remembers as shown (policies Resnapshot and Conflate).
     pub shown_keys: u64,
@@ -74,8 +63,8 @@ impl Subscription {
             route,
             looked_at: self.reader.looked,
             skipped: self.reader.skipped,
-            handed_out: self.reader.handed,
-            lagged: self.reader.lagged,
+            handed_out: self.shared.handed_out(),
+            lagged: self.shared.losses(),
             shown_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
             shown_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
         }

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | `options` | how one is opened |
 //! | `shared` | what other threads may see and do: close, lag |
+//! | `observed` | how it stands: lists, figures |
 //! | `live` | events of the log, by view or by scan |
 //! | `chain` | events of a bucket |
 //! | `future` | a start above the current revision |
@@ -20,20 +21,21 @@
 mod chain;
 mod future;
 mod live;
+mod observed;
 mod options;
 mod shared;
 mod state;
 mod wait;
 
-pub use live::{Route, SubscriptionStats};
+pub use live::SubscriptionStats;
 pub use options::{OnLag, SubscribeBuilder};
 pub(crate) use shared::Shared;
-pub use shared::{Closer, Lag, Pace};
+pub use shared::{Closer, Pace};
 #[cfg(feature = "async")]
 pub use wait::Stream;
 
 use crate::batch::{Batch, BatchBuilder};
-use crate::cache::{Inner, KeepOpen, LagLimit};
+use crate::cache::{Entry, Inner, KeepOpen, Lag, Observed};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
@@ -172,9 +174,9 @@ type Step<T> = std::result::Result<T, Halt>;
 /// ```
 pub struct Subscription {
     matcher: Arc<Matcher>,
-    /// Those who are woken by the same events: joined with the first sleep.
-    group: Option<GroupRef>,
     shared: Arc<Shared>,
+    /// Its place among the subscriptions of the cache: taken when it is opened.
+    entry: Entry,
     /// Until it ends.
     keeps: Option<Arc<KeepOpen>>,
     /// Until the start is fixed.
@@ -197,10 +199,20 @@ pub struct Subscription {
     /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
     counted: u64,
     reader: Reader,
+    /// Polls to come whose time is not recorded.
+    unrecorded: u8,
     /// Told by the next poll, once.
     failure: Option<Box<Halt>>,
     /// Where it sleeps: made with the first sleep.
-    registration: Option<Registration>,
+    sleeper: Option<Box<Sleeper>>,
+}
+
+/// How it sleeps.
+struct Sleeper {
+    registration: Registration,
+    /// Those who are woken by the same events: joined with the first sleep that is for events.
+    group: Option<GroupRef>,
+    /// The wake set that it is woken through.
     membership: Membership,
 }
 
@@ -368,11 +380,17 @@ impl Subscription {
                 }
             }
         };
-        if let Ok(batch) = &outcome {
-            self.reader.handed += batch.len() as u64;
+        match &outcome {
+            // Its time was noted with that of having everything.
+            Ok(batch) if batch.is_empty() => {}
+            Ok(batch) => {
+                self.shared.hand_out(batch.len() as u64);
+                self.record_poll();
+            }
+            Err(_) => _ = self.shared.polled_at(clock::now()),
         }
         self.share();
-        outcome
+        outcome.map_err(|error| self.named(error))
     }
 
     fn end(&mut self) {
@@ -380,7 +398,7 @@ impl Subscription {
         self.segment = None;
         self.delivered = None;
         self.keeps = None;
-        self.reader.leave(&self.shared.inner);
+        self.reader.leave(&self.shared);
     }
 
     fn poll_once(&mut self, max: usize) -> Step<Batch> {
@@ -424,7 +442,9 @@ impl Subscription {
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
     fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
-        self.shared.caught_up(clock::now());
+        let now = clock::now();
+        self.shared.caught_up(now);
+        self.shared.polled_at(now);
         if self.cursor >= frontier.head {
             let revision = progress_of(frontier.progress, self.position.epoch);
             self.position.revision = self.position.revision.max(revision);
@@ -496,8 +516,15 @@ impl Subscription {
 
     /// What comes of a loss: an error to tell, or nothing (then the poll continues).
     fn lose(&mut self, loss: Loss) -> Option<Error> {
-        self.shared.inner.gauges.lagged.fetch_add(1, Relaxed);
-        self.reader.lagged += 1;
+        self.shared.lost();
+        tracing::debug!(
+            cache = self.shared.inner.name,
+            subscription = self.shared.name(),
+            id = self.shared.id,
+            from = loss.from,
+            to = loss.to,
+            "events were lost"
+        );
         self.segment = None;
         self.reader.forget_links();
         let error = loss.error(self.position);
@@ -538,6 +565,7 @@ impl Subscription {
         // Who waits for a revision is behind nothing.
         let cursor = if self.is_ahead() { u64::MAX } else { self.cursor };
         self.shared.show(cursor, self.position);
+        self.shared.stands(self.standing());
     }
 
     /// What it remembers, for the cache's statistics.
@@ -549,6 +577,11 @@ impl Subscription {
         let gauges = &self.shared.inner.gauges;
         gauges.shown_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
         gauges.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
+    }
+
+    /// An error that names it, where it has a name.
+    fn named(&self, error: Error) -> Error {
+        error.of_subscription(self.shared.name())
     }
 
     /// The position: every match up to and with it was handed out. 0 during the initial state.
@@ -594,15 +627,19 @@ impl Loss {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        if let Some(registration) = &mut self.registration {
-            registration.leave(&self.shared.inner);
+        if let Some(sleeper) = &mut self.sleeper {
+            sleeper.registration.leave(&self.shared.inner);
+            if let Some(group) = sleeper.group.take() {
+                self.shared.inner.hub.leave_group(&group);
+            }
         }
-        if let Some(group) = self.group.take() {
-            self.shared.inner.hub.leave_group(&group);
+        if self.entry != Entry::NONE {
+            // While it stands: a loss that no poll has met is its last.
+            self.shared.inner.registry.leave(self.entry, self.shared.figures().lagged);
         }
         self.shared.end.store(0, Release);
         self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
-        self.reader.leave(&self.shared.inner);
+        self.reader.leave(&self.shared);
         self.delivered = None;
         self.count();
     }
@@ -610,7 +647,11 @@ impl Drop for Subscription {
 
 impl std::fmt::Debug for Subscription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscription").field("phase", &self.phase).field("position", &self.position).finish()
+        f.debug_struct("Subscription")
+            .field("name", &self.shared.name())
+            .field("phase", &self.phase)
+            .field("position", &self.position)
+            .finish()
     }
 }
 

@@ -4,14 +4,13 @@
 
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
-use crate::cache::Cache;
+use crate::cache::{Cache, Entry};
 use crate::data::event::Kind;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
-use crate::wake::Membership;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -105,6 +104,7 @@ pub struct SubscribeBuilder {
     whole_revisions: bool,
     stop_on_resync: bool,
     on_lag: OnLag,
+    name: String,
 }
 
 impl Cache {
@@ -127,11 +127,19 @@ impl Cache {
             whole_revisions: false,
             stop_on_resync: false,
             on_lag: OnLag::Stop,
+            name: String::new(),
         }
     }
 }
 
 impl SubscribeBuilder {
+    /// A name for people (default: none): in [`Cache::subscriptions`], in its errors and log lines. It need
+    /// not be unique. Its bytes count as the subscription's memory.
+    pub fn name(mut self, name: impl Into<String>) -> SubscribeBuilder {
+        self.name = name.into();
+        self
+    }
+
     /// Only what this filter lets pass, and what was asked before.
     pub fn filter(mut self, filter: Filter) -> SubscribeBuilder {
         self.filter = self.filter.and(filter);
@@ -245,7 +253,12 @@ impl SubscribeBuilder {
     ///
     /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, where its range lies
     /// outside the cache's prefix or is reversed, or a revision is 2^52 or more; COMPACTED.
-    pub fn open(self) -> Result<Subscription> {
+    pub fn open(mut self) -> Result<Subscription> {
+        let name = std::mem::take(&mut self.name);
+        self.open_as(&name).map_err(|error| error.of_subscription(&name))
+    }
+
+    fn open_as(self, name: &str) -> Result<Subscription> {
         let inner = self.cache.inner.clone();
         if inner.is_closed() {
             return Err(say::closed("subscribe"));
@@ -262,12 +275,12 @@ impl SubscribeBuilder {
         }
         let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
         let limited = self.options.is_limited();
-        let shared = Arc::new(Shared::new(inner.clone(), &self.options));
+        let shared = Arc::new(Shared::new(inner.clone(), &self.options, name));
         let mut subscription = Subscription {
             plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
             matcher,
-            group: None,
             shared,
+            entry: Entry::NONE,
             keeps: Some(self.cache.keep_open()),
             phase: SubscriptionPhase::Unready,
             options: Some(Box::new(self.options)),
@@ -285,9 +298,9 @@ impl SubscribeBuilder {
             delivered: None,
             counted: 0,
             reader: Default::default(),
+            unrecorded: 0,
             failure: None,
-            registration: None,
-            membership: Membership::default(),
+            sleeper: None,
         };
         // Before anything can fail: the drop takes it back.
         let ready = inner.count_subscription();
@@ -299,9 +312,10 @@ impl SubscribeBuilder {
             })?;
         }
         subscription.share();
+        subscription.entry = inner.registry.enter(subscription.shared.clone(), limited);
         if limited {
-            let shared = Arc::downgrade(&subscription.shared);
-            inner.limit(shared);
+            // Looks at it four times a second from now on.
+            inner.hub.notify(&inner);
         }
         Ok(subscription)
     }

@@ -2,42 +2,19 @@
 
 #![forbid(unsafe_code)]
 
+use super::observed::Standing;
 use super::options::Options;
-use crate::cache::{Inner, LagLimit};
+use crate::cache::{Inner, Lag};
+use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
-use crate::reclaim;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
-use crate::wake::{Rest, SeatRef};
+use crate::wake::SeatRef;
 use crate::writer::Writer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Duration;
-
-/// How far a subscription is behind.
-///
-/// ```
-/// use watchcore::{Cache, Change, Start};
-///
-/// let cache = Cache::builder("/").build()?;
-/// let mut writer = cache.writer()?;
-/// let mut subscription = cache.subscribe(Start::Now).open()?;
-/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
-/// assert_eq!(subscription.lag().events, 2);
-/// subscription.poll(10)?;
-/// assert_eq!(subscription.lag().events, 0);
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Lag {
-    /// Events of the log above the cursor, matching or not; 0 while it is parked.
-    pub events: u64,
-    /// Revisions between the position and the cache's.
-    pub revisions: u64,
-    /// Time since the subscription last had everything; zero if it has.
-    pub age: Duration,
-}
 
 /// `Shared::end` while the subscription is open.
 pub(super) const OPEN: u64 = u64::MAX;
@@ -47,6 +24,14 @@ pub(crate) struct Shared {
     pub(super) inner: Arc<Inner>,
     /// One past the last sequence number to hand out; OPEN: no end.
     pub(super) end: AtomicU64,
+    /// Its number in its cache.
+    pub(super) id: u64,
+    /// How the consumer says that it stands, below its losses: see `observed`.
+    pub(super) standing: AtomicU64,
+    /// When it was polled: a time of [`clock`], 0 for never. Statistics.
+    pub(super) polled: Statistic,
+    /// Events and marks that it handed out. Statistics.
+    pub(super) handed_out: Statistic,
     /// The consumer's cursor as of its last poll (statistics, pace).
     pub(super) cursor: AtomicU64,
     /// The position as of its last poll, packed as the progress word is: 12 bits of its epoch.
@@ -54,10 +39,25 @@ pub(crate) struct Shared {
     /// The whole epoch; stored after a position of it, so never ahead of that.
     epoch: AtomicU64,
     /// When the consumer last had everything: a time of [`clock`]. Statistics.
-    caught_up: Statistic,
-    /// Where the consumer sleeps, once it has slept: for those who close it and look at it.
-    seat: Mutex<Option<SeatRef>>,
-    limits: Option<Box<LagLimits>>,
+    pub(super) caught_up: Statistic,
+    /// For those who close it and look at it.
+    pub(super) reach: Mutex<Reach>,
+    extras: Option<Box<Extras>>,
+}
+
+/// What few subscriptions have: those without take no memory for it.
+struct Extras {
+    name: Box<str>,
+    limits: Option<LagLimits>,
+}
+
+/// Where it is found.
+#[derive(Default)]
+pub(super) struct Reach {
+    /// Where the consumer sleeps, once it has slept.
+    seat: Option<SeatRef>,
+    /// The bucket whose chain it reads.
+    pub(super) bucket: Option<Arc<Bucket>>,
 }
 
 /// How far behind it may be, and the lag for which it was closed.
@@ -68,26 +68,33 @@ struct LagLimits {
 }
 
 impl Shared {
-    pub(super) fn new(inner: Arc<Inner>, options: &Options) -> Shared {
+    pub(super) fn new(inner: Arc<Inner>, options: &Options, name: &str) -> Shared {
+        let limits = options.is_limited().then(|| {
+            let Options { max_lag_events: events, max_lag_age: age, .. } = *options;
+            LagLimits { events, age, exceeded: Mutex::new(None) }
+        });
+        let is_plain = name.is_empty() && limits.is_none();
         Shared {
+            id: inner.registry.new_id(),
             inner,
+            standing: AtomicU64::new(Standing::AwaitsListingThenLog as u64),
+            polled: Statistic::new(0),
+            handed_out: Statistic::new(0),
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(0),
             position: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             caught_up: Statistic::new(clock::now()),
-            seat: Mutex::new(None),
-            limits: options.is_limited().then(|| {
-                let Options { max_lag_events: events, max_lag_age: age, .. } = *options;
-                Box::new(LagLimits { events, age, exceeded: Mutex::new(None) })
-            }),
+            reach: Mutex::default(),
+            extras: (!is_plain).then(|| Box::new(Extras { name: name.into(), limits })),
         }
     }
 
     /// Shows where the consumer stands.
     #[inline]
     pub(super) fn show(&self, cursor: u64, position: Position) {
-        self.cursor.store(cursor, Relaxed);
+        // Release: a loss before it is counted: see `observed`.
+        self.cursor.store(cursor, Release);
         // Release: partner of the loads in `position`.
         self.position.store(progress_word(position), Release);
         if self.epoch.load(Relaxed) != position.epoch {
@@ -109,12 +116,16 @@ impl Shared {
     }
 
     pub(super) fn is_limited(&self) -> bool {
-        self.limits.is_some()
+        self.limits_of_lag().is_some()
+    }
+
+    fn limits_of_lag(&self) -> Option<&LagLimits> {
+        self.extras.as_ref().and_then(|extras| extras.limits.as_ref())
     }
 
     /// The limits, for a message.
     pub(super) fn limits(&self) -> String {
-        let Some(limits) = &self.limits else { return "none".into() };
+        let Some(limits) = self.limits_of_lag() else { return "none".into() };
         let events = (limits.events != u64::MAX).then(|| format!("{} events", limits.events));
         let age = (limits.age != Duration::MAX).then(|| format!("{} ms", limits.age.as_millis()));
         events.into_iter().chain(age).collect::<Vec<_>>().join(", ")
@@ -137,11 +148,19 @@ impl Shared {
 
     /// Where the consumer sleeps: before it sleeps there, once.
     pub(super) fn sleeps_in(&self, seat: &SeatRef) {
-        *lock(&self.seat) = Some(seat.clone());
+        lock(&self.reach).seat = Some(seat.clone());
     }
 
-    fn seat(&self) -> Option<SeatRef> {
-        lock(&self.seat).clone()
+    pub(super) fn seat(&self) -> Option<SeatRef> {
+        lock(&self.reach).seat.clone()
+    }
+
+    pub(super) fn bucket(&self) -> Option<Arc<Bucket>> {
+        lock(&self.reach).bucket.clone()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.extras.as_ref().map_or("", |extras| &extras.name)
     }
 
     /// Everything up to the head was handed out, just now or at that time.
@@ -149,42 +168,36 @@ impl Shared {
         self.caught_up.store(at, Relaxed);
     }
 
-    /// While it is parked it has everything; once it was woken it is behind from then on.
-    pub(super) fn lag(&self) -> Lag {
-        match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
-            Rest::Parked => Lag::default(),
-            Rest::Woken { at, resume } => self.lag_since(at, resume),
-            Rest::Awake => self.lag_since(self.caught_up.load(Relaxed), 0),
-        }
-    }
-
-    fn lag_since(&self, at: u64, resume: u64) -> Lag {
-        let inner = &self.inner;
-        let (now, head) = inner.now(&reclaim::pin());
-        let position = self.position();
-        let cursor = self.cursor.load(Relaxed).max(resume);
-        let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
-        let revisions =
-            if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
-        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(at) } }
-    }
-
     /// The lag for which it was closed, reported once.
     pub(super) fn take_too_slow(&self) -> Option<Box<Lag>> {
-        self.limits.as_ref().and_then(|limits| lock(&limits.exceeded).take())
+        self.limits_of_lag().and_then(|limits| lock(&limits.exceeded).take())
     }
 }
 
-impl LagLimit for Shared {
-    fn enforce_lag_limit(&self) -> bool {
+impl Shared {
+    /// Closed for its lag, and not reported yet.
+    pub(super) fn is_too_slow(&self) -> bool {
+        self.limits_of_lag().is_some_and(|limits| lock(&limits.exceeded).is_some())
+    }
+
+    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    pub(super) fn enforce_lag_limit(&self) -> bool {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
             return false;
         }
         let lag = self.lag();
-        let Some(limits) = &self.limits else { return true };
+        let Some(limits) = self.limits_of_lag() else { return true };
         if lag.events <= limits.events && lag.age <= limits.age {
             return true;
         }
+        tracing::warn!(
+            cache = self.inner.name,
+            subscription = self.name(),
+            id = self.id,
+            events = lag.events,
+            age_ms = lag.age.as_millis() as u64,
+            "closed: further behind than it may be"
+        );
         *lock(&limits.exceeded) = Some(Box::new(lag));
         // Nothing more is handed out.
         self.close_at(0);

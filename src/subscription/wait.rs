@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::OPEN;
-use super::{Frontier, Halt, Start, Step, Subscription, SubscriptionPhase};
+use super::shared::{OPEN, Shared};
+use super::{Frontier, Halt, Sleeper, Start, Step, Subscription, SubscriptionPhase};
 use crate::batch::Batch;
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
@@ -11,7 +11,7 @@ use crate::log::ring::{progress_of, run_of};
 use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
-use crate::wake::{Due, GroupRef, Interest, Registration, Unparked, WakeSet, Waker};
+use crate::wake::{Due, GroupRef, Interest, Membership, Registration, Unparked, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -105,11 +105,11 @@ impl Subscription {
     fn group(&mut self) -> GroupRef {
         let matcher = &self.matcher;
         let hub = &self.shared.inner.hub;
-        let group = self.group.get_or_insert_with(|| {
+        let join = || {
             let unmasked = if self.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
             hub.join_group(&unmasked.map_or_else(|| matcher.clone(), Arc::new))
-        });
-        group.clone()
+        };
+        sleeper(&mut self.sleeper, &self.shared).group.get_or_insert_with(join).clone()
     }
 
     /// What would make `peek` true, and when it does in any case.
@@ -141,16 +141,14 @@ impl Subscription {
     /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
     fn park(&mut self, waker: Waker) -> bool {
         self.segment = None;
+        // As it stands when it sleeps: it may be looked at for long.
+        self.share();
         let (interest, due) = self.interest();
         let inner = self.inner().clone();
         let of_the_cache = !interest.is_of_events();
         let cursor = self.cursor;
-        let registration = self.registration.get_or_insert_with(|| {
-            let registration = Registration::new();
-            self.shared.sleeps_in(registration.seat());
-            registration
-        });
-        if let Err(unparked) = registration.park(&inner, interest, cursor, waker, due) {
+        let sleeper = sleeper(&mut self.sleeper, &self.shared);
+        if let Err(unparked) = sleeper.registration.park(&inner, interest, cursor, waker, due) {
             self.went_on(unparked);
             return false;
         }
@@ -168,10 +166,10 @@ impl Subscription {
 
     /// Ends a sleep and takes over how far the notifier looked.
     pub(super) fn unpark(&mut self) {
-        if let Some(registration) = &mut self.registration
-            && registration.is_parked()
+        if let Some(sleeper) = &mut self.sleeper
+            && sleeper.registration.is_parked()
         {
-            let unparked = registration.unpark(&self.shared.inner.hub);
+            let unparked = sleeper.registration.unpark(&self.shared.inner.hub);
             self.went_on(unparked);
         }
     }
@@ -197,7 +195,7 @@ impl Subscription {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.registration.as_ref().is_none_or(|registration| registration.sleep(until));
+            let woken = self.sleeper.as_ref().is_none_or(|sleeper| sleeper.registration.sleep(until));
             self.unpark();
             if !woken {
                 return if self.peek() { self.tell() } else { Ok(false) };
@@ -223,7 +221,7 @@ impl Subscription {
             }
             _ => false,
         };
-        if over { Err(say::closed("subscription")) } else { Ok(true) }
+        if over { Err(self.named(say::closed("subscription"))) } else { Ok(true) }
     }
 
     /// The next batch of at most 1024 events; blocks for it. `None` after CLOSED.
@@ -245,7 +243,8 @@ impl Subscription {
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
     /// will be listed when it is. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let member = self.membership.member("subscription")?;
+        let sleeper = sleeper(&mut self.sleeper, &self.shared);
+        let member = sleeper.membership.member("subscription").map_err(|error| self.named(error))?;
         self.unpark();
         loop {
             if self.peek() {
@@ -255,7 +254,6 @@ impl Subscription {
                 return Ok(true);
             }
             if self.park(Waker::Member(member.clone())) {
-                self.share();
                 return Ok(false);
             }
         }
@@ -266,6 +264,15 @@ impl Subscription {
     pub fn stream(&mut self) -> Stream<'_> {
         Stream(self)
     }
+}
+
+/// How a subscription sleeps: made with its first sleep.
+fn sleeper<'a>(sleeper: &'a mut Option<Box<Sleeper>>, shared: &Shared) -> &'a mut Sleeper {
+    sleeper.get_or_insert_with(|| {
+        let registration = Registration::new();
+        shared.sleeps_in(registration.seat());
+        Box::new(Sleeper { registration, group: None, membership: Membership::default() })
+    })
 }
 
 /// The batches of a subscription as a stream: ends after CLOSED.
@@ -301,13 +308,13 @@ impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.unpark();
-        subscription.membership.join(self, tag);
+        sleeper(&mut subscription.sleeper, &subscription.shared).membership.join(self, tag);
         Ok(())
     }
 
     /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member = subscription.membership.leave_set(self);
+        let was_member = subscription.sleeper.as_mut().is_some_and(|sleeper| sleeper.membership.leave_set(self));
         if was_member {
             subscription.unpark();
         }

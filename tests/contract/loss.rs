@@ -153,8 +153,11 @@ fn lag_is_visible_at_any_time() {
     assert!(lag.age > Duration::ZERO);
     slow.poll(2).unwrap();
     assert_eq!((closer.lag().events, closer.lag().revisions, closer.position().revision), (3, 30, 20));
-    assert!(cache.status().max_lag_events >= 5);
+    let status = cache.status();
+    assert_eq!((status.max_lag_events, status.max_lag_seen), (3, 5));
     drain(&mut slow);
+    let status = cache.status();
+    assert_eq!((status.max_lag_events, status.max_lag_seen), (0, 5));
     assert_eq!(closer.lag(), Lag::default());
     assert_eq!(closer.position(), cache.position());
 }

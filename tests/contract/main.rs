@@ -8,6 +8,7 @@ mod filters;
 mod guarantees;
 mod liveness;
 mod loss;
+mod observed;
 mod others;
 mod pages;
 mod policies;

@@ -1,0 +1,218 @@
+//! The subscriptions of a cache: those that are open, and those among them that may be closed for their lag.
+//!
+//! A subscription enters when it is opened and leaves when it is dropped; that is O(1), whatever the number
+//! of the others. In between the registry holds a count of what other threads may see of it, and so nothing of
+//! it is freed under the lock. The circle of counts (cache, registry, subscription, cache) ends with the drop
+//! of the subscription, which holds its cache anyway.
+//!
+//! The locks are taken to enter, to leave and to look, and by the notifier while there are limits: never by
+//! the writer, a poll or a park. What is asked of a subscription is asked outside of them.
+//!
+//! A loss belongs to the subscription until that has left; `lost_before` has those of the subscriptions that
+//! left. One lock gives both, so no loss is counted twice, and none goes.
+
+#![forbid(unsafe_code)]
+
+use super::subscriptions::SubscriptionInfo;
+use crate::log::ring::Ring;
+use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Statistic;
+use std::time::{Duration, Instant};
+
+/// Between two looks at the limits.
+const LIMITS_EVERY: Duration = Duration::from_millis(250);
+
+/// A subscription, as its cache sees it.
+pub(crate) trait Observed: Send + Sync {
+    fn info(&self) -> SubscriptionInfo;
+    fn figures(&self) -> Figures;
+    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    fn enforce_lag_limit(&self) -> bool;
+}
+
+/// What of a subscription the cache's own figures are made of.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Figures {
+    /// The sequence numbers that it has not taken, where it is behind; up to the head where it has no end.
+    pub(crate) unread: Option<Range<u64>>,
+    /// A place that it had not taken has left the window, and no poll has told it.
+    pub(crate) lapped: bool,
+    /// Losses, that one among them.
+    pub(crate) lagged: u64,
+}
+
+/// The same of all subscriptions.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Standings {
+    pub(crate) max_lag_events: u64,
+    pub(crate) lapped: u64,
+    pub(crate) lagged: u64,
+}
+
+/// Where a subscription stands in the registry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Entry {
+    all: u32,
+    limited: u32,
+}
+
+/// No place.
+const NOWHERE: u32 = u32::MAX;
+
+impl Entry {
+    /// Before it is opened.
+    pub(crate) const NONE: Entry = Entry { all: NOWHERE, limited: NOWHERE };
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Registry {
+    next_id: Statistic,
+    open: Mutex<Open>,
+    /// Subscriptions with a limit: raised before the notifier is called for the first time.
+    limits: AtomicUsize,
+    limited: Mutex<Limited>,
+}
+
+#[derive(Default)]
+struct Open {
+    slots: Slots,
+    /// Losses of subscriptions that have left.
+    lost_before: u64,
+}
+
+#[derive(Default)]
+struct Limited {
+    slots: Slots,
+    /// Not with every revision that somebody waits for.
+    next: Option<Instant>,
+}
+
+impl Registry {
+    /// The number of a new subscription.
+    pub(crate) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Relaxed) + 1
+    }
+
+    pub(crate) fn enter(&self, one: Arc<dyn Observed>, is_limited: bool) -> Entry {
+        let mut limited = NOWHERE;
+        if is_limited {
+            limited = lock(&self.limited).slots.insert(one.clone());
+            self.limits.fetch_add(1, Relaxed);
+        }
+        Entry { all: lock(&self.open).slots.insert(one), limited }
+    }
+
+    /// Takes a subscription out that is being dropped, with the losses that it had.
+    pub(crate) fn leave(&self, entry: Entry, lagged: u64) {
+        let limited = (entry.limited != NOWHERE).then(|| {
+            self.limits.fetch_sub(1, Relaxed);
+            lock(&self.limited).slots.remove(entry.limited)
+        });
+        let one = {
+            let mut open = lock(&self.open);
+            open.lost_before += lagged;
+            open.slots.remove(entry.all)
+        };
+        drop((limited, one));
+    }
+
+    /// Those that are open now.
+    pub(crate) fn all(&self) -> Vec<Arc<dyn Observed>> {
+        lock(&self.open).slots.iter().cloned().collect()
+    }
+
+    /// What holds of all of them now. O(subscriptions).
+    pub(crate) fn standings(&self, ring: &Ring) -> Standings {
+        let (all, lost_before): (Vec<_>, u64) = {
+            let open = lock(&self.open);
+            (open.slots.iter().cloned().collect(), open.lost_before)
+        };
+        let head = ring.head();
+        let mut sum = Standings { lagged: lost_before, ..Standings::default() };
+        let mut furthest = head;
+        for one in all {
+            let figures = one.figures();
+            sum.lapped += u64::from(figures.lapped);
+            sum.lagged += figures.lagged;
+            match figures.unread {
+                // Of those who read on, the lowest is the furthest behind.
+                Some(unread) if unread.end >= head => furthest = furthest.min(unread.start),
+                Some(unread) => {
+                    sum.max_lag_events = sum.max_lag_events.max(ring.events_between(unread.start, unread.end));
+                }
+                None => {}
+            }
+        }
+        if furthest < head {
+            sum.max_lag_events = sum.max_lag_events.max(ring.events_between(furthest, head));
+        }
+        sum
+    }
+
+    /// Ends those that are further behind than they may; when to look again. The notifier's.
+    pub(crate) fn enforce_limits(&self, closed: bool) -> Option<Instant> {
+        // Partner: the raise in `enter`, then the call of the notifier.
+        if self.limits.load(Relaxed) == 0 {
+            return None;
+        }
+        let now = Instant::now();
+        let all: Vec<_> = {
+            let mut limited = lock(&self.limited);
+            if limited.next.is_some_and(|next| now < next) && !closed {
+                return limited.next;
+            }
+            limited.next = now.checked_add(LIMITS_EVERY);
+            limited.slots.iter().cloned().collect()
+        };
+        // Outside of the lock: who is ended is woken, and a waker is foreign code.
+        let open = all.iter().filter(|one| one.enforce_lag_limit()).count();
+        (open > 0).then(|| now + LIMITS_EVERY)
+    }
+}
+
+/// Subscriptions in a piece of [`Slots`].
+const PIECE: usize = 64;
+
+type Piece = [Option<Arc<dyn Observed>>; PIECE];
+
+/// Places that are used again: who enters or leaves moves nobody else, and no place is ever copied.
+#[derive(Default)]
+struct Slots {
+    // Boxed: a growing vector copies one word a piece, whatever the number of subscriptions.
+    #[allow(clippy::vec_box)]
+    pieces: Vec<Box<Piece>>,
+    free: Vec<u32>,
+    taken: usize,
+}
+
+impl Slots {
+    fn insert(&mut self, one: Arc<dyn Observed>) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let first = (self.pieces.len() * PIECE) as u32;
+            self.pieces.push(Box::new([const { None }; PIECE]));
+            self.free.extend((first + 1..first + PIECE as u32).rev());
+            first
+        });
+        self.pieces[slot as usize / PIECE][slot as usize % PIECE] = Some(one);
+        self.taken += 1;
+        slot
+    }
+
+    fn remove(&mut self, slot: u32) -> Option<Arc<dyn Observed>> {
+        let one = self.pieces.get_mut(slot as usize / PIECE)?[slot as usize % PIECE].take()?;
+        self.free.push(slot);
+        self.taken -= 1;
+        if self.taken == 0 {
+            // The memory of the most that were ever open goes with the last one.
+            *self = Slots::default();
+        }
+        Some(one)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Observed>> {
+        self.pieces.iter().flat_map(|piece| piece.iter().flatten())
+    }
+}

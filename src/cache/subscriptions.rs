@@ -1,0 +1,152 @@
+//! What a cache says of its subscriptions.
+
+#![forbid(unsafe_code)]
+
+use crate::position::Position;
+use std::fmt;
+use std::time::Duration;
+
+/// How far a subscription is behind.
+///
+/// ```
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut subscription = cache.subscribe(Start::Now).open()?;
+/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+/// assert_eq!(subscription.lag().events, 2);
+/// subscription.poll(10)?;
+/// assert_eq!(subscription.lag().events, 0);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lag {
+    /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start
+    /// lies in the future.
+    pub events: u64,
+    /// Revisions between the position and the cache's.
+    pub revisions: u64,
+    /// Time since the subscription last had everything; zero if it has.
+    pub age: Duration,
+}
+
+/// Which way a subscription reads the log.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Route {
+    /// Every event of the log, or of the segments that could hold one of its own.
+    Scan,
+    /// Only the events of one bucket of this index.
+    Chain {
+        /// The index, as declared: `key`, `prefix of depth 3`, `field phase`, `label app`.
+        index: String,
+    },
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Route::Scan => f.write_str("scan"),
+            Route::Chain { index } => write!(f, "chain by {index}"),
+        }
+    }
+}
+
+/// What an open subscription does, or waits for.
+///
+/// ```
+/// use watchcore::{Cache, Start, SubscriptionState};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut subscription = cache.subscribe(Start::State).open()?;
+/// let state = || cache.subscriptions()[0].state;
+/// assert_eq!(state(), SubscriptionState::InitialState);
+/// subscription.poll(10)?;
+/// assert_eq!((state(), state().name()), (SubscriptionState::Live, "Live"));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum SubscriptionState {
+    /// The cache has no listing yet; it begins with that.
+    AwaitsListing = 1,
+    /// Its start lies in the future: `StateAtLeast` or `After` a revision that the cache has not reached, or
+    /// that the consumer of `StateAtLeast` has not polled since.
+    AwaitsRevision = 2,
+    /// The initial state is being handed out.
+    InitialState = 3,
+    /// It reads the log, and its consumer is awake.
+    Live = 4,
+    /// It has everything, and its consumer sleeps: it blocks, is armed, or is a stream that waits.
+    Parked = 5,
+    /// Events that it had not taken have left the window: its next poll tells LAGGED, or makes it up.
+    Lapped = 6,
+    /// It was told of a loss; the difference to the state now comes next, or is being handed out.
+    CatchingUp = 7,
+    /// Closed because it was further behind than it may be: its next poll tells LAGGED.
+    TooSlow = 8,
+    /// Closed, it or its cache: what was published before is handed out, then CLOSED.
+    Closing = 9,
+    /// It has ended: its polls answer CLOSED. It goes when it is dropped.
+    Ended = 10,
+}
+
+impl SubscriptionState {
+    /// Its name: `AwaitsListing`, `Live`, ...
+    pub fn name(self) -> &'static str {
+        use SubscriptionState::*;
+        match self {
+            AwaitsListing => "AwaitsListing",
+            AwaitsRevision => "AwaitsRevision",
+            InitialState => "InitialState",
+            Live => "Live",
+            Parked => "Parked",
+            Lapped => "Lapped",
+            CatchingUp => "CatchingUp",
+            TooSlow => "TooSlow",
+            Closing => "Closing",
+            Ended => "Ended",
+        }
+    }
+}
+
+/// A subscription of a cache, as [`crate::Cache::subscriptions`] found it.
+///
+/// ```
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let idle = cache.subscribe(Start::Now).name("billing").open()?;
+/// writer.apply(7, [Change::put("/a", "1")])?;
+/// let all = cache.subscriptions();
+/// assert_eq!((all.len(), &*all[0].name), (1, "billing"));
+/// assert_eq!((all[0].lag.events, all[0].last_poll), (1, None), "it has never polled");
+/// drop(idle);
+/// assert!(cache.subscriptions().is_empty());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SubscriptionInfo {
+    /// Its number in this cache: from 1, in the order of opening, never used again.
+    pub id: u64,
+    /// As given to [`crate::SubscribeBuilder::name`]; else empty.
+    pub name: String,
+    /// What it does, or waits for.
+    pub state: SubscriptionState,
+    /// Its position as of its last poll.
+    pub position: Position,
+    /// How far it is behind now; nothing once it has ended.
+    pub lag: Lag,
+    /// Which way it reads, as of its last poll.
+    pub route: Route,
+    /// Time since its last poll, to some milliseconds; `None` if it was never polled. Of a consumer that polls
+    /// hundreds of times a second every 16th poll is recorded.
+    pub last_poll: Option<Duration>,
+    /// Events and marks that it handed out.
+    pub handed_out: u64,
+    /// Times that it lost events, told or not yet.
+    pub lagged: u64,
+}

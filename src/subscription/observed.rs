@@ -1,0 +1,357 @@
+//! How a subscription stands, as others see it who look at any time: its cache's lists and figures, and the
+//! notifier that keeps the limits.
+//!
+//! What only the consumer knows it publishes in words when it changes: statistics, which decide nothing.
+//!
+//! | consumer | who looks | order |
+//! | --- | --- | --- |
+//! | loss: `standing` with one loss more and `LossReported`; then the new cursor; then `standing` again | `standing`, cursor, `standing` | Release / Acquire: who sees the new cursor, or the standing behind it, sees the loss counted; equal words: it is counted once, there or as lapped |
+//!
+//! A subscription is lapped, and no poll has reported it, where its next poll would not find the
+//! events at its cursor: not with `oldest_seq` alone, for a consumer may keep the segment in which it stands,
+//! and one that reads a chain needs the events of its bucket only.
+
+#![forbid(unsafe_code)]
+
+use super::shared::{OPEN, Shared};
+use super::{Start, Subscription, SubscriptionPhase};
+use crate::cache::{Figures, Inner, Lag, Observed, Route, SubscriptionInfo, SubscriptionState};
+use crate::log::buckets::Bucket;
+use crate::log::ring::Located;
+use crate::reclaim;
+use crate::sync::{Acquire, Relaxed, Release, lock};
+use crate::sys::clock;
+use crate::wake::Rest;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What the consumer says of itself: the low byte of `Shared::standing`, below the number of its losses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(super) enum Standing {
+    /// No listing yet; then the state, the log, or a wait for a revision.
+    AwaitsListingThenState = 0,
+    AwaitsListingThenLog,
+    AwaitsListingThenRevision,
+    /// `StateAtLeast`: where it begins is decided by the poll that finds it reached.
+    AwaitsRevision,
+    /// `After` a revision of the future: above that it is behind, polled or not.
+    AwaitsFuture,
+    InitialState,
+    Live,
+    /// Live, and it keeps the segment of its cursor.
+    LiveInSegment,
+    CatchingUp,
+    /// A loss was reported; where it continues is not shown yet.
+    LossReported,
+    Ended,
+}
+
+impl Standing {
+    const ALL: [Standing; 11] = {
+        use Standing::*;
+        [
+            AwaitsListingThenState,
+            AwaitsListingThenLog,
+            AwaitsListingThenRevision,
+            AwaitsRevision,
+            AwaitsFuture,
+            InitialState,
+            Live,
+            LiveInSegment,
+            CatchingUp,
+            LossReported,
+            Ended,
+        ]
+    };
+
+    fn of_word(word: u64) -> Standing {
+        Standing::ALL.get(usize::from(word as u8)).copied().unwrap_or(Standing::Ended)
+    }
+}
+
+/// The polls that follow a recorded one at once and are not recorded themselves: reading a clock costs more than
+/// the rest of a small poll.
+const UNRECORDED: u8 = 15;
+/// Closer than this is at once: two ticks of the coarsest clock.
+const AT_ONCE: u64 = 20_000_000;
+
+impl Subscription {
+    pub(super) fn standing(&self) -> Standing {
+        match &self.phase {
+            SubscriptionPhase::Unready => match self.start() {
+                Some(Start::State) => Standing::AwaitsListingThenState,
+                Some(Start::StateAtLeast(_)) => Standing::AwaitsListingThenRevision,
+                _ => Standing::AwaitsListingThenLog,
+            },
+            SubscriptionPhase::Revision { .. } => Standing::AwaitsRevision,
+            SubscriptionPhase::Future(_) => Standing::AwaitsFuture,
+            SubscriptionPhase::Initial(_) => Standing::InitialState,
+            SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => Standing::CatchingUp,
+            SubscriptionPhase::Live => {
+                let base = self.shared.inner.ring.base_of(self.cursor);
+                let keeps = self.segment.as_ref().is_some_and(|segment| segment.base() == base);
+                if keeps { Standing::LiveInSegment } else { Standing::Live }
+            }
+            SubscriptionPhase::Ended => Standing::Ended,
+        }
+    }
+
+    /// Records the time of a poll that handed something out; see [`UNRECORDED`].
+    #[inline]
+    pub(super) fn record_poll(&mut self) {
+        match self.unrecorded.checked_sub(1) {
+            Some(left) => self.unrecorded = left,
+            None => {
+                let now = clock::coarse();
+                let before = self.shared.polled_at(now);
+                self.unrecorded = if now.saturating_sub(before) < AT_ONCE { UNRECORDED } else { 0 };
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Shows how the consumer stands: a store, where that has changed.
+    #[inline]
+    pub(super) fn stands(&self, standing: Standing) {
+        // Only the consumer stores here.
+        let before = self.standing.load(Relaxed);
+        let now = before & !0xff | u64::from(standing as u8);
+        if now != before {
+            // Release: see the table. What `show` stored before is seen with it.
+            self.standing.store(now, Release);
+        }
+    }
+
+    /// Counts a loss that a poll has met, before its new cursor is shown.
+    pub(super) fn lost(&self) {
+        let before = self.standing.load(Relaxed);
+        // Release: see the table.
+        self.standing.store(((before & !0xff) + 0x100) | u64::from(Standing::LossReported as u8), Release);
+    }
+
+    /// Losses that polls have met.
+    pub(super) fn losses(&self) -> u64 {
+        self.standing.load(Relaxed) >> 8
+    }
+
+    /// Records the time of a poll; the one before.
+    pub(super) fn polled_at(&self, now: u64) -> u64 {
+        let before = self.polled.load(Relaxed);
+        // 0 is never.
+        self.polled.store(now.max(1), Relaxed);
+        before
+    }
+
+    pub(super) fn hand_out(&self, count: u64) {
+        // Only the consumer stores here.
+        self.handed_out.store(self.handed_out.load(Relaxed) + count, Relaxed);
+    }
+
+    pub(super) fn handed_out(&self) -> u64 {
+        self.handed_out.load(Relaxed)
+    }
+
+    /// The bucket whose chain it reads from now on.
+    pub(super) fn reads(&self, bucket: Option<Arc<Bucket>>) {
+        let before = std::mem::replace(&mut lock(&self.reach).bucket, bucket);
+        drop(before);
+    }
+
+    /// How far it is behind now. While it is parked it has everything; once it was woken it is behind from
+    /// then on.
+    pub(super) fn lag(&self) -> Lag {
+        self.lag_as(self.seen().standing)
+    }
+
+    fn lag_as(&self, standing: Standing) -> Lag {
+        let inner = &self.inner;
+        let Some((cursor, since)) = self.unread_from(standing) else { return Lag::default() };
+        let (now, head) = inner.now(&reclaim::pin());
+        let position = self.position();
+        let head = head.min(self.end_of_reading());
+        let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
+        let revisions =
+            if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
+        Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(since) } }
+    }
+
+    /// Where it stops, if it was closed by its owner. Acquire: partner of `close_at`.
+    fn end_of_reading(&self) -> u64 {
+        // 0: closed before it began, or for its lag: that is told with the lag that it had.
+        match self.end.load(Acquire) {
+            0 => OPEN,
+            end => end,
+        }
+    }
+
+    /// The first sequence number that it has not taken, and since when that is so. `None`: it has everything.
+    fn unread_from(&self, standing: Standing) -> Option<(u64, u64)> {
+        let (cursor, since) = match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
+            Rest::Parked => return None,
+            Rest::Woken { at, resume } => (self.cursor.load(Acquire).max(resume), at),
+            Rest::Awake => (self.cursor.load(Acquire), self.caught_up.load(Relaxed)),
+        };
+        if standing == Standing::AwaitsFuture {
+            return Some((self.first_above_the_start()?, since));
+        }
+        Some((cursor, since))
+    }
+
+    /// The first event above the revision that it waits for, once the cache has reached that: `None` before,
+    /// and where another history has taken its place.
+    fn first_above_the_start(&self) -> Option<u64> {
+        let inner = &self.inner;
+        let asked = self.position();
+        let pin = reclaim::pin();
+        let (current, head) = inner.now(&pin);
+        let epochs = inner.ring.epochs(&pin);
+        if asked.revision >= current.revision || epochs.is_of_a_former_history(asked, head) {
+            return None;
+        }
+        Some(inner.ring.seq_above(asked.revision, &epochs.at(head), head, &pin))
+    }
+
+    /// Standing, losses and whether it has lapped, of one moment.
+    fn seen(&self) -> Seen {
+        loop {
+            // Acquire: partner of the stores in `stands` and `lost`.
+            let word = self.standing.load(Acquire);
+            let standing = Standing::of_word(word);
+            let lapped = self.has_lapped(standing);
+            // Behind the cursor, which was loaded Acquire: see the table.
+            if self.standing.load(Relaxed) >> 8 == word >> 8 {
+                return Seen { standing, lapped, losses: word >> 8 };
+            }
+        }
+    }
+
+    /// Whether its next poll will meet a loss.
+    fn has_lapped(&self, standing: Standing) -> bool {
+        let Some((cursor, _)) = self.unread_from(standing) else { return false };
+        let inner = &self.inner;
+        let ring = &inner.ring;
+        if standing == Standing::AwaitsFuture {
+            let pin = reclaim::pin();
+            return self.position().revision + 1 < ring.oldest_at(ring.head(), &pin).revision;
+        }
+        if cursor >= ring.oldest_seq() || cursor >= ring.head().min(self.end.load(Acquire)) {
+            return false;
+        }
+        match standing {
+            Standing::InitialState => true,
+            Standing::AwaitsListingThenState | Standing::AwaitsListingThenLog => inner.is_ready(),
+            Standing::Live | Standing::LiveInSegment => {
+                let keeps = standing == Standing::LiveInSegment;
+                match self.bucket().filter(|bucket| cursor >= bucket.linked_from()) {
+                    Some(bucket) => has_lost_of(inner, &bucket, cursor, keeps),
+                    None => is_gone(inner, cursor, keeps),
+                }
+            }
+            _ => false,
+        }
+    }
+
+    fn state(&self, seen: &Seen, lag: &Lag) -> SubscriptionState {
+        let is_parked = || matches!(self.seat().map(|seat| seat.rest()), Some(Rest::Parked));
+        let listed = self.inner.is_ready();
+        match seen.standing {
+            Standing::Ended => SubscriptionState::Ended,
+            _ if self.is_too_slow() => SubscriptionState::TooSlow,
+            _ if seen.lapped => SubscriptionState::Lapped,
+            _ if self.end.load(Acquire) != OPEN || self.inner.is_closed() => SubscriptionState::Closing,
+            Standing::AwaitsListingThenState if listed => SubscriptionState::InitialState,
+            Standing::AwaitsListingThenLog if listed => SubscriptionState::Live,
+            Standing::AwaitsListingThenRevision if listed => SubscriptionState::AwaitsRevision,
+            Standing::AwaitsListingThenState | Standing::AwaitsListingThenLog | Standing::AwaitsListingThenRevision => {
+                SubscriptionState::AwaitsListing
+            }
+            Standing::AwaitsFuture if lag.events > 0 => SubscriptionState::Live,
+            Standing::AwaitsRevision | Standing::AwaitsFuture => SubscriptionState::AwaitsRevision,
+            Standing::InitialState => SubscriptionState::InitialState,
+            Standing::CatchingUp | Standing::LossReported => SubscriptionState::CatchingUp,
+            Standing::Live | Standing::LiveInSegment if is_parked() => SubscriptionState::Parked,
+            Standing::Live | Standing::LiveInSegment => SubscriptionState::Live,
+        }
+    }
+}
+
+/// What one look at a subscription found.
+struct Seen {
+    standing: Standing,
+    lapped: bool,
+    losses: u64,
+}
+
+/// Whether a scan does not find what lies at `cursor`, which is below the head.
+fn is_gone(inner: &Inner, cursor: u64, keeps_segment: bool) -> bool {
+    let ring = &inner.ring;
+    // The segment that it keeps it reads to its end.
+    let at = if keeps_segment { ring.limit_of(cursor) } else { cursor };
+    at < ring.head() && matches!(ring.locate(at, &reclaim::pin()), Located::Evicted)
+}
+
+/// Whether an event of a bucket from `cursor` on has left the window, or a mark. O(the bucket's events in the
+/// window).
+fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool) -> bool {
+    let ring = &inner.ring;
+    let oldest = ring.oldest_seq();
+    if ring.newest_mark() >= cursor {
+        let pin = reclaim::pin();
+        let epochs = ring.epochs(&pin);
+        // As `go_to_mark` looks for it: the newest below may go on over the cursor.
+        let below = epochs.last_below(cursor).filter(|change| change.end >= cursor);
+        let next = below.or_else(|| epochs.changes_from(cursor).next());
+        if next.is_some_and(|change| change.seq < oldest) {
+            return true;
+        }
+    }
+    let mut at = bucket.newest();
+    while at >= cursor {
+        if keeps_segment && ring.base_of(at) == ring.base_of(cursor) {
+            return false;
+        }
+        let Located::Segment(segment) = ring.locate(at, &reclaim::pin()) else { return true };
+        let Some(before) = segment.before(at, bucket.id()) else { return false };
+        at = before;
+    }
+    false
+}
+
+impl Observed for Shared {
+    fn info(&self) -> SubscriptionInfo {
+        let seen = self.seen();
+        let is_over = seen.standing == Standing::Ended || self.is_too_slow();
+        let lag = if is_over { Lag::default() } else { self.lag_as(seen.standing) };
+        let polled = self.polled.load(Relaxed);
+        SubscriptionInfo {
+            id: self.id,
+            name: self.name().to_string(),
+            state: self.state(&seen, &lag),
+            position: self.position(),
+            lag,
+            route: self.bucket().map_or(Route::Scan, |bucket| Route::Chain {
+                index: self.inner.indexes.name(bucket.name()).to_string(),
+            }),
+            last_poll: (polled != 0).then(|| clock::since(polled)),
+            handed_out: self.handed_out(),
+            lagged: seen.losses + u64::from(seen.lapped),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        let seen = self.seen();
+        let is_over = seen.standing == Standing::Ended || self.is_too_slow();
+        let unread = if is_over { None } else { self.unread_from(seen.standing) };
+        Figures {
+            unread: unread.map(|(cursor, _)| cursor..self.end_of_reading()),
+            lapped: seen.lapped,
+            lagged: seen.losses + u64::from(seen.lapped),
+        }
+    }
+
+    fn enforce_lag_limit(&self) -> bool {
+        Shared::enforce_lag_limit(self)
+    }
+}
