@@ -114,21 +114,22 @@ impl Range {
     /// conjunction of sound ranges that holds nothing is one: it says so.
     pub(crate) fn check(&self, what: &str, prefix: &[u8]) -> Result<()> {
         let Span { from, to } = &self.span;
+        let shown = || to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to));
         if to.as_deref() == Some(REVERSED) {
             return Err(say::invalid(format!(
                 "{what}: the range from {} ends before it begins. Swap its ends.",
                 show(from)
             )));
         }
-        let shown = to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to));
-        let cache = Range::prefix(prefix).span;
         let holds_any = to.as_ref().is_none_or(|to| from < to);
-        let before = to.as_ref().is_some_and(|to| *to <= cache.from);
-        let behind = cache.to.as_ref().is_some_and(|end| from >= end);
+        let before = to.as_ref().is_some_and(|to| &to[..] <= prefix);
+        // Every key below the prefix begins with it.
+        let behind = &from[..] > prefix && !from.starts_with(prefix);
         if holds_any && (before || behind) {
             return Err(say::invalid(format!(
-                "{what}: the range from {} to {shown} lies outside the cache's prefix {}. Ask for keys below it.",
+                "{what}: the range from {} to {} lies outside the cache's prefix {}. Ask for keys below it.",
                 show(from),
+                shown(),
                 show(prefix)
             )));
         }
