@@ -983,8 +983,8 @@ proof!(
 );
 proof!(
     snapshot_against_a_new_segment, loom_snapshot_against_a_new_segment,
-    loom_snapshot_against_a_new_segment_weak_token: Replace "TokenRef" => "Causality violation",
-    loom_snapshot_against_a_new_segment_weak_load: Load "TokenRef" => "Causality violation",
+    loom_snapshot_against_a_new_segment_weak_token: Replace "RetentionToken" => "Causality violation",
+    loom_snapshot_against_a_new_segment_weak_load: Load "RetentionToken" => "Causality violation",
 );
 proof!(
     snapshot_is_whole, loom_snapshot_is_whole,
@@ -1014,7 +1014,7 @@ proof!(
 );
 proof!(
     resync_against_position, loom_resync_against_position,
-    loom_resync_against_position_weak_history: Replace "History" => "Causality violation",
+    loom_resync_against_position_weak_history: Replace "Epochs" => "Causality violation",
 );
 proof!(
     reset_against_exact, loom_reset_against_exact,
