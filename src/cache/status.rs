@@ -138,7 +138,7 @@ pub struct Stats {
     pub extract_failures: u64,
     /// Losses of events, of subscriptions that are open and of those that are gone: those that a poll told,
     /// those that [`crate::OnLag::Conflate`] does not tell, and those that no poll has met yet
-    /// ([`Status::lapped`]). It never falls.
+    /// ([`Status::lapped`]). It may count one that a poll under way still escapes.
     pub lagged: u64,
     /// Bytes of the keys that subscriptions remember as shown (policies Resnapshot and Conflate), as of
     /// their last polls.
