@@ -598,7 +598,7 @@ static void test_on_lag_stop(void)
     lagged_once(subscription);
     CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error)); /* stays readable */
-    CHECK(figures.lagged == 1 && figures.handed_out == 3 && figures.shown_keys == 0);
+    CHECK(figures.lagged == 1 && figures.handed_out == 3 && figures.delivered_keys == 0);
     CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
     CHECK(stats.lagged == 1);
     watchcore_subscription_free(subscription);
@@ -663,12 +663,12 @@ static void test_on_lag_resnapshot(void)
     next_is(subscription, &batch, WATCHCORE_DELETED, MANY + 1, "/x/new");
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
-    CHECK(figures.shown_keys == 1 && figures.shown_bytes > 0 && figures.lagged == 1);
+    CHECK(figures.delivered_keys == 1 && figures.delivered_bytes > 0 && figures.lagged == 1);
     CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
-    CHECK(stats.shown_bytes == figures.shown_bytes && stats.link_bytes == 0);
+    CHECK(stats.delivered_bytes == figures.delivered_bytes && stats.link_bytes == 0);
     watchcore_subscription_free(subscription);
     CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
-    CHECK(stats.shown_bytes == 0);
+    CHECK(stats.delivered_bytes == 0);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
 }
@@ -681,7 +681,7 @@ static void test_on_lag_conflate(void)
     watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
     catches_up(subscription, 0);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
-    CHECK(figures.shown_keys == 2 && figures.lagged == 1);
+    CHECK(figures.delivered_keys == 2 && figures.lagged == 1);
     watchcore_subscription_free(subscription);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
@@ -841,13 +841,13 @@ static void reads_by(watchcore_cache *cache, watchcore_writer *writer, uint64_t 
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
     if (index != NULL) {
-        CHECK(figures.route == WATCHCORE_ROUTE_CHAIN && same(figures.index, index));
+        CHECK(figures.read_path == WATCHCORE_READ_PATH_CHAIN && same(figures.index, index));
         CHECK(figures.looked_at < 20 && figures.handed_out == 1);
     } else {
-        CHECK(figures.route == WATCHCORE_ROUTE_SCAN && figures.index.data == NULL && figures.index.length == 0);
+        CHECK(figures.read_path == WATCHCORE_READ_PATH_SCAN && figures.index.data == NULL && figures.index.length == 0);
         CHECK(figures.looked_at + figures.skipped >= 101 && figures.handed_out == 1);
     }
-    CHECK(figures.lagged == 0 && figures.shown_keys == 0 && figures.shown_bytes == 0);
+    CHECK(figures.lagged == 0 && figures.delivered_keys == 0 && figures.delivered_bytes == 0);
     apply(writer, ++*revision, del("/x/a"));
     watchcore_subscription_free(subscription);
 }

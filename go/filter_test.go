@@ -334,10 +334,10 @@ func TestIndexesAreUsed(t *testing.T) {
 		check(t, writer.Apply(uint64(i+1), watchcore.Put(fmt.Sprintf("/pods/%d/x", i%10), pod(fmt.Sprint(i%5), fmt.Sprintf("app=%d", i%4)))))
 	}
 	for _, row := range []struct {
-		name   string
-		option watchcore.SubscribeOption
-		route  string
-		index  string
+		name      string
+		option    watchcore.SubscribeOption
+		read_path string
+		index     string
 	}{
 		{"key", watchcore.Key("/pods/3/x"), "Chain", "key"},
 		{"prefix", watchcore.KeyPrefix("/pods/3/"), "Chain", "prefix of depth 2"},
@@ -353,12 +353,12 @@ func TestIndexesAreUsed(t *testing.T) {
 		}
 		events := strings.Count(drain(t, sub), "MODIFIED")
 		stats := sub.Stats()
-		want(t, row.name+": route", stats.Route.String(), row.route)
+		want(t, row.name+": read path", stats.ReadPath.String(), row.read_path)
 		want(t, row.name+": index", stats.Index, row.index)
 		if events == 0 {
 			t.Errorf("%s: no event came", row.name)
 		}
-		if row.route == "Chain" && (stats.LookedAt >= 50 || stats.Skipped == 0) {
+		if row.read_path == "Chain" && (stats.LookedAt >= 50 || stats.Skipped == 0) {
 			t.Errorf("%s: it looked at what is not its own: %+v", row.name, stats)
 		}
 		if stats.HandedOut == 0 {
@@ -366,5 +366,5 @@ func TestIndexesAreUsed(t *testing.T) {
 		}
 	}
 	want(t, "buckets", cache.Stats().Buckets, 4)
-	want(t, "a route that is none", watchcore.Route(9).String(), "Route(9)")
+	want(t, "a read path that is none", watchcore.ReadPath(9).String(), "ReadPath(9)")
 }

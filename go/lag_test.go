@@ -143,11 +143,11 @@ func TestResnapshot(t *testing.T) {
 	}
 	v.follow(sub)
 	stats := sub.Stats()
-	want(t, "keys remembered", stats.ShownKeys, 51)
-	if stats.ShownBytes == 0 {
+	want(t, "keys remembered", stats.DeliveredKeys, 51)
+	if stats.DeliveredBytes == 0 {
 		t.Errorf("their memory is not shown: %+v", stats)
 	}
-	want(t, "the sum of it", cache.Stats().ShownBytes, stats.ShownBytes)
+	want(t, "the sum of it", cache.Stats().DeliveredBytes, stats.DeliveredBytes)
 	want(t, "links that wait", cache.Stats().LinkBytes, 0)
 }
 
@@ -274,7 +274,7 @@ func TestStatsOfASubscription(t *testing.T) {
 		}
 	}
 	eventually(t, "all is handed out", func() bool { return sub.Stats().HandedOut == 1000 })
-	want(t, "route", sub.Stats().Route, watchcore.Scan)
+	want(t, "read path", sub.Stats().ReadPath, watchcore.Scan)
 	cache.Close()
 	want(t, "events", <-end, 1000)
 	sub.Close()

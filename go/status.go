@@ -172,7 +172,7 @@ type Stats struct {
 	ExtractFailures   uint64        // values whose attributes could not be extracted
 	Lagged            uint64        // how often a subscription lost events, reported or not
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
-	ShownBytes        uint64        // of the keys that subscriptions remember as delivered
+	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered
 	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read
 	UnfreedBytes      uint64        // that this process has replaced and not freed yet; beyond a bound writers wait
 	UnreleasedBatches int64         // handed out and not released, neither by Release nor by the garbage collector
@@ -211,7 +211,7 @@ func (c *Cache) Stats() Stats {
 		ExtractFailures:   uint64(s.extract_failures),
 		Lagged:            uint64(s.lagged),
 		CaughtPanics:      uint64(s.caught_panics),
-		ShownBytes:        uint64(s.shown_bytes),
+		DeliveredBytes:    uint64(s.delivered_bytes),
 		LinkBytes:         uint64(s.link_bytes),
 		UnfreedBytes:      uint64(s.unfreed_bytes),
 		UnreleasedBatches: core.state.batches.Load(),

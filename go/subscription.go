@@ -239,35 +239,35 @@ func (s *Subscription) Lag() Lag {
 	return Lag{uint64(lag.events), uint64(lag.revisions), time.Duration(lag.age_ms) * time.Millisecond}
 }
 
-// Route says how a subscription reads.
-type Route uint32
+// ReadPath says how a subscription reads.
+type ReadPath uint32
 
 const (
-	Scan  Route = C.WATCHCORE_ROUTE_SCAN  // every event of the log, or of the segments that could hold one of its own
-	Chain Route = C.WATCHCORE_ROUTE_CHAIN // only the events of one bucket of an index
+	Scan  ReadPath = C.WATCHCORE_READ_PATH_SCAN  // every event of the log, or of the segments that could hold one of its own
+	Chain ReadPath = C.WATCHCORE_READ_PATH_CHAIN // only the events of one bucket of an index
 )
 
-// String is the route's name, such as "Scan".
-func (r Route) String() string {
-	switch r {
+// String is the read path's name, such as "Scan".
+func (p ReadPath) String() string {
+	switch p {
 	case Scan:
 		return "Scan"
 	case Chain:
 		return "Chain"
 	}
-	return "Route(" + strconv.FormatUint(uint64(r), 10) + ")"
+	return "ReadPath(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
 // SubscriptionStats is what a subscription did so far, and which way it reads.
 type SubscriptionStats struct {
-	Route      Route  // how it reads now
-	Index      string // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
-	LookedAt   uint64 // events that it looked at
-	Skipped    uint64 // events of the log that it skipped without reading
-	HandedOut  uint64 // events and marks that it handed out
-	Lagged     uint64 // how often it lost events, reported or not
-	ShownKeys  uint64 // keys that it remembers as handed out (Resnapshot, Conflate)
-	ShownBytes uint64 // bytes of that memory
+	ReadPath       ReadPath // how it reads now
+	Index          string   // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	LookedAt       uint64   // events that it looked at
+	Skipped        uint64   // events of the log that it skipped without reading
+	HandedOut      uint64   // events and marks that it handed out
+	Lagged         uint64   // how often it lost events, reported or not
+	DeliveredKeys  uint64   // keys that it remembers as handed out (Resnapshot, Conflate)
+	DeliveredBytes uint64   // bytes of that memory
 }
 
 // Stats is the subscription's figures, from any goroutine; zero when it is
@@ -288,14 +288,14 @@ func (s *Subscription) Stats() SubscriptionStats {
 		return SubscriptionStats{}
 	}
 	return SubscriptionStats{
-		Route:      Route(figures.route),
-		Index:      C.GoStringN((*C.char)(figures.index.data), C.int(figures.index.length)),
-		LookedAt:   uint64(figures.looked_at),
-		Skipped:    uint64(figures.skipped),
-		HandedOut:  uint64(figures.handed_out),
-		Lagged:     uint64(figures.lagged),
-		ShownKeys:  uint64(figures.shown_keys),
-		ShownBytes: uint64(figures.shown_bytes),
+		ReadPath:       ReadPath(figures.read_path),
+		Index:          C.GoStringN((*C.char)(figures.index.data), C.int(figures.index.length)),
+		LookedAt:       uint64(figures.looked_at),
+		Skipped:        uint64(figures.skipped),
+		HandedOut:      uint64(figures.handed_out),
+		Lagged:         uint64(figures.lagged),
+		DeliveredKeys:  uint64(figures.delivered_keys),
+		DeliveredBytes: uint64(figures.delivered_bytes),
 	}
 }
 

@@ -218,10 +218,10 @@
 #define WATCHCORE_ON_LAG_CONFLATE 3
 
 // It reads every event of the log, or of the segments that could hold one of its own.
-#define WATCHCORE_ROUTE_SCAN 0
+#define WATCHCORE_READ_PATH_SCAN 0
 
 // It reads only the events of one bucket of an index.
-#define WATCHCORE_ROUTE_CHAIN 1
+#define WATCHCORE_READ_PATH_CHAIN 1
 
 // A key appeared, or came into the filter.
 #define WATCHCORE_ADDED 1
@@ -761,8 +761,8 @@ typedef struct watchcore_lag {
 typedef struct watchcore_subscription_figures {
     // sizeof(watchcore_subscription_figures).
     uint32_t size;
-    // WATCHCORE_ROUTE_...: how it reads now.
-    uint32_t route;
+    // WATCHCORE_READ_PATH_...: how it reads now.
+    uint32_t read_path;
     // CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
     // subscription's, valid until it is freed. SCAN: absent.
     struct watchcore_bytes index;
@@ -775,9 +775,9 @@ typedef struct watchcore_subscription_figures {
     // How often it lost events, reported or not.
     uint64_t lagged;
     // Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
-    uint64_t shown_keys;
+    uint64_t delivered_keys;
     // Bytes of that memory.
-    uint64_t shown_bytes;
+    uint64_t delivered_bytes;
 } watchcore_subscription_figures;
 
 // How a cache stands.
@@ -863,7 +863,7 @@ typedef struct watchcore_stats {
     // Panics of foreign code that were caught in this process.
     uint64_t caught_panics;
     // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
-    uint64_t shown_bytes;
+    uint64_t delivered_bytes;
     // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     uint64_t link_bytes;
     // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
@@ -1512,7 +1512,7 @@ int32_t watchcore_log_set(watchcore_log_function function,
       WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
       WATCHCORE_ON_LAG_STOP, 0, 0, 0 }
 #define WATCHCORE_SUBSCRIPTION_FIGURES_INIT \
-    { (uint32_t)sizeof(watchcore_subscription_figures), WATCHCORE_ROUTE_SCAN, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_subscription_figures), WATCHCORE_READ_PATH_SCAN, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
 #define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
 #define WATCHCORE_STATUS_INIT \

@@ -68,7 +68,7 @@ mod writer;
 pub use attribute::schema::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{
-    Builder, Cache, Lag, Route, Source, SourceReport, SourceState, State, Stats, Status, SubscriptionInfo,
+    Builder, Cache, Lag, ReadPath, Source, SourceReport, SourceState, State, Stats, Status, SubscriptionInfo,
     SubscriptionState,
 };
 pub use data::event::{Event, Kind, OwnedEvent, Phase, Resync, ResyncReason, flags};

@@ -791,7 +791,7 @@ fn chained(cache: &Cache, writer: &mut Writer, key: &str) -> Local<Subscription>
     let mut subscription = Local::new(cache.subscribe(Start::Now).key(key).open().unwrap());
     put(writer, 1, &["/a"]);
     assert!(subscription.poll(8).unwrap().is_empty());
-    assert_eq!(subscription.stats().route, Route::Chain { index: "key".into() });
+    assert_eq!(subscription.stats().read_path, ReadPath::Chain { index: "key".into() });
     subscription
 }
 

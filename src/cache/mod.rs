@@ -18,7 +18,7 @@ pub(crate) use registry::{Entry, Figures, Observed};
 pub(crate) use shared::{Gauges, Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
-pub use subscriptions::{Lag, Route, SubscriptionInfo, SubscriptionState};
+pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 pub(crate) use view::StateView;
 
 use crate::position::Position;

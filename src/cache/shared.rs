@@ -57,7 +57,7 @@ pub(crate) struct Gauges {
     pub(crate) max_lag: AtomicU64,
     pub(crate) buckets: AtomicU64,
     pub(crate) extract_failures: AtomicU64,
-    pub(crate) shown_bytes: AtomicU64,
+    pub(crate) delivered_bytes: AtomicU64,
     pub(crate) link_bytes: AtomicU64,
 }
 
@@ -329,7 +329,7 @@ impl Inner {
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
             lagged: standings.lagged,
-            shown_bytes: gauges.shown_bytes.load(Relaxed),
+            delivered_bytes: gauges.delivered_bytes.load(Relaxed),
             link_bytes: gauges.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),
             caught_panics: crate::foreign::caught(),

@@ -142,7 +142,7 @@ pub struct Stats {
     pub lagged: u64,
     /// Bytes of the keys that subscriptions remember as shown (policies Resnapshot and Conflate), as of
     /// their last polls.
-    pub shown_bytes: u64,
+    pub delivered_bytes: u64,
     /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
     /// last polls.
     pub link_bytes: u64,
@@ -157,6 +157,6 @@ impl Stats {
     /// Everything that the cache holds: live keys and tombstones, slots and indexes, the log and what it
     /// keeps alive, what subscriptions remember and have collected. The same as [`Status::bytes`].
     pub fn bytes(&self) -> u64 {
-        self.version_bytes + self.index_bytes + self.log_bytes + self.shown_bytes + self.link_bytes
+        self.version_bytes + self.index_bytes + self.log_bytes + self.delivered_bytes + self.link_bytes
     }
 }

@@ -33,7 +33,7 @@ pub struct Lag {
 
 /// Which way a subscription reads the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Route {
+pub enum ReadPath {
     /// Every event of the log, or of the segments that could hold one of its own.
     Scan,
     /// Only the events of one bucket of this index.
@@ -43,11 +43,11 @@ pub enum Route {
     },
 }
 
-impl fmt::Display for Route {
+impl fmt::Display for ReadPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Route::Scan => f.write_str("scan"),
-            Route::Chain { index } => write!(f, "chain by {index}"),
+            ReadPath::Scan => f.write_str("scan"),
+            ReadPath::Chain { index } => write!(f, "chain by {index}"),
         }
     }
 }
@@ -141,7 +141,7 @@ pub struct SubscriptionInfo {
     /// How far it is behind now; nothing once it has ended.
     pub lag: Lag,
     /// Which way it reads, as of its last poll.
-    pub route: Route,
+    pub read_path: ReadPath,
     /// Time since its last poll, to some milliseconds; `None` if it was never polled. Of a consumer that polls
     /// hundreds of times a second every 16th poll is recorded.
     pub last_poll: Option<Duration>,

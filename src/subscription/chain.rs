@@ -20,7 +20,7 @@ const LINKS: usize = 1024;
 /// How a subscription finds its events.
 #[derive(Default)]
 pub(super) struct Reader {
-    pub(super) path: ReadPath,
+    pub(super) path: PathState,
     pub(super) links: Option<Box<Links>>,
     /// Too dense for collecting: scans until here.
     scan_to: u64,
@@ -37,7 +37,7 @@ pub(super) struct Links {
 }
 
 #[derive(Default)]
-pub(super) enum ReadPath {
+pub(super) enum PathState {
     #[default]
     Scan,
     Asked(Arc<Request>),
@@ -55,12 +55,12 @@ impl Reader {
     /// Takes over the writer's answer.
     #[inline]
     fn settle(&mut self, shared: &Shared) {
-        if let ReadPath::Asked(request) = &self.path
+        if let PathState::Asked(request) = &self.path
             && let Some(answer) = request.answer()
         {
             self.path = match answer {
-                Some(bucket) => ReadPath::Chain(bucket.clone()),
-                None => ReadPath::Scan,
+                Some(bucket) => PathState::Chain(bucket.clone()),
+                None => PathState::Scan,
             };
             shared.reads(self.bucket().cloned());
         }
@@ -69,14 +69,14 @@ impl Reader {
     /// What it waits for, beside the scan.
     pub(super) fn request(&self) -> Option<Arc<Request>> {
         match &self.path {
-            ReadPath::Asked(request) => Some(request.clone()),
+            PathState::Asked(request) => Some(request.clone()),
             _ => None,
         }
     }
 
     fn bucket(&self) -> Option<&Arc<Bucket>> {
         match &self.path {
-            ReadPath::Chain(bucket) => Some(bucket),
+            PathState::Chain(bucket) => Some(bucket),
             _ => None,
         }
     }
@@ -86,7 +86,7 @@ impl Reader {
         if self.bucket().is_some() {
             shared.reads(None);
         }
-        if !matches!(std::mem::take(&mut self.path), ReadPath::Scan) {
+        if !matches!(std::mem::take(&mut self.path), PathState::Scan) {
             shared.inner.requests.left.fetch_add(1, Relaxed);
         }
         self.forget_links();
@@ -110,7 +110,7 @@ impl Subscription {
         if !inner.indexes.is_empty()
             && let Some(name) = inner.indexes.bucket_of(&self.matcher)
         {
-            self.reader.path = ReadPath::Asked(inner.requests.ask(name));
+            self.reader.path = PathState::Asked(inner.requests.ask(name));
         }
     }
 
@@ -118,7 +118,7 @@ impl Subscription {
     #[inline]
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
         self.reader.settle(&self.shared);
-        let ReadPath::Chain(bucket) = &self.reader.path else { return None };
+        let PathState::Chain(bucket) = &self.reader.path else { return None };
         let complete = self.cursor >= bucket.linked_from() && self.cursor >= self.reader.scan_to;
         complete.then(|| bucket.clone())
     }
@@ -126,7 +126,7 @@ impl Subscription {
     /// The index of the bucket that it reads, if it reads one.
     pub(crate) fn index_name(&self) -> Option<&str> {
         match &self.reader.path {
-            ReadPath::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
+            PathState::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@
 
 use super::{Frontier, Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss, Noted};
-use crate::cache::Route;
+use crate::cache::ReadPath;
 use crate::data::event::{Event, Kind, Phase};
 use crate::error::{Code, Error};
 use crate::log::ring::{Located, cut_at_revision, run_of};
@@ -15,7 +15,7 @@ use crate::reclaim;
 /// What a subscription did so far, and how.
 ///
 /// ```
-/// use watchcore::{Cache, Change, Index, Route, Start};
+/// use watchcore::{Cache, Change, Index, ReadPath, Start};
 ///
 /// let cache = Cache::builder("/").index(Index::key()).build()?;
 /// let mut writer = cache.writer()?;
@@ -24,13 +24,13 @@ use crate::reclaim;
 /// one.poll(10)?;
 /// writer.apply(2, [Change::put("/b", "2"), Change::put("/a", "2")])?;
 /// one.poll(10)?;
-/// assert_eq!(one.stats().route, Route::Chain { index: "key".into() });
+/// assert_eq!(one.stats().read_path, ReadPath::Chain { index: "key".into() });
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SubscriptionStats {
     /// Which way it reads now.
-    pub route: Route,
+    pub read_path: ReadPath,
     /// Events that it looked at.
     pub looked_at: u64,
     /// Events of the log that it passed over unseen: not of its bucket, or in a segment that the
@@ -41,9 +41,9 @@ pub struct SubscriptionStats {
     /// Times that it lost events, told or made up.
     pub lagged: u64,
     /// Keys that it remembers as shown (policies Resnapshot and Conflate).
-    pub shown_keys: u64,
+    pub delivered_keys: u64,
     /// Bytes of that memory.
-    pub shown_bytes: u64,
+    pub delivered_bytes: u64,
 }
 
 /// A place to go back to: the begin of a revision. Its segment's count is kept: what was within reach does
@@ -58,15 +58,15 @@ struct Border {
 impl Subscription {
     /// What it did so far, and which way it reads.
     pub fn stats(&self) -> SubscriptionStats {
-        let route = self.index_name().map_or(Route::Scan, |index| Route::Chain { index: index.to_string() });
+        let read_path = self.index_name().map_or(ReadPath::Scan, |index| ReadPath::Chain { index: index.to_string() });
         SubscriptionStats {
-            route,
+            read_path,
             looked_at: self.reader.looked,
             skipped: self.reader.skipped,
             handed_out: self.shared.handed_out(),
             lagged: self.shared.losses(),
-            shown_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
-            shown_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
+            delivered_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
+            delivered_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
         }
     }
 

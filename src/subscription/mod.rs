@@ -575,7 +575,7 @@ impl Subscription {
         let now = delivered << 16 | u64::from(self.reader.link_bytes());
         let before = std::mem::replace(&mut self.counted, now);
         let gauges = &self.shared.inner.gauges;
-        gauges.shown_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
+        gauges.delivered_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
         gauges.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
     }
 

@@ -15,7 +15,7 @@
 
 use super::shared::{OPEN, Shared};
 use super::{Start, Subscription, SubscriptionPhase};
-use crate::cache::{Figures, Inner, Lag, Observed, Route, SubscriptionInfo, SubscriptionState};
+use crate::cache::{Figures, Inner, Lag, Observed, ReadPath, SubscriptionInfo, SubscriptionState};
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
 use crate::reclaim;
@@ -331,7 +331,7 @@ impl Observed for Shared {
             state: self.state(&seen, &lag),
             position: self.position(),
             lag,
-            route: self.bucket().map_or(Route::Scan, |bucket| Route::Chain {
+            read_path: self.bucket().map_or(ReadPath::Scan, |bucket| ReadPath::Chain {
                 index: self.inner.indexes.name(bucket.name()).to_string(),
             }),
             last_poll: (polled != 0).then(|| clock::since(polled)),

@@ -209,7 +209,7 @@ fn equal_filters_of_one_bucket_are_evaluated_once_an_event_too() {
     }
     for (tag, one) in (0..).zip(&mut parked) {
         assert!(one.poll(1).unwrap().is_empty());
-        assert_eq!(one.stats().route, Route::Chain { index: "prefix of depth 1".into() });
+        assert_eq!(one.stats().read_path, ReadPath::Chain { index: "prefix of depth 1".into() });
         set.add(one, tag).unwrap();
         assert!(!one.arm().unwrap());
     }

@@ -38,8 +38,8 @@ fn idle_consumer_is_seen() {
     let idle = cache.subscribe(Start::Now).name("billing").open().unwrap();
     let info = only(&cache);
     assert_eq!(
-        (&*info.name, info.state, info.route, info.last_poll),
-        ("billing", SubscriptionState::Live, Route::Scan, None)
+        (&*info.name, info.state, info.read_path, info.last_poll),
+        ("billing", SubscriptionState::Live, ReadPath::Scan, None)
     );
     assert_eq!((info.lag, info.handed_out, info.lagged), (Lag::default(), 0, 0));
     write(&mut writer, 1..=50);
@@ -132,8 +132,8 @@ fn chain_reader_loses_only_its_own() {
     writer.apply(1, [Change::put("/mine", "1")]).unwrap();
     writer.apply(2, [Change::put("/mine", "2")]).unwrap();
     while !one.poll(10).unwrap().is_empty() {}
-    assert_eq!(only(&cache).route, Route::Chain { index: "key".into() });
-    assert_eq!(only(&cache).route.to_string(), "chain by key");
+    assert_eq!(only(&cache).read_path, ReadPath::Chain { index: "key".into() });
+    assert_eq!(only(&cache).read_path.to_string(), "chain by key");
     write(&mut writer, 3..=500);
     // Others' events, all of them: nothing of its own has left.
     assert_eq!((only(&cache).state, cache.status().lapped), (SubscriptionState::Live, 0));
@@ -143,7 +143,7 @@ fn chain_reader_loses_only_its_own() {
     assert_eq!((only(&cache).state, cache.stats().lagged), (SubscriptionState::Lapped, 1));
     assert_eq!(refused(one.poll(10), Code::Lagged).lost_to(), cache.oldest() - 1);
     assert_eq!((only(&cache).state, cache.stats().lagged), (SubscriptionState::Ended, 1));
-    assert_eq!(only(&cache).route, Route::Scan, "it gave its bucket back");
+    assert_eq!(only(&cache).read_path, ReadPath::Scan, "it gave its bucket back");
 }
 
 #[test]

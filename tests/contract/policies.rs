@@ -112,7 +112,7 @@ fn resnapshot_tells_the_difference_to_what_was_shown() {
         assert!(told.len() == 1 && told[0].code() == Code::Lagged, "{told:?}");
         held.is_the_state_of(&cache);
     }
-    assert_eq!(subscription.stats().shown_keys, cache.stats().objects);
+    assert_eq!(subscription.stats().delivered_keys, cache.stats().objects);
 }
 
 #[test]
@@ -132,9 +132,9 @@ fn what_counts_as_shown_at_a_start_in_the_middle() {
             "{start:?}"
         );
         let (stats, bound) = (subscription.stats(), 32 * 2);
-        assert_eq!(stats.shown_keys, 2);
+        assert_eq!(stats.delivered_keys, 2);
         // Some room for growth below a hundred keys.
-        assert!(stats.shown_bytes <= bound + 2048, "{stats:?}");
+        assert!(stats.delivered_bytes <= bound + 2048, "{stats:?}");
     }
 }
 
@@ -226,7 +226,7 @@ fn collected_links_take_at_most_8_kib_a_subscription() {
     assert_eq!(one.poll(10).unwrap().len(), 1);
     (2..=1001).for_each(|revision| put(&mut writer, revision));
     assert_eq!(one.poll(10).unwrap().len(), 10);
-    assert_eq!(one.stats().route, Route::Chain { index: "key".into() });
+    assert_eq!(one.stats().read_path, ReadPath::Chain { index: "key".into() });
     let bytes = cache.stats().link_bytes;
     assert!((990 * 8..=8192).contains(&bytes), "{bytes}");
     while !one.poll(100).unwrap().is_empty() {}
@@ -252,18 +252,18 @@ fn what_was_shown_takes_at_most_32_bytes_a_key() {
         let now = cache.subscribe(Start::Now).on_lag(policy).open().unwrap();
         for subscription in [&whole, &now] {
             let stats = subscription.stats();
-            assert_eq!(stats.shown_keys, KEYS);
-            assert!(stats.shown_bytes <= 32 * KEYS, "{stats:?}");
+            assert_eq!(stats.delivered_keys, KEYS);
+            assert!(stats.delivered_bytes <= 32 * KEYS, "{stats:?}");
         }
         // The cache's own figures have the sum.
-        let sum = whole.stats().shown_bytes + now.stats().shown_bytes;
-        assert_eq!(cache.stats().shown_bytes, sum);
+        let sum = whole.stats().delivered_bytes + now.stats().delivered_bytes;
+        assert_eq!(cache.stats().delivered_bytes, sum);
         drop(whole);
-        assert_eq!(cache.stats().shown_bytes, now.stats().shown_bytes);
+        assert_eq!(cache.stats().delivered_bytes, now.stats().delivered_bytes);
     }
-    assert_eq!(cache.stats().shown_bytes, 0);
+    assert_eq!(cache.stats().delivered_bytes, 0);
     let stops = cache.subscribe(Start::Now).open().unwrap().stats();
-    assert_eq!((stops.shown_keys, stops.shown_bytes), (0, 0));
+    assert_eq!((stops.delivered_keys, stops.delivered_bytes), (0, 0));
 }
 
 #[test]

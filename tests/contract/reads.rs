@@ -347,7 +347,7 @@ fn reads_of_everything_end_however_fast_the_writer_is() {
         assert_eq!(page.len(), 20_000);
         assert_eq!(in_time(|| cache.count(&Range::prefix("/many/"), Read::Any)).unwrap().count, 20_000);
         let now = cache.subscribe(Start::Now).prefix("/many/").on_lag(OnLag::Conflate);
-        assert_eq!(in_time(|| now.open()).unwrap().stats().shown_keys, 20_000);
+        assert_eq!(in_time(|| now.open()).unwrap().stats().delivered_keys, 20_000);
     }
     stop.store(true, SeqCst);
     writes.end();

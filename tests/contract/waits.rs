@@ -350,7 +350,7 @@ fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
     write(&mut writer, [1]);
     for (tag, one) in both.iter_mut().enumerate() {
         assert!(one.poll(1).unwrap().is_empty());
-        assert!(matches!(one.stats().route, Route::Chain { .. }));
+        assert!(matches!(one.stats().read_path, ReadPath::Chain { .. }));
         set.add(one, tag as u64).unwrap();
         assert!(!one.arm().unwrap());
     }

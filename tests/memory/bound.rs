@@ -124,9 +124,9 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     let snapshot: Snapshot = harness.cache.snapshot().unwrap();
     let shown: Vec<(Vec<u8>, u64)> = snapshot.iter().map(|kv| (kv.key().to_vec(), kv.mod_revision())).collect();
     (0..60_000).for_each(|number| harness.put(number * 31 % keys));
-    let shown_bytes: i64 =
+    let delivered_bytes: i64 =
         shown.iter().map(|(key, _)| key.capacity() as i64).sum::<i64>() + shown.capacity() as i64 * 32;
-    harness.base += shown_bytes;
+    harness.base += delivered_bytes;
     harness.agrees("with a held snapshot");
     assert!(harness.cache.stats().segments > harness.cache.stats().window_segments);
     let until = Instant::now() + Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! The small things of which there are many: idle subscriptions, buckets, keys remembered as shown.
 
 use crate::heap::{alone, held};
-use watchcore::{Cache, Change, Index, OnLag, Route, Start, Subscription};
+use watchcore::{Cache, Change, Index, OnLag, ReadPath, Start, Subscription};
 
 const COUNT: usize = 10_000;
 
@@ -54,7 +54,7 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     write_until(&cache, COUNT);
     for subscription in &mut all {
         assert!(subscription.poll(16).unwrap().is_empty());
-        assert_eq!(subscription.stats().route, Route::Chain { index: "prefix of depth 3".into() });
+        assert_eq!(subscription.stats().read_path, ReadPath::Chain { index: "prefix of depth 3".into() });
     }
     let both = held() - before;
     drop(all);
@@ -76,12 +76,12 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
         let mut one = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
         while !one.poll(1024).unwrap().is_empty() {}
         let bytes = held() - before;
-        assert_eq!(one.stats().shown_keys, if policy == OnLag::Stop { 0 } else { COUNT as u64 + 1 });
+        assert_eq!(one.stats().delivered_keys, if policy == OnLag::Stop { 0 } else { COUNT as u64 + 1 });
         (one, bytes)
     };
     let (_without, base) = remembers(OnLag::Stop);
     let (kept, with) = remembers(OnLag::Resnapshot);
     let a_key = (with - base) as f64 / COUNT as f64;
-    println!("a shown key: {a_key:.1} bytes, stats say {}", kept.stats().shown_bytes);
+    println!("a shown key: {a_key:.1} bytes, stats say {}", kept.stats().delivered_bytes);
     assert!(a_key <= 32.0, "{a_key} bytes a shown key");
 }

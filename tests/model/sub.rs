@@ -9,7 +9,7 @@ use crate::oracle::{Found, Kv, Oracle, raw_kind};
 use crate::plan::{Plan, Shown};
 use std::time::Duration;
 use watchcore::{
-    Batch, Cache, Closer, Code, Error, Kind, OnLag, Position, Route, Start, Subscription, SubscriptionStats, WakeSet,
+    Batch, Cache, Closer, Code, Error, Kind, OnLag, Position, ReadPath, Start, Subscription, SubscriptionStats, WakeSet,
 };
 
 /// Bytes that a key costs which was shown.
@@ -906,7 +906,7 @@ impl Sub {
         let fits = |by: &By| (*by, by.fits(&self.options.filter));
         let fitting: Vec<(By, Vec<Vec<u8>>)> =
             oracle.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
-        let Route::Chain { index } = &stats.route else {
+        let ReadPath::Chain { index } = &stats.read_path else {
             let answered = matches!(self.phase, Phase::Live) && self.opened_at < oracle.events.len();
             let polled = from != usize::MAX && self.floor.is_none() && !self.ahead;
             let must = answered && polled && !oracle.few_buckets && !fitting.is_empty();
@@ -936,15 +936,15 @@ impl Sub {
     /// What it remembers is what it has shown.
     fn memory_rule(&mut self, oracle: &Oracle, stats: &SubscriptionStats) {
         if !self.options.remembers() {
-            return assert_eq!((stats.shown_keys, stats.shown_bytes), (0, 0));
+            return assert_eq!((stats.delivered_keys, stats.delivered_bytes), (0, 0));
         }
         let Some(shown) = &self.shown else { return };
         // A start of the future remembers the state at which it began, until its revision is there.
         let begun = self.floor.is_none();
         if self.exact && begun && matches!(self.phase, Phase::Live) && self.all_live(oracle) {
-            assert_eq!(stats.shown_keys, shown.len() as u64, "{:?}", self.options);
+            assert_eq!(stats.delivered_keys, shown.len() as u64, "{:?}", self.options);
         }
-        self.most_shown = self.most_shown.max(stats.shown_keys);
-        assert!(stats.shown_bytes <= BYTES_A_KEY * self.most_shown + 1024, "{stats:?}");
+        self.most_shown = self.most_shown.max(stats.delivered_keys);
+        assert!(stats.delivered_bytes <= BYTES_A_KEY * self.most_shown + 1024, "{stats:?}");
     }
 }

@@ -143,7 +143,7 @@ pub struct watchcore_stats {
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
     /// Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
-    pub shown_bytes: u64,
+    pub delivered_bytes: u64,
     /// Bytes of the places of events that subscriptions have looked up in an index and not read yet.
     pub link_bytes: u64,
     /// Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
@@ -179,7 +179,7 @@ unsafe impl Sized32 for watchcore_stats {
         extract_failures: 0,
         lagged: 0,
         caught_panics: 0,
-        shown_bytes: 0,
+        delivered_bytes: 0,
         link_bytes: 0,
         unfreed_bytes: 0,
         window_bytes: 0,
@@ -302,7 +302,7 @@ fn stats_of(cache: &Cache) -> watchcore_stats {
         extract_failures: now.extract_failures,
         lagged: now.lagged,
         caught_panics: now.caught_panics,
-        shown_bytes: now.shown_bytes,
+        delivered_bytes: now.delivered_bytes,
         link_bytes: now.link_bytes,
         unfreed_bytes: now.unfreed_bytes,
         window_bytes: now.window_bytes,

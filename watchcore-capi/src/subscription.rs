@@ -147,9 +147,9 @@ unsafe impl Sized32 for watchcore_lag {
 }
 
 /// It reads every event of the log, or of the segments that could hold one of its own.
-pub const WATCHCORE_ROUTE_SCAN: u32 = 0;
+pub const WATCHCORE_READ_PATH_SCAN: u32 = 0;
 /// It reads only the events of one bucket of an index.
-pub const WATCHCORE_ROUTE_CHAIN: u32 = 1;
+pub const WATCHCORE_READ_PATH_CHAIN: u32 = 1;
 
 /// What a subscription did so far, and which way it reads.
 #[derive(Clone, Copy)]
@@ -157,8 +157,8 @@ pub const WATCHCORE_ROUTE_CHAIN: u32 = 1;
 pub struct watchcore_subscription_figures {
     /// sizeof(watchcore_subscription_figures).
     pub size: u32,
-    /// WATCHCORE_ROUTE_...: how it reads now.
-    pub route: u32,
+    /// WATCHCORE_READ_PATH_...: how it reads now.
+    pub read_path: u32,
     /// CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
     /// subscription's, valid until it is freed. SCAN: absent.
     pub index: watchcore_bytes,
@@ -171,9 +171,9 @@ pub struct watchcore_subscription_figures {
     /// How often it lost events, reported or not.
     pub lagged: u64,
     /// Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
-    pub shown_keys: u64,
+    pub delivered_keys: u64,
     /// Bytes of that memory.
-    pub shown_bytes: u64,
+    pub delivered_bytes: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -181,14 +181,14 @@ unsafe impl Sized32 for watchcore_subscription_figures {
     const NAME: &'static str = "watchcore_subscription_figures";
     const DEFAULT: Self = watchcore_subscription_figures {
         size: size_of::<Self>() as u32,
-        route: WATCHCORE_ROUTE_SCAN,
+        read_path: WATCHCORE_READ_PATH_SCAN,
         index: watchcore_bytes::ABSENT,
         looked_at: 0,
         skipped: 0,
         handed_out: 0,
         lagged: 0,
-        shown_keys: 0,
-        shown_bytes: 0,
+        delivered_keys: 0,
+        delivered_bytes: 0,
     };
 }
 
@@ -330,15 +330,15 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
         let now = subscription.stats();
         let index = watchcore::raw::index_name(&subscription);
         let value = watchcore_subscription_figures {
-            route: if index.is_some() { WATCHCORE_ROUTE_CHAIN } else { WATCHCORE_ROUTE_SCAN },
+            read_path: if index.is_some() { WATCHCORE_READ_PATH_CHAIN } else { WATCHCORE_READ_PATH_SCAN },
             // The cache's part that the subscription keeps; it never changes.
             index: index.map_or(watchcore_bytes::ABSENT, bytes_of),
             looked_at: now.looked_at,
             skipped: now.skipped,
             handed_out: now.handed_out,
             lagged: now.lagged,
-            shown_keys: now.shown_keys,
-            shown_bytes: now.shown_bytes,
+            delivered_keys: now.delivered_keys,
+            delivered_bytes: now.delivered_bytes,
             ..watchcore_subscription_figures::DEFAULT
         };
         figures.write(value);

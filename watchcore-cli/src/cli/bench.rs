@@ -12,7 +12,7 @@ use super::progress;
 use super::room;
 use super::signals::Interrupt;
 use super::source::Deadline;
-use watchcore::{Cache, Change, Code, Index, Range, Read, Record, Route, Start, Subscription};
+use watchcore::{Cache, Change, Code, Index, Range, Read, ReadPath, Record, Start, Subscription};
 
 const PREFIX: &str = "/bench/";
 /// About what an object takes beside its value, and a subscription.
@@ -263,7 +263,7 @@ fn drain(share: &mut [Subscription]) -> watchcore::Result<Taken> {
             std::hint::black_box(touched);
             taken.deliveries += batch.len() as u64;
         }
-        taken.indexed += u64::from(subscription.stats().route != Route::Scan);
+        taken.indexed += u64::from(subscription.stats().read_path != ReadPath::Scan);
     }
     Ok(taken)
 }
