@@ -6,7 +6,7 @@
 
 mod builder;
 
-pub(crate) use builder::{BatchBuilder, CutAtLoss, Noted};
+pub(crate) use builder::{BatchBuilder, CutAtLoss, Recorded};
 
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};

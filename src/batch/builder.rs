@@ -22,7 +22,7 @@ use crate::log::segment::SegmentRef;
 use crate::position::Position;
 
 /// An event that counts as shown if it lies before the end of the batch.
-pub(crate) struct Noted {
+pub(crate) struct Recorded {
     pub(crate) kind: Kind,
     pub(crate) seq: u64,
     pub(crate) segment: SegmentRef,
@@ -37,7 +37,7 @@ pub(crate) struct BatchBuilder<B = ()> {
     /// Begin of the revision that is being gathered, and the events from before it.
     border: B,
     before: usize,
-    recorded: Vec<Noted>,
+    recorded: Vec<Recorded>,
     continues: bool,
 }
 
@@ -149,10 +149,10 @@ impl<B> BatchBuilder<B> {
 
     /// Counts as shown, if the batch ends behind it.
     pub(crate) fn record(&mut self, kind: Kind, seq: u64, segment: &SegmentRef) {
-        self.recorded.push(Noted { kind, seq, segment: segment.clone() });
+        self.recorded.push(Recorded { kind, seq, segment: segment.clone() });
     }
 
-    pub(crate) fn take_noted(&mut self) -> Vec<Noted> {
+    pub(crate) fn take_recorded(&mut self) -> Vec<Recorded> {
         std::mem::take(&mut self.recorded)
     }
 

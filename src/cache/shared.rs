@@ -11,7 +11,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::Requests;
-use crate::log::ring::{Located, Ring, run_of};
+use crate::log::ring::{Ring, Run};
 use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
@@ -263,21 +263,19 @@ impl Inner {
         head: u64,
         mut each: impl FnMut(&Segment, std::ops::Range<u64>) -> bool,
     ) -> std::result::Result<(), Overtaken> {
-        let mut at = from;
-        while at < head {
-            let place = self.ring.locate(at, &reclaim::pin());
-            match place {
-                Located::Segment(segment) => {
-                    if !each(&segment, run_of(&segment, at, head)) {
+        let (mut at, mut hand) = (from, None);
+        loop {
+            match self.ring.next_run(&mut at, &mut hand, head) {
+                Run::Events(segment, run) => {
+                    at = run.end;
+                    if !each(&segment, run) {
                         return Ok(());
                     }
-                    at = head.min(segment.limit());
                 }
-                Located::Next(to) => at = to,
-                Located::Evicted => return Err(Overtaken),
+                Run::Head => return Ok(()),
+                Run::Evicted => return Err(Overtaken),
             }
         }
-        Ok(())
     }
 
     /// The oldest revision of the window, and the position that goes with it.

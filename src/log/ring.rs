@@ -104,6 +104,16 @@ pub(crate) enum Located {
     Evicted,
 }
 
+/// What [`Ring::next_run`] found.
+pub(crate) enum Run {
+    /// Events of one segment, at least one.
+    Events(SegmentRef, Range<u64>),
+    /// Nothing below the head.
+    Head,
+    /// The next events have left the window.
+    Evicted,
+}
+
 /// The words of the log that readers load.
 pub(crate) struct Ring {
     /// Slots a segment (N); a power of two.
@@ -308,6 +318,31 @@ impl Ring {
         Some(Position { epoch: epoch_view.epoch, revision: event.max(progress_of(progress, epoch_view.epoch)) })
     }
 
+    /// The next events from `seq` on below `head`, as many as lie in one segment. Moves `seq` over the ends of
+    /// segments, and `hand` along with it: the segment that the caller keeps by a count, so that it may run foreign
+    /// code meanwhile. This is the only place that goes from one segment to the next.
+    #[inline]
+    pub(crate) fn next_run(&self, seq: &mut u64, hand: &mut Option<SegmentRef>, head: u64) -> Run {
+        while *seq < head {
+            match hand {
+                Some(segment) if segment.contains(*seq) => {
+                    let end = segment.end(head);
+                    if *seq < end {
+                        return Run::Events(segment.clone(), *seq..end);
+                    }
+                    // Closed before it was full: the revision that did not fit went into the next one.
+                    *seq = segment.limit();
+                }
+                _ => match self.locate(*seq, &reclaim::pin()) {
+                    Located::Segment(segment) => *hand = Some(segment),
+                    Located::Next(next) => *seq = next,
+                    Located::Evicted => return Run::Evicted,
+                },
+            }
+        }
+        Run::Head
+    }
+
     /// Slots of the window; capacity as configured (a giant revision only adds to it).
     pub(crate) fn window_slots(&self) -> u64 {
         self.slots * self.segments
@@ -318,18 +353,16 @@ impl Ring {
         // All but the last of the segments that have left are counted at once.
         let near = self.oldest_seq().saturating_sub(self.slots).min(head);
         let (mut at, mut events) = (from.max(near), near.saturating_sub(from));
-        while at < head {
-            let pin = reclaim::pin();
-            let next = self.base_of(at) + self.slots;
-            let end = match self.locate(at, &pin) {
-                Located::Segment(segment) => segment.end(head),
-                Located::Next(_) => at,
-                Located::Evicted => next.min(head),
+        let mut hand = None;
+        loop {
+            let run = match self.next_run(&mut at, &mut hand, head) {
+                Run::Events(_, run) => run,
+                Run::Head => return events,
+                Run::Evicted => at..self.limit_of(at).min(head),
             };
-            events += end.saturating_sub(at);
-            at = next;
+            events += run.end - run.start;
+            at = run.end;
         }
-        events
     }
 
     /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds
@@ -385,9 +418,4 @@ pub(crate) fn cut_at_revision(events: &[Event], max: usize) -> (usize, bool) {
         end -= 1;
     }
     if end == 0 { (all, true) } else { (end, false) }
-}
-
-/// The sequence numbers of `segment` from `cursor` below `head`.
-pub(crate) fn run_of(segment: &Segment, cursor: u64, head: u64) -> Range<u64> {
-    cursor..segment.end(head).max(cursor)
 }

@@ -116,6 +116,12 @@ impl Segment {
         self.base + self.cells.len() as u64
     }
 
+    /// Whether a sequence number is, or could be, one of its own.
+    #[inline]
+    pub(crate) fn contains(&self, seq: u64) -> bool {
+        (self.base()..self.limit()).contains(&seq)
+    }
+
     /// The end of the events of this segment below `head`.
     #[inline]
     pub(crate) fn end(&self, head: u64) -> u64 {

@@ -119,7 +119,7 @@ impl Subscription {
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
         self.reader.settle(&self.shared);
         let PathState::Chain(bucket) = &self.reader.path else { return None };
-        let complete = self.cursor >= bucket.linked_from() && self.cursor >= self.reader.scan_to;
+        let complete = self.cursor.seq() >= bucket.linked_from() && self.cursor.seq() >= self.reader.scan_to;
         complete.then(|| bucket.clone())
     }
 
@@ -134,17 +134,17 @@ impl Subscription {
     /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
     /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
     pub(super) fn collect(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<Option<Links>> {
-        if self.cursor >= frontier.head {
+        if self.cursor.seq() >= frontier.head {
             return Ok(None);
         }
         let newest = bucket.newest();
-        if newest < self.cursor {
-            self.reader.skipped += frontier.head.saturating_sub(self.cursor);
+        if newest < self.cursor.seq() {
+            self.reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
             self.pass_to_head(frontier);
             return Ok(None);
         }
         let mut links = Vec::new();
-        let mut hand = self.segment.take();
+        let mut hand = self.cursor.lend();
         let lowest = self.walk_back(bucket, newest, frontier, &mut hand, |seq| {
             if links.len() <= LINKS {
                 links.push(seq);
@@ -152,14 +152,13 @@ impl Subscription {
         })?;
         if links.len() > LINKS {
             // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
-            self.cursor = lowest;
-            self.segment = None;
+            self.cursor.jump(lowest);
             self.reader.scan_to = frontier.head;
             return Ok(None);
         }
-        self.segment = hand;
+        self.cursor.keep(hand);
         if links.is_empty() {
-            self.reader.skipped += frontier.head.saturating_sub(self.cursor);
+            self.reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
             self.pass_to_head(frontier);
             return Ok(None);
         }
@@ -168,20 +167,19 @@ impl Subscription {
 
     /// Nothing of its own up to the head.
     fn pass_to_head(&mut self, frontier: &Frontier) {
-        self.cursor = self.cursor.max(frontier.head);
-        self.segment = None;
+        self.cursor.jump(frontier.head);
+        self.cursor.release();
         self.reach(frontier);
     }
 
     /// Everything up to the head was looked at.
     fn reach(&mut self, frontier: &Frontier) {
-        let progress = progress_of(frontier.progress, self.position.epoch);
-        self.position.revision = self.position.revision.max(progress);
+        self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
         // Closed by its owner: no progress beyond, so the event below the end says how far it came.
         if frontier.progress == 0
             && let Located::Segment(segment) = self.shared.inner.ring.locate(frontier.head - 1, &reclaim::pin())
         {
-            self.position.revision = self.position.revision.max(segment.event(frontier.head - 1).revision());
+            self.cursor.reach(segment.event(frontier.head - 1).revision());
         }
     }
 
@@ -201,7 +199,7 @@ impl Subscription {
         mut each: impl FnMut(u64),
     ) -> Step<u64> {
         let (mut at, mut lowest) = (newest, frontier.head);
-        while at >= self.cursor {
+        while at >= self.cursor.seq() {
             let segment = self.segment_of(at, hand)?;
             let Some(before) = segment.before(at, bucket.id()) else { return Err(self.broken_chain(at).into()) };
             // Above the head: followed, not delivered.
@@ -218,7 +216,7 @@ impl Subscription {
     /// nothing to lose.
     pub(super) fn go_to_mark(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
         let newest = bucket.newest();
-        let own = if newest < self.cursor {
+        let own = if newest < self.cursor.seq() {
             frontier.head
         } else {
             self.walk_back(bucket, newest, frontier, &mut None, |_| {})?
@@ -226,10 +224,10 @@ impl Subscription {
         let pin = reclaim::pin();
         let epochs = self.shared.inner.ring.epochs(&pin);
         // The newest below may go on over the cursor.
-        let below = epochs.last_below(self.cursor).filter(|epoch_change| epoch_change.end >= self.cursor);
-        let Some(epoch_change) = below.or_else(|| epochs.changes_from(self.cursor).next()) else { return Ok(()) };
+        let below = epochs.last_below(self.cursor.seq()).filter(|epoch_change| epoch_change.end >= self.cursor.seq());
+        let Some(epoch_change) = below.or_else(|| epochs.changes_from(self.cursor.seq()).next()) else { return Ok(()) };
         // Inside a bracket its end is next.
-        let inside = epoch_change.seq < self.cursor;
+        let inside = epoch_change.seq < self.cursor.seq();
         let to = if inside { epoch_change.end } else { epoch_change.seq };
         let to = to.min(own);
         if to >= frontier.head {
@@ -237,12 +235,9 @@ impl Subscription {
             return Ok(());
         }
         if to == epoch_change.seq {
-            self.position.revision = self.position.revision.max(epoch_change.from);
+            self.cursor.reach(epoch_change.from);
         }
-        if to > self.cursor {
-            self.cursor = to;
-            self.segment = None;
-        }
+        self.cursor.jump(to);
         Ok(())
     }
 
@@ -267,21 +262,21 @@ impl Subscription {
 
     /// Hands out the events of the collected links.
     pub(super) fn follow(&mut self, mut collected: Links, frontier: &Frontier, max: usize) -> Step<Batch> {
-        let started = self.cursor;
-        let mut hand = self.segment.take();
-        let border = LinkBorder { left: collected.seqs.len(), position: self.position };
+        let started = self.cursor.seq();
+        let mut hand = self.cursor.lend();
+        let border = LinkBorder { left: collected.seqs.len(), position: self.position() };
         let mut batch = BatchBuilder::new(max, self.whole_revisions, border);
         let left = self.fill_by_links(&mut batch, &collected.seqs, &mut hand)?;
-        self.cursor = if left == 0 { collected.to } else { collected.seqs[left - 1] };
+        self.cursor.jump(if left == 0 { collected.to } else { collected.seqs[left - 1] });
         collected.seqs.truncate(left);
         self.reader.links = (left > 0).then(|| Box::new(collected));
-        self.note_all(batch.take_noted());
-        self.segment = hand.filter(|held| held.base() == self.shared.inner.ring.base_of(self.cursor));
-        self.reader.skipped += (self.cursor - started).saturating_sub(batch.len() as u64);
-        if self.cursor >= frontier.head && !batch.does_continue() {
+        self.record_all(batch.take_recorded());
+        self.cursor.keep(hand);
+        self.reader.skipped += (self.cursor.seq() - started).saturating_sub(batch.len() as u64);
+        if self.cursor.seq() >= frontier.head && !batch.does_continue() {
             self.reach(frontier);
         }
-        Ok(batch.finish(self.position))
+        Ok(batch.finish(self.position()))
     }
 
     /// Puts the events of links, the last one first, into a batch until it is full; how many are left. The
@@ -303,8 +298,8 @@ impl Subscription {
             let event = segment.event(seq);
             if event.revision() != revision {
                 // Nothing of its own lies between.
-                self.position.revision = self.position.revision.max(event.revision() - 1);
-                *batch.begin_revision() = LinkBorder { left, position: self.position };
+                self.cursor.reach(event.revision() - 1);
+                *batch.begin_revision() = LinkBorder { left, position: self.position() };
                 revision = event.revision();
             }
             self.reader.looked += 1;
@@ -312,7 +307,7 @@ impl Subscription {
             if self.matcher.shows(kind) {
                 if !batch.fits(segment) {
                     let Some(border) = batch.cut() else { return Ok(left) };
-                    self.position = border.position;
+                    self.cursor.go_back_to(border.position);
                     return Ok(border.left);
                 }
                 let (form, gone) = self.matcher.shown(event, kind);
@@ -322,9 +317,7 @@ impl Subscription {
                 batch.record(kind, seq, segment);
             }
         }
-        if revision != 0 {
-            self.position.revision = revision;
-        }
+        self.cursor.reach(revision);
         Ok(0)
     }
 
@@ -338,17 +331,17 @@ impl Subscription {
         halt: Halt,
     ) -> Step<usize> {
         if !batch.ends_inside() {
-            self.position.revision = revision;
+            self.cursor.reach(revision);
             return Ok(left);
         }
         match batch.cut_at_loss() {
             CutAtLoss::Back(border) => {
-                self.position = border.position;
+                self.cursor.go_back_to(border.position);
                 Ok(border.left)
             }
             CutAtLoss::Inside => Ok(left),
             CutAtLoss::Nothing(border) => {
-                self.position = border.position;
+                self.cursor.go_back_to(border.position);
                 Err(halt)
             }
         }
@@ -356,12 +349,13 @@ impl Subscription {
 
     /// Whether the collected links hold something to hand out; passes over what they do not.
     pub(super) fn links_match(&mut self, frontier: &Frontier) -> Step<bool> {
-        let mut hand = self.segment.take();
+        let mut hand = self.cursor.lend();
         while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
             let event = segment.event(seq);
             if self.matcher.matches(event) {
-                self.segment = Some(segment);
+                self.cursor.jump(seq);
+                self.cursor.keep(Some(segment));
                 return Ok(true);
             }
             if let Some(kind) = self.matcher.transition(event) {
@@ -371,11 +365,11 @@ impl Subscription {
             if let Some(links) = &mut self.reader.links {
                 links.seqs.pop();
             }
-            self.cursor = seq + 1;
+            self.cursor.jump(seq + 1);
         }
         let to = self.reader.links.take().map_or(0, |links| links.to);
-        self.cursor = self.cursor.max(to);
-        if self.cursor >= frontier.head {
+        self.cursor.jump(to);
+        if self.cursor.seq() >= frontier.head {
             self.reach(frontier);
         }
         Ok(false)

@@ -52,7 +52,7 @@ impl Subscription {
     /// What ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
         let SubscriptionPhase::Future(start) = &self.phase else { return None };
-        Some(Interest::Revision { position: self.position, ticket: start.ticket })
+        Some(Interest::Revision { position: self.position(), ticket: start.ticket })
     }
 
     /// Looks whether the revision was reached. True: it begins, and there may be events.
@@ -65,8 +65,7 @@ impl Subscription {
                 return Err(Halt::Lost(self.loss()));
             }
             // The last position that was shown stays the asked one: bookmarks count from there.
-            self.cursor = seq;
-            self.position.epoch = epoch;
+            self.cursor.begin_at(seq, Position { epoch, ..self.position() });
             self.phase = SubscriptionPhase::Live;
             return Ok(true);
         }
@@ -84,11 +83,12 @@ impl Subscription {
     /// The table of the module. None: it waits on.
     fn beginning(&mut self, frontier: &Frontier) -> Step<Option<Beginning>> {
         let inner = self.inner().clone();
-        let asked = self.position.revision;
+        let asked = self.position().revision;
         let pin = reclaim::pin();
         let epochs = inner.ring.epochs(&pin);
         let decides = |one: &&EpochChange| one.from >= asked || one.resets() || asked < one.to;
-        let first = epochs.changes_from(self.cursor).take_while(|one| one.seq < frontier.head).find(decides).cloned();
+        let first =
+            epochs.changes_from(self.cursor.seq()).take_while(|one| one.seq < frontier.head).find(decides).cloned();
         if let Some(epoch_change) = first {
             if epoch_change.from >= asked {
                 return self.first_above(epoch_change.seq).map(Some);
@@ -113,7 +113,7 @@ impl Subscription {
         if now.revision >= asked {
             return self.first_above(frontier.head).map(Some);
         }
-        self.position.epoch = now.epoch;
+        self.cursor.enter_epoch(now.epoch);
         Ok(None)
     }
 
@@ -122,18 +122,18 @@ impl Subscription {
     fn jumped_over(&mut self, seq: u64, to: u64) -> Loss {
         let before = self.delivered.take();
         if self.seed(seq) {
-            self.cursor = seq;
+            self.cursor.jump(seq);
         } else {
             self.delivered = before;
         }
         let (oldest, current) = self.inner().window();
         Loss {
-            from: self.position.revision + 1,
+            from: self.position().revision + 1,
             to,
             oldest,
             current: current.revision,
             seq,
-            before: self.position,
+            before: self.position(),
             initial: false,
         }
     }
@@ -143,12 +143,12 @@ impl Subscription {
         let inner = self.inner();
         let pin = reclaim::pin();
         let epochs = inner.ring.epochs(&pin);
-        let asked = self.position.revision;
+        let asked = self.position().revision;
         let seq = inner.ring.seq_above(asked, &epochs.at(head), head, &pin);
         let oldest = inner.ring.oldest_seq();
         // Where something has left since the wait began, and nothing of the window lies before the first
         // event above the asked revision, more above it may have left.
-        let lost = seq < oldest || (seq == oldest && self.cursor < oldest && self.has_left(oldest, &pin) > asked);
+        let lost = seq < oldest || (seq == oldest && self.cursor.seq() < oldest && self.has_left(oldest, &pin) > asked);
         if lost {
             return Err(Halt::Lost(self.loss()));
         }
@@ -178,7 +178,7 @@ impl Subscription {
     /// FUTURE_REVISION where the source has said that the revision does not exist.
     fn ask_the_source(&mut self) -> Step<()> {
         let inner = self.inner().clone();
-        let asked = self.position.revision;
+        let asked = self.position().revision;
         let SubscriptionPhase::Future(start) = &mut self.phase else { return Ok(()) };
         let Some(ticket) = start.ticket else { return Ok(()) };
         if inner.served.load(Acquire) < ticket {

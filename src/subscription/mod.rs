@@ -8,26 +8,33 @@
 //! | file | what |
 //! | --- | --- |
 //! | `options` | how one is opened |
+//! | `cursor` | where it stands: the only thing that moves |
 //! | `shared` | what other threads may see and do: close, lag |
 //! | `observed` | how it stands: lists, figures |
-//! | `live` | events of the log, by view or by scan |
+//! | `start`, `future` | from its start to the first event; a start above the current revision |
+//! | `initial` | the initial state |
+//! | `scan` | events of the log, by view or by scan |
 //! | `chain` | events of a bucket |
-//! | `future` | a start above the current revision |
-//! | `state` | the initial state, and the way back after a loss |
+//! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
 //! | `wait` | parking, wake sets, streams |
 
 #![forbid(unsafe_code)]
 
+mod catch_up;
 mod chain;
+mod cursor;
+mod delivered;
 mod future;
-mod live;
+mod initial;
+mod loss;
 mod observed;
 mod options;
+mod scan;
 mod shared;
-mod state;
+mod start;
 mod wait;
 
-pub use live::SubscriptionStats;
+pub use observed::SubscriptionStats;
 pub use options::{OnLag, SubscribeBuilder};
 pub(crate) use shared::Shared;
 pub use shared::{Closer, Pace};
@@ -40,18 +47,19 @@ use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
 use crate::log::ring::{LogEnd, progress_of};
-use crate::log::segment::SegmentRef;
 use crate::position::Position;
-use crate::read::snapshot::Snapshot;
-use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, Release, ord};
 use crate::sys::clock;
 use crate::wake::{GroupRef, Membership, Registration};
+use catch_up::CatchUp;
 use chain::Reader;
+use cursor::Cursor;
+use delivered::DeliveredKeys;
 use future::FutureStart;
+use initial::Initial;
+use loss::Loss;
 use options::Options;
 use shared::OPEN;
-use state::{CatchUp, DeliveredKeys, Initial};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -133,20 +141,6 @@ impl From<Error> for Halt {
     }
 }
 
-/// A loss: revisions, inclusive, and where the log continues.
-#[derive(Debug, Clone, Copy)]
-struct Loss {
-    from: u64,
-    to: u64,
-    oldest: u64,
-    current: u64,
-    /// The first event that is not lost, and the position before it.
-    seq: u64,
-    before: Position,
-    /// It happened in the initial state.
-    initial: bool,
-}
-
 type Step<T> = std::result::Result<T, Halt>;
 
 /// A cursor over a cache, owned by one consumer. Send.
@@ -182,10 +176,8 @@ pub struct Subscription {
     /// Until the start is fixed.
     options: Option<Box<Options>>,
     phase: SubscriptionPhase,
-    /// The next sequence number to look at; the head of the initial state while that is handed out.
-    cursor: u64,
-    segment: Option<SegmentRef>,
-    position: Position,
+    /// The head of the initial state while that is handed out.
+    cursor: Cursor,
     /// Revisions up to this one were reported as lost.
     reported: u64,
     bookmarks: Option<Box<Bookmarks>>,
@@ -242,118 +234,6 @@ impl Subscription {
         Frontier { closed: closed || end != OPEN, progress, head }
     }
 
-    /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
-    fn begin(&mut self, late: bool) -> Step<()> {
-        let inner = self.inner().clone();
-        let Some(options) = self.options.as_deref().cloned() else { return Ok(()) };
-        match options.start {
-            Start::Now if late => {
-                let listing = inner.ring.first_seq();
-                self.live(listing, self.listing());
-                if !self.seed(listing) {
-                    // What counts as shown has left.
-                    self.delivered = Some(Box::default());
-                    return Err(Halt::Lost(self.loss()));
-                }
-            }
-            Start::Now => {
-                let (position, head) = inner.now(&reclaim::pin());
-                self.live(head, position);
-                if !self.seed(head) {
-                    // Overtaken: it holds what it reads.
-                    let snapshot = Snapshot::take(&inner);
-                    self.live(snapshot.head(), snapshot.position());
-                    self.seed_held(&snapshot);
-                }
-            }
-            Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
-            Start::State => {
-                let (position, head) = inner.now(&reclaim::pin());
-                self.initial(head, position);
-            }
-            Start::StateAtLeast(_) => {
-                // It begins above all that is there: it is behind nothing.
-                self.cursor = u64::MAX;
-                self.phase = SubscriptionPhase::Revision { until: Instant::now().checked_add(options.start_timeout) };
-            }
-            Start::After(revision) => {
-                let asked = Position { epoch: options.epoch, revision };
-                let found = inner.resolve("subscribe after", asked, true)?;
-                let position = Position { epoch: found.epoch, revision };
-                if found.future {
-                    self.await_future(found.seq, position);
-                } else {
-                    self.live(found.seq, position);
-                }
-                if !self.seed(found.seq) {
-                    return Err(inner.compacted("subscribe after", revision).into());
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The position of the first listing.
-    fn listing(&self) -> Position {
-        let pin = reclaim::pin();
-        let epochs = self.shared.inner.ring.epochs(&pin);
-        Position { epoch: epochs.first_epoch, revision: epochs.listing }
-    }
-
-    fn start(&self) -> Option<Start> {
-        self.options.as_ref().map(|options| options.start)
-    }
-
-    fn live(&mut self, cursor: u64, position: Position) {
-        self.cursor = cursor;
-        self.position = position;
-        if let Some(bookmarks) = &mut self.bookmarks {
-            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
-        }
-        self.segment = None;
-        self.options = None;
-        self.phase = SubscriptionPhase::Live;
-    }
-
-    /// Moves through the phases before the first event. True: there may be something to hand out.
-    fn started(&mut self, frontier: &Frontier) -> Step<bool> {
-        if matches!(self.phase, SubscriptionPhase::Unready) {
-            if frontier.head == 0 {
-                return Err(say::closed("subscription").into());
-            } else if self.shared.inner.is_ready() {
-                self.begin(true)?;
-            } else if frontier.closed {
-                return Err(say::closed("subscription").into());
-            } else if self.shared.inner.has_failed() {
-                return Err(self.shared.inner.not_ready("subscription").into());
-            } else {
-                return Ok(false);
-            }
-        }
-        if matches!(self.phase, SubscriptionPhase::Future(_)) {
-            return self.future_began(frontier);
-        }
-        if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
-            (&self.phase, self.start())
-        {
-            // Closed by its owner while it waited: it ends.
-            let ended = self.shared.end.load(Acquire) != OPEN;
-            let (position, head) = self.shared.inner.now(&reclaim::pin());
-            if position.revision >= revision && !ended {
-                self.initial(head, position);
-            } else if frontier.closed {
-                return Err(say::closed("subscription").into());
-            } else if let Some(error) = self.shared.inner.broken() {
-                return Err(error.into());
-            } else if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(say::future("subscribe to the state at least at", revision, position.revision).into());
-            } else {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// What is new, without blocking: at most `max` events; none is no error.
     ///
     /// LAGGED is reported once a loss; what follows is the policy's ([`OnLag`]). RESYNCED, COMPACTED and
@@ -395,7 +275,7 @@ impl Subscription {
 
     fn end(&mut self) {
         self.phase = SubscriptionPhase::Ended;
-        self.segment = None;
+        self.cursor.release();
         self.delivered = None;
         self.keeps = None;
         self.reader.leave(&self.shared);
@@ -412,12 +292,12 @@ impl Subscription {
         if frontier.closed {
             self.check_limit()?;
         }
-        let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor) };
+        let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
             self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
         }
         if behind > 0 && self.shared.is_limited() {
-            self.shared.cursor.store(self.cursor, Relaxed);
+            self.shared.cursor.store(self.cursor.seq(), Relaxed);
             self.shared.enforce_lag_limit();
             self.check_limit()?;
         }
@@ -426,7 +306,7 @@ impl Subscription {
             SubscriptionPhase::Unready | SubscriptionPhase::Revision { .. } | SubscriptionPhase::Future(_)
         ) && !self.started(&frontier)?
         {
-            return Ok(Batch::empty(self.position));
+            return Ok(Batch::empty(self.position()));
         }
         match &self.phase {
             SubscriptionPhase::Initial(_) => return self.initial_page(max),
@@ -445,115 +325,22 @@ impl Subscription {
         let now = clock::now();
         self.shared.caught_up(now);
         self.shared.polled_at(now);
-        if self.cursor >= frontier.head {
-            let revision = progress_of(frontier.progress, self.position.epoch);
-            self.position.revision = self.position.revision.max(revision);
+        if self.cursor.seq() >= frontier.head {
+            self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
         }
-        if frontier.closed && self.cursor >= frontier.head {
+        if frontier.closed && self.cursor.seq() >= frontier.head {
             return Err(say::closed("subscription").into());
         }
+        let position = self.position();
         if let Some(bookmarks) = &mut self.bookmarks
-            && bookmarks.is_due(self.position)
+            && bookmarks.is_due(position)
         {
-            (bookmarks.delivered, bookmarks.at) = (self.position, Instant::now());
+            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
             let mut batch = BatchBuilder::new(1, false, ());
-            batch.push_mark(Mark::bookmark(self.position.revision, 0));
-            return Ok(batch.finish(self.position));
+            batch.push_mark(Mark::bookmark(position.revision, 0));
+            return Ok(batch.finish(position));
         }
-        Ok(Batch::empty(self.position))
-    }
-
-    /// Whether it was ended because it was too far behind.
-    #[cold]
-    fn check_limit(&self) -> Step<()> {
-        let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
-        let (oldest, current) = self.shared.inner.window();
-        let from = self.position.revision + 1;
-        Err(Error::new(
-            Code::Lagged,
-            format!(
-                "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
-                lag.events,
-                lag.age.as_millis(),
-                self.shared.limits()
-            ),
-        )
-        .with_lost(from, current.revision.max(from))
-        .with_oldest(oldest)
-        .with_current(current.revision)
-        .with_position(self.position)
-        .into())
-    }
-
-    /// The cursor's place has left: what was lost, and where the log continues.
-    fn loss(&self) -> Loss {
-        let inner = &self.shared.inner;
-        loop {
-            let pin = reclaim::pin();
-            let (current, head) = inner.now(&pin);
-            let epochs = inner.ring.epochs(&pin);
-            let present = epochs.at(head);
-            let oldest = inner.ring.oldest_at(head, &pin).revision;
-            let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor);
-            let before = Position { epoch: epochs.at(seq).epoch, revision: oldest - 1 };
-            let again = inner.ring.oldest_at(head, &pin);
-            if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
-                continue;
-            }
-            let from = self.position.revision.max(self.reported) + 1;
-            let from = if before.epoch == self.position.epoch { from } else { self.position.revision + 1 };
-            return Loss {
-                from,
-                to: before.revision.max(from),
-                oldest,
-                current: current.revision,
-                seq,
-                before,
-                initial: false,
-            };
-        }
-    }
-
-    /// What comes of a loss: an error to tell, or nothing (then the poll continues).
-    fn lose(&mut self, loss: Loss) -> Option<Error> {
-        self.shared.lost();
-        tracing::debug!(
-            cache = self.shared.inner.name,
-            subscription = self.shared.name(),
-            id = self.shared.id,
-            from = loss.from,
-            to = loss.to,
-            "events were lost"
-        );
-        self.segment = None;
-        self.reader.forget_links();
-        let error = loss.error(self.position);
-        match self.on_lag {
-            OnLag::Stop => self.end(),
-            OnLag::SkipToOldest if loss.initial => self.end(),
-            OnLag::SkipToOldest => {
-                let frontier = self.frontier();
-                let over = frontier.closed && loss.seq >= frontier.head;
-                if self.stop_on_resync && loss.before.epoch != self.position.epoch && !over {
-                    // The bracket was lost, too.
-                    let resynced = live::resynced(loss.current, "while events were lost", self.position);
-                    self.failure = Some(Box::new(Halt::Over(resynced)));
-                }
-                self.cursor = loss.seq;
-                self.position = loss.before;
-                self.options = None;
-                self.phase = SubscriptionPhase::Live;
-            }
-            OnLag::Resnapshot | OnLag::Conflate => {
-                let reported = self.on_lag == OnLag::Conflate || self.is_in_bracket();
-                self.reported = if loss.initial { self.reported } else { loss.to };
-                self.fall_behind();
-                if reported {
-                    return None;
-                }
-            }
-        }
-        Some(error)
+        Ok(Batch::empty(position))
     }
 
     /// Publishes what other threads may see of this cursor: statistics only.
@@ -563,8 +350,8 @@ impl Subscription {
             self.count();
         }
         // Who waits for a revision is behind nothing.
-        let cursor = if self.is_ahead() { u64::MAX } else { self.cursor };
-        self.shared.show(cursor, self.position);
+        let cursor = if self.is_ahead() { u64::MAX } else { self.cursor.seq() };
+        self.shared.show(cursor, self.position());
         self.shared.stands(self.standing());
     }
 
@@ -586,7 +373,7 @@ impl Subscription {
 
     /// The position: every match up to and with it was handed out. 0 during the initial state.
     pub fn position(&self) -> Position {
-        self.position
+        self.cursor.position()
     }
 
     /// How far it is behind now.
@@ -608,20 +395,6 @@ impl Subscription {
     #[doc(hidden)]
     pub fn pace(&self) -> Pace {
         Pace(self.closer())
-    }
-}
-
-impl Loss {
-    fn error(&self, position: Position) -> Error {
-        let Loss { from, to, oldest, current, .. } = *self;
-        Error::new(
-            Code::Lagged,
-            format!("subscription: revisions {from} to {to} were lost; the log holds {oldest} to {current}. Subscribe again from State, or make the capacity larger."),
-        )
-        .with_lost(from, to)
-        .with_oldest(oldest)
-        .with_current(current)
-        .with_position(position)
     }
 }
 
@@ -650,7 +423,7 @@ impl std::fmt::Debug for Subscription {
         f.debug_struct("Subscription")
             .field("name", &self.shared.name())
             .field("phase", &self.phase)
-            .field("position", &self.position)
+            .field("position", &self.position())
             .finish()
     }
 }

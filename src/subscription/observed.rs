@@ -76,7 +76,55 @@ const UNRECORDED: u8 = 15;
 /// Closer than this is at once: two ticks of the coarsest clock.
 const AT_ONCE: u64 = 20_000_000;
 
+/// What a subscription did so far, and how.
+///
+/// ```
+/// use watchcore::{Cache, Change, Index, ReadPath, Start};
+///
+/// let cache = Cache::builder("/").index(Index::key()).build()?;
+/// let mut writer = cache.writer()?;
+/// let mut one = cache.subscribe(Start::Now).key("/a").open()?;
+/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
+/// one.poll(10)?;
+/// writer.apply(2, [Change::put("/b", "2"), Change::put("/a", "2")])?;
+/// one.poll(10)?;
+/// assert_eq!(one.stats().read_path, ReadPath::Chain { index: "key".into() });
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SubscriptionStats {
+    /// Which way it reads now.
+    pub read_path: ReadPath,
+    /// Events that it looked at.
+    pub looked_at: u64,
+    /// Events of the log that it passed over unseen: not of its bucket, or in a segment that the
+    /// summary ruled out.
+    pub skipped: u64,
+    /// Events and marks that it handed out.
+    pub handed_out: u64,
+    /// Times that it lost events, told or made up.
+    pub lagged: u64,
+    /// Keys that it remembers as shown (policies Resnapshot and Conflate).
+    pub delivered_keys: u64,
+    /// Bytes of that memory.
+    pub delivered_bytes: u64,
+}
+
 impl Subscription {
+    /// What it did so far, and which way it reads.
+    pub fn stats(&self) -> SubscriptionStats {
+        let read_path = self.index_name().map_or(ReadPath::Scan, |index| ReadPath::Chain { index: index.to_string() });
+        SubscriptionStats {
+            read_path,
+            looked_at: self.reader.looked,
+            skipped: self.reader.skipped,
+            handed_out: self.shared.handed_out(),
+            lagged: self.shared.losses(),
+            delivered_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
+            delivered_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
+        }
+    }
+
     pub(super) fn standing(&self) -> Standing {
         match &self.phase {
             SubscriptionPhase::Unready => match self.start() {
@@ -88,11 +136,8 @@ impl Subscription {
             SubscriptionPhase::Future(_) => Standing::AwaitsFuture,
             SubscriptionPhase::Initial(_) => Standing::InitialState,
             SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => Standing::CatchingUp,
-            SubscriptionPhase::Live => {
-                let base = self.shared.inner.ring.base_of(self.cursor);
-                let keeps = self.segment.as_ref().is_some_and(|segment| segment.base() == base);
-                if keeps { Standing::LiveInSegment } else { Standing::Live }
-            }
+            SubscriptionPhase::Live if self.cursor.is_in_segment() => Standing::LiveInSegment,
+            SubscriptionPhase::Live => Standing::Live,
             SubscriptionPhase::Ended => Standing::Ended,
         }
     }

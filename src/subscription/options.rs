@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::cursor::Cursor;
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
 use crate::cache::{Cache, Entry};
@@ -284,9 +285,7 @@ impl SubscribeBuilder {
             keeps: Some(self.cache.keep_open()),
             phase: SubscriptionPhase::Unready,
             options: Some(Box::new(self.options)),
-            cursor: inner.ring.first_seq(),
-            segment: None,
-            position: Position::default(),
+            cursor: Cursor::new(inner.ring.first_seq()),
             reported: 0,
             bookmarks: self.bookmarks.then(|| {
                 let interval = self.bookmark_interval;
@@ -308,7 +307,7 @@ impl SubscribeBuilder {
         if ready {
             subscription.begin(false).map_err(|halt| match halt {
                 Halt::Over(error) => error,
-                Halt::Lost(loss) => loss.error(subscription.position),
+                Halt::Lost(loss) => loss.error(subscription.position()),
             })?;
         }
         subscription.share();

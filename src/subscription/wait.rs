@@ -7,7 +7,7 @@ use super::{Frontier, Halt, Sleeper, Start, Step, Subscription, SubscriptionPhas
 use crate::batch::Batch;
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
-use crate::log::ring::{progress_of, run_of};
+use crate::log::ring::progress_of;
 use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
@@ -47,15 +47,15 @@ impl Subscription {
             }
             SubscriptionPhase::Live => {}
         }
-        if self.plain && self.cursor < frontier.head {
+        if self.plain && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
         if self.peek_events(&frontier)? {
             return Ok(true);
         }
         if let Some(bookmarks) = &self.bookmarks {
-            let progress = progress_of(frontier.progress, self.position.epoch);
-            let position = Position { revision: self.position.revision.max(progress), ..self.position };
+            let progress = progress_of(frontier.progress, self.position().epoch);
+            let position = Position { revision: self.position().revision.max(progress), ..self.position() };
             if bookmarks.is_due(position) {
                 return Ok(true);
             }
@@ -65,7 +65,7 @@ impl Subscription {
 
     /// Whether there is an event to hand out; the cursor stands at it, or at the head.
     fn peek_events(&mut self, frontier: &Frontier) -> Step<bool> {
-        while self.cursor < frontier.head || self.has_links() {
+        while self.cursor.seq() < frontier.head || self.has_links() {
             if let Some(bucket) = self.chain() {
                 if self.has_links() {
                     if self.links_match(frontier)? {
@@ -73,17 +73,17 @@ impl Subscription {
                     }
                     continue;
                 }
-                if self.shared.inner.ring.newest_mark() < self.cursor {
+                if self.shared.inner.ring.newest_mark() < self.cursor.seq() {
                     self.collect_ahead(&bucket, frontier)?;
                     continue;
                 }
                 self.go_to_mark(&bucket, frontier)?;
-                if self.cursor >= frontier.head {
+                if self.cursor.seq() >= frontier.head {
                     continue;
                 }
             }
-            let Some(segment) = self.segment()? else { continue };
-            for event in segment.view(run_of(&segment, self.cursor, frontier.head)) {
+            let Some((segment, run)) = self.next_run(frontier)? else { return Ok(false) };
+            for event in segment.view(run) {
                 let Ok(kind) = self.passes(event) else { return Ok(true) };
                 if let Some(kind) = kind {
                     if kind == Kind::Resync || self.matcher.shows(kind) {
@@ -91,10 +91,7 @@ impl Subscription {
                     }
                     self.record(kind, event);
                 }
-                self.move_over(event);
-            }
-            if self.cursor < frontier.head {
-                self.cursor = segment.limit();
+                self.cursor.pass(event);
             }
         }
         Ok(false)
@@ -140,13 +137,13 @@ impl Subscription {
 
     /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
     fn park(&mut self, waker: Waker) -> bool {
-        self.segment = None;
+        self.cursor.release();
         // As it stands when it sleeps: it may be looked at for long.
         self.share();
         let (interest, due) = self.interest();
         let inner = self.inner().clone();
         let of_the_cache = !interest.is_of_events();
-        let cursor = self.cursor;
+        let cursor = self.cursor.seq();
         let sleeper = sleeper(&mut self.sleeper, &self.shared);
         if let Err(unparked) = sleeper.registration.park(&inner, interest, cursor, waker, due) {
             self.went_on(unparked);
@@ -176,7 +173,7 @@ impl Subscription {
 
     fn went_on(&mut self, unparked: Unparked) {
         if matches!(self.phase, SubscriptionPhase::Live) {
-            self.cursor = self.cursor.max(unparked.resume);
+            self.cursor.jump(unparked.resume);
         }
         // Until it was woken it had everything.
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
@@ -215,7 +212,7 @@ impl Subscription {
                 let too_slow = frontier.closed && frontier.head == 0;
                 frontier.closed
                     && !too_slow
-                    && self.cursor >= frontier.head
+                    && self.cursor.seq() >= frontier.head
                     && self.failure.is_none()
                     && !self.has_links()
             }

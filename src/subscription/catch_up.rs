@@ -1,70 +1,22 @@
-//! The state as events: the initial one, and the difference that brings a consumer back after a loss.
+//! The way back after a loss: the difference between what was delivered and the state now.
 //!
-//! Both are read page by page at a fixed head h, not from a held snapshot: each page checks that h is
-//! still in the window, so a stalled consumer keeps nothing alive (I9) and is told (I8). The live
-//! stream continues at h: no gap, no overlap.
-//!
-//! The difference needs no version of what was shown, only the keys: everything below the cursor was
-//! shown, so a key changed since if its version is not below it. Where a difference is itself overtaken
-//! it begins again with the keys behind the place that it had reached; those before it were shown at
-//! its own head ([`CatchUp::heads`]).
+//! Like the initial state it is read page by page at a fixed head, and checks at each page that this head is
+//! still in the window. Where it is not, the difference was itself overtaken: it begins again at a newer head
+//! with the keys after the one that it had reached. Those before it were delivered as of its own head, which
+//! [`CatchUp::heads`] keeps.
 
 #![forbid(unsafe_code)]
 
-use super::live::resynced;
-use super::{Halt, Loss, OnLag, Step, Subscription, SubscriptionPhase};
+use super::scan::resynced;
+use super::{Halt, OnLag, Step, Subscription, SubscriptionPhase};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
-use crate::data::event::{Event, Kind, Mark, Phase as End, Resync, ResyncReason, flags};
+use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
-use crate::data::slot::{Key, SlotRef};
 use crate::filter::range::Range;
 use crate::position::Position;
-use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, PIN_KEYS, Scan};
 use crate::reclaim;
-use crate::store::tree::Tree;
-
-/// The keys that a consumer has been shown and that were not deleted for it.
-#[derive(Default)]
-pub(super) struct DeliveredKeys {
-    keys: Tree<Key>,
-    len: u64,
-}
-
-impl DeliveredKeys {
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.keys.bytes() as u64
-    }
-
-    fn has(&self, key: &[u8]) -> bool {
-        self.keys.get(key).is_some()
-    }
-
-    fn add(&mut self, key: Key) {
-        if !self.has(&key) {
-            self.keys.insert(key);
-            self.len += 1;
-        }
-    }
-
-    fn remove(&mut self, key: &[u8]) {
-        self.len -= u64::from(self.keys.remove(key));
-    }
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Initial {
-    /// The first key that was not handed out.
-    next: Option<Vec<u8>>,
-    /// All but the mark.
-    done: bool,
-    at: Position,
-}
 
 /// A difference on its way out.
 #[derive(Debug, Default)]
@@ -123,128 +75,6 @@ impl Subscription {
         matches!(&self.phase, SubscriptionPhase::CatchUp(catch) if catch.begun)
     }
 
-    pub(super) fn initial(&mut self, head: u64, at: Position) {
-        self.cursor = head;
-        self.position = Position { epoch: at.epoch, revision: 0 };
-        self.delivered = self.on_lag.needs_delivered_keys().then(Box::default);
-        self.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
-    }
-
-    /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
-    pub(super) fn seed(&mut self, head: u64) -> bool {
-        if !self.on_lag.needs_delivered_keys() {
-            return true;
-        }
-        let inner = self.shared.inner.clone();
-        self.remember_at(At::Head(&inner, head)).is_ok()
-    }
-
-    /// The same for a state that somebody holds.
-    pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
-        let _ = self.remember_at(At::Held(snapshot));
-    }
-
-    fn remember_at(&mut self, at: At<'_>) -> Result<(), Left> {
-        let matcher = self.matcher.clone();
-        let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let delivered = self.delivered.insert(Box::default());
-        let mut scan = Scan::new(at, &range, None);
-        let mut page = Vec::new();
-        while !scan.is_over() {
-            scan.page(usize::MAX, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold(kv))?;
-                Some((slot.shared_key(), matcher.has_predicates().then(|| kv.to_owned())))
-            })?;
-            for (key, tried) in page.drain(..) {
-                if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
-                    delivered.add(key);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// An event was handed out, or would have been but for the mask of kinds.
-    #[inline]
-    pub(super) fn record(&mut self, kind: Kind, event: &Event) {
-        let Some(delivered) = &mut self.delivered else { return };
-        match kind {
-            Kind::Added | Kind::Modified if !delivered.has(event.key()) => {
-                let inner = &self.shared.inner;
-                let pin = reclaim::pin();
-                let view = StateView::pinned(inner, inner.ring.head(), &pin);
-                let slot = view.and_then(|view| view.slot(event.key()));
-                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
-            }
-            Kind::Deleted => delivered.remove(event.key()),
-            _ => {}
-        }
-    }
-
-    /// The next page of the initial state, or its end mark.
-    pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
-        let SubscriptionPhase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position)) };
-        let at = initial.at;
-        let mut batch = BatchBuilder::new(max, false, ());
-        if !initial.done {
-            let from = initial.next.take();
-            let Ok(next) = self.initial_objects(from, &mut batch) else {
-                let (oldest, current) = self.shared.inner.window();
-                return Err(Halt::Lost(Loss {
-                    from: 1,
-                    to: current.revision,
-                    oldest,
-                    current: current.revision,
-                    seq: 0,
-                    before: self.position,
-                    initial: true,
-                }));
-            };
-            if let SubscriptionPhase::Initial(initial) = &mut self.phase {
-                (initial.done, initial.next) = (next.is_none(), next);
-            }
-        }
-        let done = matches!(&self.phase, SubscriptionPhase::Initial(initial) if initial.done);
-        if done && batch.room() > 0 {
-            batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
-            self.live(self.cursor, at);
-        }
-        Ok(batch.finish(self.position))
-    }
-
-    /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
-    /// gathered whole is not handed out, and so not shown.
-    fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
-        let matcher = self.matcher.clone();
-        let (shows, needs_delivered_keys) = (matcher.shows(Kind::Added), self.delivered.is_some());
-        if !shows && !needs_delivered_keys {
-            // Masked: the state is not shown, its end is.
-            return Ok(None);
-        }
-        let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor), &range, from);
-        let (mut page, most) = (Vec::new(), if shows { batch.room() } else { usize::MAX });
-        while !scan.is_over() && page.len() < most {
-            let before = page.len();
-            scan.page(most, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold(kv))?;
-                Some((kv.to_owned(), needs_delivered_keys.then(|| slot.shared_key())))
-            })?;
-            matcher.keep(&mut page, before, |(kv, _)| kv);
-        }
-        for (kv, key) in page {
-            if let (Some(delivered), Some(key)) = (&mut self.delivered, key) {
-                delivered.add(key);
-            }
-            if shows {
-                let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
-                let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-                batch.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
-            }
-        }
-        Ok(scan.into_next())
-    }
-
     /// Events were lost: the difference comes next.
     pub(super) fn fall_behind(&mut self) {
         let catch = match std::mem::replace(&mut self.phase, SubscriptionPhase::Ended) {
@@ -254,9 +84,9 @@ impl Subscription {
             }
             // The keys that were handed out were shown at its head; of the others none was.
             SubscriptionPhase::Initial(_) => {
-                Box::new(CatchUp { base: self.cursor, initial: true, ..CatchUp::default() })
+                Box::new(CatchUp { base: self.cursor.seq(), initial: true, ..CatchUp::default() })
             }
-            _ => Box::new(CatchUp { base: self.cursor, ..CatchUp::default() }),
+            _ => Box::new(CatchUp { base: self.cursor.seq(), ..CatchUp::default() }),
         };
         self.phase = SubscriptionPhase::Behind(catch);
     }
@@ -269,15 +99,15 @@ impl Subscription {
             SubscriptionPhase::Behind(mut catch) => {
                 let (at, head) = self.shared.inner.now(&reclaim::pin());
                 (catch.at, catch.head) = (at, head);
-                if self.stop_on_resync && at.epoch != self.position.epoch && self.position.epoch != 0 {
-                    return Err(resynced(at.revision, "while events were lost", self.position).into());
+                if self.stop_on_resync && at.epoch != self.position().epoch && self.position().epoch != 0 {
+                    return Err(resynced(at.revision, "while events were lost", self.position()).into());
                 }
                 catch
             }
             SubscriptionPhase::CatchUp(catch) => catch,
             other => {
                 self.phase = other;
-                return Ok(Batch::empty(self.position));
+                return Ok(Batch::empty(self.position()));
             }
         };
         let mut lost = false;
@@ -324,18 +154,18 @@ impl Subscription {
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
-        Ok(batch.continues(true).finish(self.position))
+        Ok(batch.continues(true).finish(self.position()))
     }
 
     fn caught(&mut self, catch: &CatchUp, batch: BatchBuilder) -> Batch {
         self.live(catch.head, catch.at);
         self.reported = 0;
-        batch.finish(self.position)
+        batch.finish(self.position())
     }
 
     fn bracket(&self, catch: &CatchUp, phase: End) -> Mark {
         let CatchUp { at, .. } = catch;
-        let (from, to) = (self.position.revision, at.revision);
+        let (from, to) = (self.position().revision, at.revision);
         Mark::resync(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
     }
 

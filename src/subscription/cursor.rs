@@ -1,0 +1,159 @@
+//! Where a subscription stands: three things that belong together and move only here.
+//!
+//! | part | meaning |
+//! | --- | --- |
+//! | `seq` | the next sequence number to look at |
+//! | `position` | every match up to and with this revision was handed out; inside a revision it stays before it |
+//! | `segment` | the segment that it reads, counted: a segment that leaves the window under a reader stays readable until the reader has left it |
+//!
+//! The segment is that of `seq`, or one that `seq` has moved out of; [`Cursor::next_run`] replaces it then. A
+//! cursor that sleeps holds none ([`Cursor::release`]).
+//!
+//! Example, with segments of 4: the cursor stands at (6, revision 11) in the segment of 4 to 7, and the head is
+//! 10. `next_run` gives 6 to 7. Their two events are revision 12, so `pass` over both leads to (8, revision 12).
+//! The next `next_run` takes the segment of 8 to 11 and gives 8 to 9.
+
+#![forbid(unsafe_code)]
+
+use crate::data::event::{Event, Phase};
+use crate::log::ring::{Ring, Run};
+use crate::log::segment::SegmentRef;
+use crate::position::Position;
+
+/// See the module.
+#[derive(Clone)]
+pub(super) struct Cursor {
+    seq: u64,
+    position: Position,
+    segment: Option<SegmentRef>,
+}
+
+impl Cursor {
+    /// Before the first event of a log: its position is not known yet.
+    pub(super) fn new(seq: u64) -> Cursor {
+        Cursor { seq, position: Position::default(), segment: None }
+    }
+
+    #[inline]
+    pub(super) fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    #[inline]
+    pub(super) fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Whether it keeps the segment of its sequence number.
+    #[inline]
+    pub(super) fn is_in_segment(&self) -> bool {
+        self.segment.as_ref().is_some_and(|segment| segment.contains(self.seq))
+    }
+
+    /// Stands somewhere else: at a start, behind a loss, at the end of a catch-up.
+    pub(super) fn begin_at(&mut self, seq: u64, position: Position) {
+        *self = Cursor { seq, position, segment: None };
+    }
+
+    /// Gives its segment back: before it sleeps, and where it will not read on.
+    pub(super) fn release(&mut self) {
+        self.segment = None;
+    }
+
+    /// The segment that it keeps, to walk with; [`Cursor::keep`] returns it.
+    pub(super) fn lend(&mut self) -> Option<SegmentRef> {
+        self.segment.take()
+    }
+
+    /// Keeps a segment, if it stands in it.
+    pub(super) fn keep(&mut self, segment: Option<SegmentRef>) {
+        self.segment = segment.filter(|segment| segment.contains(self.seq));
+    }
+
+    /// The next events below `head`, as many as lie in one segment. Moves over the ends of segments.
+    #[inline]
+    pub(super) fn next_run(&mut self, ring: &Ring, head: u64) -> Run {
+        ring.next_run(&mut self.seq, &mut self.segment, head)
+    }
+
+    /// Moves over an event.
+    #[inline]
+    pub(super) fn pass(&mut self, event: &Event) {
+        self.seq = event.sequence() + 1;
+        if event.is_last() {
+            self.position.revision = event.revision();
+            if let Some(mark) = event.resync() {
+                self.position.epoch = mark.epoch;
+            }
+        }
+    }
+
+    /// Moves over the first events of a run. `may_hold_mark`: a bracket may end among them. `continues`: they
+    /// end inside a revision.
+    #[inline]
+    pub(super) fn pass_run(&mut self, events: &[Event], may_hold_mark: bool, continues: bool) {
+        self.seq += events.len() as u64;
+        if may_hold_mark
+            && let Some(mark) = events.iter().rev().find_map(Event::resync)
+            && mark.phase == Phase::End
+        {
+            self.position = Position { epoch: mark.epoch, revision: mark.to };
+        }
+        let last = if continues { events.iter().rfind(|event| event.is_last()) } else { events.last() };
+        if let Some(last) = last {
+            self.position.revision = last.revision();
+        }
+    }
+
+    /// Moves over a whole segment without a mark, at whose begin it stands, as it is below `head`; the events
+    /// that it passed. It begins and ends with whole revisions.
+    pub(super) fn pass_segment(&mut self, segment: &SegmentRef, head: u64) -> u64 {
+        let end = segment.end(head);
+        self.position.revision = segment.event(end - 1).revision();
+        self.jump(segment.limit());
+        end - segment.base()
+    }
+
+    /// Moves on to a sequence number: nothing of its own lies before that. Never backwards.
+    #[inline]
+    pub(super) fn jump(&mut self, seq: u64) {
+        self.seq = self.seq.max(seq);
+        if !self.is_in_segment() {
+            self.segment = None;
+        }
+    }
+
+    /// Everything up to a revision of its epoch was looked at.
+    #[inline]
+    pub(super) fn reach(&mut self, revision: u64) {
+        self.position.revision = self.position.revision.max(revision);
+    }
+
+    /// A wait for a revision has moved into a later epoch.
+    pub(super) fn enter_epoch(&mut self, epoch: u64) {
+        self.position.epoch = epoch;
+    }
+
+    /// Goes back to where it stood at a border: what it has passed since is not handed out.
+    pub(super) fn go_back(&mut self, border: Cursor) {
+        *self = border;
+    }
+
+    /// The same, for a reader of links, whose sequence number follows from the links that are left.
+    pub(super) fn go_back_to(&mut self, position: Position) {
+        self.position = position;
+    }
+
+    /// A copy without the segment: where a batch begins.
+    pub(super) fn bare(&self) -> Cursor {
+        Cursor { segment: None, ..*self }
+    }
+
+    /// As the cursor stands before the first event of a revision, which lies in `segment`.
+    pub(super) fn save_to(&self, border: &mut Cursor, segment: &SegmentRef) {
+        (border.seq, border.position) = (self.seq, self.position);
+        if border.segment.as_ref().is_none_or(|held| held.base() != segment.base()) {
+            border.segment = Some(segment.clone());
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The keys that a consumer has been given, for the policies that bring it back after a loss by a difference.
+//!
+//! The difference needs no version of what was delivered, only the keys. Everything below the cursor was
+//! delivered, so a key has changed since if its version is not below the cursor.
+
+#![forbid(unsafe_code)]
+
+use super::Subscription;
+use crate::cache::StateView;
+use crate::data::event::{Event, Kind};
+use crate::data::slot::{Key, SlotRef};
+use crate::filter::range::Range;
+use crate::read::snapshot::Snapshot;
+use crate::read::view::{At, Left, Scan};
+use crate::reclaim;
+use crate::store::tree::Tree;
+
+/// The keys that a consumer has been shown and that were not deleted for it.
+#[derive(Default)]
+pub(super) struct DeliveredKeys {
+    pub(super) keys: Tree<Key>,
+    len: u64,
+}
+
+impl DeliveredKeys {
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.keys.bytes() as u64
+    }
+
+    pub(super) fn has(&self, key: &[u8]) -> bool {
+        self.keys.get(key).is_some()
+    }
+
+    pub(super) fn add(&mut self, key: Key) {
+        if !self.has(&key) {
+            self.keys.insert(key);
+            self.len += 1;
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.len -= u64::from(self.keys.remove(key));
+    }
+}
+
+impl Subscription {
+    /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
+    pub(super) fn seed(&mut self, head: u64) -> bool {
+        if !self.on_lag.needs_delivered_keys() {
+            return true;
+        }
+        let inner = self.shared.inner.clone();
+        self.remember_at(At::Head(&inner, head)).is_ok()
+    }
+
+    /// The same for a state that somebody holds.
+    pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
+        let _ = self.remember_at(At::Held(snapshot));
+    }
+
+    fn remember_at(&mut self, at: At<'_>) -> Result<(), Left> {
+        let matcher = self.matcher.clone();
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let delivered = self.delivered.insert(Box::default());
+        let mut scan = Scan::new(at, &range, None);
+        let mut page = Vec::new();
+        while !scan.is_over() {
+            scan.page(usize::MAX, &mut page, |_, slot, live| {
+                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                Some((slot.shared_key(), matcher.has_predicates().then(|| kv.to_owned())))
+            })?;
+            for (key, tried) in page.drain(..) {
+                if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
+                    delivered.add(key);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An event was handed out, or would have been but for the mask of kinds.
+    #[inline]
+    pub(super) fn record(&mut self, kind: Kind, event: &Event) {
+        let Some(delivered) = &mut self.delivered else { return };
+        match kind {
+            Kind::Added | Kind::Modified if !delivered.has(event.key()) => {
+                let inner = &self.shared.inner;
+                let pin = reclaim::pin();
+                let view = StateView::pinned(inner, inner.ring.head(), &pin);
+                let slot = view.and_then(|view| view.slot(event.key()));
+                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
+            }
+            Kind::Deleted => delivered.remove(event.key()),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The initial state as events.
+//!
+//! It is read page by page at a fixed head h, not from a held snapshot: each page checks that h is still in the
+//! window, so a consumer that stalls keeps nothing alive (I9) and is told of the loss (I8). The live stream
+//! continues at h: no gap, no overlap.
+
+#![forbid(unsafe_code)]
+
+use super::loss::Loss;
+use super::{Halt, Step, Subscription, SubscriptionPhase};
+use crate::batch::{Batch, BatchBuilder, Made};
+use crate::data::event::{Kind, Mark, flags};
+use crate::filter::range::Range;
+use crate::position::Position;
+use crate::read::view::{At, Left, Scan};
+
+#[derive(Debug, Default)]
+pub(super) struct Initial {
+    /// The first key that was not handed out.
+    next: Option<Vec<u8>>,
+    /// All but the mark.
+    done: bool,
+    at: Position,
+}
+
+impl Subscription {
+    pub(super) fn initial(&mut self, head: u64, at: Position) {
+        self.cursor.begin_at(head, Position { epoch: at.epoch, revision: 0 });
+        self.delivered = self.on_lag.needs_delivered_keys().then(Box::default);
+        self.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
+    }
+
+    /// The next page of the initial state, or its end mark.
+    pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
+        let SubscriptionPhase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position())) };
+        let at = initial.at;
+        let mut batch = BatchBuilder::new(max, false, ());
+        if !initial.done {
+            let from = initial.next.take();
+            let Ok(next) = self.initial_objects(from, &mut batch) else {
+                let (oldest, current) = self.shared.inner.window();
+                return Err(Halt::Lost(Loss {
+                    from: 1,
+                    to: current.revision,
+                    oldest,
+                    current: current.revision,
+                    seq: 0,
+                    before: self.position(),
+                    initial: true,
+                }));
+            };
+            if let SubscriptionPhase::Initial(initial) = &mut self.phase {
+                (initial.done, initial.next) = (next.is_none(), next);
+            }
+        }
+        let done = matches!(&self.phase, SubscriptionPhase::Initial(initial) if initial.done);
+        if done && batch.room() > 0 {
+            batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
+            self.live(self.cursor.seq(), at);
+        }
+        Ok(batch.finish(self.position()))
+    }
+
+    /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
+    /// gathered whole is not handed out, and so not shown.
+    fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
+        let matcher = self.matcher.clone();
+        let (shows, needs_delivered_keys) = (matcher.shows(Kind::Added), self.delivered.is_some());
+        if !shows && !needs_delivered_keys {
+            // Masked: the state is not shown, its end is.
+            return Ok(None);
+        }
+        let range = matcher.range().cloned().unwrap_or_else(Range::all);
+        let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor.seq()), &range, from);
+        let (mut page, most) = (Vec::new(), if shows { batch.room() } else { usize::MAX });
+        while !scan.is_over() && page.len() < most {
+            let before = page.len();
+            scan.page(most, &mut page, |_, slot, live| {
+                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                Some((kv.to_owned(), needs_delivered_keys.then(|| slot.shared_key())))
+            })?;
+            matcher.keep(&mut page, before, |(kv, _)| kv);
+        }
+        for (kv, key) in page {
+            if let (Some(delivered), Some(key)) = (&mut self.delivered, key) {
+                delivered.add(key);
+            }
+            if shows {
+                let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
+                let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
+                batch.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
+            }
+        }
+        Ok(scan.into_next())
+    }
+}

@@ -1,0 +1,135 @@
+//! A loss: events at the cursor have left the window, or the subscription was too far behind.
+//!
+//! A poll that meets a loss says what was lost once, as LAGGED with the range of revisions, and then follows
+//! the policy of the subscription ([`OnLag`]): it ends, continues at the oldest event, or brings the consumer
+//! back by a difference (`catch_up`).
+
+#![forbid(unsafe_code)]
+
+use super::scan::resynced;
+use super::{Halt, OnLag, Step, Subscription, SubscriptionPhase};
+use crate::error::{Code, Error};
+use crate::position::Position;
+use crate::reclaim;
+
+/// A loss: revisions, inclusive, and where the log continues.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) oldest: u64,
+    pub(super) current: u64,
+    /// The first event that is not lost, and the position before it.
+    pub(super) seq: u64,
+    pub(super) before: Position,
+    /// It happened in the initial state.
+    pub(super) initial: bool,
+}
+
+impl Subscription {
+    /// Whether it was ended because it was too far behind.
+    #[cold]
+    pub(super) fn check_limit(&self) -> Step<()> {
+        let Some(lag) = self.shared.take_too_slow() else { return Ok(()) };
+        let (oldest, current) = self.shared.inner.window();
+        let from = self.position().revision + 1;
+        Err(Error::new(
+            Code::Lagged,
+            format!(
+                "subscription: closed, it was {} events and {} ms behind, and may be at most {}. Read faster, raise the limit, or subscribe again.",
+                lag.events,
+                lag.age.as_millis(),
+                self.shared.limits()
+            ),
+        )
+        .with_lost(from, current.revision.max(from))
+        .with_oldest(oldest)
+        .with_current(current.revision)
+        .with_position(self.position())
+        .into())
+    }
+
+    /// The cursor's place has left: what was lost, and where the log continues.
+    pub(super) fn loss(&self) -> Loss {
+        let inner = &self.shared.inner;
+        loop {
+            let pin = reclaim::pin();
+            let (current, head) = inner.now(&pin);
+            let epochs = inner.ring.epochs(&pin);
+            let present = epochs.at(head);
+            let oldest = inner.ring.oldest_at(head, &pin).revision;
+            let seq = inner.ring.seq_above(oldest - 1, &present, head, &pin).max(self.cursor.seq());
+            let before = Position { epoch: epochs.at(seq).epoch, revision: oldest - 1 };
+            let again = inner.ring.oldest_at(head, &pin);
+            if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
+                continue;
+            }
+            let from = self.position().revision.max(self.reported) + 1;
+            let from = if before.epoch == self.position().epoch { from } else { self.position().revision + 1 };
+            return Loss {
+                from,
+                to: before.revision.max(from),
+                oldest,
+                current: current.revision,
+                seq,
+                before,
+                initial: false,
+            };
+        }
+    }
+
+    /// What comes of a loss: an error to tell, or nothing (then the poll continues).
+    pub(super) fn lose(&mut self, loss: Loss) -> Option<Error> {
+        self.shared.lost();
+        tracing::debug!(
+            cache = self.shared.inner.name,
+            subscription = self.shared.name(),
+            id = self.shared.id,
+            from = loss.from,
+            to = loss.to,
+            "events were lost"
+        );
+        self.cursor.release();
+        self.reader.forget_links();
+        let error = loss.error(self.position());
+        match self.on_lag {
+            OnLag::Stop => self.end(),
+            OnLag::SkipToOldest if loss.initial => self.end(),
+            OnLag::SkipToOldest => {
+                let frontier = self.frontier();
+                let over = frontier.closed && loss.seq >= frontier.head;
+                if self.stop_on_resync && loss.before.epoch != self.position().epoch && !over {
+                    // The bracket was lost, too.
+                    let resynced = resynced(loss.current, "while events were lost", self.position());
+                    self.failure = Some(Box::new(Halt::Over(resynced)));
+                }
+                self.cursor.begin_at(loss.seq, loss.before);
+                self.options = None;
+                self.phase = SubscriptionPhase::Live;
+            }
+            OnLag::Resnapshot | OnLag::Conflate => {
+                let reported = self.on_lag == OnLag::Conflate || self.is_in_bracket();
+                self.reported = if loss.initial { self.reported } else { loss.to };
+                self.fall_behind();
+                if reported {
+                    return None;
+                }
+            }
+        }
+        Some(error)
+    }
+}
+
+impl Loss {
+    pub(super) fn error(&self, position: Position) -> Error {
+        let Loss { from, to, oldest, current, .. } = *self;
+        Error::new(
+            Code::Lagged,
+            format!("subscription: revisions {from} to {to} were lost; the log holds {oldest} to {current}. Subscribe again from State, or make the capacity larger."),
+        )
+        .with_lost(from, to)
+        .with_oldest(oldest)
+        .with_current(current)
+        .with_position(position)
+    }
+}

@@ -1,0 +1,124 @@
+//! Where a subscription begins: from its start to its first event.
+
+#![forbid(unsafe_code)]
+
+use super::shared::OPEN;
+use super::{Frontier, Halt, Start, Step, Subscription, SubscriptionPhase};
+use crate::error::say;
+use crate::position::Position;
+use crate::read::snapshot::Snapshot;
+use crate::reclaim;
+use crate::sync::Acquire;
+use std::time::Instant;
+
+impl Subscription {
+    /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
+    pub(super) fn begin(&mut self, late: bool) -> Step<()> {
+        let inner = self.inner().clone();
+        let Some(options) = self.options.as_deref().cloned() else { return Ok(()) };
+        match options.start {
+            Start::Now if late => {
+                let listing = inner.ring.first_seq();
+                self.live(listing, self.listing());
+                if !self.seed(listing) {
+                    // What counts as shown has left.
+                    self.delivered = Some(Box::default());
+                    return Err(Halt::Lost(self.loss()));
+                }
+            }
+            Start::Now => {
+                let (position, head) = inner.now(&reclaim::pin());
+                self.live(head, position);
+                if !self.seed(head) {
+                    // Overtaken: it holds what it reads.
+                    let snapshot = Snapshot::take(&inner);
+                    self.live(snapshot.head(), snapshot.position());
+                    self.seed_held(&snapshot);
+                }
+            }
+            Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
+            Start::State => {
+                let (position, head) = inner.now(&reclaim::pin());
+                self.initial(head, position);
+            }
+            Start::StateAtLeast(_) => {
+                // It begins above all that is there: it is behind nothing.
+                self.cursor.begin_at(u64::MAX, self.position());
+                self.phase = SubscriptionPhase::Revision { until: Instant::now().checked_add(options.start_timeout) };
+            }
+            Start::After(revision) => {
+                let asked = Position { epoch: options.epoch, revision };
+                let found = inner.resolve("subscribe after", asked, true)?;
+                let position = Position { epoch: found.epoch, revision };
+                if found.future {
+                    self.await_future(found.seq, position);
+                } else {
+                    self.live(found.seq, position);
+                }
+                if !self.seed(found.seq) {
+                    return Err(inner.compacted("subscribe after", revision).into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The position of the first listing.
+    fn listing(&self) -> Position {
+        let pin = reclaim::pin();
+        let epochs = self.shared.inner.ring.epochs(&pin);
+        Position { epoch: epochs.first_epoch, revision: epochs.listing }
+    }
+
+    pub(super) fn start(&self) -> Option<Start> {
+        self.options.as_ref().map(|options| options.start)
+    }
+
+    pub(super) fn live(&mut self, seq: u64, position: Position) {
+        self.cursor.begin_at(seq, position);
+        if let Some(bookmarks) = &mut self.bookmarks {
+            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
+        }
+        self.options = None;
+        self.phase = SubscriptionPhase::Live;
+    }
+
+    /// Moves through the phases before the first event. True: there may be something to hand out.
+    pub(super) fn started(&mut self, frontier: &Frontier) -> Step<bool> {
+        if matches!(self.phase, SubscriptionPhase::Unready) {
+            if frontier.head == 0 {
+                return Err(say::closed("subscription").into());
+            } else if self.shared.inner.is_ready() {
+                self.begin(true)?;
+            } else if frontier.closed {
+                return Err(say::closed("subscription").into());
+            } else if self.shared.inner.has_failed() {
+                return Err(self.shared.inner.not_ready("subscription").into());
+            } else {
+                return Ok(false);
+            }
+        }
+        if matches!(self.phase, SubscriptionPhase::Future(_)) {
+            return self.future_began(frontier);
+        }
+        if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
+            (&self.phase, self.start())
+        {
+            // Closed by its owner while it waited: it ends.
+            let ended = self.shared.end.load(Acquire) != OPEN;
+            let (position, head) = self.shared.inner.now(&reclaim::pin());
+            if position.revision >= revision && !ended {
+                self.initial(head, position);
+            } else if frontier.closed {
+                return Err(say::closed("subscription").into());
+            } else if let Some(error) = self.shared.inner.broken() {
+                return Err(error.into());
+            } else if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(say::future("subscribe to the state at least at", revision, position.revision).into());
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
