@@ -253,8 +253,15 @@ fn future_start_with_bookmarks_sleeps_through_a_resync() {
         write(&mut writer, [revision]);
     }
     until_asleep(&cache);
-    // It asks the source each time it goes to sleep.
+    // It asks the source each time that it has gone to sleep.
     assert!(source.0.load(SeqCst) < 60, "it woke {} times for nothing", source.0.load(SeqCst));
+    // A wait that takes itself for over, and is not, would be seen awake again and again.
+    until("it stays asleep", || {
+        (0..200).all(|_| {
+            std::thread::sleep(Duration::from_micros(100));
+            cache.stats().waiting > 0
+        })
+    });
     write(&mut writer, [101]);
     assert!(waits.end().contains(&"101 MODIFIED /k=101".to_string()));
 }
