@@ -32,7 +32,7 @@ for step in rust doc; do
         /^test .* \.\.\. ok$/ { name = $2; print binary "::" name }
     ' >>"$tmp/passed"
 done
-log_of loom | sed -n 's/^test loom_tests::\([a-z0-9_]*\)\( - should panic\)\{0,1\} \.\.\. ok$/loom: \1/p' >>"$tmp/passed"
+log_of loom | sed -n 's/^test loom::[a-z]*::\([a-z0-9_]*\)\( - should panic\)\{0,1\} \.\.\. ok$/loom: \1/p' >>"$tmp/passed"
 # The tests of a program stand below its line in the first way that it is run.
 log_of c | awk '
     /^ok +counted\/[a-z]+: / { program = $2; sub(/^counted\//, "", program); sub(/:$/, "", program); print "c: " program; next }

@@ -52,7 +52,7 @@ mod filter;
 mod foreign;
 mod log;
 #[cfg(all(test, loom))]
-mod loom_tests;
+mod loom;
 mod position;
 #[doc(hidden)]
 pub mod raw;

@@ -1,0 +1,213 @@
+//! Models of the core for loom: the shipped types under every order of their memory accesses.
+//!
+//! Each file holds the models of one protocol, and its head says which order each of them proves. Every test has
+//! twins that must fail: the same model with one named order of the shipped code weakened (`sync::ord`), a
+//! store or load to Relaxed, a SeqCst fence to AcqRel. Some twins leave a step out or move it. The rows are those
+//! of the tables in the heads of the modules; `docs/internals/memory-model.md` has them all together.
+//!
+//! The order of the steps is proven by the same models. Each of these fails when it is turned round:
+//! token before head in a snapshot; head before token, and before progress, in the writer; closed
+//! before head in a poll; the notifier's swap before its load of the head; `oldest_seq` loaded after the root.
+//! Log before store makes no difference yet: a version carries its own `older`.
+//!
+//! What loom cannot tell apart here, because something else orders it already:
+//! - the Release of `oldest_seq`: a reader that misses the purged key has loaded the root after it, and a
+//!   reader that pins after a collection is ordered after all of it;
+//! - the writer's `pending` swap: its fence comes before it; and `armed`: the set's list has a lock;
+//! - the fences of a closer and of its consumer, and a failure reported before the listing: both sides
+//!   take the lock of the ticket, or of the status.
+//!
+//! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here, nor
+//! are the reclaimer's and the notifier's sleep, which use the system's park.
+//!
+//! Freed versions and slots stay mapped to the end of an execution, and every plain object has a
+//! `Track`: a read that is not ordered after the making, or before the end, fails as such.
+
+mod chain;
+mod close;
+mod log;
+mod reclaim;
+mod store;
+mod wake;
+
+use crate::data::event::ResyncReason;
+use crate::data::key_value::{KeyMeta, KeyValue as Version, VersionPtr};
+use crate::reclaim as collector;
+use crate::sync::Relaxed;
+use crate::sync::weak::{self, Site};
+use crate::wake::notifier_model as notifier;
+use crate::*;
+use ::loom::thread;
+use std::cell::Cell;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::AtomicUsize;
+use std::time::{Duration, Instant};
+
+const EVER: Duration = Duration::MAX;
+
+/// An order to weaken: its name, and the type where it is one of several of that name.
+type Weak = (Site, &'static str);
+const NOTHING: Weak = (Site::Nothing, "");
+
+/// How a model is run.
+#[derive(Clone, Copy)]
+struct Model {
+    /// Preemptions explored below the bound (`LOOM_MAX_PREEMPTIONS`, or 3): long models take fewer.
+    less: usize,
+    /// Whether retired things are freed meanwhile: then pins are steps too.
+    collects: bool,
+}
+
+const PLAIN: Model = Model { less: 0, collects: false };
+const LONG: Model = Model { less: 1, collects: false };
+const LONGEST: Model = Model { less: 2, collects: false };
+const COLLECTS: Model = Model { less: 1, collects: true };
+const COLLECTS_DEEP: Model = Model { less: 0, collects: true };
+
+thread_local! {
+    /// Which side of a race the main thread of the model takes, and so begins.
+    static WRITER_FIRST: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Forgets what a failed execution left in this thread.
+struct Clean;
+
+impl Drop for Clean {
+    fn drop(&mut self) {
+        collector::begin(false);
+        notifier::begin();
+        weak::choose(Site::Nothing, "");
+    }
+}
+
+impl Model {
+    /// Explores the body twice, each side of its race beginning once. loom remembers one access of a
+    /// word: a thread that loads it and then stores it hides that its store races with the loads of
+    /// others, and what was never run first would not be tried.
+    fn run(self, weakened: Weak, body: impl Fn() + Send + Sync + 'static) {
+        let _clean = Clean;
+        let body = std::sync::Arc::new(body);
+        weak::choose(weakened.0, weakened.1);
+        for writer_first in [true, false] {
+            WRITER_FIRST.with(|first| first.set(writer_first));
+            let mut builder = ::loom::model::Builder::new();
+            builder.preemption_bound = Some(builder.preemption_bound.unwrap_or(3).saturating_sub(self.less));
+            builder.max_branches = 5_000;
+            let executions = std::sync::Arc::new(AtomicUsize::new(0));
+            let (count, body, began) = (executions.clone(), body.clone(), Instant::now());
+            builder.check(move || {
+                count.fetch_add(1, Relaxed);
+                collector::begin(self.collects);
+                notifier::begin();
+                body();
+                notifier::step();
+                collector::collect();
+            });
+            println!("{} executions, {} ms", executions.load(Relaxed), began.elapsed().as_millis());
+        }
+    }
+}
+
+/// Something that a failed execution leaves alone: after a deadlock no step can be taken.
+struct Local<T>(ManuallyDrop<T>);
+
+impl<T> Local<T> {
+    fn new(value: T) -> Local<T> {
+        Local(ManuallyDrop::new(value))
+    }
+}
+
+impl<T> Deref for Local<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T> DerefMut for Local<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+}
+
+impl<T> Drop for Local<T> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.0) }
+        }
+    }
+}
+
+/// A cache of `segments` segments of `slots` slots.
+fn cache(slots: u64, segments: u64) -> (Local<Cache>, Local<Writer>) {
+    let cache = Cache::builder("/").segment_slots(slots).capacity((slots * segments) as usize).build().unwrap();
+    let writer = cache.writer().unwrap();
+    (Local::new(cache), Local::new(writer))
+}
+
+/// A cache that waits for its listing.
+fn unlisted() -> (Local<Cache>, Local<Writer>) {
+    let cache = Cache::builder("/").segment_slots(4).capacity(8).expect_load(true).build().unwrap();
+    let writer = cache.writer().unwrap();
+    (Local::new(cache), Local::new(writer))
+}
+
+/// A subscription to what follows.
+fn follow(cache: &Cache) -> Local<Subscription> {
+    Local::new(cache.subscribe(Start::Now).open().unwrap())
+}
+
+/// Writes while another thread reads. The writer comes back: its drop is no part of the race.
+fn race<T: 'static>(
+    mut writer: Local<Writer>,
+    write: impl FnOnce(&mut Writer) + 'static,
+    read: impl FnOnce() -> T + 'static,
+) -> (Local<Writer>, T) {
+    let write = move || {
+        write(&mut writer);
+        writer
+    };
+    if WRITER_FIRST.with(Cell::get) {
+        let reading = thread::spawn(read);
+        (write(), reading.join().unwrap())
+    } else {
+        let writing = thread::spawn(write);
+        let read = read();
+        (writing.join().unwrap(), read)
+    }
+}
+
+/// One revision that sets each of these keys to the revision.
+fn put(writer: &mut Writer, revision: u64, keys: &[&str]) {
+    let value = revision.to_string();
+    writer.apply(revision, keys.iter().map(|key| Change::put(*key, &value))).unwrap();
+}
+
+/// Reads everything of a batch; the revisions in it.
+fn read(batch: &Batch) -> Vec<u64> {
+    for event in batch {
+        assert_eq!(event.value().map(<[u8]>::to_vec), Some(event.revision().to_string().into_bytes()));
+        assert!(event.prev_value().is_none_or(|value| !value.is_empty()));
+    }
+    batch.events().iter().map(Event::revision).collect()
+}
+
+/// A test, and its twins: one order weakened each, and what fails then.
+macro_rules! proof {
+    ($model:ident, $name:ident $(, $twin:ident: $site:ident $($of:literal)? => $failure:literal)* $(,)?) => {
+        #[test]
+        fn $name() {
+            $model(NOTHING);
+        }
+        $(
+            #[test]
+            #[should_panic(expected = $failure)]
+            fn $twin() {
+                $model((Site::$site, concat!($($of)?)));
+            }
+        )*
+    };
+}
+use proof;

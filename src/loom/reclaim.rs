@@ -1,0 +1,160 @@
+//! Reclamation: what a reader has found stays until the reader has let it go.
+//!
+//! | row | test `loom_...` | weakened in the twins |
+//! | --- | --- | --- |
+//! | directory entry to counted reference | `segment_against_retirement` | step: no grace period |
+//! | retention token | `snapshot_against_a_new_segment` | token swap; token load |
+//! | purge, then retire | `forgetting_against_an_older_root` | step: no grace period |
+//! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
+//! | inbox | `inbox` | its exchange; its swap |
+//! | version count | `version_count` | the release of a count; the last one's load |
+
+use super::*;
+
+/// Section 3, "the delicate step": a counted reference out of the directory, and what a batch holds,
+/// against eviction and freeing.
+fn segment_against_retirement(weakened: Weak) {
+    COLLECTS_DEEP.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        let mut subscription = follow(&cache);
+        put(&mut writer, 1, &["/a"]);
+        put(&mut writer, 2, &["/a"]);
+        let write = |writer: &mut Writer| {
+            put(writer, 3, &["/a"]);
+            collector::collect();
+        };
+        let (_writer, batch) = race(writer, write, move || match subscription.poll(8) {
+            Ok(batch) => {
+                assert_eq!(read(&batch), [1]);
+                Some(batch)
+            }
+            Err(error) => {
+                assert_eq!(error.code(), Code::Lagged);
+                None
+            }
+        });
+        collector::collect();
+        batch.iter().for_each(|batch| assert_eq!(read(batch), [1]));
+    });
+}
+
+proof!(
+    segment_against_retirement, loom_segment_against_retirement,
+    loom_segment_against_retirement_without_grace: Grace => "",
+);
+
+/// Row "token": a snapshot keeps every segment from its head on, whatever is published meanwhile.
+fn snapshot_against_a_new_segment(weakened: Weak) {
+    COLLECTS.run(weakened, || {
+        let (cache, mut writer) = cache(1, 3);
+        put(&mut writer, 1, &["/a"]);
+        let write = |writer: &mut Writer| {
+            // Two segments at once: the token of the second holds nothing of what the first replaced.
+            put(writer, 2, &["/a", "/b"]);
+            (3..5).for_each(|revision| put(writer, revision, &["/b"]));
+            collector::collect();
+        };
+        let (_writer, (snapshot, _cache)) = race(writer, write, move || (cache.snapshot().unwrap(), cache));
+        collector::collect();
+        assert_eq!(snapshot.get("/a").unwrap().mod_revision(), snapshot.revision().min(2));
+    });
+}
+
+proof!(
+    snapshot_against_a_new_segment, loom_snapshot_against_a_new_segment,
+    loom_snapshot_against_a_new_segment_weak_token: Replace "RetentionToken" => "Causality violation",
+    loom_snapshot_against_a_new_segment_weak_load: Load "RetentionToken" => "Causality violation",
+);
+
+/// Rows "root", "token": a forgotten slot outlives every reader whose root still has it.
+fn forgetting_against_an_older_root(weakened: Weak) {
+    COLLECTS.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/a"]);
+        writer.apply(2, [Change::delete("/a")]).unwrap();
+        (3..5).for_each(|revision| put(&mut writer, revision, &["/b"]));
+        let write = |writer: &mut Writer| {
+            // The first forgets; its segment, which keeps the slot, goes with the third.
+            (5..8).for_each(|revision| put(writer, revision, &["/b"]));
+            collector::collect();
+        };
+        let (_writer, (snapshot, _cache)) = race(writer, write, move || (cache.snapshot().unwrap(), cache));
+        collector::collect();
+        assert!(snapshot.get("/a").is_none());
+        assert_eq!(snapshot.get("/b").unwrap().mod_revision(), snapshot.revision());
+    });
+}
+
+proof!(
+    forgetting_against_an_older_root, loom_forgetting_against_an_older_root,
+    loom_forgetting_against_an_older_root_without_grace: Grace => "",
+);
+
+/// Row "unlinked, then retired": whatever is collected meanwhile, the root that is found is there.
+fn retiring_against_list(weakened: Weak) {
+    COLLECTS.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/a"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a", "/b"]),
+            move || {
+                // The reclaimer's part, before this thread pins.
+                collector::collect();
+                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+                assert_eq!(page.len() as u64, page.revision());
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    retiring_against_list, loom_retiring_against_list,
+    loom_retiring_against_list_pushed_early: PushEarly => "used after it was freed",
+);
+
+/// Row "inbox": what is taken is complete, and taken once.
+fn inbox_push_against_take(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let inbox = std::sync::Arc::new(Local::new(sync::Inbox::new()));
+        let tracked = || Box::new((collector::Track::new(), 1));
+        let pushing = {
+            let inbox = inbox.clone();
+            thread::spawn(move || {
+                inbox.push(tracked());
+                inbox.push(tracked());
+            })
+        };
+        inbox.push(tracked());
+        let take = || inbox.take_all().into_iter().map(|value| (value.0.read(), value.1).1).sum::<u32>();
+        let first = take();
+        pushing.join().unwrap();
+        assert_eq!(first + take(), 3, "each value is taken once");
+    });
+}
+
+proof!(
+    inbox_push_against_take, loom_inbox,
+    loom_inbox_weak_push: InboxPush => "Causality violation",
+    loom_inbox_weak_take: InboxTake => "Causality violation",
+);
+
+/// Row "version count": everything that was read happens before the free.
+fn version_count(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let meta = KeyMeta { create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
+        let version = Version::new(b"/a", Some(b"x"), meta, 1, VersionPtr::NULL);
+        let other = version.clone();
+        let reading = thread::spawn(move || assert_eq!(other.value(), Some(&b"x"[..])));
+        assert_eq!(version.key(), b"/a");
+        drop(version);
+        reading.join().unwrap();
+    });
+}
+
+proof!(
+    version_count, loom_version_count,
+    loom_version_count_weak_give_back: GiveBack => "Causality violation",
+    loom_version_count_weak_last: GiveBackLast => "Causality violation",
+);

@@ -1,0 +1,106 @@
+//! The store: keys and versions that readers find while a revision is committed.
+//!
+//! | row | test `loom_...` | weakened in the twins |
+//! | --- | --- | --- |
+//! | slot.newest | `version_reached_early` | newest store; newest load |
+//! | head, slot.newest, root (I2, I5) | `snapshot_is_whole` | newest load |
+//! | root | `new_keys_against_list` | root swap; root load |
+//! | oldest_seq, then purge | `forgetting_against_get` | root swap |
+
+use super::*;
+
+/// Row "slot.newest": a version that is reached before the head that covers it.
+fn version_reached_early(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/a"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a"]),
+            move || {
+                let answer = cache.get("/a", Read::Any).unwrap();
+                let kv = answer.kv.unwrap();
+                assert_eq!(kv.mod_revision(), answer.revision);
+                assert_eq!(kv.value().unwrap(), answer.revision.to_string().as_bytes());
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    version_reached_early, loom_version_reached_early,
+    loom_version_reached_early_weak_newest: Newest => "Causality violation",
+    loom_version_reached_early_weak_load: NewestLoad => "Causality violation",
+);
+
+/// Rows "head", "slot.newest", "root": a snapshot taken while a revision is applied has all of it or
+/// nothing.
+fn snapshot_is_whole(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/a", "/b"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a", "/b", "/c"]),
+            move || {
+                let snapshot = cache.snapshot().unwrap();
+                let revision = snapshot.revision();
+                assert!(snapshot.iter().all(|kv| kv.mod_revision() == revision), "two revisions in one snapshot");
+                assert_eq!(snapshot.len() as u64, 1 + revision);
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    snapshot_is_whole, loom_snapshot_is_whole,
+    loom_snapshot_is_whole_weak_newest: NewestLoad => "Causality violation",
+);
+
+/// Row "root": keys that appear, against a list.
+fn new_keys_against_list(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        race(
+            writer,
+            |writer| put(writer, 1, &["/a", "/b"]),
+            move || {
+                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+                assert_eq!(page.len() as u64, 2 * page.revision());
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    new_keys_against_list, loom_new_keys_against_list,
+    loom_new_keys_against_list_weak_root: Replace "Root" => "Causality violation",
+    loom_new_keys_against_list_weak_load: Load "Root" => "Causality violation",
+);
+
+/// Row "oldest_seq, then forget": a key is absent at h only if that is so.
+fn forgetting_against_get(weakened: Weak) {
+    LONGEST.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/b"]);
+        put(&mut writer, 2, &["/a"]);
+        let write = |writer: &mut Writer| {
+            writer.apply(3, [Change::delete("/a")]).unwrap();
+            // The third finds the tombstone out of the window.
+            (4..7).for_each(|revision| put(writer, revision, &["/b"]));
+        };
+        race(writer, write, move || {
+            let answer = cache.get("/a", Read::Any).unwrap();
+            assert_eq!(answer.kv.is_some(), answer.revision == 2, "absent at a head at which it lives");
+            cache
+        });
+    });
+}
+
+proof!(
+    forgetting_against_get, loom_forgetting_against_get,
+    loom_forgetting_against_get_weak_root: Replace "Root" => "Causality violation",
+);

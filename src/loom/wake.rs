@@ -1,0 +1,214 @@
+//! Waking: a consumer that sleeps is woken by what it waits for.
+//!
+//! | row | test `loom_...` | weakened in the twins |
+//! | --- | --- | --- |
+//! | fence; waiting | `wait_against_publish` | the writer's fence; the waiter's fence |
+//! | status: ready | `listing_against_wait_ready` | ready store |
+//! | status: failed | `failure_against_wait_ready` | none: both sides lock the status |
+//! | pending, with publish | `notifier_against_publish` | the notifier's swap |
+//! | pending, with close | `notifier_against_close` | the notifier's swap |
+//! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
+//! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
+//! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
+
+use super::*;
+
+/// Row "fence; waiting.load": who parks is woken by what is published.
+fn wait_against_publish(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let mut subscription = Local::new(cache.subscribe(Start::Now).key("/b").open().unwrap());
+        let write = |writer: &mut Writer| {
+            put(writer, 1, &["/b"]);
+            notifier::step();
+        };
+        race(writer, write, move || {
+            assert!(subscription.wait(EVER).unwrap());
+            assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
+        });
+    });
+}
+
+proof!(
+    wait_against_publish, loom_wait_against_publish,
+    loom_wait_against_publish_weak_writer: PublishFence => "deadlock",
+    loom_wait_against_publish_weak_waiter: RegisterFence => "deadlock",
+);
+
+/// The listing against who waits for it.
+fn listing_against_wait_ready(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = unlisted();
+        let write = |writer: &mut Writer| {
+            let (key, value) = (&b"/a"[..], &b"x"[..]);
+            let record = Record { key, value, create_revision: 2, mod_revision: 3, version: 2, lease: 0 };
+            writer.load(5, [record]).unwrap();
+            notifier::step();
+        };
+        race(writer, write, move || {
+            cache.wait_ready(EVER).unwrap();
+            let answer = cache.get("/a", Read::Any).unwrap();
+            assert!(answer.revision == 5 && answer.kv.is_some(), "ready without its listing");
+            cache
+        });
+    });
+}
+
+proof!(
+    listing_against_wait_ready, loom_listing_against_wait_ready,
+    loom_listing_against_wait_ready_weak_ready: Ready => "ready without its listing",
+);
+
+/// Status: a source that fails before its listing ends the wait for it.
+fn failure_against_wait_ready(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = unlisted();
+        let write = |writer: &mut Writer| {
+            writer.set_state(SourceState::Failed(Error::new(Code::Unauthenticated, "refused")));
+            notifier::step();
+        };
+        race(writer, write, move || {
+            assert_eq!(cache.wait_ready(EVER).unwrap_err().code(), Code::Unauthenticated);
+            assert_eq!(cache.status().state, State::Failed);
+            cache
+        });
+    });
+}
+
+proof!(failure_against_wait_ready, loom_failure_against_wait_ready);
+
+/// A waiter for revision 2, armed in an armed set.
+fn armed(cache: &Cache) -> (WakeSet, Local<Waiter>) {
+    let set = WakeSet::new().unwrap();
+    let mut waiter = Local::new(cache.waiter(Want::Revision(2)).unwrap());
+    set.add_waiter(&mut waiter, 7).unwrap();
+    assert!(!waiter.arm().unwrap() && !set.arm());
+    (set, waiter)
+}
+
+/// Row "pending": the notifier looks while the writer publishes again.
+fn notifier_against_publish(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, _waiter) = armed(&cache);
+        put(&mut writer, 1, &["/a"]);
+        race(writer, |writer| put(writer, 2, &["/a"]), notifier::step);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+    });
+}
+
+proof!(
+    notifier_against_publish, loom_notifier_against_publish,
+    loom_notifier_against_publish_weak_pending: NotifierPending => "lost wake-up",
+);
+
+/// Rows "pending", "closed": the notifier looks while the cache is closed.
+fn notifier_against_close(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, _waiter) = armed(&cache);
+        put(&mut writer, 1, &["/a"]);
+        let closing = Local::new(cache.clone());
+        race(writer, move |_| closing.close(), notifier::step);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+    });
+}
+
+proof!(
+    notifier_against_close, loom_notifier_against_close,
+    loom_notifier_against_close_weak_pending: NotifierPending => "lost wake-up",
+);
+
+/// Row "notifier: look; fence": a pass that does not see who parks is seen by his look.
+fn notifier_against_arm(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let waiting = WakeSet::new().unwrap();
+        let mut first = Local::new(cache.waiter(Want::Revision(1)).unwrap());
+        waiting.add_waiter(&mut first, 1).unwrap();
+        assert!(!first.arm().unwrap());
+        put(&mut writer, 1, &["/a"]);
+        // The notifier is on its way.
+        let set = WakeSet::new().unwrap();
+        let mut subscription = follow(&cache);
+        set.add(&mut subscription, 7).unwrap();
+        let passing = thread::spawn(notifier::step);
+        let (_writer, ready) = race(
+            writer,
+            |writer| put(writer, 2, &["/a"]),
+            move || {
+                let ready = subscription.arm().unwrap();
+                (subscription, ready)
+            },
+        );
+        passing.join().unwrap();
+        notifier::step();
+        assert!(ready.1 || set.arm(), "lost wake-up");
+        drop((cache, first));
+    });
+}
+
+proof!(
+    notifier_against_arm, loom_notifier_against_arm,
+    loom_notifier_against_arm_weak_notifier: NotifierFence => "lost wake-up",
+);
+
+/// Row "armed": the two arms of a wake set against a publish.
+fn arm_against_publish(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let set = WakeSet::new().unwrap();
+        let mut subscription = follow(&cache);
+        set.add(&mut subscription, 7).unwrap();
+        let write = |writer: &mut Writer| {
+            put(writer, 1, &["/a"]);
+            notifier::step();
+        };
+        let (_writer, (set, sleeps, mut subscription)) = race(writer, write, move || {
+            let ready = subscription.arm().unwrap();
+            let sleeps = !set.arm();
+            assert!(!(ready && sleeps), "a ready member is listed");
+            (set, sleeps, subscription)
+        });
+        if sleeps {
+            assert!(set.shared.signal.wait(0), "sleeps for ever");
+        }
+        assert_eq!(set.take(&mut [0; 4]), 1);
+        assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
+    });
+}
+
+proof!(
+    arm_against_publish, loom_arm_against_publish,
+    loom_arm_against_publish_late_drain: DrainLate => "sleeps for ever",
+    loom_arm_against_publish_weak_waiter: RegisterFence => "sleeps for ever",
+);
+
+/// Row "armed": two threads sleep on one set, and one that arms again takes nothing from the other.
+fn arms_of_two_threads(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let set = WakeSet::new().unwrap();
+        let mut subscription = follow(&cache);
+        set.add(&mut subscription, 7).unwrap();
+        assert!(!subscription.arm().unwrap());
+        // The first thread sleeps, the second arms beside a wake-up.
+        assert!(!set.arm());
+        let second = set.clone();
+        let write = |writer: &mut Writer| {
+            put(writer, 1, &["/a"]);
+            notifier::step();
+        };
+        let (_writer, ready) = race(writer, write, move || second.arm());
+        // Whoever took nothing leaves the signal to the other.
+        assert!(set.shared.signal.wait(0), "sleeps for ever, ready {ready}");
+        assert_eq!(set.take(&mut [0; 4]), 1);
+    });
+}
+
+proof!(
+    arms_of_two_threads, loom_arms_of_two_threads,
+    loom_arms_of_two_threads_late_drain: DrainLate => "sleeps for ever",
+);
