@@ -65,7 +65,7 @@ mod sys;
 mod wake;
 mod writer;
 
-pub use attribute::schema::{Attribute, Labels};
+pub use attribute::declared::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{
     Builder, Cache, Lag, ReadPath, Source, SourceReport, SourceState, State, Stats, Status, SubscriptionInfo,

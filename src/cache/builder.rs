@@ -6,7 +6,8 @@ use super::Cache;
 use super::core::Core;
 use super::registry::Registry;
 use super::shared::{Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
-use crate::attribute::schema::{Attribute, Labels, Schema};
+use crate::attribute::declared::{Attribute, Labels};
+use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
 #[cfg(not(loom))]
 use crate::error::{Code, Error};

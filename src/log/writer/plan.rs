@@ -1,0 +1,207 @@
+//! Where the events of a revision go, and which segments leave for them: decided before anything is written.
+//!
+//! A plan changes nothing. It allocates what the commit needs, so that the commit cannot fail, and
+//! `RingWriter::begin` carries it out. The rules with an example in numbers: docs/internals/window.md.
+
+#![forbid(unsafe_code)]
+
+use super::RingWriter;
+use crate::log::retention::RetentionToken;
+use crate::log::ring::{Directory, Ring};
+use crate::log::segment::{Pen, own_bytes};
+use crate::log::summaries::Summary;
+use std::ops::Range;
+use std::sync::Arc as Shared;
+
+/// What the window may hold.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowLimits {
+    /// Segments (M).
+    pub(crate) segments: u64,
+    /// Bytes of all of them and of what stays because of them; the largest revision comes on top.
+    pub(crate) bytes: u64,
+    /// A segment also closes at this many bytes.
+    pub(crate) segment_bytes: u64,
+    /// What is older than this many milliseconds leaves sooner, as long as so many slots stay.
+    pub(crate) keep: Option<(u64, u64)>,
+}
+
+/// The sequence numbers of one revision: runs of consecutive ones.
+pub(crate) struct Seqs {
+    first: Range<u64>,
+    more: Vec<Range<u64>>,
+}
+
+impl Seqs {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.first.clone().chain(self.more.iter().cloned().flatten())
+    }
+
+    pub(crate) fn first(&self) -> u64 {
+        self.first.start
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.more.last().unwrap_or(&self.first).end - 1
+    }
+
+    pub(crate) fn take(&mut self) -> Seqs {
+        std::mem::replace(self, Seqs { first: 0..0, more: Vec::new() })
+    }
+
+    fn add(&mut self, run: Range<u64>) {
+        match (run.is_empty(), self.first.is_empty()) {
+            (true, _) => {}
+            (_, true) => self.first = run,
+            _ => self.more.push(run),
+        }
+    }
+}
+
+/// A segment that a revision needs beyond the newest one.
+pub(super) struct Opened {
+    pub(super) token: RetentionToken,
+    pub(super) pen: Pen,
+    pub(super) summary: Box<Summary>,
+}
+
+/// Where the events of one revision go, and what had to be allocated for that.
+pub(crate) struct Plan {
+    pub(crate) seqs: Seqs,
+    pub(super) opened: Vec<Opened>,
+    /// Slots used in the segments left: the newest one before, then each opened but the last.
+    pub(super) closed: Vec<u64>,
+    pub(super) directory: Option<Shared<Directory>>,
+    pub(super) giant: bool,
+    /// How many of the oldest segments go first.
+    pub(super) evicted: usize,
+    pub(super) fill: u64,
+}
+
+impl RingWriter {
+    /// Prepare: lays out the events of one revision (their bytes are given) and allocates for it.
+    pub(crate) fn plan(&self, ring: &Ring, sizes: impl ExactSizeIterator<Item = u64>) -> Plan {
+        let count = sizes.len() as u64;
+        let slots = ring.slots;
+        let short = count <= slots / 8;
+        let mut base = self.base;
+        let start = base + self.fill;
+        let mut plan = Plan {
+            seqs: Seqs { first: start..start, more: Vec::new() },
+            opened: Vec::new(),
+            closed: Vec::new(),
+            directory: None,
+            giant: false,
+            evicted: 0,
+            fill: self.fill,
+        };
+        let mut bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let mut added = 0;
+        let mut run = start..start;
+        for (at, size) in sizes.enumerate() {
+            // A short revision never straddles: whether it fits is asked once, before its first event.
+            let full = if short {
+                at == 0 && (plan.fill + count > slots || plan.fill > 0 && bytes >= self.limits.segment_bytes)
+            } else {
+                plan.fill == slots || plan.fill > 0 && bytes >= self.limits.segment_bytes
+            };
+            if full {
+                let end = base + plan.fill;
+                plan.closed.push(plan.fill);
+                base += slots;
+                let pen = Pen::new(base, slots as usize, end, ring.width, ring.held.clone());
+                let token = RetentionToken::new(pen.segment().clone(), ring.ages.clone());
+                plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
+                plan.fill = 0;
+                bytes = own_bytes(slots as usize, ring.width) as u64;
+                added += bytes;
+                plan.seqs.add(std::mem::replace(&mut run, base..base));
+            }
+            run.end += 1;
+            plan.fill += 1;
+            bytes += size;
+            added += size;
+        }
+        plan.seqs.add(run);
+        if !plan.opened.is_empty() || self.bytes() + added > self.limits.bytes {
+            self.plan_directory(ring, &mut plan, added);
+        }
+        plan
+    }
+
+    /// What must go, and whether another directory is due: a giant revision needs a longer one; when
+    /// the last giant is gone, a short one follows.
+    fn plan_directory(&self, ring: &Ring, plan: &mut Plan, added: u64) {
+        let opened = plan.opened.len() as u64;
+        let WindowLimits { segments, bytes, .. } = self.limits;
+        plan.giant = opened + 1 > segments || opened > 0 && added > bytes;
+        plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(opened, added, ring.ages.now()) };
+        let stay = self.live.len() - plan.evicted;
+        let giants_stay = self.giants.0 > 0 && self.live.iter().skip(plan.evicted).any(|live| live.giant != 0);
+        let size = if plan.giant {
+            stay as u64 + opened + segments + 1
+        } else if giants_stay {
+            self.directory.size()
+        } else {
+            segments
+        };
+        if size != self.directory.size() {
+            plan.directory = Some(Shared::new(Directory::new(size)));
+        }
+    }
+
+    /// The oldest segments from `gone` on that go together: those of one giant revision do. How many, and
+    /// their bytes.
+    fn group(&self, gone: usize) -> (usize, u64) {
+        let id = self.live[gone].giant;
+        let together = self.live.range(gone..).take_while(|live| live.giant == id);
+        let mut group = (0, 0);
+        for live in together.take(if id == 0 { 1 } else { usize::MAX }) {
+            group = (group.0 + 1, group.1 + live.weight.sum());
+        }
+        group
+    }
+
+    /// How many of the oldest segments go when so many new ones and so many bytes come. Of ordinary segments
+    /// at most M stay, and at most the window's bytes; a giant's do not count, and go when they are the
+    /// oldest and others have to. The newest segment stays. With an age to keep, what is older goes too.
+    pub(super) fn leaving(&self, opened: u64, added: u64, now: u64) -> usize {
+        let (mut segments, mut bytes) = (self.ordinary.0 + opened, self.bytes() + added);
+        let mut gone = 0;
+        loop {
+            let (group, weight) = self.group(gone);
+            let next = gone + group;
+            let full = segments > self.limits.segments || bytes > self.limits.bytes;
+            if next >= self.live.len() || !(full || self.is_aged(next, now)) {
+                return gone;
+            }
+            if self.live[gone].giant == 0 {
+                (segments, bytes) = (segments - 1, bytes - weight);
+            }
+            gone = next;
+        }
+    }
+
+    /// Whether all before this segment is older than has to be kept, and enough stays.
+    fn is_aged(&self, segment: usize, now: u64) -> bool {
+        let Some((age, slots)) = self.limits.keep else { return false };
+        let first = &self.live[segment];
+        now.saturating_sub(first.opened) >= age && self.next_seq() - first.token.segment().base() >= slots
+    }
+
+    /// A giant evicts only what M younger segments, or the window's bytes of younger ones, follow, so that
+    /// one giant evicts nothing and many do not add up (I9).
+    fn left_by_a_giant(&self) -> usize {
+        let mut bytes = self.bytes() - self.unpurged + self.giants.1;
+        let mut gone = 0;
+        loop {
+            let (group, weight) = self.group(gone);
+            let stay = self.live.len() - gone - group;
+            bytes -= weight;
+            if stay == 0 || (stay as u64) < self.limits.segments && bytes < self.limits.bytes {
+                return gone;
+            }
+            gone += group;
+        }
+    }
+}
