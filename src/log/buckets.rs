@@ -18,7 +18,7 @@
 //! Requests come by a list without a lock. The writer answers at most [`REQUESTS`] of them a revision, and
 //! looks through at most [`PLACES`] places of its table for buckets that nobody uses any more, so what
 //! subscriptions do delays no single revision. Those whose asker is gone are weeded out by the askers, as
-//! long as nothing is written.
+//! long as nothing is written. The whole protocol with an example: `docs/internals/chains.md`.
 
 #![forbid(unsafe_code)]
 
