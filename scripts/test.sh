@@ -54,6 +54,7 @@ step_etcd() { scripts/etcd.sh; }
 
 step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
+step_names() { scripts/names.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
 # The core alone, and the C ABI without the feeder.
 step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
@@ -209,6 +210,7 @@ fi
 if wants rust; then
     step fmt
     step storeys
+    step names
     step clippy
     step no-features
     step rust

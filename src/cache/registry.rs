@@ -53,7 +53,7 @@ pub(crate) struct Standings {
 
 /// Where a subscription stands in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct RegistryEntry {
     all: u32,
     limited: u32,
 }
@@ -61,9 +61,9 @@ pub(crate) struct Entry {
 /// No place.
 const NOWHERE: u32 = u32::MAX;
 
-impl Entry {
+impl RegistryEntry {
     /// Before it is opened.
-    pub(crate) const NONE: Entry = Entry { all: NOWHERE, limited: NOWHERE };
+    pub(crate) const NONE: RegistryEntry = RegistryEntry { all: NOWHERE, limited: NOWHERE };
 }
 
 /// See the module.
@@ -96,17 +96,17 @@ impl Registry {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
 
-    pub(crate) fn enter(&self, one: Arc<dyn Observed>, is_limited: bool) -> Entry {
+    pub(crate) fn enter(&self, one: Arc<dyn Observed>, is_limited: bool) -> RegistryEntry {
         let mut limited = NOWHERE;
         if is_limited {
             limited = lock(&self.limited).slots.insert(one.clone());
             self.limits.fetch_add(1, Relaxed);
         }
-        Entry { all: lock(&self.open).slots.insert(one), limited }
+        RegistryEntry { all: lock(&self.open).slots.insert(one), limited }
     }
 
     /// Takes a subscription out that is being dropped, with the losses that it had.
-    pub(crate) fn leave(&self, entry: Entry, lagged: u64) {
+    pub(crate) fn leave(&self, entry: RegistryEntry, lagged: u64) {
         let limited = (entry.limited != NOWHERE).then(|| {
             self.limits.fetch_sub(1, Relaxed);
             lock(&self.limited).slots.remove(entry.limited)

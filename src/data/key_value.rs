@@ -63,7 +63,7 @@ pub(crate) struct KeyMeta {
 
 /// What a cache adds to the versions of its live keys.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Extras<'a> {
+pub(crate) struct VersionExtras<'a> {
     /// Encoded attributes: see `attribute::encode`.
     pub(crate) attributes: &'a [u8],
     pub(crate) decoder: Option<&'a Decoder>,
@@ -117,7 +117,7 @@ unsafe impl Sync for KeyValue {}
 impl KeyValue {
     /// A version with a count of one. `value` None makes a tombstone.
     pub(crate) fn new(key: &[u8], value: Option<&[u8]>, meta: KeyMeta, seq: u64, older: VersionPtr) -> KeyValue {
-        KeyValue::with_extras(key, value, meta, seq, older, Extras::default())
+        KeyValue::with_extras(key, value, meta, seq, older, VersionExtras::default())
     }
 
     /// As [`KeyValue::new`], with attributes and room for the decoded value.
@@ -127,7 +127,7 @@ impl KeyValue {
         meta: KeyMeta,
         seq: u64,
         older: VersionPtr,
-        extras: Extras<'_>,
+        extras: VersionExtras<'_>,
     ) -> KeyValue {
         let value_length = value.map_or(0, <[u8]>::len);
         let cells = usize::from(extras.decoder.is_some());

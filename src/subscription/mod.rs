@@ -42,7 +42,7 @@ pub use shared::{Closer, Pace};
 pub use wait::Stream;
 
 use crate::batch::{Batch, BatchBuilder};
-use crate::cache::{Entry, Inner, KeepOpen, Lag, Observed};
+use crate::cache::{Inner, KeepOpen, Lag, Observed, RegistryEntry};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::matcher::Matcher;
@@ -170,7 +170,7 @@ pub struct Subscription {
     matcher: Arc<Matcher>,
     shared: Arc<Shared>,
     /// Its place among the subscriptions of the cache: taken when it is opened.
-    entry: Entry,
+    entry: RegistryEntry,
     /// Until it ends.
     keeps: Option<Arc<KeepOpen>>,
     /// Until the start is fixed.
@@ -406,7 +406,7 @@ impl Drop for Subscription {
                 self.shared.inner.hub.leave_group(&group);
             }
         }
-        if self.entry != Entry::NONE {
+        if self.entry != RegistryEntry::NONE {
             // While it stands: a loss that no poll has met is its last.
             self.shared.inner.registry.leave(self.entry, self.shared.figures().lagged);
         }

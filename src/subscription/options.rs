@@ -5,7 +5,7 @@
 use super::cursor::Cursor;
 use super::shared::Shared;
 use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
-use crate::cache::{Cache, Entry};
+use crate::cache::{Cache, RegistryEntry};
 use crate::data::event::Kind;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
@@ -281,7 +281,7 @@ impl SubscribeBuilder {
             plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
             matcher,
             shared,
-            entry: Entry::NONE,
+            entry: RegistryEntry::NONE,
             keeps: Some(self.cache.keep_open()),
             phase: SubscriptionPhase::Unready,
             options: Some(Box::new(self.options)),

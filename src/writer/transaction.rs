@@ -9,7 +9,7 @@
 use super::change::{Change, Operation, Record};
 use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
-use crate::data::key_value::{Extras, KeyMeta, KeyValue, KeyValueRef, VersionPtr};
+use crate::data::key_value::{KeyMeta, KeyValue, KeyValueRef, VersionExtras, VersionPtr};
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
 use crate::log::epochs::EpochChange;
@@ -217,9 +217,9 @@ impl Core {
     }
 
     /// What the cache adds to a version: all foreign code of a change runs here.
-    pub(super) fn extras<'a>(&'a mut self, inner: &'a Inner, key: &[u8], value: Option<&[u8]>) -> Extras<'a> {
+    pub(super) fn extras<'a>(&'a mut self, inner: &'a Inner, key: &[u8], value: Option<&[u8]>) -> VersionExtras<'a> {
         self.attributes.clear();
-        let Some(value) = value else { return Extras::default() };
+        let Some(value) = value else { return VersionExtras::default() };
         if !inner.schema.is_empty() {
             let failed = inner.schema.extract(key, value, &mut self.attributes);
             if failed > 0 {
@@ -227,7 +227,7 @@ impl Core {
                 failures.store(failures.load(Relaxed) + failed, Relaxed);
             }
         }
-        Extras { attributes: &self.attributes, decoder: inner.decoder.as_ref() }
+        VersionExtras { attributes: &self.attributes, decoder: inner.decoder.as_ref() }
     }
 
     /// Makes the versions once their sequence numbers are known. `marks` is 1 where a mark comes

@@ -128,10 +128,10 @@ impl Output {
 /// Somebody to write to who shows what came.
 #[cfg(test)]
 #[derive(Clone, Default)]
-pub(crate) struct Shared(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+pub(crate) struct Captured(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
 
 #[cfg(test)]
-impl Write for Shared {
+impl Write for Captured {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().write(bytes)
     }
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    fn output(format: Format) -> (Output, Shared) {
-        let shared = Shared::default();
+    fn output(format: Format) -> (Output, Captured) {
+        let shared = Captured::default();
         (Output::to(format, shared.clone()), shared)
     }
 

@@ -479,7 +479,7 @@ impl View {
 
 #[cfg(test)]
 mod tests {
-    use super::super::output::{Format, Shared};
+    use super::super::output::{Captured, Format};
     use super::*;
     use watchcore::Change;
 
@@ -498,7 +498,7 @@ mod tests {
             lagged: AtomicU64::new(0),
             feeder: OnceLock::new(),
         };
-        let shared = Shared::default();
+        let shared = Captured::default();
         let mut out = Output::to(Format::Json, shared.clone());
         let plan = Plan { until: None, count: None, bookmarks: true, lag: OnLag::Stop, state: false };
         let mut view = View::new(plan);
