@@ -53,6 +53,55 @@ fn a_wait_of_a_lapped_consumer_ends_and_its_poll_tells() {
     lagged(&mut slow, 1, oldest - 1, oldest, 1000);
 }
 
+/// A subscription that reads a chain holds the segment that it stands in. Where the next one has left the log, a
+/// revision that lies in both is lost in part, though its first events are still within reach and its last ones in
+/// the log.
+#[test]
+fn half_lost_revision_of_a_chain_is_lost_whole() {
+    let builder = Cache::builder("/").capacity(128).segment_slots(16).index(Index::prefix(1));
+    let cache = builder.build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let open = |whole, on_lag| {
+        let options = cache.subscribe(Start::Now).prefix("/own/");
+        options.whole_revisions(whole).on_lag(on_lag).open().unwrap()
+    };
+    let mut at_its_begin = open(true, OnLag::Stop);
+    let mut before = open(true, OnLag::SkipToOldest);
+    let mut in_pieces = open(false, OnLag::Stop);
+    // The writer's answers come with the first revision: it has one slot of the first segment.
+    write(&mut writer, [1]);
+    for one in [&mut at_its_begin, &mut before, &mut in_pieces] {
+        assert!(one.poll(1).unwrap().is_empty());
+        assert_eq!(one.stats().read_path, ReadPath::Chain { index: "prefix of depth 1".into() });
+    }
+    writer.apply(10, [Change::put("/own/a", "10")]).unwrap();
+    writer.apply(11, [Change::put("/own/a", "11")]).unwrap();
+    // 13 events in the first segment, 16 in the second, one in the third.
+    let keys: Vec<String> = (0..30).map(|key| format!("/own/{key:02}")).collect();
+    writer.apply(12, keys.iter().map(|key| Change::put(key, "12"))).unwrap();
+    // They collect the links of all three revisions.
+    assert_eq!(lines(&before.poll(1).unwrap()), ["10 ADDED /own/a=10"]);
+    for one in [&mut at_its_begin, &mut in_pieces] {
+        assert_eq!(one.poll(1).unwrap().len() + one.poll(1).unwrap().len(), 2);
+        assert_eq!(one.position().revision, 11);
+    }
+    // Slots 33 to 144: the tenth segment displaces the second.
+    write(&mut writer, 13..=124);
+    assert_eq!(cache.oldest(), 13);
+
+    lagged(&mut at_its_begin, 12, 12, 13, 124);
+    let piece = in_pieces.poll(100).unwrap();
+    assert_eq!((piece.len(), piece.continues(), piece.position().revision), (13, true, 11));
+    lagged(&mut in_pieces, 12, 12, 13, 124);
+
+    assert_eq!(lines(&before.poll(100).unwrap()), ["11 MODIFIED /own/a=11"]);
+    assert_eq!(before.position().revision, 11);
+    let error = refused(before.poll(100), Code::Lagged);
+    assert_eq!((error.lost_from(), error.lost_to()), (12, 12), "{error}");
+    writer.apply(125, [Change::put("/own/a", "125")]).unwrap();
+    assert_eq!(drain(&mut before), ["125 MODIFIED /own/a=125"], "the loss is reported once");
+}
+
 #[test]
 fn an_initial_state_that_falls_out_of_the_window_is_lagged() {
     let (cache, mut writer) = tiny();
