@@ -180,8 +180,9 @@ fn a_cursor_at_the_end_of_what_left_has_lost_nothing() {
     // At the end of one that was closed early: two do not fit into its last slot.
     let (cache, mut writer) = tiny();
     write(&mut writer, 1..=15);
+    // Before the two come: its place is the slot that stays empty, and it holds no segment.
+    let mut early = cache.subscribe(Start::Now).open().unwrap();
     writer.apply(16, [Change::put("/a", "x"), Change::delete("/k")]).unwrap();
-    let mut early = cache.subscribe(Start::After(15)).open().unwrap();
     let mut revision = 16;
     while cache.oldest() <= 15 {
         revision += 1;
