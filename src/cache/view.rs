@@ -82,7 +82,7 @@ impl<'a> StateView<'a> {
 
     /// The live key-value that was newest below `head`, which may lie below the window: `None` where it
     /// cannot be reached any more.
-    pub(crate) fn shown_before(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
+    pub(crate) fn delivered_before(self, slot: SlotRef<'a>, head: u64) -> Option<KeyValueRef<'a>> {
         let version = self.at(slot, head)?;
         (version.seq() < head && !version.is_tombstone()).then_some(version)
     }

@@ -103,7 +103,7 @@ impl Matcher {
     }
 
     /// The kind in which a change is shown: raw ones are etcd's.
-    pub(crate) fn shown_kind(&self, kind: Kind) -> Kind {
+    pub(crate) fn delivered_kind(&self, kind: Kind) -> Kind {
         match (self.raw, kind) {
             (true, Kind::Added | Kind::Modified) => Kind::Put,
             (true, Kind::Deleted) => Kind::Delete,
@@ -113,7 +113,7 @@ impl Matcher {
 
     /// Whether changes of this kind are shown at all.
     #[inline]
-    pub(crate) fn shows(&self, kind: Kind) -> bool {
+    pub(crate) fn delivers(&self, kind: Kind) -> bool {
         self.kinds & kind.bit() != 0
     }
 
@@ -178,7 +178,7 @@ impl Matcher {
     /// Whether the event, or a changed form of it, is handed out.
     #[inline]
     pub(crate) fn matches(&self, event: &Event) -> bool {
-        self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.shows(kind))
+        self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.delivers(kind))
     }
 
     /// As [`Matcher::matches`], for the notifier: a predicate that panics wakes its owner, on whose
@@ -189,13 +189,13 @@ impl Matcher {
 
     /// The form in which an event is handed out that is `kind` to this filter. A deletion that the
     /// filter made shows a tombstone of its own: the second value.
-    pub(crate) fn shown(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
-        let shown = self.shown_kind(kind);
+    pub(crate) fn delivered_form(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
+        let kind = self.delivered_kind(kind);
         if kind != Kind::Deleted || event.kind() == Kind::Deleted {
-            return (shown, None);
+            return (kind, None);
         }
         let meta = event.prev().map_or_else(KeyMeta::default, KeyValue::meta);
-        (shown, Some(KeyValue::new(event.key(), None, meta, event.sequence(), VersionPtr::NULL)))
+        (kind, Some(KeyValue::new(event.key(), None, meta, event.sequence(), VersionPtr::NULL)))
     }
 }
 

@@ -94,7 +94,7 @@ fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u6
         for Changed { made, before, now } in page.drain(..) {
             let old = before.as_ref().is_some_and(|kv| matcher.holds(kv));
             let cur = !now.is_tombstone() && matcher.holds(&now);
-            let Some(kind) = Kind::of_change(old, cur).filter(|kind| matcher.shows(*kind)) else { continue };
+            let Some(kind) = Kind::of_change(old, cur).filter(|kind| matcher.delivers(*kind)) else { continue };
             let kv = if kind == Kind::Deleted {
                 let meta = before.as_ref().map(KeyValue::meta).unwrap_or_default();
                 KeyValue::new(now.key(), None, meta, now.seq(), VersionPtr::NULL)

@@ -172,7 +172,7 @@ impl Subscription {
     /// Keys that were shown and are not there, or do not match, any more. True: these were all.
     fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
-        let (shows, room) = (matcher.shows(Kind::Deleted), batch.room());
+        let (shows, room) = (matcher.delivers(Kind::Deleted), batch.room());
         let Some(delivered) = &mut self.delivered else { return Ok(true) };
         let mut gone = Vec::new();
         {
@@ -189,7 +189,7 @@ impl Subscription {
                 if live.is_some() && !matcher.has_predicates() {
                     continue;
                 }
-                let prev = slot.filter(|_| shows).and_then(|slot| view.shown_before(slot, catch.head_of(key)));
+                let prev = slot.filter(|_| shows).and_then(|slot| view.delivered_before(slot, catch.head_of(key)));
                 gone.push((key.clone(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
             }
         }
@@ -201,7 +201,7 @@ impl Subscription {
             if shows {
                 let meta = prev.as_ref().map_or_else(KeyMeta::default, KeyValue::meta);
                 let kv = KeyValue::new(&key, None, meta, 0, VersionPtr::NULL);
-                push(batch, matcher.shown_kind(Kind::Deleted), catch.at.revision, kv, prev);
+                push(batch, matcher.delivered_kind(Kind::Deleted), catch.at.revision, kv, prev);
             }
         }
         Ok(catch.next.is_none())
@@ -221,7 +221,7 @@ impl Subscription {
             if was && kv.seq() < since {
                 return None;
             }
-            let prev = if was { view.shown_before(slot, since) } else { None };
+            let prev = if was { view.delivered_before(slot, since) } else { None };
             let key = (!was).then(|| slot.shared_key());
             Some((kv.to_owned(), key, prev.map(|kv| kv.to_owned())))
         });
@@ -231,8 +231,8 @@ impl Subscription {
             if let Some(key) = key {
                 delivered.add(key);
             }
-            if matcher.shows(kind) {
-                push(batch, matcher.shown_kind(kind), catch.at.revision, kv, prev);
+            if matcher.delivers(kind) {
+                push(batch, matcher.delivered_kind(kind), catch.at.revision, kv, prev);
             }
         }
         catch.next = scan.into_next();

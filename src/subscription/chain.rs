@@ -304,13 +304,13 @@ impl Subscription {
             }
             self.reader.looked += 1;
             let Some(kind) = self.matcher.transition(event) else { continue };
-            if self.matcher.shows(kind) {
+            if self.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     let Some(border) = batch.cut() else { return Ok(left) };
                     self.cursor.go_back_to(border.position);
                     return Ok(border.left);
                 }
-                let (form, gone) = self.matcher.shown(event, kind);
+                let (form, gone) = self.matcher.delivered_form(event, kind);
                 batch.push_logged(segment, seq, form, gone);
             }
             if self.delivered.is_some() {

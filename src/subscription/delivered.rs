@@ -54,15 +54,15 @@ impl Subscription {
             return true;
         }
         let inner = self.shared.inner.clone();
-        self.remember_at(At::Head(&inner, head)).is_ok()
+        self.seed_at(At::Head(&inner, head)).is_ok()
     }
 
     /// The same for a state that somebody holds.
     pub(super) fn seed_held(&mut self, snapshot: &Snapshot) {
-        let _ = self.remember_at(At::Held(snapshot));
+        let _ = self.seed_at(At::Held(snapshot));
     }
 
-    fn remember_at(&mut self, at: At<'_>) -> Result<(), Left> {
+    fn seed_at(&mut self, at: At<'_>) -> Result<(), Left> {
         let matcher = self.matcher.clone();
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let delivered = self.delivered.insert(Box::default());

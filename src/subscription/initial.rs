@@ -65,7 +65,7 @@ impl Subscription {
     /// gathered whole is not handed out, and so not shown.
     fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
         let matcher = self.matcher.clone();
-        let (shows, needs_delivered_keys) = (matcher.shows(Kind::Added), self.delivered.is_some());
+        let (shows, needs_delivered_keys) = (matcher.delivers(Kind::Added), self.delivered.is_some());
         if !shows && !needs_delivered_keys {
             // Masked: the state is not shown, its end is.
             return Ok(None);
@@ -86,7 +86,7 @@ impl Subscription {
                 delivered.add(key);
             }
             if shows {
-                let (kind, revision) = (matcher.shown_kind(Kind::Added), kv.mod_revision());
+                let (kind, revision) = (matcher.delivered_kind(Kind::Added), kv.mod_revision());
                 let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
                 batch.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
             }

@@ -123,7 +123,7 @@ impl Subscription {
             Err(halt) => return Err(halt),
         };
         if let Some(kind) = kind {
-            if kind == Kind::Resync || self.matcher.shows(kind) {
+            if kind == Kind::Resync || self.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     // Without a border it stands before this event.
                     if let Some(border) = batch.cut() {
@@ -131,7 +131,7 @@ impl Subscription {
                     }
                     return Ok(false);
                 }
-                let (delivered, gone) = self.matcher.shown(event, kind);
+                let (delivered, gone) = self.matcher.delivered_form(event, kind);
                 batch.push_logged(segment, event.sequence(), delivered, gone);
             }
             if self.delivered.is_some() {

@@ -86,7 +86,7 @@ impl Subscription {
             for event in segment.view(run) {
                 let Ok(kind) = self.passes(event) else { return Ok(true) };
                 if let Some(kind) = kind {
-                    if kind == Kind::Resync || self.matcher.shows(kind) {
+                    if kind == Kind::Resync || self.matcher.delivers(kind) {
                         return Ok(true);
                     }
                     self.record(kind, event);
