@@ -188,6 +188,37 @@ static void lists(const watchcore_wakeset *set, const uint64_t *expected, size_t
     }
 }
 
+/* A try, or a poll, that finds nothing ends the arming; the next arming finds what came in between. */
+static void test_try_ends_an_arming(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_wakeset *set = NULL;
+    watchcore_waiter *waiter = NULL;
+    watchcore_change one = put("/a", "1");
+    uint64_t tags[2], revision = 0;
+    uint32_t done = 9, armed = 9;
+    size_t count = 9;
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 3, &waiter, &error));
+    CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 1, &error));
+    CHECK_OK(watchcore_waiter_arm(waiter, &armed, &error));
+    CHECK_OK(watchcore_waiter_try(waiter, &done, NULL, NULL, &error));
+    CHECK(armed == 0 && done == 0);
+    CHECK_OK(watchcore_writer_apply(writer, 3, &one, 1, &error));
+    CHECK_OK(watchcore_wakeset_take(set, tags, 2, &count, &error));
+    CHECK(count == 0);
+    CHECK_OK(watchcore_waiter_arm(waiter, &armed, &error));
+    CHECK_OK(watchcore_wakeset_take(set, tags, 2, &count, &error));
+    CHECK(armed == 1 && count == 1 && tags[0] == 1);
+    CHECK_OK(watchcore_waiter_try(waiter, &done, &revision, NULL, &error));
+    CHECK(done == 1 && revision == 3);
+    watchcore_waiter_free(waiter);
+    watchcore_wakeset_free(set);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 /* A tag goes with its member: after it was removed or freed (a tag may be a pointer) the set does not name it, and it
    names each once, however often it was armed. */
 static void test_tags_go_with_their_members(void)
@@ -383,6 +414,7 @@ int main(void)
 {
     RUN(test_only_what_is_ready_is_named);
     RUN(test_waiters);
+    RUN(test_try_ends_an_arming);
     RUN(test_tags_go_with_their_members);
     RUN(test_descriptor_goes_with_its_set);
     RUN(test_no_wake_up_is_lost);

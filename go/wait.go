@@ -83,6 +83,8 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 		late = timer.C
 	}
 	for {
+		// Before each wait, for the try before has ended the last arming. What came between
+		// the two makes it ready.
 		var ready C.uint32_t
 		if err := failed(C.wc_waiter_arm(w, &ready)); err != nil {
 			return Position{}, err
@@ -102,6 +104,8 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	}
 }
 
+// tryWaiter asks whether it has come. It ends the arming: after a try that gives
+// nothing the waiter must be armed again, or nobody is woken.
 func tryWaiter(w *C.watchcore_waiter) (Position, bool, error) {
 	var done C.uint32_t
 	var revision, epoch C.uint64_t

@@ -1315,8 +1315,8 @@ int32_t watchcore_subscription_stats(struct watchcore_subscription *subscription
                                      struct watchcore_subscription_figures *figures,
                                      struct watchcore_error *error);
 
-// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
-// now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
+// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 // Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
                                    uint32_t *ready,
@@ -1353,7 +1353,8 @@ int32_t watchcore_waiter_new_in(const struct watchcore_cache *cache,
 
 // Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
 // position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-// would answer. Never blocks. One thread at a time.
+// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
+// Never blocks. One thread at a time.
 // Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
 int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
                              uint32_t *done,
@@ -1361,8 +1362,8 @@ int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
                              uint64_t *epoch,
                              struct watchcore_error *error);
 
-// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it; its tag is
-// listed, too. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
+// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter,
                              uint32_t *ready,
                              struct watchcore_error *error);

@@ -38,6 +38,9 @@ pub enum Want {
 
 /// One wait, without blocking: poll it, join a wake set, or block with [`Waiter::wait`]. Send.
 ///
+/// An arming lasts until the waiter is polled: one whose poll gave `None` must be armed again, or its
+/// wake set is not woken for it.
+///
 /// ```
 /// use std::time::Duration;
 /// use watchcore::{Cache, Change, WakeSet, Want};
@@ -53,6 +56,7 @@ pub enum Want {
 ///     let ready = set.take(&mut tags);
 ///     assert_eq!(&tags[..ready], [42]);
 /// }
+/// // Had this given `None`, the waiter would have to be armed again.
 /// assert_eq!(waiter.poll()?.unwrap().revision, 3);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
@@ -84,6 +88,8 @@ impl Waiter {
 
     /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, or
     /// the source's failure before the first listing. Never blocks.
+    ///
+    /// It ends the arming in a wake set: after `None`, call [`Waiter::arm`] again to be woken.
     pub fn poll(&mut self) -> Result<Option<Position>> {
         self.unpark();
         let inner = self.inner.clone();
@@ -180,7 +186,8 @@ impl Waiter {
     }
 
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
-    /// will be listed when it is.
+    /// will be listed when it is, unless it is polled before. Whenever a poll gave `None`, arm it again;
+    /// what came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
         let member = self.membership.member("waiter")?;
         self.unpark();

@@ -238,7 +238,8 @@ impl Subscription {
     }
 
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
-    /// will be listed when it is. Never blocks.
+    /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
+    /// what came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
         let sleeper = sleeper(&mut self.sleeper, &self.shared);
         let member = sleeper.membership.member("subscription").map_err(|error| self.named(error))?;

@@ -169,6 +169,32 @@ fn waiters_are_woken_by_revision() {
     assert!(set.remove_waiter(&mut waiters[2]) && !set.remove_waiter(&mut waiters[2]));
 }
 
+/// A poll that gives nothing ends the arming, of subscriptions and waiters alike: nobody is woken before
+/// the next one, which then finds what came in between.
+#[test]
+fn poll_ends_an_arming() {
+    let (cache, mut writer) = embedded();
+    let (set, witness) = (WakeSet::new().unwrap(), WakeSet::new().unwrap());
+    let mut waiter = cache.waiter(Want::Revision(3)).unwrap();
+    let mut member = cache.subscribe(Start::Now).open().unwrap();
+    let mut asleep = cache.waiter(Want::Revision(3)).unwrap();
+    set.add_waiter(&mut waiter, 1).unwrap();
+    set.add(&mut member, 2).unwrap();
+    witness.add_waiter(&mut asleep, 3).unwrap();
+    assert!(!waiter.arm().unwrap() && !member.arm().unwrap() && !asleep.arm().unwrap());
+    assert_eq!(waiter.poll().unwrap(), None);
+    assert!(member.poll(1).unwrap().is_empty());
+    write(&mut writer, [3]);
+    assert!(witness.wait(BOUND));
+    assert_eq!(set.take(&mut [0; 4]), 0, "both are awake");
+    assert!(waiter.arm().unwrap() && member.arm().unwrap());
+    let mut tags = [0; 4];
+    assert_eq!(set.take(&mut tags), 2);
+    tags[..2].sort_unstable();
+    assert_eq!(tags[..2], [1, 2]);
+    assert_eq!((waiter.poll().unwrap().unwrap().revision, member.poll(1).unwrap().len()), (3, 1));
+}
+
 #[test]
 fn a_wake_set_lists_a_tag_once_an_arming_and_keeps_what_has_no_room() {
     let (cache, mut writer) = embedded();

@@ -346,8 +346,8 @@ pub unsafe extern "C" fn watchcore_subscription_stats(
     })
 }
 
-/// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say; 1: it has
-/// now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
+/// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
+/// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_arm(

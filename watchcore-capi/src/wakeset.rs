@@ -62,7 +62,8 @@ pub unsafe extern "C" fn watchcore_waiter_new_in(
 
 /// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
 /// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-/// would answer. Never blocks. One thread at a time.
+/// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
+/// Never blocks. One thread at a time.
 /// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_try(
@@ -84,8 +85,8 @@ pub unsafe extern "C" fn watchcore_waiter_try(
     })
 }
 
-/// Arms a member of a wake set: `*ready` 0: its tag will be listed; 1: it has come (or failed), try it; its tag is
-/// listed, too. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
+/// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
+/// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_waiter_arm(
     waiter: *mut watchcore_waiter,
