@@ -22,6 +22,8 @@ static void test_null_handles(void)
     watchcore_stats stats = WATCHCORE_STATS_INIT;
     watchcore_counters counters = WATCHCORE_COUNTERS_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
+    watchcore_subscription_list *list = NULL;
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
     watchcore_etcd_options etcd = WATCHCORE_ETCD_OPTIONS_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     const watchcore_key_value *kv = NULL;
@@ -75,6 +77,8 @@ static void test_null_handles(void)
     BAD(watchcore_wakeset_wait(NULL, 0, &error));
     BAD(watchcore_cache_status(NULL, &status, &error));
     BAD(watchcore_cache_stats(NULL, &stats, &error));
+    BAD(watchcore_cache_subscriptions(NULL, &list, &error));
+    BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
     BAD(watchcore_cache_text(NULL, WATCHCORE_TEXT_NAME, buffer, sizeof(buffer), &count, &error));
     BAD(watchcore_log_set(NULL, NULL, 99, &error));
 
@@ -85,6 +89,7 @@ static void test_null_handles(void)
     watchcore_snapshot_free(NULL);
     watchcore_iterator_free(NULL);
     watchcore_page_free(NULL);
+    watchcore_subscription_list_free(NULL);
     watchcore_waiter_free(NULL);
     watchcore_wakeset_free(NULL);
     watchcore_batch_release(NULL);

@@ -20,6 +20,7 @@ int watchcore_unit(void)
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     watchcore_subscription_options subscription = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
     watchcore_lag lag = WATCHCORE_LAG_INIT;
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     watchcore_status status = WATCHCORE_STATUS_INIT;
@@ -31,5 +32,6 @@ int watchcore_unit(void)
            range.size == sizeof(range) && read.timeout_ms == 3000 && answer.kv == NULL &&
            subscription.start == WATCHCORE_START_STATE && lag.size == sizeof(lag) && status.size == sizeof(status) &&
            stats.size == sizeof(stats) && attribute.size == sizeof(attribute) && index.size == sizeof(index) &&
-           filter.size == sizeof(filter) && figures.size == sizeof(figures) && subscription.max_lag_age_ms == 0 && WATCHCORE_MASK(WATCHCORE_DELETED) == 8;
+           filter.size == sizeof(filter) && figures.size == sizeof(figures) && subscription.max_lag_age_ms == 0 &&
+           subscription.name.data == NULL && info.size == sizeof(info) && WATCHCORE_MASK(WATCHCORE_DELETED) == 8;
 }

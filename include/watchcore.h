@@ -21,7 +21,7 @@
 //            the known fields is INVALID_ARGUMENT. In options 0 (or NULL) means the default.
 // Handles    Opaque; made by a function ending in _new (or _start, _writer), ended by _free, which accepts
 //            NULL. A handle must not be used after _free. The order of freeing is free: a subscription, a
-//            snapshot, a page or a batch may outlive its cache.
+//            snapshot, a page, a list or a batch may outlive its cache.
 // Threads    A function with a `const` handle may be called from many threads at once. One with a handle
 //            that is not const: one thread at a time (any thread); a second one at the same time is detected
 //            and answers BUSY. _free while another thread is inside such a function is allowed: the handle
@@ -223,6 +223,37 @@
 // It reads only the events of one bucket of an index.
 #define WATCHCORE_READ_PATH_CHAIN 1
 
+// The cache has no listing yet; the subscription begins with that.
+#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING 1
+
+// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the consumer
+// of STATE_AT_LEAST has not polled since.
+#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION 2
+
+// The initial state is being handed out.
+#define WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE 3
+
+// It reads the log, and its consumer is awake.
+#define WATCHCORE_SUBSCRIPTION_STATE_LIVE 4
+
+// It has everything, and its consumer sleeps: it waits, or is armed in a wake set.
+#define WATCHCORE_SUBSCRIPTION_STATE_PARKED 5
+
+// Events that it had not taken have left the window: its next poll answers LAGGED, or makes it up.
+#define WATCHCORE_SUBSCRIPTION_STATE_LAPPED 6
+
+// A loss was reported; the difference to the state now comes next, or is being handed out.
+#define WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP 7
+
+// Closed because it was further behind than it may be: its next poll answers LAGGED.
+#define WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW 8
+
+// Closed, it or its cache: what was published before is handed out, then CLOSED.
+#define WATCHCORE_SUBSCRIPTION_STATE_CLOSING 9
+
+// It has ended: its polls answer CLOSED. It is listed until it is freed.
+#define WATCHCORE_SUBSCRIPTION_STATE_ENDED 10
+
 // A key appeared, or came into the filter.
 #define WATCHCORE_ADDED 1
 
@@ -336,6 +367,9 @@ typedef struct watchcore_snapshot watchcore_snapshot;
 
 // A cursor with a filter over a cache. Made by watchcore_subscription_new.
 typedef struct watchcore_subscription watchcore_subscription;
+
+// The open subscriptions of a cache as they stood at one moment. Made by watchcore_cache_subscriptions.
+typedef struct watchcore_subscription_list watchcore_subscription_list;
 
 // A text that the library gives away. Made by watchcore_cache_list_next.
 typedef struct watchcore_text watchcore_text;
@@ -741,6 +775,9 @@ typedef struct watchcore_subscription_options {
     // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
     // second. 0: no limit.
     int64_t max_lag_age_ms;
+    // A name for people (UTF-8): in watchcore_cache_subscriptions, in messages of its errors and in log lines. It need
+    // not be unique. Absent or empty: none.
+    struct watchcore_bytes name;
 } watchcore_subscription_options;
 
 // How far a subscription is behind.
@@ -780,6 +817,41 @@ typedef struct watchcore_subscription_figures {
     uint64_t delivered_bytes;
 } watchcore_subscription_figures;
 
+// How a subscription stood when it was listed.
+typedef struct watchcore_subscription_info {
+    // sizeof(watchcore_subscription_info).
+    uint32_t size;
+    // WATCHCORE_SUBSCRIPTION_STATE_...
+    uint32_t state;
+    // Its number in this cache: from 1, in the order of opening, never used again.
+    uint64_t id;
+    // As given in watchcore_subscription_options, else of length 0 (UTF-8). The list's, valid until it is freed.
+    struct watchcore_bytes name;
+    // Its position as of its last poll: the revision.
+    uint64_t revision;
+    // The epoch of that.
+    uint64_t epoch;
+    // Events of the log that it has not looked at; 0 while it sleeps, while its start lies in the future, and once it
+    // has ended.
+    uint64_t lag_events;
+    // Revisions that it has not looked at.
+    uint64_t lag_revisions;
+    // The age of the oldest of them.
+    uint64_t lag_age_ms;
+    // WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
+    uint32_t read_path;
+    // 1: it was polled, `last_poll_ms` ago; 0: never.
+    uint32_t polled;
+    // CHAIN: the index (UTF-8), such as "key" or "field phase". The list's, valid until it is freed. SCAN: absent.
+    struct watchcore_bytes index;
+    // Time since its last poll. Of a consumer that polls hundreds of times a second every 16th poll is recorded.
+    uint64_t last_poll_ms;
+    // Events and marks that it handed out.
+    uint64_t handed_out;
+    // How often it lost events, reported or not.
+    uint64_t lagged;
+} watchcore_subscription_info;
+
 // How a cache stands.
 typedef struct watchcore_status {
     // sizeof(watchcore_status).
@@ -798,7 +870,8 @@ typedef struct watchcore_status {
     uint64_t bytes;
     // Open subscriptions.
     uint64_t subscriptions;
-    // The largest lag of any of them, in events.
+    // The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
+    // watchcore_cache_subscriptions.
     uint64_t max_lag_events;
     // STALE: since when; else 0.
     int64_t stale_since_unix_ms;
@@ -820,6 +893,10 @@ typedef struct watchcore_status {
     uint32_t reserved;
     // How far back the log goes: every event since then is in it.
     uint64_t window_age_ms;
+    // The largest lag that any subscription was ever found with, in events, also of one that was freed since.
+    uint64_t max_lag_seen;
+    // Open subscriptions that have lost events and were not told yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    uint64_t lapped;
 } watchcore_status;
 
 // Figures of a cache: what it did, and the memory it holds and for whom.
@@ -858,7 +935,7 @@ typedef struct watchcore_stats {
     uint64_t buckets;
     // Values whose attributes could not be extracted; they are absent there.
     uint64_t extract_failures;
-    // How often a subscription lost events, reported or not.
+    // How often a subscription lost events, reported or not yet; of those that were freed, too.
     uint64_t lagged;
     // Panics of foreign code that were caught in this process.
     uint64_t caught_panics;
@@ -1260,8 +1337,8 @@ void watchcore_iterator_free(struct watchcore_iterator *iterator);
 // too, and begins there.
 // `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 // watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare),
-// COMPACTED, CLOSED.
+// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
+// for a name that is not UTF-8), COMPACTED, CLOSED.
 int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
                                    const struct watchcore_subscription_options *options,
                                    struct watchcore_subscription **subscription,
@@ -1326,6 +1403,29 @@ int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
 // stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
 // that thread frees on leaving).
 void watchcore_subscription_free(struct watchcore_subscription *subscription);
+
+// Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
+// poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
+// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and holds up neither
+// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
+// Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_subscriptions(const struct watchcore_cache *cache,
+                                      struct watchcore_subscription_list **list,
+                                      struct watchcore_error *error);
+
+// The number of subscriptions in a list; 0 for NULL. Never blocks. Any thread, many at once.
+size_t watchcore_subscription_list_count(const struct watchcore_subscription_list *list);
+
+// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
+// struct; what it points to is the list's. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also for an index behind the last).
+int32_t watchcore_subscription_list_item(const struct watchcore_subscription_list *list,
+                                         size_t index,
+                                         struct watchcore_subscription_info *info,
+                                         struct watchcore_error *error);
+
+// Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+void watchcore_subscription_list_free(struct watchcore_subscription_list *list);
 
 // Releases a batch and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
 // subscription and the cache were freed.
@@ -1511,13 +1611,16 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_SUBSCRIPTION_OPTIONS_INIT \
     { (uint32_t)sizeof(watchcore_subscription_options), WATCHCORE_START_STATE, 0, 0, WATCHCORE_RANGE_ALL, 0, \
       WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_ON_LAG_STOP, 0, 0, 0 }
+      WATCHCORE_ON_LAG_STOP, 0, 0, 0, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_SUBSCRIPTION_FIGURES_INIT \
     { (uint32_t)sizeof(watchcore_subscription_figures), WATCHCORE_READ_PATH_SCAN, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_SUBSCRIPTION_INFO_INIT \
+    { (uint32_t)sizeof(watchcore_subscription_info), 0, 0, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, \
+      WATCHCORE_READ_PATH_SCAN, 0, WATCHCORE_BYTES_INIT, 0, 0, 0 }
 #define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
 #define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
 #define WATCHCORE_STATUS_INIT \
-    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_STATS_INIT \
     { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 

@@ -45,6 +45,8 @@ functions! {
     watchcore_subscription_new watchcore_subscription_poll watchcore_subscription_wait
     watchcore_subscription_close watchcore_subscription_position watchcore_subscription_lag
     watchcore_subscription_stats watchcore_subscription_arm watchcore_subscription_free
+    watchcore_cache_subscriptions watchcore_subscription_list_count watchcore_subscription_list_item
+    watchcore_subscription_list_free
     watchcore_batch_event watchcore_event_key watchcore_event_value watchcore_event_prev_value
     watchcore_batch_release
     watchcore_waiter_new watchcore_waiter_new_in watchcore_waiter_try watchcore_waiter_arm watchcore_waiter_free

@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | cache, writer, feeder, read, snapshot, subscription, batch, wakeset, status, log | one object each |
+//! | cache, writer, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, log | one object each |
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
@@ -58,6 +58,7 @@ mod read;
 mod snapshot;
 mod status;
 mod subscription;
+mod subscription_list;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod wakeset;

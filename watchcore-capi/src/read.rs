@@ -378,7 +378,10 @@ impl Object for watchcore_text {
 
 /// A text as C sees it.
 pub(super) fn bytes_of(text: &str) -> watchcore_bytes {
-    watchcore_bytes { data: text.as_ptr().cast(), length: text.len() }
+    // An empty text of Rust may lie at address 1. Go takes that for a damaged pointer and ends the program, when its
+    // stack moves while a struct with it lies there.
+    let data = if text.is_empty() { c"".as_ptr().cast() } else { text.as_ptr().cast() };
+    watchcore_bytes { data, length: text.len() }
 }
 
 /// The items of a page as C sees them.

@@ -50,7 +50,8 @@ pub struct watchcore_status {
     pub bytes: u64,
     /// Open subscriptions.
     pub subscriptions: u64,
-    /// The largest lag of any of them, in events.
+    /// The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
+    /// watchcore_cache_subscriptions.
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,
@@ -72,6 +73,10 @@ pub struct watchcore_status {
     pub reserved: u32,
     /// How far back the log goes: every event since then is in it.
     pub window_age_ms: u64,
+    /// The largest lag that any subscription was ever found with, in events, also of one that was freed since.
+    pub max_lag_seen: u64,
+    /// Open subscriptions that have lost events and were not told yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    pub lapped: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers only.
@@ -97,6 +102,8 @@ unsafe impl Sized32 for watchcore_status {
         last_error: 0,
         reserved: 0,
         window_age_ms: 0,
+        max_lag_seen: 0,
+        lapped: 0,
     };
 }
 
@@ -138,7 +145,7 @@ pub struct watchcore_stats {
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
-    /// How often a subscription lost events, reported or not.
+    /// How often a subscription lost events, reported or not yet; of those that were freed, too.
     pub lagged: u64,
     /// Panics of foreign code that were caught in this process.
     pub caught_panics: u64,
@@ -241,7 +248,7 @@ pub unsafe extern "C" fn watchcore_cache_text(
     })
 }
 
-fn milliseconds(time: Duration) -> u64 {
+pub(super) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -277,6 +284,8 @@ fn status_of(cache: &Cache) -> watchcore_status {
         last_error: now.last_error.map_or(0, |e| e.code() as i32),
         reserved: 0,
         window_age_ms: milliseconds(now.window_age),
+        max_lag_seen: now.max_lag_seen,
+        lapped: now.lapped,
     }
 }
 

@@ -94,6 +94,9 @@ pub struct watchcore_subscription_options {
     /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
     /// second. 0: no limit.
     pub max_lag_age_ms: i64,
+    /// A name for people (UTF-8): in watchcore_cache_subscriptions, in messages of its errors and in log lines. It need
+    /// not be unique. Absent or empty: none.
+    pub name: watchcore_bytes,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -120,6 +123,7 @@ unsafe impl Sized32 for watchcore_subscription_options {
         nothing: 0,
         max_lag_events: 0,
         max_lag_age_ms: 0,
+        name: watchcore_bytes::ABSENT,
     };
 }
 
@@ -196,8 +200,8 @@ unsafe impl Sized32 for watchcore_subscription_figures {
 /// too, and begins there.
 /// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
 /// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare),
-/// COMPACTED, CLOSED.
+/// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
+/// for a name that is not UTF-8), COMPACTED, CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_new(
     cache: *const watchcore_cache,
@@ -433,6 +437,10 @@ unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Resul
         .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
         .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)
         .stop_on_resync(switch(options.stop_on_resync, "options.stop_on_resync")?);
+    // SAFETY: the contract.
+    if let Some(name) = unsafe { options.name.text("options.name")? } {
+        builder = builder.name(name);
+    }
     if options.types != 0 {
         builder = builder.types(&types_of(options.types, "options")?);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 16] = [
+const FILES: [&str; 17] = [
     "bytes",
     "error",
     "declare",
@@ -17,6 +17,7 @@ const FILES: [&str; 16] = [
     "filter",
     "snapshot",
     "subscription",
+    "subscription_list",
     "batch",
     "wakeset",
     "status",

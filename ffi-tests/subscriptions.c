@@ -1,0 +1,447 @@
+/* The list of a cache's subscriptions: what it says of each, whatever their consumers do. */
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "check.h"
+
+static watchcore_error error;
+
+#define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
+
+/* A cache whose log holds 128 events, and its writer. */
+static watchcore_cache *tiny(watchcore_writer **writer)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_index by_key = WATCHCORE_INDEX_INIT;
+    watchcore_cache *cache = NULL;
+    by_key.kind = WATCHCORE_INDEX_KEY;
+    options.capacity = 128;
+    options.indexes = &by_key;
+    options.index_count = 1;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_OK(watchcore_cache_writer(cache, writer, &error));
+    return cache;
+}
+
+/* Opens a subscription that begins now. */
+static watchcore_subscription *named(watchcore_cache *cache, const char *name)
+{
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    options.start = WATCHCORE_START_NOW;
+    options.name = text(name);
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    return subscription;
+}
+
+static void write_on(watchcore_writer *writer, uint64_t from, uint64_t to)
+{
+    watchcore_change one = put("/k", "1");
+    for (; from <= to; from++) {
+        CHECK_OK(watchcore_writer_apply(writer, from, &one, 1, &error));
+    }
+}
+
+static watchcore_subscription_list *listed(watchcore_cache *cache)
+{
+    watchcore_subscription_list *list = NULL;
+    CHECK_OK(watchcore_cache_subscriptions(cache, &list, &error));
+    return list;
+}
+
+/* How the one subscription of a cache stands. Its texts have gone with the list. */
+static watchcore_subscription_info only(watchcore_cache *cache)
+{
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    watchcore_subscription_list *list = listed(cache);
+    CHECK(watchcore_subscription_list_count(list) == 1);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info, &error));
+    watchcore_subscription_list_free(list);
+    return info;
+}
+
+static watchcore_status status_of(watchcore_cache *cache)
+{
+    watchcore_status status = WATCHCORE_STATUS_INIT;
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    return status;
+}
+
+static uint64_t losses(watchcore_cache *cache)
+{
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    return stats.lagged;
+}
+
+static void test_idle_consumer_is_seen(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription *idle = named(cache, "billing");
+    watchcore_subscription_info info = only(cache);
+    watchcore_subscription_list *list;
+    watchcore_status status;
+    CHECK(info.id == 1 && info.state == WATCHCORE_SUBSCRIPTION_STATE_LIVE && info.read_path == WATCHCORE_READ_PATH_SCAN);
+    CHECK(info.index.data == NULL && info.polled == 0 && info.last_poll_ms == 0);
+    CHECK(info.lag_events == 0 && info.lag_revisions == 0 && info.handed_out == 0 && info.lagged == 0);
+    write_on(writer, 1, 50);
+    info = only(cache);
+    CHECK(info.lag_events == 50 && info.lag_revisions == 50 && info.revision == 0 && info.epoch != 0);
+    status = status_of(cache);
+    CHECK(status.subscriptions == 1 && status.max_lag_events == 50 && status.max_lag_seen == 50 && status.lapped == 0);
+    /* Its place leaves the window. */
+    write_on(writer, 51, 500);
+    info = only(cache);
+    CHECK(info.state == WATCHCORE_SUBSCRIPTION_STATE_LAPPED && info.lag_events == 500 && info.lagged == 1);
+    status = status_of(cache);
+    CHECK(status.max_lag_events == 500 && status.lapped == 1 && losses(cache) == 1);
+    /* Gone, but for what happened. */
+    watchcore_subscription_free(idle);
+    list = listed(cache);
+    CHECK(list != NULL && watchcore_subscription_list_count(list) == 0);
+    BAD(watchcore_subscription_list_item(list, 0, &info, &error));
+    watchcore_subscription_list_free(list);
+    status = status_of(cache);
+    CHECK(status.subscriptions == 0 && status.max_lag_events == 0 && status.lapped == 0);
+    CHECK(status.max_lag_seen == 500 && losses(cache) == 1);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_names(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    watchcore_subscription *refused = NULL, *first = named(cache, "bill \"ing\""), *second = named(cache, "");
+    watchcore_subscription *third = named(cache, NULL);
+    watchcore_subscription_list *list = listed(cache);
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    CHECK(watchcore_subscription_list_count(list) == 3);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info, &error));
+    CHECK(info.id == 1 && same(info.name, "bill \"ing\""));
+    CHECK_OK(watchcore_subscription_list_item(list, 1, &info, &error));
+    CHECK(info.id == 2 && same(info.name, ""));
+    CHECK((uintptr_t)info.name.data >= 4096); /* an address: runtimes that look at pointers refuse others */
+    CHECK_OK(watchcore_subscription_list_item(list, 2, &info, &error));
+    CHECK(info.id == 3 && same(info.name, ""));
+    watchcore_subscription_list_free(list);
+
+    write_on(writer, 1, 500);
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(first, 1, &batch, &error));
+    CHECK(strncmp(error.message, "subscription \"bill \\\"ing\\\"\": ", 29) == 0);
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(second, 1, &batch, &error));
+    CHECK(strncmp(error.message, "subscription: ", 14) == 0);
+
+    options.name = watchcore_bytes_from("a\xff", 2);
+    BAD(watchcore_subscription_new(cache, &options, &refused, &error));
+    CHECK(strstr(error.message, "options.name") != NULL);
+    options.name = watchcore_bytes_from(NULL, 3);
+    BAD(watchcore_subscription_new(cache, &options, &refused, &error));
+    options.name = text("late");
+    options.start = WATCHCORE_START_AFTER;
+    options.revision = 1;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_subscription_new(cache, &options, &refused, &error));
+    CHECK(strncmp(error.message, "subscription \"late\": ", 21) == 0);
+    CHECK(refused == NULL && status_of(cache).subscriptions == 3);
+    watchcore_subscription_free(third);
+    watchcore_subscription_free(second);
+    watchcore_subscription_free(first);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_states(void)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_subscription_options start = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_change one = exact("/a", "1", 1, 1, 1);
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_wakeset *set = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = NULL;
+    watchcore_subscription_info info;
+    uint32_t ready = 9;
+    options.expect_load = 1;
+    options.capacity = 128;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING);
+    CHECK_OK(watchcore_writer_load(writer, 5, &one, 1, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE);
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == 2);
+    watchcore_batch_release(&batch);
+    info = only(cache);
+    CHECK(info.state == WATCHCORE_SUBSCRIPTION_STATE_LIVE && info.revision == 5 && info.polled == 1);
+    CHECK(info.handed_out == 2);
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_wakeset_add_subscription(set, subscription, 1, &error));
+    CHECK_OK(watchcore_subscription_arm(subscription, &ready, &error));
+    CHECK(ready == 0 && only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_PARKED);
+    CHECK_OK(watchcore_subscription_close(subscription, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_CLOSING);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_ENDED);
+    watchcore_subscription_free(subscription);
+
+    start.start = WATCHCORE_START_STATE_AT_LEAST;
+    start.revision = 10;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    info = only(cache);
+    CHECK(info.state == WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION && info.id == 2);
+    watchcore_subscription_free(subscription);
+
+    start.start = WATCHCORE_START_NOW;
+    start.revision = 0;
+    start.max_lag_events = 3;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    write_on(writer, 6, 20);
+    while (only(cache).state != WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW) {
+        sched_yield(); /* nobody polls: the library's own thread closes it */
+    }
+    watchcore_subscription_free(subscription);
+
+    start.max_lag_events = 0;
+    start.on_lag = WATCHCORE_ON_LAG_RESNAPSHOT;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    write_on(writer, 21, 500);
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_LAPPED);
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    info = only(cache);
+    CHECK(info.state == WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP && info.lagged == 1 && losses(cache) == 1);
+    watchcore_subscription_free(subscription);
+    watchcore_wakeset_free(set);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_read_path(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_subscription_list *list;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    options.start = WATCHCORE_START_NOW;
+    options.range = WATCHCORE_RANGE_KEY;
+    options.from = text("/k");
+    CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
+    write_on(writer, 1, 2);
+    do {
+        CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+        watchcore_batch_release(&batch);
+    } while (only(cache).revision < 2);
+    list = listed(cache);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info, &error));
+    CHECK(info.read_path == WATCHCORE_READ_PATH_CHAIN && same(info.index, "key"));
+    watchcore_subscription_list_free(list);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* A list is of its moment, and its own: it outlives what it lists. */
+static void test_list_outlives_its_cache(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription *one = named(cache, "one"), *two;
+    watchcore_subscription_list *list = listed(cache);
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    two = named(cache, "two");
+    write_on(writer, 1, 7);
+    watchcore_subscription_free(one);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+    CHECK(watchcore_subscription_list_count(list) == 1);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info, &error));
+    CHECK(same(info.name, "one") && info.lag_events == 0);
+    watchcore_subscription_list_free(list);
+    watchcore_subscription_free(two);
+}
+
+/* Structs of callers that were compiled against another version of the header. */
+static void test_sizes(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *older = NULL;
+    watchcore_subscription_list *list;
+    struct {
+        watchcore_subscription_info known;
+        uint64_t unknown[2];
+    } info;
+    watchcore_status status;
+    uint32_t sizes[5] = {0, 4, 13, 4104, UINT32_MAX};
+    size_t i;
+    /* It knows no name: what lies behind is not looked at. */
+    options.size = (uint32_t)offsetof(watchcore_subscription_options, name);
+    options.start = WATCHCORE_START_NOW;
+    options.name = watchcore_bytes_from("\xff", 1);
+    CHECK_OK(watchcore_subscription_new(cache, &options, &older, &error));
+    list = listed(cache);
+    for (i = 0; i < 5; i++) {
+        memset(&info, 0xee, sizeof(info));
+        info.known.size = sizes[i];
+        BAD(watchcore_subscription_list_item(list, 0, &info.known, &error));
+        CHECK(info.known.id == UINT64_C(0xeeeeeeeeeeeeeeee));
+    }
+    BAD(watchcore_subscription_list_item(list, 0, NULL, &error));
+    BAD(watchcore_subscription_list_item(list, 0, (watchcore_subscription_info *)(void *)((char *)&info + 4), &error));
+    /* A shorter one is filled as far as it reaches. */
+    info.known.size = (uint32_t)offsetof(watchcore_subscription_info, name);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info.known, &error));
+    CHECK(info.known.id == 1 && info.known.state == WATCHCORE_SUBSCRIPTION_STATE_LIVE);
+    CHECK(info.known.size == offsetof(watchcore_subscription_info, name));
+    CHECK(info.known.name.length == (size_t)UINT64_C(0xeeeeeeeeeeeeeeee));
+    /* A longer one is zero behind what is known here. */
+    info.known.size = (uint32_t)sizeof(info);
+    CHECK_OK(watchcore_subscription_list_item(list, 0, &info.known, &error));
+    CHECK(same(info.known.name, "") && info.unknown[0] == 0 && info.unknown[1] == 0);
+    BAD(watchcore_subscription_list_item(list, 1, &info.known, &error));
+    BAD(watchcore_subscription_list_item(list, SIZE_MAX, &info.known, &error));
+    /* The status of a program that ends where it ended before. */
+    memset(&status, 0xee, sizeof(status));
+    status.size = (uint32_t)offsetof(watchcore_status, max_lag_seen);
+    CHECK_OK(watchcore_cache_status(cache, &status, &error));
+    CHECK(status.subscriptions == 1 && status.max_lag_seen == UINT64_C(0xeeeeeeeeeeeeeeee));
+    watchcore_subscription_list_free(list);
+    watchcore_subscription_free(older);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_of_nothing(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = tiny(&writer);
+    watchcore_subscription *one = named(cache, "one");
+    watchcore_subscription_list *list = NULL;
+    watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+    BAD(watchcore_cache_subscriptions(NULL, &list, &error));
+    BAD(watchcore_cache_subscriptions(cache, NULL, &error));
+    BAD(watchcore_cache_subscriptions((const watchcore_cache *)(const void *)one, &list, &error));
+    BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
+    BAD(watchcore_subscription_list_item((const watchcore_subscription_list *)(const void *)cache, 0, &info, &error));
+    CHECK(list == NULL && watchcore_subscription_list_count(NULL) == 0);
+    CHECK(watchcore_subscription_list_count((const watchcore_subscription_list *)(const void *)cache) == 0);
+    watchcore_subscription_list_free(NULL);
+    /* That of a closed cache says that they are closing. */
+    CHECK_OK(watchcore_cache_close(cache, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_CLOSING);
+    watchcore_subscription_free(one);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* Valgrind runs one thread at a time, and slowly. */
+#define LAST 300
+
+static atomic_int stop;
+
+/* A consumer: waits and polls until it is closed; what it handed out. */
+static void *consume(void *subscription)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    uintptr_t events = 0;
+    while (watchcore_subscription_wait(subscription, -1, NULL) == WATCHCORE_OK &&
+           watchcore_subscription_poll(subscription, 7, &batch, NULL) == WATCHCORE_OK) {
+        events += batch.count;
+        watchcore_batch_release(&batch);
+    }
+    return (void *)events;
+}
+
+/* Opens, polls once and frees, all the time. */
+static void *come_and_go(void *cache)
+{
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    options.name = text("guest");
+    while (!atomic_load(&stop)) {
+        watchcore_subscription *guest = NULL;
+        if (watchcore_subscription_new(cache, &options, &guest, NULL) != WATCHCORE_OK ||
+            watchcore_subscription_poll(guest, 0, &batch, NULL) != WATCHCORE_OK) {
+            return (void *)1;
+        }
+        watchcore_batch_release(&batch);
+        watchcore_subscription_free(guest);
+    }
+    return NULL;
+}
+
+static void test_list_beside_consumers(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *worker = named(cache, "worker");
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    pthread_t consumer, guests;
+    uint64_t revision = 0, guests_seen = 0, handed_out = 0;
+    int parked = 0;
+    void *events = NULL, *went_wrong = NULL;
+    CHECK(pthread_create(&consumer, NULL, consume, worker) == 0);
+    CHECK(pthread_create(&guests, NULL, come_and_go, cache) == 0);
+    while ((revision < LAST || guests_seen < 5 || !parked) && !check_broken) {
+        watchcore_subscription_list *list;
+        watchcore_stats stats = WATCHCORE_STATS_INIT;
+        uint64_t last = 0;
+        size_t i;
+        if (revision < LAST) {
+            revision++;
+            write_on(writer, revision, revision);
+        }
+        list = listed(cache);
+        CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+        CHECK(watchcore_subscription_list_count(list) >= 1);
+        for (i = 0; i < watchcore_subscription_list_count(list); i++) {
+            watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
+            CHECK_OK(watchcore_subscription_list_item(list, i, &info, &error));
+            CHECK(info.id > last && info.lag_events <= stats.events && info.revision <= revision);
+            last = info.id;
+            if (i > 0) {
+                CHECK(same(info.name, "guest"));
+                guests_seen++;
+                continue;
+            }
+            CHECK(info.id == 1 && same(info.name, "worker") && info.handed_out >= handed_out);
+            CHECK(info.state == WATCHCORE_SUBSCRIPTION_STATE_LIVE || info.state == WATCHCORE_SUBSCRIPTION_STATE_PARKED);
+            handed_out = info.handed_out;
+            parked |= info.state == WATCHCORE_SUBSCRIPTION_STATE_PARKED && info.polled == 1;
+        }
+        watchcore_subscription_list_free(list);
+        sched_yield();
+    }
+    atomic_store(&stop, 1);
+    CHECK(pthread_join(guests, &went_wrong) == 0 && went_wrong == NULL);
+    CHECK_OK(watchcore_subscription_close(worker, &error));
+    CHECK(pthread_join(consumer, &events) == 0 && (uintptr_t)events == LAST);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(worker, 0, &batch, &error));
+    CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_ENDED && only(cache).handed_out == LAST);
+    watchcore_subscription_free(worker);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+int main(void)
+{
+    RUN(test_idle_consumer_is_seen);
+    RUN(test_names);
+    RUN(test_states);
+    RUN(test_read_path);
+    RUN(test_list_outlives_its_cache);
+    RUN(test_sizes);
+    RUN(test_of_nothing);
+    RUN(test_list_beside_consumers);
+    return check_finish("subscriptions");
+}

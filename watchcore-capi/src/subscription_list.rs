@@ -1,0 +1,195 @@
+//! The open subscriptions of a cache: how each of them stood when they were listed.
+
+use super::bytes::{Sized32, watchcore_bytes};
+use super::cache::watchcore_cache;
+use super::contract::{frame, free, read, try_handle, try_out, try_out_struct};
+use super::error::{invalid, watchcore_error};
+use super::handle::{self, Object};
+use super::read::bytes_of;
+use super::status::milliseconds;
+use super::subscription::{WATCHCORE_READ_PATH_CHAIN, WATCHCORE_READ_PATH_SCAN};
+use watchcore::{ReadPath, SubscriptionInfo, SubscriptionState};
+
+/// The cache has no listing yet; the subscription begins with that.
+pub const WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING: u32 = 1;
+/// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the consumer
+/// of STATE_AT_LEAST has not polled since.
+pub const WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION: u32 = 2;
+/// The initial state is being handed out.
+pub const WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE: u32 = 3;
+/// It reads the log, and its consumer is awake.
+pub const WATCHCORE_SUBSCRIPTION_STATE_LIVE: u32 = 4;
+/// It has everything, and its consumer sleeps: it waits, or is armed in a wake set.
+pub const WATCHCORE_SUBSCRIPTION_STATE_PARKED: u32 = 5;
+/// Events that it had not taken have left the window: its next poll answers LAGGED, or makes it up.
+pub const WATCHCORE_SUBSCRIPTION_STATE_LAPPED: u32 = 6;
+/// A loss was reported; the difference to the state now comes next, or is being handed out.
+pub const WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP: u32 = 7;
+/// Closed because it was further behind than it may be: its next poll answers LAGGED.
+pub const WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW: u32 = 8;
+/// Closed, it or its cache: what was published before is handed out, then CLOSED.
+pub const WATCHCORE_SUBSCRIPTION_STATE_CLOSING: u32 = 9;
+/// It has ended: its polls answer CLOSED. It is listed until it is freed.
+pub const WATCHCORE_SUBSCRIPTION_STATE_ENDED: u32 = 10;
+
+const _: () = {
+    use SubscriptionState::*;
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING == AwaitsListing as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION == AwaitsRevision as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE == InitialState as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_LIVE == Live as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_PARKED == Parked as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_LAPPED == Lapped as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP == CatchingUp as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW == TooSlow as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_CLOSING == Closing as u32);
+    assert!(WATCHCORE_SUBSCRIPTION_STATE_ENDED == Ended as u32);
+};
+
+/// The open subscriptions of a cache as they stood at one moment. Made by watchcore_cache_subscriptions.
+pub struct watchcore_subscription_list {
+    _private: [u8; 0],
+}
+
+impl Object for watchcore_subscription_list {
+    type Shared = Box<[SubscriptionInfo]>;
+    type Own = ();
+    const KIND: u32 = 0x5743_000b;
+    const NAME: &'static str = "watchcore_subscription_list";
+}
+
+/// How a subscription stood when it was listed.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct watchcore_subscription_info {
+    /// sizeof(watchcore_subscription_info).
+    pub size: u32,
+    /// WATCHCORE_SUBSCRIPTION_STATE_...
+    pub state: u32,
+    /// Its number in this cache: from 1, in the order of opening, never used again.
+    pub id: u64,
+    /// As given in watchcore_subscription_options, else of length 0 (UTF-8). The list's, valid until it is freed.
+    pub name: watchcore_bytes,
+    /// Its position as of its last poll: the revision.
+    pub revision: u64,
+    /// The epoch of that.
+    pub epoch: u64,
+    /// Events of the log that it has not looked at; 0 while it sleeps, while its start lies in the future, and once it
+    /// has ended.
+    pub lag_events: u64,
+    /// Revisions that it has not looked at.
+    pub lag_revisions: u64,
+    /// The age of the oldest of them.
+    pub lag_age_ms: u64,
+    /// WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
+    pub read_path: u32,
+    /// 1: it was polled, `last_poll_ms` ago; 0: never.
+    pub polled: u32,
+    /// CHAIN: the index (UTF-8), such as "key" or "field phase". The list's, valid until it is freed. SCAN: absent.
+    pub index: watchcore_bytes,
+    /// Time since its last poll. Of a consumer that polls hundreds of times a second every 16th poll is recorded.
+    pub last_poll_ms: u64,
+    /// Events and marks that it handed out.
+    pub handed_out: u64,
+    /// How often it lost events, reported or not.
+    pub lagged: u64,
+}
+
+// SAFETY: repr(C), starts with the size; numbers and pointers.
+unsafe impl Sized32 for watchcore_subscription_info {
+    const NAME: &'static str = "watchcore_subscription_info";
+    const DEFAULT: Self = watchcore_subscription_info {
+        size: size_of::<Self>() as u32,
+        state: 0,
+        id: 0,
+        name: watchcore_bytes::ABSENT,
+        revision: 0,
+        epoch: 0,
+        lag_events: 0,
+        lag_revisions: 0,
+        lag_age_ms: 0,
+        read_path: WATCHCORE_READ_PATH_SCAN,
+        polled: 0,
+        index: watchcore_bytes::ABSENT,
+        last_poll_ms: 0,
+        handed_out: 0,
+        lagged: 0,
+    };
+}
+
+/// Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
+/// poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
+/// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and holds up neither
+/// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_subscriptions(
+    cache: *const watchcore_cache,
+    list: *mut *mut watchcore_subscription_list,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_cache_subscriptions, error, {
+        let list = try_out!(list);
+        let found = try_handle!(cache).subscriptions();
+        list.write(handle::new(found.into_boxed_slice(), ()));
+        Ok(())
+    })
+}
+
+/// The number of subscriptions in a list; 0 for NULL. Never blocks. Any thread, many at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_list_count(list: *const watchcore_subscription_list) -> usize {
+    read!(watchcore_subscription_list_count, list, 0, |list| list.len())
+}
+
+/// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
+/// struct; what it points to is the list's. Never blocks. Any thread, many at once.
+/// Codes: INVALID_ARGUMENT (also for an index behind the last).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_list_item(
+    list: *const watchcore_subscription_list,
+    index: usize,
+    info: *mut watchcore_subscription_info,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_subscription_list_item, error, {
+        let info = try_out_struct!(info);
+        let list = try_handle!(list);
+        let Some(one) = list.get(index) else {
+            return Err(invalid(format!("index is {index}, but the list has {}. Give one below that.", list.len())));
+        };
+        // Its texts stay where they are until the handle is freed.
+        info.write(info_of(one));
+        Ok(())
+    })
+}
+
+/// Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_subscription_list_free(list: *mut watchcore_subscription_list) {
+    free!(watchcore_subscription_list_free, list);
+}
+
+fn info_of(one: &SubscriptionInfo) -> watchcore_subscription_info {
+    let (read_path, index) = match &one.read_path {
+        ReadPath::Scan => (WATCHCORE_READ_PATH_SCAN, watchcore_bytes::ABSENT),
+        ReadPath::Chain { index } => (WATCHCORE_READ_PATH_CHAIN, bytes_of(index)),
+    };
+    watchcore_subscription_info {
+        size: watchcore_subscription_info::DEFAULT.size,
+        state: one.state as u32,
+        id: one.id,
+        name: bytes_of(&one.name),
+        revision: one.position.revision,
+        epoch: one.position.epoch,
+        lag_events: one.lag.events,
+        lag_revisions: one.lag.revisions,
+        lag_age_ms: milliseconds(one.lag.age),
+        read_path,
+        polled: one.last_poll.is_some() as u32,
+        index,
+        last_poll_ms: one.last_poll.map_or(0, milliseconds),
+        handed_out: one.handed_out,
+        lagged: one.lagged,
+    }
+}
