@@ -251,6 +251,19 @@ static inline watchcore_error *wc_subscription_stats(watchcore_subscription *sub
     WC_RETURN(watchcore_subscription_stats(subscription, figures, &error));
 }
 
+// `list`: the caller's, ended by watchcore_subscription_list_free.
+static inline watchcore_error *wc_subscriptions(const watchcore_cache *cache, watchcore_subscription_list **list)
+{
+    WC_RETURN(watchcore_cache_subscriptions(cache, list, &error));
+}
+
+// What `info` points to is the list's.
+static inline watchcore_error *wc_subscription_info(const watchcore_subscription_list *list, size_t index,
+                                                    watchcore_subscription_info *info)
+{
+    WC_RETURN(watchcore_subscription_list_item(list, index, info, &error));
+}
+
 // ---- waiting ----------------------------------------------------------------
 
 static inline watchcore_error *wc_waiter(const watchcore_cache *cache, uint32_t want, uint64_t revision,

@@ -8,7 +8,8 @@
 // neither a goroutine nor a thread, cannot slow the writer or another reader, and
 // learns exactly what it lost where it falls behind. [Cache.Get], [Cache.List]
 // and [Cache.Snapshot] read the newest state or that of any revision of the
-// window.
+// window. [Cache.Status], [Cache.Stats] and [Cache.Subscriptions] say how it stands,
+// and how each of its consumers does.
 //
 // # Events
 //

@@ -476,3 +476,29 @@ func ExampleDecoder() {
 	// /good mine false
 	// /poor  true
 }
+
+// Who is subscribed, and how far behind is each: also one that nobody reads.
+func ExampleCache_Subscriptions() {
+	cache, err := watchcore.New()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+	sub, err := cache.Subscribe(context.Background(), watchcore.FromNow(), watchcore.Named("billing"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer sub.Close()
+	if err := writer.Apply(1, watchcore.Put("/a", "1"), watchcore.Put("/b", "2")); err != nil {
+		log.Fatal(err)
+	}
+	for _, info := range cache.Subscriptions() {
+		fmt.Println(info.ID, info.Name, info.State, info.Lag.Events, info.LastPoll.IsZero())
+	}
+	// Output: 1 billing Live 2 true
+}

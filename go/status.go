@@ -56,7 +56,9 @@ type Status struct {
 	Objects       uint64        // live keys
 	Bytes         uint64        // everything that the cache holds: the sum of the bytes in Stats
 	Subscriptions uint64        // open ones
-	MaxLagEvents  uint64        // the largest lag of any of them
+	MaxLagEvents  uint64        // the largest lag of any of them now, read or not: see Subscriptions for whose it is
+	MaxLagSeen    uint64        // the largest lag that any was ever found with, also one that was closed since
+	Lapped        uint64        // open ones that have lost events and were not told yet: SubscriptionLapped
 	StaleSince    time.Time     // StateStale: since when
 	LastError     *Error        // the source's last one
 	Source        Source
@@ -112,6 +114,8 @@ func (core *cacheCore) status() (*Status, error) {
 		Bytes:         uint64(s.bytes),
 		Subscriptions: uint64(s.subscriptions),
 		MaxLagEvents:  uint64(s.max_lag_events),
+		MaxLagSeen:    uint64(s.max_lag_seen),
+		Lapped:        uint64(s.lapped),
 		Source: Source{
 			Revision:   uint64(s.source_revision),
 			ClusterID:  uint64(s.cluster_id),
@@ -170,7 +174,7 @@ type Stats struct {
 	OldestSnapshot    time.Duration // the age of the oldest one
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
-	Lagged            uint64        // how often a subscription lost events, reported or not
+	Lagged            uint64        // how often a subscription lost events, reported or not yet; of closed ones, too
 	CaughtPanics      uint64        // panics of foreign code inside the library, in this process
 	DeliveredBytes    uint64        // of the keys that subscriptions remember as delivered
 	LinkBytes         uint64        // of the places of events that subscriptions have looked up and not read

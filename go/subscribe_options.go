@@ -24,6 +24,7 @@ type subscribeConfig struct {
 	interval         time.Duration
 	startTimeout     time.Duration
 	max              int
+	name             string
 	started          bool
 	err              error
 }
@@ -127,6 +128,12 @@ func MaxLagAge(age time.Duration) SubscribeOption {
 	return subscribeFunc(func(c *subscribeConfig) { c.maxLagAge = age })
 }
 
+// Named gives the subscription a name for people: in Cache.Subscriptions, in messages of
+// its errors and in log lines. It is UTF-8 and need not be unique.
+func Named(name string) SubscribeOption {
+	return subscribeFunc(func(c *subscribeConfig) { c.name = name })
+}
+
 // MaxBatch is the most events that Next, Batches and ResultChan take at a time.
 // Without it, as many as there are, which is 1024 at most.
 func MaxBatch(events int) SubscribeOption {
@@ -205,5 +212,6 @@ func (c *subscribeConfig) fill(o *C.watchcore_subscription_options, pin *runtime
 		nothing:              bit(c.filter.conditions.nothing),
 		max_lag_events:       C.uint64_t(c.maxLagEvents),
 		max_lag_age_ms:       milliseconds(c.maxLagAge),
+		name:                 absent(pin, c.name),
 	}
 }

@@ -1,0 +1,115 @@
+package watchcore
+
+// #include "abi.h"
+// #cgo noescape wc_subscriptions
+// #cgo nocallback wc_subscriptions
+// #cgo noescape wc_subscription_info
+// #cgo nocallback wc_subscription_info
+// #cgo nocallback watchcore_subscription_list_count
+// #cgo nocallback watchcore_subscription_list_free
+import "C"
+
+import (
+	"runtime"
+	"strconv"
+	"time"
+)
+
+// SubscriptionState is what an open subscription does, or waits for.
+type SubscriptionState uint32
+
+const (
+	SubscriptionAwaitsListing  SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING  // the cache has no listing yet; it begins with that
+	SubscriptionAwaitsRevision SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION // its start lies in the future
+	SubscriptionInitialState   SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE   // the initial state is being handed out
+	SubscriptionLive           SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_LIVE            // it reads the log, and its consumer is awake
+	SubscriptionParked         SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_PARKED          // it has everything, and its consumer waits
+	SubscriptionLapped         SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_LAPPED          // it has lost events, and the next poll says so or makes it up
+	SubscriptionCatchingUp     SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP     // a loss was reported, the difference to the state now follows
+	SubscriptionTooSlow        SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW        // ended by MaxLagEvents or MaxLagAge; the next poll says so
+	SubscriptionClosing        SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_CLOSING         // closed; what was published before is handed out
+	SubscriptionEnded          SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_ENDED           // it has ended, and was not closed yet
+)
+
+// String is the state's name, such as "Live".
+func (s SubscriptionState) String() string {
+	switch s {
+	case SubscriptionAwaitsListing:
+		return "AwaitsListing"
+	case SubscriptionAwaitsRevision:
+		return "AwaitsRevision"
+	case SubscriptionInitialState:
+		return "InitialState"
+	case SubscriptionLive:
+		return "Live"
+	case SubscriptionParked:
+		return "Parked"
+	case SubscriptionLapped:
+		return "Lapped"
+	case SubscriptionCatchingUp:
+		return "CatchingUp"
+	case SubscriptionTooSlow:
+		return "TooSlow"
+	case SubscriptionClosing:
+		return "Closing"
+	case SubscriptionEnded:
+		return "Ended"
+	}
+	return "SubscriptionState(" + strconv.FormatUint(uint64(s), 10) + ")"
+}
+
+// SubscriptionInfo is how a subscription stood when [Cache.Subscriptions] listed it.
+type SubscriptionInfo struct {
+	ID        uint64 // its number in this cache: from 1, in the order of opening, never used again
+	Name      string // as given with the option Named
+	State     SubscriptionState
+	Position  Position  // as of its last poll
+	Lag       Lag       // zero while it waits, while its start lies in the future, and once it has ended
+	ReadPath  ReadPath  // how it reads, as of its last poll
+	Index     string    // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	LastPoll  time.Time // zero: never. Of one that polls hundreds of times a second every 16th poll is recorded
+	HandedOut uint64    // events and marks that it handed out
+	Lagged    uint64    // how often it lost events, reported or not
+}
+
+// Subscriptions lists the open subscriptions in the order of their opening, each as
+// it stands now, also those that nobody reads. A subscription that was closed is not
+// among them. It takes time proportional to their number, and holds up neither the
+// writer nor a consumer. From any goroutine; of a closed cache it is nil.
+func (c *Cache) Subscriptions() []SubscriptionInfo {
+	defer runtime.KeepAlive(c)
+	if !c.core.cache.acquire() {
+		return nil
+	}
+	defer c.core.cache.release()
+	var list *C.watchcore_subscription_list
+	if e := C.wc_subscriptions(c.core.c(), &list); e != nil {
+		taken(e)
+		return nil
+	}
+	defer C.watchcore_subscription_list_free(list)
+	now := time.Now()
+	all := make([]SubscriptionInfo, C.watchcore_subscription_list_count(list))
+	for i := range all {
+		info := C.watchcore_subscription_info{size: C.sizeof_watchcore_subscription_info}
+		if e := C.wc_subscription_info(list, C.size_t(i), &info); e != nil {
+			taken(e)
+			return nil
+		}
+		all[i] = SubscriptionInfo{
+			ID:        uint64(info.id),
+			Name:      textOf(info.name),
+			State:     SubscriptionState(info.state),
+			Position:  Position{Epoch: uint64(info.epoch), Revision: uint64(info.revision)},
+			Lag:       Lag{uint64(info.lag_events), uint64(info.lag_revisions), time.Duration(info.lag_age_ms) * time.Millisecond},
+			ReadPath:  ReadPath(info.read_path),
+			Index:     textOf(info.index),
+			HandedOut: uint64(info.handed_out),
+			Lagged:    uint64(info.lagged),
+		}
+		if info.polled != 0 {
+			all[i].LastPoll = now.Add(-time.Duration(info.last_poll_ms) * time.Millisecond)
+		}
+	}
+	return all
+}
