@@ -14,7 +14,7 @@ use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;
 
-/// The events handed out by one poll, in order.
+/// The events delivered by one poll, in order.
 ///
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
 /// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
@@ -83,7 +83,7 @@ impl OwnedEvents {
         self.segments.last().is_some_and(|last| last.as_ptr() == segment.as_ptr())
     }
 
-    /// An event of the log, shown as `kind`. `instead` is the key-value that it shows in place of its own.
+    /// An event of the log, delivered as `kind`. `instead` is the key-value that it has in place of its own.
     fn push_logged(&mut self, segment: &SegmentRef, seq: u64, kind: Kind, instead: Option<KeyValue>) {
         let mut event = *segment.event(seq).log();
         if !self.holds(segment) {
@@ -169,17 +169,17 @@ impl Batch {
         self.continues
     }
 
-    /// The position behind it: every match up to and with that revision was handed out. Resume there.
+    /// The position after it: every match up to and with that revision was delivered. Resume there.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// The parts, for the C ABI. The owner word is given back through [`RawBatch::release`].
+    /// The parts, for the C ABI. The owner word is released through [`RawBatch::release`].
     pub(crate) fn into_raw_parts(self) -> RawBatch {
         let (events, len) = (self.events().as_ptr(), self.len());
         let owner = match self.body {
             Body::Empty => 0,
-            // Both pointers are aligned: bit 0 tells which.
+            // Both pointers are aligned: bit 0 says which it is.
             Body::View(segment, _) => segment.into_raw() as usize | 1,
             Body::Owned(own) => Box::into_raw(own) as usize,
         };
@@ -198,18 +198,18 @@ pub struct RawBatch {
     pub owner: usize,
     /// It ends inside a revision.
     pub continues: bool,
-    /// The position behind it.
+    /// The position after it.
     pub position: Position,
 }
 
 impl RawBatch {
-    /// Gives back what the owner word holds.
+    /// Releases what the owner word stands for.
     ///
     /// # Safety
     ///
-    /// `owner` is from [`Batch::into_raw_parts`], and is given back once.
+    /// `owner` is from [`Batch::into_raw_parts`], and is released once.
     pub(crate) unsafe fn release(owner: usize) {
-        // SAFETY: I9: the word of a batch that was given away, by the caller's promise; bit 0 tells which.
+        // SAFETY: I9: the owner word of a batch, by the caller's promise; bit 0 says which kind of pointer it is.
         unsafe {
             if owner & 1 == 1 {
                 drop(SegmentRef::from_raw((owner & !1) as *const _));

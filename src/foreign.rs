@@ -32,7 +32,7 @@ pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Option<T> {
 /// Drops what may run foreign code. `what` names it in the log, should it panic.
 pub(crate) fn drop_guarded<T>(value: T, what: &str) {
     if guard(|| drop(value)).is_none() {
-        tracing::error!(what, "a drop panicked; the thread goes on");
+        tracing::error!(what, "a drop panicked; the thread continues");
     }
 }
 

@@ -2,7 +2,7 @@
 //! versioned keyed store, kept up to date by one writer (a program, or a feeder that follows etcd),
 //! read by any number of consumers in the same process.
 //!
-//! No reader can slow the writer or another reader; nobody loses an event without being told; every
+//! No reader can slow the writer or another reader; every loss of events is reported to its reader; every
 //! revision of the window can be read exactly.
 //!
 //! ```
@@ -88,14 +88,14 @@ pub use sys::spawn_feeder;
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Record, Writer};
 
-/// Waits until everything handed to the reclaimer was freed. For tests.
+/// Waits until everything that was retired is freed. For tests.
 #[doc(hidden)]
 #[cfg(not(loom))]
 pub fn quiesce(bound: std::time::Duration) -> bool {
     reclaim::quiesce(bound)
 }
 
-/// Caches that have not given all their memory back. For tests.
+/// Caches whose memory is not all freed. For tests.
 #[doc(hidden)]
 pub fn living_caches() -> usize {
     cache::living()

@@ -30,7 +30,7 @@ pub(crate) const MAX_REVISION: u64 = 1 << 52;
 pub struct Position {
     /// The history, or 0 for "unchecked".
     pub epoch: u64,
-    /// The revision: everything up to and with it that matches was handed out.
+    /// The revision: everything up to and with it that matches was delivered.
     pub revision: u64,
 }
 

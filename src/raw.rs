@@ -25,15 +25,15 @@ pub const EVENT_OFFSETS: [usize; 7] = [
     offset_of!(LogEvent, extra),
 ];
 
-/// The parts of a batch: its owner word is given back through [`release_batch`].
+/// The parts of a batch: its owner word is released through [`release_batch`].
 pub fn batch_into_parts(batch: Batch) -> RawBatch {
     batch.into_raw_parts()
 }
 
-/// Gives back what an owner word holds.
+/// Releases what an owner word stands for.
 ///
 /// # Safety
-/// `owner` is of a [`RawBatch`], and is given back once.
+/// `owner` is of a [`RawBatch`], and is released once.
 pub unsafe fn release_batch(owner: usize) {
     // SAFETY: the caller's promise is that of `release`.
     unsafe { RawBatch::release(owner) }

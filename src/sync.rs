@@ -84,7 +84,7 @@ mod loom_sleep {
     }
 }
 
-/// loom has no time: whoever sleeps is woken.
+/// loom has no time: a thread that sleeps is woken.
 #[cfg(loom)]
 pub(crate) fn park_timeout(_: std::time::Duration) {
     park();
@@ -96,7 +96,7 @@ pub(crate) fn into_inner<T>(arc: Arc<T>) -> Option<T> {
     Arc::into_inner(arc)
 }
 
-/// Under loom the last count drops the value where it is given back.
+/// Under loom the last count drops the value where it is released.
 #[cfg(loom)]
 pub(crate) fn into_inner<T>(arc: Arc<T>) -> Option<T> {
     drop(arc);
@@ -170,9 +170,9 @@ pub(crate) mod weak {
         EvictUsed,
         /// Step: what is retired goes at once, without a grace period.
         Grace,
-        /// Step: what is replaced is handed to the reclaimer before it is unlinked.
+        /// Step: what is replaced is pushed to the reclaimer before it is unlinked.
         PushEarly,
-        /// Step: a revision is published without a look whether the log was closed.
+        /// Step: a revision is published without asking whether the log was closed.
         BlindPublish,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,

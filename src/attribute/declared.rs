@@ -146,14 +146,14 @@ impl Attribute {
 
 impl fmt::Debug for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Attribute");
-        shown.field("name", &self.name);
+        let mut fields = f.debug_struct("Attribute");
+        fields.field("name", &self.name);
         match &self.origin {
-            Origin::Segment(depth) => shown.field("key_segment", depth),
-            Origin::Json { pointer, protobuf } => shown.field("json", pointer).field("protobuf", protobuf),
-            Origin::Call(_) => shown.field("extractor", &format_args!("..")),
+            Origin::Segment(depth) => fields.field("key_segment", depth),
+            Origin::Json { pointer, protobuf } => fields.field("json", pointer).field("protobuf", protobuf),
+            Origin::Call(_) => fields.field("extractor", &format_args!("..")),
         };
-        shown.finish()
+        fields.finish()
     }
 }
 
@@ -211,12 +211,12 @@ impl Labels {
 
 impl fmt::Debug for Labels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Labels");
+        let mut fields = f.debug_struct("Labels");
         match &self.0 {
-            LabelsOrigin::Json(pointer) => shown.field("json", pointer),
-            LabelsOrigin::Call(_) => shown.field("extractor", &format_args!("..")),
+            LabelsOrigin::Json(pointer) => fields.field("json", pointer),
+            LabelsOrigin::Call(_) => fields.field("extractor", &format_args!("..")),
         };
-        shown.finish()
+        fields.finish()
     }
 }
 

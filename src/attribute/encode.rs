@@ -1,9 +1,9 @@
-//! Attributes as bytes behind a value.
+//! Attributes as bytes after a value.
 //!
-//! They are kept as bytes behind the value: one word (the number of fields in its low 8 bits, of labels
+//! They are kept as bytes after the value: one word (the number of fields in its low 8 bits, of labels
 //! above), one word for the end of each string, then the strings: the fields, then key and value of
 //! each label in the order of the keys. Words are little-endian; the highest bit of an end says that the
-//! field is absent. Fields behind the last one that is present are left out, and where nothing is
+//! field is absent. Fields after the last one that is present are left out, and where nothing is
 //! present there are no bytes at all.
 
 #![forbid(unsafe_code)]

@@ -147,7 +147,7 @@ impl Pointers {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed;
 
-/// What is left of the text behind what was read.
+/// What is left of the text after what was read.
 type Remaining<'v> = Result<&'v [u8], Malformed>;
 
 struct Walk<'v, 'w> {
@@ -192,8 +192,8 @@ impl<'v> Walk<'v, '_> {
                 self.member(node, name, value, depth)?
             };
             match token(rest)? {
-                (b',', behind) => rest = behind,
-                (b'}', behind) => return Ok(behind),
+                (b',', after) => rest = after,
+                (b'}', after) => return Ok(after),
                 _ => return Err(Malformed),
             }
         }
@@ -233,15 +233,15 @@ impl<'v> Walk<'v, '_> {
                 None => skip(rest, depth)?,
             };
             match token(rest)? {
-                (b',', behind) => rest = behind,
-                (b']', behind) => return Ok(behind),
+                (b',', after) => rest = after,
+                (b']', after) => return Ok(after),
                 _ => return Err(Malformed),
             }
             number += 1;
         }
     }
 
-    /// A member named twice: what the first has brought is forgotten.
+    /// A member named twice: what the first has brought is dropped.
     fn child(&mut self, child: &PointerChild, rest: &'v [u8], depth: usize) -> Remaining<'v> {
         let nodes = self.nodes;
         let node = &nodes[child.node];
@@ -315,21 +315,21 @@ fn hex(text: &[u8]) -> Result<u16, Malformed> {
     })
 }
 
-/// What is behind white space. Seldom needed: compact text has none.
+/// What follows white space. Seldom needed: compact text has none.
 #[inline(never)]
 fn space(mut rest: &[u8]) -> &[u8] {
-    while let [b' ' | b'\t' | b'\n' | b'\r', behind @ ..] = rest {
-        rest = behind;
+    while let [b' ' | b'\t' | b'\n' | b'\r', after @ ..] = rest {
+        rest = after;
     }
     rest
 }
 
-/// The first byte of the next token, and what is behind that byte.
+/// The first byte of the next token, and what follows that byte.
 #[inline(always)]
 fn token(rest: &[u8]) -> Result<(u8, &[u8]), Malformed> {
     match rest {
-        [first, behind @ ..] if *first > b' ' => Ok((*first, behind)),
-        _ => space(rest).split_first().map(|(first, behind)| (*first, behind)).ok_or(Malformed),
+        [first, after @ ..] if *first > b' ' => Ok((*first, after)),
+        _ => space(rest).split_first().map(|(first, after)| (*first, after)).ok_or(Malformed),
     }
 }
 
@@ -337,7 +337,7 @@ fn token(rest: &[u8]) -> Result<(u8, &[u8]), Malformed> {
 #[inline(always)]
 fn expect(rest: &[u8], byte: u8) -> Remaining<'_> {
     match token(rest)? {
-        (first, behind) if first == byte => Ok(behind),
+        (first, after) if first == byte => Ok(after),
         _ => Err(Malformed),
     }
 }
@@ -354,16 +354,16 @@ fn stops(bytes: &[u8; 8]) -> u64 {
     (low | backslash) & !word & (ONES << 7)
 }
 
-/// What is behind a string whose quote was read, and whether it may have a backslash.
+/// What follows a string whose quote was read, and whether it may have a backslash.
 #[inline(always)]
 fn string(mut rest: &[u8]) -> Result<(&[u8], bool), Malformed> {
     while let Some(bytes) = rest.first_chunk() {
         let stops = stops(bytes);
         if stops != 0 {
             let length = stops.trailing_zeros() as usize / 8;
-            let (stop, behind) = (rest[length], &rest[length + 1..]);
+            let (stop, after) = (rest[length], &rest[length + 1..]);
             if stop == b'"' {
-                return Ok((behind, false));
+                return Ok((after, false));
             }
             break;
         }
@@ -384,14 +384,14 @@ fn escapes(mut rest: &[u8]) -> Remaining<'_> {
             }
         }
         rest = match rest {
-            [b'"', behind @ ..] => return Ok(behind),
+            [b'"', after @ ..] => return Ok(after),
             [b'\\', b'u', code @ ..] => {
                 hex(code)?;
                 &code[4..]
             }
-            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', behind @ ..] => behind,
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', after @ ..] => after,
             [0..0x20 | b'\\', ..] | [] => return Err(Malformed),
-            [_, behind @ ..] => behind,
+            [_, after @ ..] => after,
         }
     }
 }
@@ -400,16 +400,16 @@ fn escapes(mut rest: &[u8]) -> Remaining<'_> {
 #[inline(always)]
 fn name(rest: &[u8]) -> Remaining<'_> {
     match rest {
-        [b'"', behind @ ..] => Ok(behind),
+        [b'"', after @ ..] => Ok(after),
         _ => expect(rest, b'"'),
     }
 }
 
-/// The colon behind a name and the first byte of the value, and what is behind that byte.
+/// The colon after a name and the first byte of the value, and what follows that byte.
 #[inline(always)]
 fn value(rest: &[u8]) -> Result<(u8, &[u8]), Malformed> {
     match rest {
-        [b':', first, behind @ ..] if *first > b' ' => Ok((*first, behind)),
+        [b':', first, after @ ..] if *first > b' ' => Ok((*first, after)),
         _ => token(expect(rest, b':')?),
     }
 }
@@ -422,7 +422,7 @@ fn quoted(text: &[u8]) -> Result<(Quoted<'_>, &[u8]), Malformed> {
     Ok((Quoted { raw, escaped: escaped && raw.contains(&b'\\') }, rest))
 }
 
-/// The name of a member, and what is behind its colon.
+/// The name of a member, and what follows its colon.
 #[inline]
 fn named(rest: &[u8]) -> Result<(Quoted<'_>, &[u8]), Malformed> {
     let (name, rest) = quoted(expect(rest, b'"')?)?;
@@ -434,16 +434,16 @@ type Scalar<'v> = Option<Cow<'v, [u8]>>;
 /// A string, or the text of a number or boolean; other values are skipped and are none.
 #[inline]
 fn scalar(rest: &[u8], depth: usize) -> Result<(Scalar<'_>, &[u8]), Malformed> {
-    let (first, behind) = token(rest)?;
+    let (first, after) = token(rest)?;
     match first {
         b'"' => {
-            let (string, rest) = quoted(behind)?;
+            let (string, rest) = quoted(after)?;
             Ok((Some(string.text()?), rest))
         }
         b'{' | b'[' | b'n' => Ok((None, skip(rest, depth)?)),
         _ => {
-            let text = &rest[rest.len() - behind.len() - 1..];
-            let rest = atom(first, behind)?;
+            let text = &rest[rest.len() - after.len() - 1..];
+            let rest = atom(first, after)?;
             Ok((Some(Cow::Borrowed(&text[..text.len() - rest.len()])), rest))
         }
     }
@@ -451,12 +451,12 @@ fn scalar(rest: &[u8], depth: usize) -> Result<(Scalar<'_>, &[u8]), Malformed> {
 
 /// Skips a value inside of `depth` arrays and objects.
 fn skip(rest: &[u8], depth: usize) -> Remaining<'_> {
-    let (first, behind) = token(rest)?;
+    let (first, after) = token(rest)?;
     match first {
-        b'"' => Ok(string(behind)?.0),
-        b'{' => members(behind, b'}', depth),
-        b'[' => members(behind, b']', depth),
-        _ => atom(first, behind),
+        b'"' => Ok(string(after)?.0),
+        b'{' => members(after, b'}', depth),
+        b'[' => members(after, b']', depth),
+        _ => atom(first, after),
     }
 }
 
@@ -472,9 +472,9 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Remaining<'_> {
     let mut fresh = token(rest)?.0 == close;
     loop {
         if !fresh {
-            let (first, behind) = if close == b'}' { value(string(name(rest)?)?.0)? } else { token(rest)? };
+            let (first, after) = if close == b'}' { value(string(name(rest)?)?.0)? } else { token(rest)? };
             rest = match first {
-                b'"' => string(behind)?.0,
+                b'"' => string(after)?.0,
                 b'{' | b'[' => {
                     level += 1;
                     if level > MAX_DEPTH {
@@ -482,17 +482,17 @@ fn members(mut rest: &[u8], mut close: u8, depth: usize) -> Remaining<'_> {
                     }
                     around = around << 1 | u128::from(close == b'}');
                     close = first + 2;
-                    fresh = token(behind)?.0 == close;
-                    rest = behind;
+                    fresh = token(after)?.0 == close;
+                    rest = after;
                     continue;
                 }
-                _ => atom(first, behind)?,
+                _ => atom(first, after)?,
             };
         }
         fresh = false;
         loop {
-            let (next, behind) = token(rest)?;
-            rest = behind;
+            let (next, after) = token(rest)?;
+            rest = after;
             if next == b',' {
                 break;
             }
@@ -522,27 +522,27 @@ fn atom(first: u8, rest: &[u8]) -> Remaining<'_> {
 
 fn number(mut first: u8, mut rest: &[u8]) -> Remaining<'_> {
     if first == b'-' {
-        let (digit, behind) = rest.split_first().ok_or(Malformed)?;
-        (first, rest) = (*digit, behind);
+        let (digit, after) = rest.split_first().ok_or(Malformed)?;
+        (first, rest) = (*digit, after);
     }
     match first {
         b'0' => {}
         b'1'..=b'9' => rest = digits(rest),
         _ => return Err(Malformed),
     }
-    if let [b'.', b'0'..=b'9', behind @ ..] = rest {
-        rest = digits(behind);
+    if let [b'.', b'0'..=b'9', after @ ..] = rest {
+        rest = digits(after);
     }
-    if let [b'e' | b'E', b'0'..=b'9', behind @ ..] | [b'e' | b'E', b'+' | b'-', b'0'..=b'9', behind @ ..] = rest {
-        rest = digits(behind);
+    if let [b'e' | b'E', b'0'..=b'9', after @ ..] | [b'e' | b'E', b'+' | b'-', b'0'..=b'9', after @ ..] = rest {
+        rest = digits(after);
     }
     // A dot or an E without digits is no token: whatever follows a value refuses it.
     Ok(rest)
 }
 
 fn digits(mut rest: &[u8]) -> &[u8] {
-    while let [b'0'..=b'9', behind @ ..] = rest {
-        rest = behind;
+    while let [b'0'..=b'9', after @ ..] = rest {
+        rest = after;
     }
     rest
 }

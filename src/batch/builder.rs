@@ -10,7 +10,7 @@
 //!    [`BatchBuilder::cut_at_loss`]: both end the batch between revisions if it holds a whole one;
 //! 4. [`BatchBuilder::finish`].
 //!
-//! What a subscription remembers as delivered is recorded here on the way ([`BatchBuilder::record`]), and taken over
+//! What a subscription keeps as delivered is recorded here on the way ([`BatchBuilder::record`]), and taken over
 //! once it is sure where the batch ends.
 
 #![forbid(unsafe_code)]
@@ -21,7 +21,7 @@ use crate::data::key_value::KeyValue;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 
-/// An event that counts as shown if it lies before the end of the batch.
+/// An event that counts as delivered if it lies before the end of the batch.
 pub(crate) struct Recorded {
     pub(crate) kind: Kind,
     pub(crate) seq: u64,
@@ -132,7 +132,7 @@ impl<B> BatchBuilder<B> {
         }
     }
 
-    /// An event of the log, shown as `kind`. `instead` is the key-value that it shows in place of its own.
+    /// An event of the log, delivered as `kind`. `instead` is the key-value that it has in place of its own.
     pub(crate) fn push_logged(&mut self, segment: &SegmentRef, seq: u64, kind: Kind, instead: Option<KeyValue>) {
         self.own.push_logged(segment, seq, kind, instead);
     }
@@ -147,7 +147,7 @@ impl<B> BatchBuilder<B> {
         self.own.push_mark(mark);
     }
 
-    /// Counts as shown, if the batch ends behind it.
+    /// Counts as delivered, if the batch ends after it.
     pub(crate) fn record(&mut self, kind: Kind, seq: u64, segment: &SegmentRef) {
         self.recorded.push(Recorded { kind, seq, segment: segment.clone() });
     }

@@ -193,7 +193,7 @@ impl Builder {
     }
 
     /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
-    /// thread of whoever asks first. Its result is shared, and dropped on the thread that frees.
+    /// thread of the reader that asks first. Its result is shared, and dropped on the thread that frees.
     pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
     where
         T: Send + Sync + 'static,
@@ -211,7 +211,7 @@ impl Builder {
     }
 
     /// Makes the cache. INVALID_ARGUMENT where an option is out of its range; RESOURCE_EXHAUSTED where the
-    /// system starts no thread: the first cache of a process needs two. Then nothing is left behind, and a
+    /// system starts no thread: the first cache of a process needs two. Then nothing stays of it, and a
     /// later build tries again.
     pub fn build(self) -> Result<Cache> {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };

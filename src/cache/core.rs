@@ -22,7 +22,7 @@ pub(crate) struct Core {
     pub(crate) index_changed: bool,
     /// Tombstones in the order of their events.
     pub(crate) tombstones: Queue<(u64, SlotPtr)>,
-    /// Forgotten slots that the published root still holds.
+    /// Removed slots that the published root still has.
     pub(crate) removed_slots: Vec<OwnedSlot>,
     pub(crate) position: Position,
     pub(crate) epochs: Epochs,
@@ -58,7 +58,7 @@ impl Core {
     }
 
     /// Frees every slot, on the reclaimer, when the cache is gone; then does what is left to do. In
-    /// pieces, each behind what others have handed over meanwhile: no writer of another cache waits for
+    /// pieces, each after what others have retired meanwhile: no writer of another cache waits for
     /// all of it.
     pub(crate) fn destroy(mut self: Box<Self>, then: impl FnOnce() + Send + 'static) {
         self.index = Root::default();
@@ -70,7 +70,7 @@ impl Core {
                 None => left = false,
             }
         }
-        // The forgotten ones are in no segment yet.
+        // The removed ones are in no segment yet.
         for slot in slots {
             // SAFETY: I9: the cache is gone, and with it its root; a snapshot or a subscription would
             // have kept it.

@@ -139,7 +139,7 @@ impl Cache {
     }
 
     /// Closes the cache for every handle: idempotent, from any thread. Waiters end at once; subscriptions
-    /// hand out what is left, then answer CLOSED.
+    /// deliver what is left, then answer CLOSED.
     pub fn close(&self) {
         self.inner.close();
     }

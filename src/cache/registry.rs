@@ -21,14 +21,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::{Duration, Instant};
 
-/// Between two looks at the limits.
+/// Time between two checks of the limits.
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
 
 /// A subscription, as its cache sees it.
 pub(crate) trait Observed: Send + Sync {
     fn info(&self) -> SubscriptionInfo;
     fn figures(&self) -> Figures;
-    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    /// Ends it where its lag exceeds its limit. False: it has ended, and needs no check any more.
     fn enforce_lag_limit(&self) -> bool;
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait Observed: Send + Sync {
 pub(crate) struct Figures {
     /// The sequence numbers that it has not taken, where it is behind; up to the head where it has no end.
     pub(crate) unread: Option<Range<u64>>,
-    /// A place that it had not taken has left the window, and no poll has told it.
+    /// Events that it had not taken have left the window, and no poll has reported it.
     pub(crate) lapped: bool,
     /// Losses, that one among them.
     pub(crate) lagged: u64,
@@ -138,7 +138,7 @@ impl Registry {
             sum.lapped += u64::from(figures.lapped);
             sum.lagged += figures.lagged;
             match figures.unread {
-                // Of those who read on, the lowest is the furthest behind.
+                // Of those that still read, the one with the lowest cursor has the greatest lag.
                 Some(unread) if unread.end >= head => furthest = furthest.min(unread.start),
                 Some(unread) => {
                     sum.max_lag_events = sum.max_lag_events.max(ring.events_between(unread.start, unread.end));
@@ -152,7 +152,7 @@ impl Registry {
         sum
     }
 
-    /// Ends those that are further behind than they may; when to look again. The notifier's.
+    /// Ends those whose lag exceeds their limit; the time of the next check. Called by the notifier.
     pub(crate) fn enforce_limits(&self, closed: bool) -> Option<Instant> {
         // Partner: the raise in `enter`, then the call of the notifier.
         if self.limits.load(Relaxed) == 0 {
@@ -167,7 +167,7 @@ impl Registry {
             limited.next = now.checked_add(LIMITS_EVERY);
             limited.slots.iter().cloned().collect()
         };
-        // Outside of the lock: who is ended is woken, and a waker is foreign code.
+        // Outside of the lock: a subscription that is ended is woken, and a waker is foreign code.
         let open = all.iter().filter(|one| one.enforce_lag_limit()).count();
         (open > 0).then(|| now + LIMITS_EVERY)
     }
@@ -178,7 +178,7 @@ const PIECE: usize = 64;
 
 type Piece = [Option<Arc<dyn Observed>>; PIECE];
 
-/// Places that are used again: who enters or leaves moves nobody else, and no place is ever copied.
+/// Places that are used again: entering or leaving moves no other entry, and no place is ever copied.
 #[derive(Default)]
 struct Slots {
     // Boxed: a growing vector copies one word a piece, whatever the number of subscriptions.

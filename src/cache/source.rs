@@ -4,7 +4,7 @@
 
 use crate::error::Error;
 
-/// Something that feeds a cache: told when somebody waits for news of it.
+/// Something that feeds a cache: it is called when a reader waits for news of the cache.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -56,7 +56,7 @@ pub enum SourceState {
     Failed(Error),
 }
 
-/// What a feeder tells about its source, as [`crate::Status::source`] shows it.
+/// What a feeder reports of its source, as [`crate::Status::source`] has it.
 ///
 /// ```
 /// use watchcore::{Cache, SourceReport};

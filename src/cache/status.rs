@@ -72,13 +72,13 @@ pub struct Status {
     /// Greatest lag of any open subscription now, in events, also of one that never polls; 0 where all of
     /// them have everything. See [`crate::Cache::subscriptions`] for whose it is.
     pub max_lag_events: u64,
-    /// Greatest lag of any subscription that one of its polls or a look at it has found so far, in events: a
+    /// Greatest lag of any subscription that one of its polls or a check has found so far, in events: a
     /// high-water mark that outlives the subscription.
     pub max_lag_seen: u64,
-    /// Open subscriptions that have lost events now and were not told yet
+    /// Open subscriptions that have lost events now, which no poll has reported yet
     /// ([`crate::SubscriptionState::Lapped`]).
     pub lapped: u64,
-    /// What the feeder tells.
+    /// What the feeder reports.
     pub source: SourceReport,
 }
 
@@ -100,7 +100,7 @@ pub struct Status {
 pub struct Stats {
     /// Live keys.
     pub objects: u64,
-    /// Versions of live keys, and tombstones not forgotten yet.
+    /// Versions of live keys, and tombstones not purged yet.
     pub version_bytes: u64,
     /// Slots and indexes.
     pub index_bytes: u64,
@@ -112,7 +112,7 @@ pub struct Stats {
     /// replaced, and what stays of deleted keys because of the log. Not part of [`Stats::bytes`], which has
     /// the same bytes by where they are.
     pub window_bytes: u64,
-    /// How far back the window goes: every event since then is in it. Told by segments, so it is short of
+    /// How far back the window goes: every event since then is in it. Known by segments, so it is short of
     /// the age of the oldest event by what one segment took.
     pub window_age: Duration,
     /// Segments and the replaced versions that they keep.
@@ -130,23 +130,23 @@ pub struct Stats {
     /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of
     /// the first of them); zero if there is none.
     pub oldest_snapshot: Duration,
-    /// Tombstones that wait to be forgotten.
+    /// Tombstones that wait to be purged.
     pub tombstones: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
     /// Values whose attributes could not be extracted; they are absent there.
     pub extract_failures: u64,
-    /// Losses of events, of subscriptions that are open and of those that are gone: those that a poll told,
-    /// those that [`crate::OnLag::Conflate`] does not tell, and those that no poll has met yet
+    /// Losses of events, of subscriptions that are open and of those that are gone: those that a poll reported,
+    /// those that [`crate::OnLag::Conflate`] does not report, and those that no poll has met yet
     /// ([`Status::lapped`]). It may count one that a poll under way still escapes.
     pub lagged: u64,
-    /// Bytes of the keys that subscriptions remember as shown (policies Resnapshot and Conflate), as of
+    /// Bytes of the keys that subscriptions keep as delivered (policies Resnapshot and Conflate), as of
     /// their last polls.
     pub delivered_bytes: u64,
     /// Bytes of the links that subscriptions have collected from chains and not followed yet, as of their
     /// last polls.
     pub link_bytes: u64,
-    /// Bytes that this process has handed to the thread that frees, and that are not freed yet. Not part of
+    /// Bytes that this process has retired, and that the thread that frees has not freed yet. Not part of
     /// [`Stats::bytes`]. Beyond a bound writers wait: 64 MiB and an eighth of each cache's `capacity_bytes`.
     pub unfreed_bytes: u64,
     /// Panics of foreign code that were caught in this process (decoders, drops of decoded values, wakers).
@@ -155,7 +155,7 @@ pub struct Stats {
 
 impl Stats {
     /// Everything that the cache holds: live keys and tombstones, slots and indexes, the log and what it
-    /// keeps alive, what subscriptions remember and have collected. The same as [`Status::bytes`].
+    /// keeps alive, what subscriptions keep as delivered and have collected. The same as [`Status::bytes`].
     pub fn bytes(&self) -> u64 {
         self.version_bytes + self.index_bytes + self.log_bytes + self.delivered_bytes + self.link_bytes
     }

@@ -74,19 +74,19 @@ pub enum SubscriptionState {
     /// Its start lies in the future: `StateAtLeast` or `After` a revision that the cache has not reached, or
     /// that the consumer of `StateAtLeast` has not polled since.
     AwaitsRevision = 2,
-    /// The initial state is being handed out.
+    /// The initial state is being delivered.
     InitialState = 3,
     /// It reads the log, and its consumer is awake.
     Live = 4,
     /// It has everything, and its consumer sleeps: it blocks, is armed, or is a stream that waits.
     Parked = 5,
-    /// Events that it had not taken have left the window: its next poll tells LAGGED, or makes it up.
+    /// Events that it had not taken have left the window: its next poll reports LAGGED, or brings it back.
     Lapped = 6,
-    /// It was told of a loss; the difference to the state now comes next, or is being handed out.
+    /// A loss was reported to it; the difference to the state now comes next, or is being delivered.
     CatchingUp = 7,
-    /// Closed because it was further behind than it may be: its next poll tells LAGGED.
+    /// Closed because its lag exceeded its limit: its next poll reports LAGGED.
     TooSlow = 8,
-    /// Closed, it or its cache: what was published before is handed out, then CLOSED.
+    /// Closed, it or its cache: what was published before is delivered, then CLOSED.
     Closing = 9,
     /// It has ended: its polls answer CLOSED. It goes when it is dropped.
     Ended = 10,
@@ -145,8 +145,8 @@ pub struct SubscriptionInfo {
     /// Time since its last poll, to some milliseconds; `None` if it was never polled. Of a consumer that polls
     /// hundreds of times a second every 16th poll is recorded.
     pub last_poll: Option<Duration>,
-    /// Events and marks that it handed out.
+    /// Events and marks that it has delivered.
     pub handed_out: u64,
-    /// Times that it lost events, told or not yet.
+    /// Times that it lost events, reported or not yet.
     pub lagged: u64,
 }

@@ -4,10 +4,10 @@
 //! events from h on are passed over by their `older`. That is sound while the slot lives and the events
 //! from h on do, and there are two ways to know it:
 //!
-//! - **pinned**: the root is loaded under a pin, and `oldest_seq` behind it, which must not lie above h.
-//!   What leaves the index or the window later is retired only behind the pin;
+//! - **pinned**: the root is loaded under a pin, and `oldest_seq` after it, which must not lie above h.
+//!   What leaves the index or the window later is not freed before the pin ends;
 //! - **held**: a snapshot has a retention token of h, which keeps every segment from there on, and with
-//!   them the slots that were forgotten since.
+//!   them the slots that were removed since.
 //!
 //! All that a view gives out is bound to the pin or to the snapshot. See `docs/internals/reading.md`.
 
@@ -31,10 +31,10 @@ impl<'a> StateView<'a> {
     /// it has left the window.
     pub(crate) fn pinned(inner: &Inner, head: u64, pin: &'a Guard) -> Option<StateView<'a>> {
         let root = inner.root.load(pin);
-        // After root, inside the pin: what the root forgot, it forgot at heads above ours.
+        // After root, inside the pin: a key that the root has no more was purged at a head above this one.
         let oldest = inner.ring.oldest_seq();
         // SAFETY: I4, I9: slots that leave the index, and the segments that own what slots showed, are
-        // retired after the root or the directory without them was published: behind this pin.
+        // retired after the root or the directory without them was published: not freed before this pin ends.
         let index = unsafe { root.read() };
         (oldest <= head).then_some(StateView { index, head, oldest })
     }
@@ -44,7 +44,7 @@ impl<'a> StateView<'a> {
     /// # Safety
     ///
     /// For 'a a retention token is held that was loaded before `head` and `index`, in this order, and
-    /// `oldest_seq` as loaded behind them was not above `head`.
+    /// `oldest_seq` as loaded after them was not above `head`.
     pub(crate) unsafe fn held(index: &'a Root, head: u64) -> StateView<'a> {
         // SAFETY: I9: the token keeps the segments that own what leaves the index, or a slot, from the
         // head on.

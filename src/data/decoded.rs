@@ -1,4 +1,4 @@
-//! Decoding once: what a value means, shared by all who look at it and freed with its version.
+//! Decoding once: what a value means, shared by all its readers and freed with its version.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Decoder {
     }
 }
 
-/// The place of one version's decoded value: filled by the first who asks.
+/// The place of one version's decoded value: filled by the first reader that asks.
 pub(crate) struct DecodedCell {
     decoder: Decoder,
     made: OnceLock<Box<Result<DecodedBox>>>,

@@ -1,16 +1,16 @@
 //! Kinds and the event: one cache line that Rust, C and Go read in place.
 //!
 //! The log, the writer and the filters move a [`LogEvent`] about: numbers and addresses, copied freely,
-//! that promise nothing. What users see is an [`Event`], the same 64 bytes behind a reference that a
+//! that promise nothing. What users see is an [`Event`], the same 64 bytes by a reference that a
 //! batch or a segment gives out, and which keeps what the addresses point to. It has no `Clone` and no
-//! constructor, so a reference is the only way to have one; who wants to keep it takes an
+//! constructor, so a reference is the only way to have one; a reader that wants to keep it takes an
 //! [`OwnedEvent`], which holds its own counts.
 
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::error::Result;
 use std::ops::Deref;
 
-/// What an event tells. The numbers are part of the C ABI.
+/// What an event says. The numbers are part of the C ABI.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Kind {
@@ -20,7 +20,7 @@ pub enum Kind {
     Modified = 2,
     /// A key went, or left the filter. It has no value; `prev_value` is the last one.
     Deleted = 3,
-    /// Everything up to this revision that matches was handed out.
+    /// Everything up to this revision that matches was delivered.
     Bookmark = 4,
     /// The history was replaced: the begin or the end of the difference.
     Resync = 5,
@@ -112,7 +112,7 @@ impl ResyncReason {
 pub enum Phase {
     /// The difference follows.
     Begin,
-    /// The difference was handed out.
+    /// The difference was delivered.
     End,
 }
 
@@ -404,7 +404,7 @@ impl Event {
         self.0.flags & flags::INITIAL_STATE != 0
     }
 
-    /// The bookmark behind the last object of the initial state.
+    /// The bookmark after the last object of the initial state.
     pub fn ends_initial_state(&self) -> bool {
         self.0.flags & flags::INITIAL_STATE_END != 0
     }

@@ -1,8 +1,8 @@
 //! Versions: key-values as the store keeps them.
 //!
 //! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
-//! read, the sequence number of its event, the version before, a count, then key and value bytes. Who
-//! holds its counts, and who may follow `older`, which never changes: see `data::slot`.
+//! read, the sequence number of its event, the version before, a count, then key and value bytes. `data::slot`
+//! says where its counts are, and which readers may follow `older`, which never changes.
 //!
 //! A [`VersionPtr`] is an address and nothing more: it can be copied and compared. Following one is
 //! `unsafe`, and gives a reference bound to what keeps its target: [`KeyValueRef`].
@@ -43,11 +43,11 @@ pub(crate) struct Version {
     seq: u64,
     older: *const Version,
     count: AtomicUsize,
-    /// Bytes of the attributes behind the value.
+    /// Bytes of the attributes after the value.
     attributes_length: u32,
     /// 1: a [`DecodedCell`] lies between this and the key.
     cells: u32,
-    /// Lets loom see reads that are not ordered behind the making, or before the freeing.
+    /// Lets loom see reads that are not ordered after the making, or before the freeing.
     #[cfg(loom)]
     track: reclaim::Track,
 }
@@ -82,7 +82,7 @@ fn layout(cells: usize, bytes: usize) -> Layout {
 }
 
 impl Version {
-    /// Bytes behind the cells.
+    /// Bytes after the cells.
     fn bytes(&self) -> usize {
         self.head.key_length as usize + self.head.value_length as usize + self.attributes_length as usize
     }
@@ -207,7 +207,7 @@ impl KeyValue {
     pub(crate) fn attributes(&self) -> &[u8] {
         let body = self.body();
         let from = body.head.key.wrapping_add(body.head.key_length as usize + body.head.value_length as usize);
-        // SAFETY: written by `with_extras` behind key and value, lives as long as the version.
+        // SAFETY: written by `with_extras` after key and value, lives as long as the version.
         unsafe { std::slice::from_raw_parts(from, body.attributes_length as usize) }
     }
 
@@ -284,7 +284,7 @@ impl KeyValue {
         size(body.cells as usize, body.bytes())
     }
 
-    /// The address of the version before; see the module's head for who may follow it.
+    /// The address of the version before; `data::slot` says which readers may follow it.
     pub(crate) fn older(&self) -> VersionPtr {
         VersionPtr(self.body().older)
     }
@@ -331,7 +331,7 @@ impl Clone for KeyValue {
     fn clone(&self) -> KeyValue {
         // Relaxed: a count >= 1 is held while this runs.
         let before = self.body().count.fetch_add(1, Relaxed);
-        // Only clones that are forgotten add up to so many, on 32 bits within seconds. Then the count
+        // Only clones that are leaked add up to so many, on 32 bits within seconds. Then the count
         // would begin again at 0, and the version be freed while somebody has it: as with `Arc`, that ends
         // the process. Half of the range is left to the threads that are here at the same time.
         if before > MOST_COUNTS {
@@ -344,7 +344,7 @@ impl Clone for KeyValue {
 impl Drop for KeyValue {
     #[inline]
     fn drop(&mut self) {
-        // Release: partner of the Acquire below, in whoever gives back the last count.
+        // Release: partner of the Acquire below, in the thread that releases the last count.
         if self.body().count.fetch_sub(1, ord!(GiveBack, Release)) == 1 {
             self.body().count.load(ord!(GiveBackLast, Acquire));
             let version = VersionPtr(self.0.as_ptr());
@@ -370,7 +370,7 @@ impl fmt::Debug for KeyValue {
 #[repr(transparent)]
 pub(crate) struct VersionPtr(pub(super) *const Version);
 
-// SAFETY: an address; whoever follows it on another thread answers for it there.
+// SAFETY: an address; a thread that follows it says why it may.
 unsafe impl Send for VersionPtr {}
 // SAFETY: as above.
 unsafe impl Sync for VersionPtr {}
@@ -386,13 +386,13 @@ impl VersionPtr {
     ///
     /// # Safety
     ///
-    /// A count on the version is held somewhere, and is not given back during 'a.
+    /// A count on the version is held somewhere, and is not released during 'a.
     #[inline]
     pub(crate) unsafe fn get<'a>(self) -> Option<KeyValueRef<'a>> {
         (!self.0.is_null()).then_some(KeyValueRef(self, PhantomData))
     }
 
-    /// The version behind this very pointer, or `None` where there is none.
+    /// The version that this very pointer leads to, or `None` where there is none.
     ///
     /// # Safety
     ///
@@ -420,7 +420,7 @@ impl VersionPtr {
     ///
     /// # Safety
     ///
-    /// Its last count was given back, with Acquire behind the other givers' Release; once.
+    /// Its last count was released, with an Acquire that follows the Release of all others; once.
     unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
         reclaim::progressed();

@@ -1,7 +1,7 @@
-//! Slots: the places of keys in the store, and who holds the counts on versions.
+//! Slots: the places of keys in the store, and the owners of the counts on versions.
 //!
 //! A slot has the newest version of its key, and the key. Counts (I9): a version is born with two
-//! ([`Fresh`]), its event's `cur` (given back with the event's segment) and its slot's `newest`. On
+//! ([`Fresh`]), its event's `cur` (released with the event's segment) and its slot's `newest`. On
 //! overwrite the slot's count *moves* into the replacing event (its `prev`), where it is found through
 //! `cur.older` and goes with that event's segment. Both moves are one step that cannot fail
 //! ([`Fresh::replace`], then `Pen::append` of `log::segment`): whatever panics before or after it, each
@@ -25,20 +25,20 @@ use crate::sync::{Acquire, AtomicPtr, Relaxed, Release, ord};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// The bytes of a key, shared by its slot and by who remembers the key.
+/// The bytes of a key, shared by its slot and by the delivered keys of subscriptions.
 pub(crate) type Key = std::sync::Arc<[u8]>;
 
 /// The place of one key.
 struct Slot {
     newest: AtomicPtr<Version>,
-    /// Counted: the shown-sets of subscriptions share it.
+    /// Counted: the delivered keys of subscriptions share it.
     key: Key,
     #[cfg(loom)]
     track: reclaim::Track,
 }
 
 /// A slot, owned: by the writer's table, then by the segment that was newest when the index without it
-/// was published (its key was forgotten), or by the table to the end of the cache.
+/// was published (its key was purged), or by the table to the end of the cache.
 ///
 /// Dropping one leaks it: only [`OwnedSlot::destroy`] frees.
 pub(crate) struct OwnedSlot(NonNull<Slot>);
@@ -81,7 +81,7 @@ impl OwnedSlot {
     /// not read again, and so is every reader that was pinned while one of them was published.
     pub(crate) unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
-        // SAFETY: the slot's own count, given back once, with the slot.
+        // SAFETY: the slot's own count, released once, with the slot.
         drop(unsafe { VersionPtr(self.get().slot().newest.load(Acquire)).take() });
         #[cfg(loom)]
         self.get().slot().track.end();
@@ -101,7 +101,7 @@ impl OwnedSlot {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SlotPtr(NonNull<Slot>);
 
-// SAFETY: an address; whoever follows it on another thread answers for it there.
+// SAFETY: an address; a thread that follows it says why it may.
 unsafe impl Send for SlotPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SlotPtr {}
@@ -139,7 +139,7 @@ impl<'a> SlotRef<'a> {
         &self.slot().key
     }
 
-    /// A count on the key, for who remembers it.
+    /// A count on the key, for the delivered keys of a subscription.
     pub(crate) fn shared_key(self) -> Key {
         self.slot().key.clone()
     }
@@ -163,7 +163,7 @@ impl<'a> SlotRef<'a> {
     /// # Safety
     ///
     /// For 'a every event from `head` on is held: it is in the window of a reader that loaded
-    /// `oldest_seq` behind the root and under its pin, or a token keeps it.
+    /// `oldest_seq` after the root and under its pin, or a token keeps it.
     #[inline]
     pub(crate) unsafe fn at(self, head: u64) -> Option<KeyValueRef<'a>> {
         let mut version = self.newest();

@@ -75,7 +75,7 @@ pub(crate) struct Indexes {
     width: usize,
 }
 
-/// The first `depth` segments of a key, with the `/` behind them.
+/// The first `depth` segments of a key, with the `/` after them.
 fn prefix_at(key: &[u8], depth: usize) -> Option<&[u8]> {
     let from = usize::from(key.first() == Some(&b'/'));
     let slashes = key.iter().enumerate().skip(from).filter(|(_, byte)| **byte == b'/');

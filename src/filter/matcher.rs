@@ -20,7 +20,7 @@ use crate::foreign;
 pub(crate) struct Matcher {
     /// `None`: every key of the cache.
     range: Option<Range>,
-    /// Bits of [`Kind::bit`] that are shown; marks pass always.
+    /// Bits of [`Kind::bit`] that are delivered; marks pass always.
     kinds: u32,
     raw: bool,
     /// What it asks of values; kept apart, so that a filter of keys is small.
@@ -102,7 +102,7 @@ impl Matcher {
         self.asks.as_ref().map_or(&[], |asks| &asks.fields)
     }
 
-    /// The kind in which a change is shown: raw ones are etcd's.
+    /// The kind as which a change is delivered: raw ones are etcd's.
     pub(crate) fn delivered_kind(&self, kind: Kind) -> Kind {
         match (self.raw, kind) {
             (true, Kind::Added | Kind::Modified) => Kind::Put,
@@ -111,7 +111,7 @@ impl Matcher {
         }
     }
 
-    /// Whether changes of this kind are shown at all.
+    /// Whether changes of this kind are delivered at all.
     #[inline]
     pub(crate) fn delivers(&self, kind: Kind) -> bool {
         self.kinds & kind.bit() != 0
@@ -157,7 +157,7 @@ impl Matcher {
         }
     }
 
-    /// What an event is to this filter, whether its kind is shown or not; `None`: nothing.
+    /// What an event is to this filter, whether its kind is delivered or not; `None`: nothing.
     #[inline]
     pub(crate) fn transition(&self, event: &Event) -> Option<Kind> {
         if event.kind() == Kind::Resync {
@@ -175,7 +175,7 @@ impl Matcher {
         Kind::of_change(old, cur)
     }
 
-    /// Whether the event, or a changed form of it, is handed out.
+    /// Whether the event, or a changed form of it, is delivered.
     #[inline]
     pub(crate) fn matches(&self, event: &Event) -> bool {
         self.transition(event).is_some_and(|kind| kind == Kind::Resync || self.delivers(kind))
@@ -187,8 +187,8 @@ impl Matcher {
         if self.has_predicates() { foreign::guard(|| self.matches(event)).unwrap_or(true) } else { self.matches(event) }
     }
 
-    /// The form in which an event is handed out that is `kind` to this filter. A deletion that the
-    /// filter made shows a tombstone of its own: the second value.
+    /// The form in which an event is delivered that is `kind` to this filter. A deletion that the
+    /// filter made has a tombstone of its own: the second value.
     pub(crate) fn delivered_form(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
         let kind = self.delivered_kind(kind);
         if kind != Kind::Deleted || event.kind() == Kind::Deleted {

@@ -27,7 +27,7 @@ const REVERSED: &[u8] = b"";
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Range {
     pub(crate) span: Span,
-    /// Path-aware: only these keys themselves and what lies behind a `/` after them.
+    /// Path-aware: only these keys themselves and what follows them after a `/`.
     paths: Box<[Box<[u8]>]>,
 }
 
@@ -114,7 +114,7 @@ impl Range {
     /// conjunction of sound ranges that holds nothing is one: it says so.
     pub(crate) fn check(&self, what: &str, prefix: &[u8]) -> Result<()> {
         let Span { from, to } = &self.span;
-        let shown = || to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to));
+        let end = || to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to));
         if to.as_deref() == Some(REVERSED) {
             return Err(say::invalid(format!(
                 "{what}: the range from {} ends before it begins. Swap its ends.",
@@ -124,12 +124,12 @@ impl Range {
         let holds_any = to.as_ref().is_none_or(|to| from < to);
         let before = to.as_ref().is_some_and(|to| &to[..] <= prefix);
         // Every key below the prefix begins with it.
-        let behind = &from[..] > prefix && !from.starts_with(prefix);
-        if holds_any && (before || behind) {
+        let after = &from[..] > prefix && !from.starts_with(prefix);
+        if holds_any && (before || after) {
             return Err(say::invalid(format!(
                 "{what}: the range from {} to {} lies outside the cache's prefix {}. Ask for keys below it.",
                 show(from),
-                shown(),
+                end(),
                 show(prefix)
             )));
         }
@@ -179,7 +179,7 @@ impl fmt::Debug for Predicate {
 pub struct Filter {
     pub(crate) range: Range,
     pub(crate) nothing: bool,
-    /// Bits of [`Kind::bit`] that are shown.
+    /// Bits of [`Kind::bit`] that are delivered.
     pub(crate) kinds: u32,
     pub(crate) labels: Vec<LabelRequirement>,
     pub(crate) fields: Vec<FieldRequirement>,

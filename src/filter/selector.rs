@@ -5,7 +5,7 @@
 //! refuse is refused, but for:
 //!
 //! - A zero byte in a label selector is refused. There it ends the selector without a word, so that
-//!   what stands behind it selects nothing.
+//!   what follows it selects nothing.
 //! - A field selector that is not UTF-8 is refused. There its bytes are kept, or become U+FFFD where
 //!   the value holds an escape.
 //!
@@ -39,10 +39,10 @@ impl fmt::Display for Unexpected<'_> {
         if text.is_empty() {
             return f.write_str("the end");
         }
-        let shown = if text.len() <= 40 { text.len() } else { boundary(text, 40) };
+        let quoted = if text.len() <= 40 { text.len() } else { boundary(text, 40) };
         f.write_str("\"")?;
-        printable(f, &text[..shown])?;
-        f.write_str(if shown < text.len() { "...\"" } else { "\"" })
+        printable(f, &text[..quoted])?;
+        f.write_str(if quoted < text.len() { "...\"" } else { "\"" })
     }
 }
 

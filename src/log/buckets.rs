@@ -6,13 +6,13 @@
 //! The table of buckets is the writer's own. A subscriber asks for a bucket by a [`Request`]; the
 //! writer answers at the start of its next revision with a bucket whose `linked_from` is the sequence
 //! number from which on every event of it is linked. Below that the subscription scans. Only the
-//! writer hands buckets out, so one that nobody but the table counts can be evicted without a lock:
-//! nobody can find it any more. Identities are never used twice.
+//! writer answers with buckets, so one that only the table counts can be evicted without a lock:
+//! no subscription can find it any more. Identities are never used twice.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | slot and links, then `newest` | `newest` after head, then slot and links | Release / Acquire: complete also where reached above the head |
-//! | the bucket with its boundary, then `answered` | `answered`, then the bucket | Release / Acquire |
+//! | the bucket with its `linked_from`, then `answered` | `answered`, then the bucket | Release / Acquire |
 //! | head; fence; `waiting` | `waiting.fetch_add`; fence; `newest` | SeqCst fences: one of the two sees the other |
 //!
 //! Requests come by a list without a lock. The writer answers at most [`REQUESTS`] of them a revision, and
@@ -40,7 +40,7 @@ pub(crate) struct Bucket {
     id: u64,
     linked_from: u64,
     newest: AtomicU64,
-    /// Parked subscriptions: each raises and lowers it itself.
+    /// Parked subscriptions: each counts itself here and takes itself off.
     waiting: AtomicUsize,
     /// The number of the index, then the value.
     name: Box<[u8]>,
@@ -67,7 +67,7 @@ impl Bucket {
         self.newest.load(ord!(BucketNewestLoad, Acquire))
     }
 
-    /// Raised before the fence and the look. Partner: [`Router::has_waiters`].
+    /// Counted before the fence and the load of the frontier. Partner: [`Router::has_waiters`].
     pub(crate) fn add_waiter(&self) {
         self.waiting.fetch_add(1, Relaxed);
     }
@@ -83,7 +83,7 @@ impl std::fmt::Debug for Bucket {
     }
 }
 
-/// A wish for a bucket.
+/// What a subscription asks the writer for: the bucket of this name.
 #[derive(Debug)]
 pub(crate) struct Request {
     name: Box<[u8]>,
@@ -102,9 +102,9 @@ impl Request {
 /// Requests on their way to the writer.
 pub(crate) struct Requests {
     inbox: Inbox<Arc<Request>>,
-    /// How many are to come before somebody looks for those whose asker is gone.
+    /// How many are to come before those of subscriptions that have ended are taken out.
     until_weeded: AtomicI64,
-    /// Subscriptions that gave a bucket back (statistics: when to look for unused ones).
+    /// Subscriptions that released a bucket (statistics: when to look for unused ones).
     pub(crate) left: Count,
 }
 
@@ -209,7 +209,7 @@ impl Router {
         let linked_from = if weak::is(weak::Site::EarlyBoundary) { 0 } else { linked_from };
         for _ in 0..REQUESTS {
             let Some(request) = self.next_request(requests) else { return };
-            // Whoever asked is gone.
+            // The subscription that asked has ended.
             if Arc::strong_count(&request) == 1 {
                 continue;
             }
@@ -232,7 +232,7 @@ impl Router {
     }
 
     /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
-    /// full, and a round looks for a bucket that somebody has left.
+    /// full, and a round looks for a bucket that no subscription reads any more.
     fn answer(&mut self, request: &Request, left: u64, linked_from: u64) -> bool {
         let mut bucket = self.table.get(&request.name).cloned();
         let somebody_left = left > self.left;
@@ -318,7 +318,7 @@ impl Router {
         }
     }
 
-    /// Whether somebody waits for an event of the revision just published. Behind the fence.
+    /// Whether a subscription sleeps for an event of the revision just published. To be called after the fence.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
         self.touched.iter().any(|touch| touch.bucket.waiting.load(Relaxed) != 0)

@@ -6,7 +6,6 @@
 //! A reset replaces the oldest revision of the window, too, before its head is published. A reader that
 //! still stands below takes the one from before the reset, which the reset's own entry has
 //! ([`EpochChange::oldest_before`]): it waits for nobody, and sees one history or the other.
-
 //!
 //! A cache that resyncs often has many of them in its window: a copy shares all but the newest few
 //! ([`CHUNK`]), and each change carries what holds from it on, so that a reader looks at one of them.
@@ -18,7 +17,7 @@ use crate::position::Position;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// One resync as the log remembers it.
+/// One resync as the log keeps it.
 #[derive(Clone, Debug)]
 pub(crate) struct EpochChange {
     /// Sequence number of its BEGIN mark.
@@ -59,7 +58,7 @@ pub(crate) struct Epochs {
     gone_reset: Option<Arc<EpochChange>>,
 }
 
-/// Turns of a chunk.
+/// Epoch changes of a chunk.
 const CHUNK: usize = 64;
 
 /// The present history as a reader at some head sees it.
@@ -96,7 +95,7 @@ impl Epochs {
         }
     }
 
-    /// Where the changes below `head` end: in this chunk, behind so many (0: there is none). O(log n).
+    /// Where the changes below `head` end: in this chunk, after so many (0: there is none). O(log n).
     fn below(&self, head: u64) -> (usize, usize) {
         let chunk = self.chunks.partition_point(|chunk| chunk[0].0.seq < head).saturating_sub(1);
         let changes = self.chunks.get(chunk);
@@ -122,7 +121,7 @@ impl Epochs {
         self.chunks.is_empty()
     }
 
-    /// Adds the newest change, and forgets those that no reader can need: of the changes below `oldest_seq` only
+    /// Adds the newest change, and drops those that no reader can need: of the changes below `oldest_seq` only
     /// the newest and the newest reset are asked for, by readers whose head lies between it and the next one.
     /// That bounds the memory of a cache that resyncs for ever.
     pub(crate) fn push(&mut self, change: EpochChange, oldest_seq: u64) {

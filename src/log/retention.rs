@@ -1,4 +1,4 @@
-//! Tokens: who holds one holds every segment from there on.
+//! Retention tokens: one token keeps its segment and every later one.
 
 #![forbid(unsafe_code)]
 
@@ -18,7 +18,7 @@ pub(crate) struct RetentionNode {
     pub(super) ages: Shared<Ages>,
 }
 
-/// A count on a token; the last one is given back on the reclaimer, in a loop.
+/// A count on a token; the last one is released on the reclaimer, in a loop.
 #[derive(Clone)]
 pub(crate) struct RetentionToken(Option<Arc<RetentionNode>>);
 
@@ -88,7 +88,7 @@ impl RetentionToken {
         &self.token().segment
     }
 
-    /// Whoever holds this token holds that one too.
+    /// Links the token of the next segment: this token keeps that one, too.
     pub(super) fn link(&self, next: RetentionToken) {
         let _ = self.token().age.next.set(next.token().age.clone());
         let _ = self.token().next.set(next);

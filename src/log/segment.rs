@@ -5,7 +5,7 @@
 //!
 //! Who may write is a value: the one [`Pen`] of a segment, which the writer of the log holds. An event
 //! is appended together with the counts that it owns, in one step that cannot fail, and `written` says
-//! how many are: a view ends there whatever range it is asked for, and the freeing gives back the counts
+//! how many are: a view ends there whatever range it is asked for, and the freeing releases the counts
 //! of those and of no other, so a panic in the middle of a commit leaves nothing half owned.
 //!
 //! `len` is the number of slots in use of a *closed* segment. It starts as N and is lowered, before
@@ -16,7 +16,7 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | `append` a slot, `close` | head store Release; reader's head load Acquire | plain, covered by head |
-//! | `append`: the slot, then `written` | `view`: `written`, then the slots | Release / Acquire; of no use to whom head covers, but it needs nobody's promise |
+//! | `append`: the slot, then `written` | `view`: `written`, then the slots | Release / Acquire; a reader below the head does not need it, and a view that goes by it needs no promise of its caller |
 
 use crate::data::event::{Event, LogEvent};
 use crate::data::key_value::VersionPtr;
@@ -61,7 +61,7 @@ pub(crate) struct Segment {
     width: usize,
     /// Given when it is closed; read only under a head beyond it.
     summary: OnceLock<Box<Summary>>,
-    /// Slots of the store that were forgotten while this segment was the newest.
+    /// Slots that were removed from the store while this segment was the newest.
     removed_slots: Mutex<Vec<OwnedSlot>>,
     /// Bytes that go with this segment; what of them is in `held`.
     bytes: AtomicU64,
@@ -148,12 +148,12 @@ impl Segment {
         self.links[at..at + 2 * self.width].iter().step_by(2).map(|link| link.load(Relaxed)).filter(|id| *id != 0)
     }
 
-    /// Only the pen counts here; what is not told yet is told when the segment is left.
+    /// Only the pen counts here; what is not reported yet is reported when the segment is closed.
     fn account(&self, more: u64) {
         self.bytes.store(self.bytes.load(Relaxed) + more, Relaxed);
     }
 
-    /// Adds to the cache's sum what this segment did not tell yet.
+    /// Adds to the cache's sum what this segment has not reported yet.
     fn report(&self) {
         let unreported = self.bytes.load(Relaxed) - self.reported.load(Relaxed);
         self.reported.store(self.reported.load(Relaxed) + unreported, Relaxed);
@@ -250,7 +250,7 @@ impl Pen {
         #[cfg(loom)]
         segment.track[at].written();
         let counts = own();
-        // From here to the store nothing can fail: who comes behind finds all of it or nothing.
+        // From here to the store nothing can fail: a view or the freeing finds all of it or nothing.
         (event.kv, event.prev) = counts.map_or((VersionPtr::NULL, VersionPtr::NULL), EventCounts::into_slot);
         // SAFETY: I1, I3: this pen is the only one, and nobody reads a slot that `written` does not cover.
         unsafe { (*cell.0.get()).write(event) };
@@ -266,7 +266,7 @@ impl Pen {
         self.0.links[at].store(bucket, Relaxed);
     }
 
-    /// Keeps a forgotten slot until this segment goes.
+    /// Keeps a removed slot until this segment is freed.
     pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
         self.0.account((slot.get().bytes() + slot.get().newest().bytes()) as u64);
         lock(&self.0.removed_slots).push(slot);
@@ -284,7 +284,7 @@ impl Pen {
     }
 }
 
-/// A count on a segment. Given back from any thread; the last one goes to the reclaimer (I6).
+/// A count on a segment. Any thread may release it; the last one goes to the reclaimer (I6).
 #[derive(Clone)]
 pub(crate) struct SegmentRef(Option<Arc<Segment>>);
 
@@ -298,7 +298,7 @@ impl SegmentRef {
     /// # Safety
     ///
     /// `pointer` is from [`SegmentRef::as_ptr`] of a segment that the directory holds or held, and was
-    /// loaded from it under this pin: the directory's own count is given back only after the grace
+    /// loaded from it under this pin: the directory's own count is released only after the grace
     /// period, so this increment never starts from 0.
     pub(crate) unsafe fn from_directory(pointer: *const Segment, _pin: &reclaim::Guard) -> SegmentRef {
         #[cfg(loom)]

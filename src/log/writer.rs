@@ -263,7 +263,7 @@ impl RingWriter {
         let Opened { token, pen, summary } = opened;
         let summary = std::mem::replace(&mut self.summary, summary);
         std::mem::replace(&mut self.pen, pen).close(closed as u32, summary);
-        // Linked before the first write into it: whoever holds token k holds k+1.
+        // Linked before the first write into it: a reader that has token k keeps k+1, too.
         self.live.back().expect("never empty").token.link(token.clone());
         let segment = token.segment();
         // Release: partner of the load in `entry`.
@@ -275,7 +275,7 @@ impl RingWriter {
         self.live.push_back(Live { token, giant, opened: ring.ages.now(), weight: Weight { own, deleted: 0 } });
     }
 
-    /// Keeps a forgotten slot with the newest segment.
+    /// Keeps a removed slot with the newest segment.
     pub(crate) fn keep_removed(&mut self, slot: OwnedSlot) {
         let before = self.pen.segment().bytes();
         self.pen.keep_removed(slot);

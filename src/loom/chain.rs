@@ -52,7 +52,7 @@ proof!(
     loom_bucket_against_poll_weak_load: BucketNewestLoad => "",
 );
 
-/// Row "boundary": what was published before the bucket was there is scanned.
+/// Row "linked_from": what was published before the bucket was there is scanned.
 fn bucket_asked_for(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = indexed(4);
@@ -103,7 +103,7 @@ proof!(
     loom_bucket_wait_against_publish_weak_waiter: RegisterFence => "deadlock",
 );
 
-/// A waiter that scanned while it had no bucket is handed over by the notifier, and misses nothing.
+/// A waiter that scanned while it had no bucket is moved there by the notifier, and misses nothing.
 fn bucket_handed_over(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = indexed(4);
@@ -145,7 +145,7 @@ proof!(
     loom_mark_against_chain_weak_head: Head => "",
 );
 
-/// A bucket in use stays, whoever asks for another meanwhile.
+/// A bucket in use stays while another subscription asks for one.
 fn bucket_evicted(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = indexed(1);

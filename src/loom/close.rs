@@ -3,13 +3,13 @@
 //! | row | test `loom_...` | weakened in the twins |
 //! | --- | --- | --- |
 //! | closed, one word with head | `close_against_poll` | head store; head load |
-//! | closed, and publication | `close_against_publish` | step: published without a look at the close |
+//! | closed, and publication | `close_against_publish` | step: published without asking whether the log was closed |
 //! | closed, of one subscription | `closer_against_poll` | end swap; end load |
 //! | closed, and the wait | `closer_against_wait` | end load |
 
 use super::*;
 
-/// Polls twice: an event, nothing, or CLOSED once the event was handed out.
+/// Polls twice: an event, nothing, or CLOSED once the event was delivered.
 fn poll_to_the_end(subscription: &mut Subscription) {
     let mut seen = 0;
     for _ in 0..2 {
@@ -20,7 +20,7 @@ fn poll_to_the_end(subscription: &mut Subscription) {
     }
 }
 
-/// Row "closed": what was published before the close is handed out before CLOSED. The close comes
+/// Row "closed": what was published before the close is delivered before CLOSED. The close comes
 /// from a thread of its own: the writer's fence would stand in for its order.
 fn close_against_poll(weakened: Weak) {
     PLAIN.run(weakened, || {
@@ -44,7 +44,7 @@ proof!(
     loom_close_against_poll_weak_load: HeadLoad => "Causality violation",
 );
 
-/// Row "closed": close and publication have one order. What `apply` has published is handed out; what it
+/// Row "closed": close and publication have one order. What `apply` has published is delivered; what it
 /// refuses is never seen; nothing follows CLOSED.
 fn close_against_publish(weakened: Weak) {
     PLAIN.run(weakened, || {
@@ -104,7 +104,7 @@ proof!(
     loom_closer_against_poll_weak_load: EndLoad => "closed before the last event",
 );
 
-/// Close of one subscription against its wait: the wait ends, and what came before is handed out.
+/// Close of one subscription against its wait: the wait ends, and what came before is delivered.
 fn closer_against_wait(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, writer) = cache(4, 2);

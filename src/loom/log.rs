@@ -112,7 +112,7 @@ proof!(
     loom_growing_directory_weak_load: Load "Directory" => "Causality violation",
 );
 
-/// Row "progress": no bookmark beyond what was handed out.
+/// Row "progress": no bookmark beyond what was delivered.
 fn progress_against_head(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -162,7 +162,7 @@ proof!(
     loom_resync_against_position_weak_history: Replace "Epochs" => "Causality violation",
 );
 
-/// Row "oldest, of a reset": who stands below it reads the history before, who stands above the new one.
+/// Row "oldest, of a reset": a reader below it reads the history before, a reader above it the new one.
 fn reset_against_exact(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);

@@ -70,7 +70,7 @@ thread_local! {
     static WRITER_FIRST: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Forgets what a failed execution left in this thread.
+/// Clears what a failed execution left in this thread.
 struct Clean;
 
 impl Drop for Clean {
@@ -82,7 +82,7 @@ impl Drop for Clean {
 }
 
 impl Model {
-    /// Explores the body twice, each side of its race beginning once. loom remembers one access of a
+    /// Explores the body twice, each side of its race beginning once. loom keeps one access of a
     /// word: a thread that loads it and then stores it hides that its store races with the loads of
     /// others, and what was never run first would not be tried.
     fn run(self, weakened: Weak, body: impl Fn() + Send + Sync + 'static) {

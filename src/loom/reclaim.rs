@@ -66,7 +66,7 @@ proof!(
     loom_snapshot_against_a_new_segment_weak_load: Load "RetentionToken" => "Causality violation",
 );
 
-/// Rows "root", "token": a forgotten slot outlives every reader whose root still has it.
+/// Rows "root", "token": a removed slot outlives every reader whose root still has it.
 fn forgetting_against_an_older_root(weakened: Weak) {
     COLLECTS.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);
@@ -74,7 +74,7 @@ fn forgetting_against_an_older_root(weakened: Weak) {
         writer.apply(2, [Change::delete("/a")]).unwrap();
         (3..5).for_each(|revision| put(&mut writer, revision, &["/b"]));
         let write = |writer: &mut Writer| {
-            // The first forgets; its segment, which keeps the slot, goes with the third.
+            // The first purges the key; its segment, which keeps the slot, leaves with the third.
             (5..8).for_each(|revision| put(writer, revision, &["/b"]));
             collector::collect();
         };

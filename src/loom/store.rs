@@ -81,7 +81,7 @@ proof!(
     loom_new_keys_against_list_weak_load: Load "Root" => "Causality violation",
 );
 
-/// Row "oldest_seq, then forget": a key is absent at h only if that is so.
+/// Row "oldest_seq, then purge": a key is absent at h only if that is so.
 fn forgetting_against_get(weakened: Weak) {
     LONGEST.run(weakened, || {
         let (cache, mut writer) = cache(1, 2);

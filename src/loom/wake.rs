@@ -13,7 +13,7 @@
 
 use super::*;
 
-/// Row "fence; waiting.load": who parks is woken by what is published.
+/// Row "fence; waiting": a consumer that parks is woken by what is published.
 fn wait_against_publish(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = cache(4, 2);
@@ -35,7 +35,7 @@ proof!(
     loom_wait_against_publish_weak_waiter: RegisterFence => "deadlock",
 );
 
-/// The listing against who waits for it.
+/// The listing against a thread that waits for it.
 fn listing_against_wait_ready(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, writer) = unlisted();
@@ -121,7 +121,7 @@ proof!(
     loom_notifier_against_close_weak_pending: NotifierPending => "lost wake-up",
 );
 
-/// Row "notifier: look; fence": a pass that does not see who parks is seen by his look.
+/// Row "notifier: head; fence; seats": a consumer that a pass does not see parked sees the head of that pass.
 fn notifier_against_arm(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -202,7 +202,7 @@ fn arms_of_two_threads(weakened: Weak) {
             notifier::step();
         };
         let (_writer, ready) = race(writer, write, move || second.arm());
-        // Whoever took nothing leaves the signal to the other.
+        // The thread that took nothing leaves the signal to the other.
         assert!(set.shared.signal.wait(0), "sleeps for ever, ready {ready}");
         assert_eq!(set.take(&mut [0; 4]), 1);
     });

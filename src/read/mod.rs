@@ -120,7 +120,7 @@ impl ReadOptions {
         self
     }
 
-    /// Goes on behind the page that gave this token: same range, same filter, mode `Any`.
+    /// Continues after the page that gave this token: same range, same filter, mode `Any`.
     pub fn continue_from(mut self, token: impl Into<String>) -> ReadOptions {
         self.token = Some(token.into());
         self
@@ -133,7 +133,7 @@ impl ReadOptions {
     }
 }
 
-/// How long a read waits unless it is told.
+/// How long a read waits where no timeout is given.
 pub const DEFAULT_WAIT: Duration = Duration::from_secs(3);
 
 /// What [`Cache::get`] answers.
@@ -215,7 +215,7 @@ impl Cache {
     }
 
     /// A revision that is at least every change done before this call: with a feeder one
-    /// linearizable read of etcd for all who ask meanwhile; embedded, the current revision.
+    /// linearizable read of etcd for all readers that ask meanwhile; embedded, the current revision.
     pub fn consistent_revision(&self, timeout: Duration) -> Result<u64> {
         Ok(self.waiter(Want::Consistent)?.wait(timeout)?.revision)
     }

@@ -63,11 +63,11 @@ impl Page {
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
-    /// Whether keys of the range remain behind the last one looked at, whether they match or not.
+    /// Whether keys of the range remain after the last one looked at, whether they match or not.
     pub fn more(&self) -> bool {
         self.token.is_some()
     }
-    /// How many keys of the range remain behind the last one. Exact where the filter is only a range,
+    /// How many keys of the range remain after the last one. Exact where the filter is only a range,
     /// else 0: they were not counted.
     pub fn remaining(&self) -> u64 {
         self.remaining
@@ -91,7 +91,7 @@ impl Cache {
     ///
     /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that continues
     /// at the same key in the newest state. A token that is damaged, or of another cache, range or
-    /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys behind).
+    /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys after it).
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
         range.check("list", self.prefix())?;
         let range = range.and(&options.filter.range);

@@ -12,7 +12,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Something that was handed over.
+/// Something that was retired.
 struct Handed {
     job: Job,
     /// What it frees.
@@ -21,15 +21,15 @@ struct Handed {
     grace: bool,
 }
 
-/// Jobs, handed over by anybody, done by one thread.
+/// Jobs, retired by any thread, done by one.
 struct Reclaimer {
     collector: Collector,
     inbox: Inbox<Handed>,
     /// Batches whose grace period is over.
     ripe: Inbox<Vec<Handed>>,
-    /// Raised by those who hand over.
+    /// Raised by the threads that retire.
     given: CachePadded<Sums>,
-    /// Raised by the reclaimer. Done is looked at first: what is done was given before.
+    /// Raised by the reclaimer. Done is loaded first: what is done was retired before.
     done: CachePadded<Sums>,
     /// Bytes deferred, and bytes whose grace period is over.
     deferred: AtomicU64,
@@ -109,7 +109,7 @@ impl Reclaimer {
     }
 
     fn wake(&self) {
-        // Partner: `run` raises `asleep`, then looks at what was given.
+        // Partner: `run` raises `asleep`, then loads the count of what was retired.
         if self.asleep.swap(false, AcqRel)
             && let Some(thread) = self.thread.get()
         {
@@ -173,7 +173,7 @@ impl Reclaimer {
         did
     }
 
-    /// One closure for all of it. Whoever's pin runs it only pushes.
+    /// One closure for all of it. The thread whose pin runs it only pushes.
     fn defer(&'static self, batch: Vec<Handed>) {
         let bytes: u64 = batch.iter().map(|handed| handed.bytes).sum();
         self.deferred.fetch_add(bytes, Relaxed);
@@ -187,7 +187,7 @@ impl Reclaimer {
 
     fn free(&self, handed: Handed) {
         if foreign::guard(handed.job).is_none() {
-            tracing::error!("a drop panicked on the reclaimer; it goes on");
+            tracing::error!("a drop panicked on the reclaimer; it continues");
         }
         self.done.bytes.fetch_add(handed.bytes, Relaxed);
         self.done.jobs.fetch_add(1, Release);
@@ -249,7 +249,7 @@ pub(crate) fn progressed() {
     progress.store(progress.load(Relaxed) + 1, Relaxed);
 }
 
-/// Bytes of this process that were handed to the reclaimer and not freed yet.
+/// Bytes of this process that were retired and are not freed yet.
 pub(crate) fn held_bytes() -> u64 {
     reclaimer().held()
 }
@@ -312,8 +312,8 @@ impl Patience {
     }
 }
 
-/// Waits until nothing that was handed over is left to be freed, also what the freeing itself
-/// hands over (tests; a held pin or a busy cache delays it).
+/// Waits until nothing that was retired is left to be freed, also what the freeing itself
+/// retires (tests; a held pin or a busy cache delays it).
 pub(crate) fn quiesce(bound: Duration) -> bool {
     let this = reclaimer();
     if start().is_err() {

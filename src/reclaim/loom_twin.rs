@@ -35,7 +35,7 @@ loom::lazy_static! {
 pub(crate) fn begin(collects: bool) {
     SHOWN.with(|shown| shown.set(collects));
     PINNED.with(|pinned| pinned.set(0));
-    // What a failed execution left behind belongs to objects that are gone.
+    // What a failed execution has left belongs to objects that are gone.
     std::mem::forget(WAITING.take());
     std::mem::forget(BOXES.take());
     BURIED.take().into_iter().for_each(|dig| dig());
@@ -109,7 +109,7 @@ pub(crate) fn on_reclaimer() -> bool {
 
 /// Frees what was retired, if nobody is pinned. The reclaimer's part: any thread of a model.
 pub(crate) fn collect() {
-    // Taken before the readers are looked at: a pin that comes behind the take is no reader of these.
+    // Taken before the pins are counted: a pin that comes after the take is no reader of these.
     let taken = RETIRED.take_all();
     UNPINNED.fetch_add(0, Acquire);
     let unpins = UNPINS.with(Cell::get);

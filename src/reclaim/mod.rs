@@ -15,7 +15,7 @@
 //! | --- | --- | --- |
 //! | `Published::replace` swaps the pointer | `Published::load` | Release / Acquire |
 //! | unlinking, then the push of `retire` | the reclaimer's take, then its pin | Release / Acquire, see `sync::Inbox` |
-//! | `asleep.swap(false)` after a push | `asleep.swap(true)`, then a look at what was given | AcqRel: one of the two sees the other |
+//! | `asleep.swap(false)` after a push | `asleep.swap(true)`, then a load of the count of what was retired | AcqRel: one of the two sees the other |
 
 #[cfg(not(loom))]
 mod epoch;
@@ -44,7 +44,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 /// A pointer that is replaced as a whole, and that any reader follows under a pin.
 ///
-/// What was replaced is given to the reclaimer. Whoever replaces needs no pin, and none to read what it
+/// What was replaced is retired. The writer that replaces needs no pin, and none to read what it
 /// has published: it keeps a count of its own.
 pub(crate) struct Published<T: Send + Sync + 'static> {
     /// From `Arc::into_raw`: one count is this object's.
@@ -62,7 +62,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         let place = self.pointer.load(ord!(Load<T>, Acquire));
         #[cfg(loom)]
         loom_twin::read(place as usize);
-        // SAFETY: I4, I9: never null, and the count of a replaced value is given back only after every
+        // SAFETY: I4, I9: never null, and the count of a replaced value is released only after every
         // pin that could have loaded it has gone; the reference does not outlive the pin.
         unsafe { &*place }
     }

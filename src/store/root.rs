@@ -1,6 +1,6 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
-//! It changes only when a key appears or is finally forgotten, so an overwrite copies no path of
+//! It changes only when a key appears or is purged, so an overwrite copies no path of
 //! it. The tree holds the addresses of slots. Who owns the slots: see `data::slot::OwnedSlot`. Whoever looks into
 //! an index promises that they are alive; readers do that in one place, `cache::view`.
 //!
@@ -119,7 +119,7 @@ impl Span {
     }
 }
 
-/// The first key behind every key that starts with `prefix`; `None`: there is no such key.
+/// The first key after every key that starts with `prefix`; `None`: there is no such key.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
     let mut end = prefix[..=last].to_vec();

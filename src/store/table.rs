@@ -9,7 +9,7 @@
 //! that wait for their turn hold up to twice as much as those that had it. When entries go, the last
 //! page is joined with the one that it came from.
 //!
-//! An example in numbers. With 5 pages, `level` is 4: pages 0 and 4 are told apart by bit 2 of the
+//! An example in numbers. With 5 pages, `level` is 4: pages 0 and 4 differ in bit 2 of the
 //! hash, pages 1 to 3 by bits 0 and 1 alone. A hash that ends in 110 asks for page 6, which is not there
 //! yet, and lies in page 6 - 4 = 2. The next page, number 5, takes from page 1 what ends in 101.
 //!
@@ -87,7 +87,7 @@ impl<E: Keyed> TablePage<E> {
         (self.len + 1) * 8 > self.cells.len() * 7
     }
 
-    /// Takes an entry out, and moves those behind it that would not be found any more.
+    /// Takes an entry out, and moves those after it that would not be found any more.
     fn take(&mut self, cell: usize) -> Option<E> {
         let taken = self.cells[cell].take();
         self.len -= usize::from(taken.is_some());
@@ -262,7 +262,7 @@ impl<E: Keyed> Table<E> {
         self.pages.push(page);
     }
 
-    /// Puts an empty page with room for so many entries in the place of one, which it gives back.
+    /// Puts an empty page with room for so many entries in the place of one, which it returns.
     fn renew(&mut self, at: usize, entries: usize) -> TablePage<E> {
         let fresh = TablePage::new(entries);
         self.cells += fresh.cells.len();
@@ -283,7 +283,7 @@ impl<E: Keyed> Table<E> {
         }
     }
 
-    /// The page that the last of so many was divided from, and the bit that tells their hashes apart.
+    /// The page that the last of so many was divided from, and the bit in which their hashes differ.
     fn origin(last: usize) -> (usize, usize) {
         let level = 1 << last.ilog2();
         (last - level, level)

@@ -59,7 +59,7 @@ fn put<T>(all: &mut Vec<T>, at: usize, one: T) {
     all.insert(at, one);
 }
 
-/// Gives back what many removals have left empty.
+/// Frees what many removals have left empty.
 fn trim<T>(all: &mut Vec<T>) {
     if all.capacity() > room(all.len()) + 16 {
         all.shrink_to(room(all.len()));

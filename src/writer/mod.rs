@@ -2,7 +2,7 @@
 //!
 //! Prepare may fail and changes nothing; all foreign code (the caller's iterators) runs there.
 //! Commit is stores only, in this order: log, store, root, head, token, progress,
-//! fence, look at the waiters. A panic inside commit poisons the writer (I2).
+//! fence, load of the waiters. A panic inside commit poisons the writer (I2).
 
 mod change;
 mod transaction;
@@ -95,11 +95,11 @@ impl Writer {
     }
 
     fn core(&self) -> &Core {
-        self.core.as_deref().expect("given back only by drop")
+        self.core.as_deref().expect("taken only by drop")
     }
 
     fn open(&mut self, what: &str) -> Result<(&Arc<Inner>, &mut Core)> {
-        let core = self.core.as_deref_mut().expect("given back only by drop");
+        let core = self.core.as_deref_mut().expect("taken only by drop");
         if core.poisoned {
             return Err(Error::new(
                 Code::Panic,
@@ -326,7 +326,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Forgets the events up to and with `revision`; the state there stays. Then `After(revision)`
+    /// Drops the events up to and with `revision`; the state there stays. Then `After(revision)`
     /// works and `After(revision - 1)` is COMPACTED. Live cursors below it read on.
     pub fn compact(&mut self, revision: u64) -> Result<()> {
         let (inner, core) = self.open("compact")?;
@@ -361,7 +361,7 @@ impl Writer {
             return;
         }
         let Info { stale_since, last_error, .. } = &mut *info;
-        // Under the lock: who finds it failed finds the error too.
+        // Under the lock: a reader that finds it failed finds the error too.
         self.inner.set_failed(matches!(state, SourceState::Failed(_)));
         match state {
             SourceState::Fresh => *stale_since = None,
@@ -374,7 +374,7 @@ impl Writer {
         self.inner.hub.published(&self.inner);
     }
 
-    /// For feeders: joins a source, which is told of demand and of the close. A cache that was never
+    /// For feeders: joins a source, which is called on demand and on the close. A cache that was never
     /// written becomes NotReady. Once attached, dropping the writer closes the cache.
     ///
     /// BUSY while subscriptions of a cache that was born Ready are open: the listing to come would be
@@ -426,7 +426,7 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         *lock(&self.inner.core) = self.core.take();
-        // Closed first: nobody who finds no source takes the cache for an embedded one.
+        // Closed first: a reader that finds no source does not take the cache for an embedded one.
         if self.inner.has_source() {
             self.inner.close();
         }

@@ -39,7 +39,7 @@ fn lapped() -> (Cache, Writer, Weak<()>) {
         let key = format!("/{}", revision % 7);
         writer.apply(revision, [Change::put(&key, &revision.to_string())]).unwrap();
     }
-    // A key that the next revision forgets, and one whose tombstone is still in the window.
+    // A key that the next revision purges, and one whose tombstone is still in the window.
     writer.apply(151, [Change::delete("/1"), Change::delete("/2")]).unwrap();
     for revision in 152..290 {
         writer.apply(revision, [Change::put("/0", &revision.to_string())]).unwrap();

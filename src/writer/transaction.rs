@@ -108,7 +108,7 @@ impl Prepared {
 }
 
 impl Core {
-    /// Forgets tombstones whose event has left the window: at most `most` of them.
+    /// Purges tombstones whose event has left the window: at most `most` of them.
     pub(super) fn purge_tombstones(&mut self, inner: &Inner, most: usize) {
         let oldest = inner.ring.oldest_seq();
         for _ in 0..most {
@@ -117,7 +117,7 @@ impl Core {
                 _ => return,
             }
             let Some((seq, slot)) = self.tombstones.pop_front() else { return };
-            // SAFETY: I1: the table owns a slot until its last tombstone is forgotten, here.
+            // SAFETY: I1: the table owns a slot until its last tombstone is purged, here.
             let slot = unsafe { slot.get() };
             let newest = slot.newest();
             if newest.seq() == seq && newest.is_tombstone() {
@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Answers who asked for a bucket meanwhile; what an earlier refusal left is forgotten.
+    /// Answers the requests for buckets; what an earlier refusal left is dropped.
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
         self.router.done();
         if !inner.indexes.is_empty() {
@@ -354,7 +354,7 @@ impl Core {
         grown.show(&inner.gauges);
     }
 
-    /// One change. What can fail comes before or behind the move of the counts.
+    /// One change. What can fail comes before or after the move of the counts.
     fn write_change(
         &mut self,
         writing: &mut Writing<'_>,
@@ -402,7 +402,7 @@ impl Core {
         }
     }
 
-    /// Publishes the index, where it changed; what it forgot stays with the newest segment.
+    /// Publishes the index, where it changed; the slots that it has no more stay with the newest segment.
     fn publish_root(&mut self, inner: &Inner) {
         if !std::mem::take(&mut self.index_changed) {
             return;

@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | INSIDE | `exclusive` | a thread is inside; a second one is answered BUSY |
 //! | POISONED | a panic that leaves a guard | every later call answers PANIC |
-//! | FREED | `free` | whoever clears INSIDE last, frees |
+//! | FREED | `free` | the thread that clears INSIDE last frees |
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -53,7 +53,7 @@ pub(super) trait Object: Sized {
     type Shared: Send + Sync;
     /// For one thread at a time.
     type Own: Send;
-    /// Tells one kind of handle from another.
+    /// Distinguishes one kind of handle from another.
     const KIND: u32;
     /// The type's name, for messages.
     const NAME: &'static str;

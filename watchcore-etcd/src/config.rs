@@ -146,7 +146,7 @@ impl FeederBuilder {
         FeederBuilder { options, pace: None }
     }
 
-    /// Name and password. They are sent to etcd and shown nowhere. Where etcd has authentication
+    /// Name and password. They are sent to etcd and printed nowhere. Where etcd has authentication
     /// switched off they are not used.
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.options.user = Some(User { name: name.into(), password: password.into() });
@@ -379,7 +379,7 @@ impl Options {
 fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
     let place = place + 1;
     if given.contains('@') {
-        // Not shown: it may hold a password.
+        // Not printed: it may hold a password.
         return Err(invalid(format!("endpoint {place} has a user in it; give name and password with user()")));
     }
     let (scheme, host) = match given.split_once("://") {

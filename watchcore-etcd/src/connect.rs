@@ -32,7 +32,7 @@ pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure
     let connect = |with_user| within("the connection", limit, Client::connect([url], Some(options.connect(with_user))));
     match connect(true).await {
         Err(Failure { class: Class::AuthenticationOff, .. }) => {
-            log!(debug, endpoint = url, "etcd has authentication switched off; going on without a user");
+            log!(debug, endpoint = url, "etcd has authentication switched off; continuing without a user");
             connect(false).await
         }
         other => other,

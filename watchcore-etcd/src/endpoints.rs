@@ -90,7 +90,7 @@ mod tests {
             endpoints.failed(now);
         }
         assert_eq!(order, ["a", "b", "c"]);
-        assert_eq!(endpoints.url(), "a", "all rest equally: the order goes on");
+        assert_eq!(endpoints.url(), "a", "all rest equally: the order continues");
         assert!(!endpoints.is_rested(now));
         assert!(endpoints.is_rested(now + FIRST_REST));
     }

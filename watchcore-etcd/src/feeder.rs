@@ -274,11 +274,11 @@ mod tests {
         let _open = cache.subscribe(watchcore::Start::Now).open().unwrap();
         let mut ended = None;
         let spawn = |body: Body| {
-            let (tell, told) = mpsc::channel::<()>();
-            ended = Some(told);
+            let (ending, end) = mpsc::channel::<()>();
+            ended = Some(end);
             std::thread::Builder::new().spawn(move || {
                 body();
-                drop(tell);
+                drop(ending);
             })
         };
         let error = Feeder::start_on(config(), cache.writer().unwrap(), spawn).unwrap_err();

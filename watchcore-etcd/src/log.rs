@@ -1,4 +1,4 @@
-//! The feeder's messages: each has the name of its cache, so that a process with several can tell them apart.
+//! The feeder's messages: each has the name of its cache, so that those of several caches in one process can be separated.
 
 #![forbid(unsafe_code)]
 

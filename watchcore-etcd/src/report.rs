@@ -15,7 +15,7 @@ use watchcore::{Error, SourceReport, SourceState, Writer};
 
 /// Between two reports while nothing but events comes.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// So many different failures in a row are remembered as logged.
+/// So many different failures in a row are recorded as logged.
 const LOGGED_MOST: usize = 64;
 /// No message is taken beyond it, whatever the limits of a server.
 pub(super) const LONGEST_MESSAGE: usize = 1 << 30;

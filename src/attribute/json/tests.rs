@@ -428,7 +428,7 @@ fn strings_of_every_length_end_where_they_end() {
     }
 }
 
-/// Each kind of token behind each other, also where they do not belong; the shorter rows with spaces, too.
+/// Each kind of token after each other, also where they do not belong; the shorter rows with spaces, too.
 #[cfg(feature = "json")]
 #[test]
 fn every_short_row_of_tokens_is_json_as_for_a_tree() {

@@ -44,7 +44,7 @@ impl fmt::Display for FieldRequirement {
 /// Reads a field selector; the empty one has no requirement.
 ///
 /// Empty terms are skipped, and so is a term of an operator alone. White space belongs to the name or
-/// value beside it. The name ends at the first operator and has no escapes, except that a comma behind
+/// value beside it. The name ends at the first operator and has no escapes, except that a comma after
 /// a backslash does not end the term.
 ///
 /// # Errors

@@ -129,7 +129,7 @@ fn requirement(tokens: &mut Lexemes) -> Result<LabelRequirement> {
     Ok(LabelRequirement { key, test })
 }
 
-/// The value behind `=` or `!=`: nothing at all is the empty string.
+/// The value after `=` or `!=`: nothing at all is the empty string.
 fn exact(tokens: &mut Lexemes) -> Result<Box<str>> {
     if matches!(tokens.next.kind, LexemeKind::End | LexemeKind::Comma) {
         return Ok("".into());
@@ -141,7 +141,7 @@ fn exact(tokens: &mut Lexemes) -> Result<Box<str>> {
     tokens.value(value)
 }
 
-/// The integer behind `>` or `<`. It has no sign: no label value may begin with one.
+/// The integer after `>` or `<`. It has no sign: no label value may begin with one.
 fn number(tokens: &mut Lexemes) -> Result<i64> {
     let value = tokens.take()?;
     let digits = tokens.word(value);

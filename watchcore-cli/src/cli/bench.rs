@@ -197,7 +197,7 @@ struct Taken {
     indexed: u64,
 }
 
-/// Threads that read when they are told to, each its share of the subscriptions.
+/// Threads that read when they are asked to, each its share of the subscriptions.
 struct Readers {
     each: Vec<(Sender<()>, Receiver<watchcore::Result<Taken>>)>,
 }
@@ -217,10 +217,10 @@ impl Readers {
         let each = shares
             .into_iter()
             .map(|mut share| {
-                let (go, told) = mpsc::channel();
+                let (go, asked) = mpsc::channel();
                 let (answer, answers) = mpsc::channel();
                 std::thread::spawn(move || {
-                    while told.recv().is_ok() {
+                    while asked.recv().is_ok() {
                         if answer.send(drain(&mut share)).is_err() {
                             break;
                         }

@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, and the failures behind them.
+//! How a command ends: exit codes, and the failures that they stand for.
 
 use watchcore::{Code, Error};
 
@@ -32,14 +32,14 @@ pub(crate) fn of_signal(signal: i32) -> u8 {
     u8::try_from(128 + signal).unwrap_or(ERROR)
 }
 
-/// What went wrong, as it is shown on standard error and in an ERROR line.
+/// What went wrong, as it is printed on standard error and in an ERROR line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) code: Code,
     pub(crate) message: String,
     /// The oldest revision that can be had, 0 where it is not known.
     pub(crate) oldest: u64,
-    /// The token with which a list goes on in another state.
+    /// The token with which a list continues in another state.
     pub(crate) token: Option<String>,
     /// Whose it is, where a watch has several subscribers.
     pub(crate) subscriber: Option<u64>,
@@ -73,9 +73,9 @@ impl From<Error> for Failure {
 /// Why a command stopped before it was done.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// Told to the user, and by the exit code.
+    /// Reported to the user, and by the exit code.
     Failure(Failure),
-    /// Whoever read standard output has gone: a quiet end.
+    /// The reader of standard output has gone: a quiet end.
     ClosedPipe,
     /// A signal asked for the end.
     Interrupted,

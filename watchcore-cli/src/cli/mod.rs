@@ -72,7 +72,7 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
             interrupt.forget_last_words();
             exit::DONE
         }
-        Stop::Failure(failure) => told(&failure, interrupt, out),
+        Stop::Failure(failure) => report(&failure, interrupt, out),
         Stop::ClosedPipe => {
             interrupt.forget_last_words();
             exit::DONE
@@ -85,7 +85,7 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
     }
 }
 
-fn told(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
+fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
     if let Err(Stop::ClosedPipe) = out.error(failure) {
         interrupt.forget_last_words();
         return exit::DONE;

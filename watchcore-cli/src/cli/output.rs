@@ -125,7 +125,7 @@ impl Output {
     }
 }
 
-/// Somebody to write to who shows what came.
+/// Something to write to that keeps what came.
 #[cfg(test)]
 #[derive(Clone, Default)]
 pub(crate) struct Captured(pub(crate) std::sync::Arc<std::sync::Mutex<Vec<u8>>>);

@@ -1,7 +1,7 @@
 //! A reader of standard output that goes while there is nothing to write.
 
 /// Calls `gone`, on a thread of its own, once nobody reads the pipe that standard output is. Where it
-/// is none, or the system cannot tell, the next write does.
+/// is none, or the system does not know, the next write shows it.
 #[cfg(target_os = "linux")]
 pub(crate) fn when_its_reader_goes(gone: impl FnOnce() + Send + 'static) {
     use std::os::fd::AsFd as _;
@@ -24,7 +24,7 @@ fn closed(output: std::os::fd::OwnedFd) -> std::io::Result<()> {
     use tokio::net::unix::pipe::Sender;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
-        // Left blocking, and never written to: those who write share it.
+        // Left blocking, and never written to: its writers share it.
         let pipe = Sender::from_owned_fd_unchecked(output)?;
         while !pipe.ready(Interest::ERROR).await?.is_error() {}
         Ok(())

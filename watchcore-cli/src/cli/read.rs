@@ -39,7 +39,7 @@ pub(crate) fn list(options: &Options, interrupt: &Interrupt, out: &mut Output) -
     out.flush()
 }
 
-/// The page behind that of a token, at the token's revision: the feeder begins there.
+/// The page after that of a token, at the token's revision: the feeder begins there.
 fn continued(
     options: &Options,
     token: &str,
@@ -53,7 +53,7 @@ fn continued(
         Err(Stop::Failure(failure)) if failure.code == Code::Compacted => failure,
         other => return other,
     };
-    // The newest state knows the token with which it goes on there.
+    // The newest state has the token with which the list continues there.
     let mut failure = match page_of(options, None, request, deadline, interrupt) {
         Err(Stop::Failure(failure)) if failure.code == Code::Compacted && failure.token.is_some() => failure,
         other => return other,

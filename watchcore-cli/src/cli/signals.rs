@@ -65,7 +65,7 @@ impl Interrupt {
         std::process::exit(exit::of_signal(signal).into())
     }
 
-    /// Whoever read standard output has gone: ends the command as a signal does.
+    /// The reader of standard output has gone: ends the command as a signal does.
     pub(crate) fn hang_up(&self) {
         self.raise(SIGPIPE);
     }
@@ -133,7 +133,7 @@ mod tests {
         let before = counter(&interrupt);
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (None, 0));
         assert!(interrupt.raise(2));
-        assert!(!interrupt.raise(15), "a second signal is told apart");
+        assert!(!interrupt.raise(15), "a second signal is not the first");
         assert_eq!((interrupt.signal(), before.load(Ordering::SeqCst)), (Some(2), 1));
         assert_eq!(counter(&interrupt).load(Ordering::SeqCst), 1, "an action that comes late runs at once");
     }

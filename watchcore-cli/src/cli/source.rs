@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Option<Instant>,
-    /// From `--timeout`: its end is exit 4, whatever was going on.
+    /// From `--timeout`: its end is exit 4, whatever it was doing.
     asked: Option<Duration>,
 }
 
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(reach.lost(0, after(10)), Some(REACH));
         assert_eq!(reach.lost(1, after(11)), None, "a page came");
         assert_eq!(reach.lost(2, after(20)), None);
-        assert_eq!(reach.lost(2, after(29)), None, "the listing is long, but it goes on");
+        assert_eq!(reach.lost(2, after(29)), None, "the listing is long, but it continues");
         assert_eq!(reach.lost(2, after(31)), Some(Duration::from_secs(11)));
     }
 }

@@ -20,7 +20,7 @@ type Step<'a> = (&'a str, Option<&'a str>);
 trait Hand {
     /// All steps in one revision, which is answered.
     fn write(&mut self, steps: &[Step<'_>]) -> Result<u64, Stop>;
-    /// Leaves nothing behind.
+    /// Removes what it has written.
     fn clean(&mut self) -> Result<(), Stop>;
 }
 
@@ -185,7 +185,7 @@ mod etcd {
         prefix: Vec<u8>,
     }
 
-    fn told(what: &str, error: impl std::fmt::Display) -> Stop {
+    fn failed(what: &str, error: impl std::fmt::Display) -> Stop {
         let message = format!("{what} etcd failed: {error}. The tour needs write access below its prefix");
         Failure::new(Code::Unavailable, message).into()
     }
@@ -196,13 +196,14 @@ mod etcd {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
-                .map_err(|error| told("preparing for", error))?;
+                .map_err(|error| failed("preparing for", error))?;
             let mut connect = ConnectOptions::new().with_timeout(Duration::from_secs(10));
             if let Some((name, password)) = &access.user {
                 connect = connect.with_user(name, password);
             }
-            let read =
-                |path: &std::path::Path| std::fs::read(path).map_err(|error| told("reading a certificate for", error));
+            let read = |path: &std::path::Path| {
+                std::fs::read(path).map_err(|error| failed("reading a certificate for", error))
+            };
             if access.cacert.is_some() || access.cert_and_key.is_some() {
                 let mut tls = TlsOptions::new();
                 if let Some(path) = &access.cacert {
@@ -215,7 +216,7 @@ mod etcd {
             }
             let client = runtime
                 .block_on(etcd_client::Client::connect(&access.endpoints, Some(connect)))
-                .map_err(|error| told("connecting to", error))?;
+                .map_err(|error| failed("connecting to", error))?;
             Ok(Client { runtime, client, prefix: prefix.to_vec() })
         }
 
@@ -234,14 +235,14 @@ mod etcd {
                 })
                 .collect();
             let answer = self.runtime.block_on(self.client.txn(Txn::new().and_then(operations)));
-            let answer = answer.map_err(|error| told("writing to", error))?;
+            let answer = answer.map_err(|error| failed("writing to", error))?;
             Ok(answer.header().map_or(0, |header| header.revision() as u64))
         }
 
         fn clean(&mut self) -> Result<(), Stop> {
             let everything = Some(DeleteOptions::new().with_prefix());
             let deleted = self.runtime.block_on(self.client.delete(self.prefix.clone(), everything));
-            deleted.map(|_| ()).map_err(|error| told("cleaning up in", error))
+            deleted.map(|_| ()).map_err(|error| failed("cleaning up in", error))
         }
     }
 }

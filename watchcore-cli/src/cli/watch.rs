@@ -155,7 +155,7 @@ fn open(
         if let Some(key) = &watch.key {
             builder = builder.key(key);
         }
-        // The lines of one revision stand together, whoever prints beside.
+        // The lines of one revision stand together, though other threads print, too.
         builder = builder.whole_revisions(watch.subscribers > 1);
         let number = (watch.subscribers > 1).then_some(number);
         Ok(Follower { subscription: builder.open()?, number, view: View::new(plan), lagged: None })
@@ -195,7 +195,7 @@ struct Follower {
     /// Where there are several.
     number: Option<u64>,
     view: View,
-    /// The loss that the last poll told, if it did.
+    /// The loss that the last poll reported, if it did.
     lagged: Option<Failure>,
 }
 
@@ -248,7 +248,7 @@ struct Pacemaker {
 }
 
 impl Pacemaker {
-    /// Goes on if nobody is behind it. None: it is of no more use.
+    /// Continues if no follower lags. None: it is of no more use.
     fn step(mut self, followers: &[Follower]) -> (Option<Pacemaker>, bool) {
         let own = self.subscription.position().revision;
         if followers.iter().any(|follower| follower.subscription.position().revision < own) {
@@ -359,11 +359,11 @@ impl Bell {
         if let Some(waiter) = &mut self.until
             && !matches!(waiter.arm(), Ok(false))
         {
-            // Reached, or in vain: from here on the subscription's bookmarks tell.
+            // Reached, or in vain: from here on the subscription's bookmarks say it.
             self.until = None;
             return Ok(());
         }
-        // What is wrong with a subscription its next poll tells.
+        // What is wrong with a subscription its next poll reports.
         if each(followers, pace).all(|subscription| matches!(subscription.arm(), Ok(false))) && !self.set.arm() {
             self.set.wait(most);
         }
@@ -460,7 +460,7 @@ impl View {
     }
 
     /// The first event above the last revision. A catch-up there holds changes
-    /// up to that revision too, which can no longer be told apart.
+    /// up to that revision too, which can no longer be separated.
     fn beyond(&self, event: &Event, until: u64) -> Result<bool, Stop> {
         let lost = match event.resync() {
             Some(resync) => resync.reason == ResyncReason::Lagged,

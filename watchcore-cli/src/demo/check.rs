@@ -34,7 +34,7 @@ impl History {
     }
 }
 
-/// The history that etcd tells from `start` to `end`.
+/// The history that etcd has from `start` to `end`.
 pub(crate) async fn from_etcd(endpoint: &str, start: u64, end: u64) -> Outcome<History> {
     let mut client = load::connect(endpoint).await?;
     let mut history = History { start, hash: Fnv::default().0, ..History::default() };

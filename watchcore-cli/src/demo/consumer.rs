@@ -104,7 +104,7 @@ impl Consumer {
         self.reader.is_finished()
     }
 
-    /// Ends the process, if it does not do so itself, and tells what it saw.
+    /// Ends the process, if it does not do so itself, and returns what it saw.
     pub(crate) fn finish(self) -> Outcome<History> {
         let is_command_line = self.words.is_some();
         if is_command_line && let Some(pid) = self.remains.with(self.name, |child| child.id()) {

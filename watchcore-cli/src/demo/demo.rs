@@ -60,7 +60,7 @@ enum Fault {
     DropGo,
 }
 
-/// How long the consumers may take behind the last write, and to get ready.
+/// How long the consumers may take after the last write, and to get ready.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// How long etcd stays away.
 const AWAY: Duration = Duration::from_millis(500);
@@ -166,7 +166,7 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
 
     progress.say(&format!("comparing with etcd's own watch and list, up to revision {end}"));
     let mut passed = true;
-    let mut told = Vec::new();
+    let mut lines = Vec::new();
     let mut events = 0;
     let mut objects = 0;
     for consumer in consumers {
@@ -175,7 +175,7 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
         let etcd = runtime.block_on(check::from_etcd(&endpoint, history.start, end))?;
         let difference = Difference::of(&history, &etcd);
         passed &= difference.is_none() && etcd.events.len() as u64 >= arguments.changes;
-        told.push(format!("{name}: {} events, {difference}", history.events.len()));
+        lines.push(format!("{name}: {} events, {difference}", history.events.len()));
         (events, objects) = (etcd.events.len(), etcd.objects);
     }
     progress.0.finish_and_clear();
@@ -185,7 +185,7 @@ fn run(arguments: &Arguments, remains: &Remains) -> Outcome<Verdict> {
              lost 0, duplicated 0, resyncs 0; their states equal etcd's {objects} objects at revision {end}"
         )
     } else {
-        format!("demo failed: {}; etcd has {events} events and {objects} objects at revision {end}", told.join("; "))
+        format!("demo failed: {}; etcd has {events} events and {objects} objects at revision {end}", lines.join("; "))
     };
     Ok(Verdict { passed, line })
 }

@@ -11,7 +11,7 @@ const PRIME: u64 = 0x0000_0100_0000_01b3;
 /// The length of a value that is absent.
 const ABSENT: u32 = u32::MAX;
 
-/// A hash that goes on.
+/// A hash that takes more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fnv(pub u64);
 

@@ -9,7 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
 
 pub(crate) const PREFIX: &str = "/demo/";
-/// The last key that is written: whoever sees it has seen everything.
+/// The last key that is written: a consumer that sees it has seen everything.
 pub(crate) const LAST: &str = "/demo/~last";
 /// Below this, keys go away with their leases.
 const LEASED: &str = "/demo/leased/";
@@ -95,7 +95,7 @@ pub(crate) async fn changes(endpoint: &str, objects: u64, changes: u64, done: &A
         }
     }
     futures_all(lanes).await?;
-    // Whoever lives by a lease of two seconds is to be gone before the end.
+    // A key that lives by a lease of two seconds is to be gone before the end.
     let mut client = connect(endpoint).await?;
     let begin = Instant::now();
     loop {

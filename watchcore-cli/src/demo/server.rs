@@ -105,7 +105,7 @@ impl Server {
             tries += 1;
             match server.start() {
                 Ok(()) => return Ok(server),
-                // Somebody who does not reserve ports may have taken one in between.
+                // A program that does not reserve ports may have taken one in between.
                 Err(error) if tries == 5 => return Err(error),
                 Err(_) => {
                     server.kill();

@@ -252,7 +252,7 @@ fn bookmarks_come_while_events_do_and_never_inside_a_revision() {
                 assert!(at >= revision && events % 3 == 0, "inside revision {revision}: {line}");
                 marks += 1;
             } else {
-                assert!(at > revision || events % 3 != 0, "{line} behind a mark or an event of {revision}");
+                assert!(at > revision || events % 3 != 0, "{line} after a mark or an event of {revision}");
                 events += 1;
             }
             revision = at;
@@ -463,7 +463,7 @@ fn a_watch_that_falls_behind_says_what_it_lost_and_stops() {
     client.put("/a/x", "1");
     let endpoint = etcd.url();
     let words = words(&endpoint, &["watch", "--prefix", "/a/", "--capacity", "128"]);
-    // Nobody reads: the pipe fills up, the watch stands still, the log goes on.
+    // Nobody reads: the pipe fills up, the watch stands still, the log continues.
     let (watch, stdout) = Running::start_unread(command(&words));
     let mut reader = std::io::BufReader::new(stdout);
     let mut line = String::new();

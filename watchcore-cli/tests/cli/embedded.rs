@@ -142,7 +142,7 @@ fn signals_end_a_bench() {
     }
 }
 
-/// Until the process catches SIGINT and SIGTERM, as the kernel tells.
+/// Until the process catches SIGINT and SIGTERM, as the kernel says.
 fn wait_for_handlers(running: &Running) {
     let path = format!("/proc/{}/status", running.id());
     let deadline = std::time::Instant::now() + crate::run::PATIENCE;

@@ -42,8 +42,8 @@ impl Ended {
     pub(crate) fn is(self, code: i32) -> Ended {
         assert_eq!(self.code, Some(code), "{self:#?}");
         if matches!(code, 1 | 3..=5) {
-            let told = self.err.lines().filter(|line| line.starts_with("error: ")).count();
-            assert_eq!(told, 1, "one line says what was wrong: {self:#?}");
+            let errors = self.err.lines().filter(|line| line.starts_with("error: ")).count();
+            assert_eq!(errors, 1, "one line says what was wrong: {self:#?}");
         }
         self
     }

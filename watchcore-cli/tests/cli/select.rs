@@ -160,7 +160,7 @@ fn pages_are_of_one_revision_whatever_is_written_between_the_processes() {
         }
     }
     assert_eq!(rest, ["/a/3", "/a/4", "/a/5", "/a/6"]);
-    // A page of an older revision goes on at that; a limit that is not reached gives no token; 0 is all.
+    // A page of an older revision continues at that; a limit that is not reached gives no token; 0 is all.
     let (_, end) = listed(&page(&["--limit", "3", "--revision", "3"]).is(0));
     let ended = page(&["--continue", end["continue"].as_str().expect("there is more")]).is(0);
     let (keys, end) = listed(&ended);

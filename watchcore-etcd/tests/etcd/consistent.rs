@@ -90,7 +90,7 @@ fn one_read_serves_all_that_asked_before_it_began() {
     let mut first = cache.waiter(Want::Consistent).unwrap();
     wait_for("the answer of the first read", || proxy.held() == 1);
 
-    // What is written now is not in it, so it is no answer for those who ask now.
+    // What is written now is not in it, so it is no answer for readers that ask now.
     let late = elsewhere(&ctl);
     let mut crowd = Crowd::asks(&cache, Want::Consistent, MANY - 1);
     assert!(!crowd.set.arm(), "nothing was answered yet");
@@ -254,7 +254,7 @@ fn who_waits_ends_at_once_when_the_feeder_stops() {
     for crowd in [&mut crowd, &mut waits] {
         assert!(crowd.ends(closed).into_iter().all(|code| code == Code::Closed));
     }
-    // Who comes later does not wait either.
+    // A reader that comes later does not wait either.
     assert_eq!(cache.wait_until(1 << 40, BOUND).unwrap_err().code(), Code::Closed);
     assert_eq!(cache.consistent_revision(BOUND).unwrap_err().code(), Code::Closed);
 }

@@ -54,7 +54,7 @@ fn kill_9_and_a_restart_lose_nothing() {
         revisions.push(ctl.delete("/x/n"));
         etcd.kill();
         wait_for("the loss is noticed", || matches!(cache.status().state, State::Stale { .. }));
-        assert!(cache.get("/x/first", Read::Any).unwrap().kv.is_some(), "reads go on");
+        assert!(cache.get("/x/first", Read::Any).unwrap().kv.is_some(), "reads continue");
         assert_eq!(cache.status().last_error.unwrap().code(), Code::Unavailable);
         etcd.launch();
     }
@@ -317,7 +317,7 @@ fn grown_past(write: impl Fn(&Ctl), rewrite: impl Fn(&Ctl), settle: bool) {
     let (cache, feeder) = follow(feeder(&proxy.url()), "/x/");
     let recorder = Recorder::start(&cache, Start::Now);
     if settle {
-        // The newest event comes by the watch, progress behind it.
+        // The newest event comes by the watch, progress after it.
         ctl.put("/x/n", "seen");
         ctl.put("/y/n", "elsewhere");
         cache.wait_until(ctl.put("/y/n", "elsewhere"), BOUND).unwrap();
@@ -393,7 +393,7 @@ fn another_history_with_the_same_newest_put_is_noticed_by_the_count() {
 
 #[test]
 fn another_history_below_a_progress_notification_is_noticed() {
-    // The newest put is the same in both; behind it the old one had progress, the new one an event.
+    // The newest put is the same in both; after it the old one had progress, the new one an event.
     grown_past(
         |ctl| fill(ctl, "/x/n", 3),
         |ctl| {
@@ -520,8 +520,8 @@ fn refused_value_and_its_repair() {
     ctl.put("/x/large", [b'x'; 101]);
     proxy.allow();
     wait_for("the refusal", || cache.status().state == State::Failed);
-    let told = feeder.last_error().expect("why").to_string();
-    assert!(told.contains("/x/large") && told.contains("max_value_bytes"), "{told}");
+    let error = feeder.last_error().expect("why").to_string();
+    assert!(error.contains("/x/large") && error.contains("max_value_bytes"), "{error}");
     assert_eq!(cache.position().revision, applied, "what came before it is applied");
     // The watch could only bring the large value again: the repair is listed.
     let repaired = ctl.put("/x/large", "2");
@@ -578,7 +578,7 @@ fn a_member_without_a_leader_makes_the_cache_stale_and_loses_nothing() {
     let (cache, feeder) = follow(feeder(&members[0].url()), "/x/");
     let recorder = Recorder::start(&cache, Start::Now);
     let mut revisions = vec![ctl.put("/x/n", "1")];
-    // The member goes on, and answers, but it cannot know what is new.
+    // The member continues, and answers, but it cannot know what is new.
     members[1].freeze();
     members[2].freeze();
     wait_for("stale", || matches!(cache.status().state, State::Stale { .. }));

@@ -522,7 +522,7 @@ fn stop_after_listing_does_not_watch() {
     assert_eq!(cache.position().revision, old);
     assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]));
     assert_eq!(cache.status().state, State::Ready);
-    // Somebody who watches sees what it does not.
+    // Another watcher sees what it does not.
     let (other, _other_feeder) = follow(&etcd, "/s/");
     for _ in 0..3 {
         other.wait_until(ctl.put("/s/x", "2"), BOUND).unwrap();

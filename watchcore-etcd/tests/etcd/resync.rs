@@ -19,7 +19,7 @@ type Held = (Vec<u8>, [u64; 3], i64);
 type Listing = BTreeMap<Vec<u8>, Held>;
 
 /// One event of a bracket: kind, key, value, previous value, the three numbers.
-type Told = (Kind, String, Option<Vec<u8>>, Option<Vec<u8>>, [u64; 3]);
+type Reported = (Kind, String, Option<Vec<u8>>, Option<Vec<u8>>, [u64; 3]);
 
 fn held(kv: &KeyValue) -> (Vec<u8>, Held) {
     let numbers = [kv.create_revision(), kv.mod_revision(), kv.version()];
@@ -41,7 +41,7 @@ fn of_etcd(ctl: &Ctl, revision: u64) -> Listing {
 }
 
 /// The difference by the letter: deletes first, then puts, each by key; a changed create_revision is both.
-fn difference(before: &Listing, after: &Listing) -> Vec<Told> {
+fn difference(before: &Listing, after: &Listing) -> Vec<Reported> {
     let text = |key: &[u8]| String::from_utf8(key.to_vec()).unwrap();
     let same_life = |old: &Held, new: &Held| old.1[0] == new.1[0];
     let deletes = before
@@ -58,7 +58,7 @@ fn difference(before: &Listing, after: &Listing) -> Vec<Told> {
     deletes.chain(puts).collect()
 }
 
-fn told(seen: &Seen) -> Told {
+fn reported(seen: &Seen) -> Reported {
     (seen.kind, seen.key(), seen.value.clone(), seen.prev.clone(), seen.numbers)
 }
 
@@ -73,7 +73,7 @@ fn fold<'a>(events: impl IntoIterator<Item = &'a Seen>) -> Listing {
                 assert_eq!(old.is_none(), seen.kind == Kind::Added, "{seen:?}");
             }
             Kind::Deleted => {
-                let (value, numbers, _) = state.remove(&seen.key).expect("a deletion of what was shown");
+                let (value, numbers, _) = state.remove(&seen.key).expect("a deletion of what was delivered");
                 assert_eq!((seen.value.as_ref(), seen.prev.as_ref()), (None, Some(&value)), "{seen:?}");
                 assert_eq!(seen.numbers, numbers, "{seen:?}");
             }
@@ -87,7 +87,7 @@ fn is_begin(seen: &Seen) -> bool {
     seen.resync.is_some_and(|resync| resync.phase == Phase::Begin)
 }
 
-/// Inside one epoch no event is older than one before it. What a resync tells has its revision.
+/// Inside one epoch no event is older than one before it. What a resync delivers has its revision.
 fn assert_never_back(all: &[Seen], first_epoch: u64) {
     let live = all.iter().position(|seen| seen.ends_state).expect("the end of the initial state");
     let mut last = Position { epoch: first_epoch, revision: all[live].revision };
@@ -99,7 +99,7 @@ fn assert_never_back(all: &[Seen], first_epoch: u64) {
     }
 }
 
-/// Asks all the time what the cache shows, on all ways that tell a position: it never goes back.
+/// Reads the position all the time, by every call that returns one: it never goes back.
 struct Witness {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<u64>>,
@@ -119,7 +119,7 @@ impl Witness {
                 let answered = Position { epoch: answer.epoch, revision: answer.revision };
                 let listed = Position { epoch: page.epoch(), revision: page.revision() };
                 for now in [snapshot.position(), answered, listed, cache.position(), cache.status().position] {
-                    assert!(now >= last, "{now:?} was shown after {last:?}");
+                    assert!(now >= last, "{now:?} was read after {last:?}");
                     last = now;
                 }
                 looks += 1;
@@ -248,17 +248,17 @@ impl Scene {
         assert_eq!(now.position(), Position { epoch, revision: to });
         assert_eq!(now.position().epoch_number(), old.epoch_number() + 1);
 
-        // What it tells is the difference, and nothing else.
+        // What it delivers is the difference, and nothing else.
         let after = of_etcd(ctl, to);
         let expected = difference(&before, &after);
-        assert_eq!(inside.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(inside.iter().map(reported).collect::<Vec<_>>(), expected);
         for seen in &inside {
             assert!(seen.synthetic && seen.revision == to, "{seen:?}");
         }
         let (part_mark, part_inside) = part.resync();
         assert_eq!(part_mark, begin);
-        let of_part: Vec<_> = expected.iter().filter(|told| told.1.starts_with("/x/p/")).cloned().collect();
-        assert_eq!(part_inside.iter().map(told).collect::<Vec<_>>(), of_part);
+        let of_part: Vec<_> = expected.iter().filter(|one| one.1.starts_with("/x/p/")).cloned().collect();
+        assert_eq!(part_inside.iter().map(reported).collect::<Vec<_>>(), of_part);
         assert!(part_inside.iter().all(|seen| seen.synthetic && seen.revision == to));
 
         // What a consumer has is what was there, before and after.
@@ -274,7 +274,7 @@ impl Scene {
         let at = all.iter().position(is_begin).unwrap();
         assert!(fold(&all[..at]) == in_part(&before) && fold(&all) == in_part(&after));
 
-        // Who asked to be stopped was, with all that came before.
+        // The subscription that asked to be stopped was, with all that came before.
         let error = stops.error();
         assert_eq!(error.code(), Code::Resynced, "{error}");
         let all = stops.all();
@@ -377,7 +377,7 @@ fn compacted_while_cut_off() {
     proxy.allow();
     let (from, whole) = (scene.from, scene.whole.resync());
     assert!(whole.1.len() > 9, "the test's own premise");
-    // Who waited for a revision inside may hold what the difference does not name.
+    // A reader that waited for a revision inside may have what the difference does not name.
     assert!(waits.wait(BOUND).unwrap());
     let error = waits.poll(10).unwrap_err();
     assert_eq!((error.code(), error.lost_to()), (Code::Lagged, to), "{error} {from}");
@@ -399,7 +399,7 @@ fn too_far_behind() {
     scene.check(&ctl, ResyncReason::TooFarBehind, to);
 }
 
-/// A scene whose watch goes on and has lost all that was missed. Progress would move `from`.
+/// A scene whose watch continues and has lost all that was missed. Progress would move `from`.
 fn swallowed(etcd: &Etcd, ctl: &Ctl) -> (Proxy, Scene) {
     seed(ctl);
     let proxy = Proxy::swallowing(etcd.address(), "/x/");
@@ -460,7 +460,7 @@ fn requested() {
     scene.check(&ctl, ResyncReason::Requested, to);
 }
 
-/// A backup is restored while the cache is cut off. `lost` is written behind the backup and seen by
+/// A backup is restored while the cache is cut off. `lost` is written after the backup and seen by
 /// the cache, `anew` after the restore.
 fn restored(bump: Option<u64>, lost: impl Fn(&Ctl), anew: impl Fn(&Ctl), reason: ResyncReason) -> (u64, u64) {
     let mut etcd = Etcd::start();
@@ -493,7 +493,7 @@ fn restored(bump: Option<u64>, lost: impl Fn(&Ctl), anew: impl Fn(&Ctl), reason:
     (from, to)
 }
 
-/// The same numbers, another value: only the value tells.
+/// The same numbers, another value: only the value differs.
 fn twin(ctl: &Ctl, value: &str) {
     write(ctl, &[("/x/twin", Some(value)), ("/x/p/late", Some(value))]);
 }
@@ -541,7 +541,7 @@ const BUMP: Option<u64> = Some(1_000_000);
 
 #[test]
 fn history_reset_by_a_backup_with_raised_revisions() {
-    // All that a read could compare is compacted: what the listing holds tells.
+    // All that a read could compare is compacted: the listing itself decides.
     let lost = |ctl: &Ctl| twin(ctl, "of the history that is lost");
     let (from, to) = restored(BUMP, lost, |_| {}, ResyncReason::HistoryReset);
     assert!(to > from + 900_000, "the test's own premise: {from} to {to}");
@@ -565,7 +565,7 @@ fn history_reset_by_a_backup_whose_lost_change_was_made_once_more() {
 #[test]
 fn a_backup_with_raised_revisions_that_lost_new_keys_only_looks_like_a_compaction() {
     // Nobody can tell it from keys that were deleted before the compaction, and it harms no more than that:
-    // the deletions are told, and no revision goes back.
+    // the deletions are delivered, and no revision goes back.
     let (from, to) = restored(BUMP, |ctl| write(ctl, &[("/x/lost", Some("1"))]), |_| {}, ResyncReason::Compacted);
     assert!(to > from + 900_000, "the test's own premise: {from} to {to}");
 }
