@@ -190,12 +190,12 @@ impl Matcher {
     /// The form in which an event is delivered that is `kind` to this filter. A deletion that the
     /// filter made has a tombstone of its own: the second value.
     pub(crate) fn delivered_form(&self, event: &Event, kind: Kind) -> (Kind, Option<KeyValue>) {
-        let kind = self.delivered_kind(kind);
+        let delivered = self.delivered_kind(kind);
         if kind != Kind::Deleted || event.kind() == Kind::Deleted {
-            return (kind, None);
+            return (delivered, None);
         }
         let meta = event.prev().map_or_else(KeyMeta::default, KeyValue::meta);
-        (kind, Some(KeyValue::new(event.key(), None, meta, event.sequence(), VersionPtr::NULL)))
+        (delivered, Some(KeyValue::new(event.key(), None, meta, event.sequence(), VersionPtr::NULL)))
     }
 }
 
