@@ -12,6 +12,7 @@ mod room;
 mod shown;
 mod signals;
 mod source;
+mod status;
 mod text;
 mod tour;
 mod values;
@@ -48,7 +49,7 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
         Task::Watch(ref watch) => watch::run(watch, options, interrupt, out),
         Task::List { .. } => read::list(options, interrupt, out),
         Task::Get { .. } => read::get(options, interrupt, out),
-        Task::Status => read::status(options, interrupt, out),
+        Task::Status => status::run(options, interrupt, out),
         Task::Bench { .. } => bench::run(options, interrupt, out),
         Task::Demo => tour::run(options, interrupt, out),
     }

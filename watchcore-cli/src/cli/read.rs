@@ -1,16 +1,15 @@
-//! `watchcore list`, `get` and `status`.
+//! `watchcore list` and `get`.
 
-use std::io::Write as _;
 use std::time::Duration;
 
 use super::exit::{Failure, Stop};
-use super::json::{self, Line};
+use super::json;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
 use super::signals::Interrupt;
 use super::source::{self, Deadline, FUTURE, Source};
 use super::text;
-use watchcore::{Code, Error, Page, Range, Read, ReadOptions, State, Status};
+use watchcore::{Code, Page, Range, Read, ReadOptions};
 
 pub(crate) fn list(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
     let Task::List { revision, limit, token, filter } = &options.task else { unreachable!("a list") };
@@ -136,60 +135,4 @@ fn listed(
 
 fn unless(interrupt: &Interrupt, error: watchcore::Error) -> Stop {
     if interrupt.signal().is_some() { Stop::Interrupted } else { error.into() }
-}
-
-pub(crate) fn status(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
-    let prefix = options.prefix.as_deref().unwrap_or_default();
-    let cache = source::cache(options, prefix)?;
-    let source = Source::start(&cache, source::feeder(&options.access)?, &options.access, interrupt)?;
-    source.wait(Deadline::of(options), None, interrupt)?;
-    let status = cache.status();
-    match out.format {
-        Format::Json => out.line(|buffer| as_json(buffer, &status))?,
-        Format::Text => out.line(|buffer| as_text(buffer, &status))?,
-        Format::Quiet => {}
-    }
-    out.flush()?;
-    source.feeder.stop();
-    Ok(())
-}
-
-fn state(state: &State) -> &'static str {
-    match state {
-        State::NotReady => "NotReady",
-        State::Ready => "Ready",
-        State::Stale { .. } => "Stale",
-        State::Failed => "Failed",
-        State::Closed => "Closed",
-        #[allow(unreachable_patterns)]
-        _ => "Unknown",
-    }
-}
-
-fn as_json(buffer: &mut Vec<u8>, status: &Status) {
-    let revision = status.position.revision;
-    Line::new(buffer)
-        .number("revision", revision)
-        .number("oldest", status.oldest)
-        .number("current", revision)
-        .number("objects", status.objects)
-        .number("bytes", status.bytes)
-        .text("state", state(&status.state))
-        .text_or_null("last_error", status.last_error.as_ref().map(Error::message))
-        .text("endpoint", &status.source.endpoint)
-        .number("epoch", json::epoch(status.position.epoch))
-        .end();
-}
-
-fn as_text(buffer: &mut Vec<u8>, status: &Status) {
-    let revision = status.position.revision;
-    let _ = writeln!(buffer, "revision       {revision}");
-    let _ = writeln!(buffer, "window         {} to {revision}", status.oldest);
-    let _ = writeln!(buffer, "objects        {}", status.objects);
-    let _ = writeln!(buffer, "bytes          {}", status.bytes);
-    let _ = writeln!(buffer, "feeder         {} ({})", state(&status.state), status.source.endpoint);
-    let _ = writeln!(buffer, "last error     {}", status.last_error.as_ref().map_or("none", Error::message));
-    let _ = writeln!(buffer, "epoch          {}", json::epoch(status.position.epoch));
-    let _ =
-        writeln!(buffer, "subscriptions  {}, at most {} events behind", status.subscriptions, status.max_lag_events);
 }

@@ -9,6 +9,7 @@ use super::output::{Format, Output};
 use super::shown::Shown;
 use super::signals::Interrupt;
 use super::source::{self, Deadline, Source};
+use super::status;
 use watchcore::{Cache, Change, Code, Kind, Read, Start, Subscription, Writer};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -65,7 +66,8 @@ fn tour(cache: &Cache, hand: &mut dyn Hand, who: &str, out: &mut Output) -> Resu
             "A cache of everything below {prefix}, written by {who}, and a subscription that begins with the state."
         ),
     )?;
-    let mut all = cache.subscribe(Start::State).open()?;
+    let mut all = cache.subscribe(Start::State).name("all").open()?;
+    let _idle = cache.subscribe(Start::Now).name("idle").open()?;
     show(&mut all, out)?;
 
     say(out, "Two puts, each a revision of its own.".to_owned())?;
@@ -107,17 +109,18 @@ fn tour(cache: &Cache, hand: &mut dyn Hand, who: &str, out: &mut Output) -> Resu
             "A second consumer comes back and goes on after revision {before}, for fruit/ only: nothing is missing."
         ),
     )?;
-    let mut fruit = cache.subscribe(Start::After(before)).prefix([cache.prefix(), b"fruit/"].concat()).open()?;
+    let second = cache.subscribe(Start::After(before)).prefix([cache.prefix(), b"fruit/"].concat());
+    let mut fruit = second.name("fruit").open()?;
     show(&mut fruit, out)?;
 
-    let status = cache.status();
     say(
         out,
-        format!(
-            "Now: revision {}, the log reaches back to {}, {} objects.",
-            status.position.revision, status.oldest, status.objects
-        ),
+        "How the cache stands, and who reads it. A third consumer, idle, came with the first and never polls."
+            .to_owned(),
     )?;
+    if out.format == Format::Text {
+        out.line(|buffer| status::as_text(buffer, cache))?;
+    }
     out.flush()
 }
 

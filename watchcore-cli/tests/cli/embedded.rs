@@ -64,6 +64,21 @@ fn the_tour_ends_well_and_shows_each_type() {
     assert!(ended.err.is_empty(), "{ended:?}");
 }
 
+/// The tour ends with what `watchcore status` says of its cache, and a line for each consumer.
+#[test]
+fn the_tour_lists_its_subscriptions() {
+    let ended = run(&["demo"]).is(0);
+    let lines = ended.lines();
+    let from = lines.iter().position(|line| line.starts_with("subscriptions ")).expect("the status");
+    assert_eq!(lines[from], "subscriptions  3, at most 6 events behind");
+    let words: Vec<Vec<&str>> = lines[from + 1..].iter().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[0].join(" "), "id name state position lag read path last poll");
+    let figures: Vec<String> = words[1..].iter().map(|row| row[..6].join(" ")).collect();
+    assert_eq!(figures, ["1 all Live 4 0 scan", "2 idle Live 0 6 scan", "3 fruit Live 4 0 scan"]);
+    let polled: Vec<bool> = words[1..].iter().map(|row| row[6..] != ["never"]).collect();
+    assert_eq!(polled, [true, false, true]);
+}
+
 #[test]
 fn the_tour_in_json_to_the_letter() {
     let ended = run(&["demo", "--format", "json", "--prefix", "/t/"]).is(0);
