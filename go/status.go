@@ -58,7 +58,7 @@ type Status struct {
 	Subscriptions uint64        // open ones
 	MaxLagEvents  uint64        // the largest lag of any of them now, read or not: see Subscriptions for whose it is
 	MaxLagSeen    uint64        // the largest lag that any was ever found with, also one that was closed since
-	Lapped        uint64        // open ones that have lost events and were not told yet: SubscriptionLapped
+	Lapped        uint64        // open ones that have lost events of which no poll has reported: SubscriptionLapped
 	StaleSince    time.Time     // StateStale: since when
 	LastError     *Error        // the source's last one
 	Source        Source

@@ -895,7 +895,7 @@ typedef struct watchcore_status {
     uint64_t window_age_ms;
     // The largest lag that any subscription was ever found with, in events, also of one that was freed since.
     uint64_t max_lag_seen;
-    // Open subscriptions that have lost events and were not told yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    // Open subscriptions that have lost events of which no poll has reported (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
     uint64_t lapped;
 } watchcore_status;
 
@@ -1418,7 +1418,7 @@ size_t watchcore_subscription_list_count(const struct watchcore_subscription_lis
 
 // How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
 // struct; what it points to is the list's. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also for an index behind the last).
+// Codes: INVALID_ARGUMENT (also for an index after the last).
 int32_t watchcore_subscription_list_item(const struct watchcore_subscription_list *list,
                                          size_t index,
                                          struct watchcore_subscription_info *info,

@@ -75,7 +75,7 @@ pub struct watchcore_status {
     pub window_age_ms: u64,
     /// The largest lag that any subscription was ever found with, in events, also of one that was freed since.
     pub max_lag_seen: u64,
-    /// Open subscriptions that have lost events and were not told yet (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    /// Open subscriptions that have lost events of which no poll has reported (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
     pub lapped: u64,
 }
 

@@ -144,7 +144,7 @@ pub unsafe extern "C" fn watchcore_subscription_list_count(list: *const watchcor
 
 /// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
 /// struct; what it points to is the list's. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT (also for an index behind the last).
+/// Codes: INVALID_ARGUMENT (also for an index after the last).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_list_item(
     list: *const watchcore_subscription_list,
