@@ -407,10 +407,9 @@ impl Registration {
         }
         let now = cache.frontier();
         if interest.holds(cursor, &now, &**cache) || now.closed {
-            let unparked = self.unpark(hub);
-            // A pass that began before this seat was parked may have ended since, and says nothing of it.
-            let resume = if unparked.woken { unparked.resume } else { 0 };
-            return Err(Unparked { resume, ..unparked });
+            // A pass that began before this seat was parked says nothing of what lies between its cursor and the
+            // event that the pass has woken it for, or the head that the pass has reached.
+            return Err(Unparked { resume: 0, ..self.unpark(hub) });
         }
         if timed {
             // The notifier keeps the time.

@@ -27,6 +27,8 @@ mod hub;
 mod notifier;
 mod seat;
 mod tables;
+#[cfg(all(test, not(loom)))]
+mod tests;
 mod timers;
 mod wake_set;
 mod waker;
