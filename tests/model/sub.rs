@@ -112,6 +112,8 @@ pub struct Sub {
     exact: bool,
     /// Number of events when it was opened.
     opened_at: usize,
+    /// From this event on it looks at those of its bucket alone, once it reads a chain.
+    linked_from: Option<usize>,
     handed: u64,
     looked: u64,
     most_shown: u64,
@@ -168,6 +170,7 @@ impl Sub {
             told: 0,
             shown: None,
             opened_at: oracle.events.len(),
+            linked_from: None,
             handed: 0,
             looked: 0,
             most_shown: 0,
@@ -902,11 +905,12 @@ impl Sub {
     }
 
     /// It reads the chain of a fitting index, and then only its own events.
-    fn route_rule(&self, oracle: &Oracle, stats: &SubscriptionStats, from: usize) {
+    fn route_rule(&mut self, oracle: &Oracle, stats: &SubscriptionStats, from: usize) {
         let fits = |by: &By| (*by, by.fits(&self.options.filter));
         let fitting: Vec<(By, Vec<Vec<u8>>)> =
             oracle.indexes.iter().map(fits).filter(|(_, values)| !values.is_empty()).collect();
         let ReadPath::Chain { index } = &stats.read_path else {
+            self.linked_from = None;
             let answered = matches!(self.phase, Phase::Live) && self.opened_at < oracle.events.len();
             let polled = from != usize::MAX && self.floor.is_none() && !self.ahead;
             let must = answered && polled && !oracle.few_buckets && !fitting.is_empty();
@@ -915,12 +919,11 @@ impl Sub {
         let Some((by, buckets)) = fitting.iter().find(|(by, _)| by.name() == *index) else {
             panic!("it reads {index}, which does not fit {:?}", self.options.filter);
         };
-        // Where buckets are few it may have got its own only when another one was given up.
-        if oracle.few_buckets || from == usize::MAX || from < self.opened_at || from >= oracle.events.len() {
-            return;
-        }
-        if oracle.few_buckets {
-            // The bucket comes when another is given back, and what lies below it was scanned.
+        // Where buckets are few it may get its own only once another one is given up, and scans what lies below:
+        // all there was when it was first seen to read it.
+        let first_seen = if oracle.few_buckets { oracle.events.len() } else { self.opened_at };
+        let linked_from = *self.linked_from.get_or_insert(first_seen);
+        if from == usize::MAX || from < linked_from || from >= oracle.events.len() {
             return;
         }
         let behind = &oracle.events[from..];
