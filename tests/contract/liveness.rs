@@ -240,8 +240,8 @@ fn future_start_with_bookmarks_sleeps_through_a_resync() {
     let source = Arc::new(Counting::default());
     writer.attach(source.clone()).unwrap();
     writer.load(5, []).unwrap();
-    let start = cache.subscribe(Start::After(100)).bookmarks(true).bookmark_interval(Duration::ZERO);
-    let mut future = start.open().unwrap();
+    let start = || cache.subscribe(Start::After(100)).bookmarks(true).bookmark_interval(Duration::ZERO).open().unwrap();
+    let (mut future, mut second) = (start(), start());
     writer.serve_consistent(writer.demand().consistent, 100);
     let waits = spawn(move || {
         assert!(future.wait(BOUND).unwrap());
@@ -255,13 +255,8 @@ fn future_start_with_bookmarks_sleeps_through_a_resync() {
     until_asleep(&cache);
     // It asks the source each time that it has gone to sleep.
     assert!(source.0.load(SeqCst) < 60, "it woke {} times for nothing", source.0.load(SeqCst));
-    // A wait that takes itself for over, and is not, would be seen awake again and again.
-    until("it stays asleep", || {
-        (0..200).all(|_| {
-            std::thread::sleep(Duration::from_micros(100));
-            cache.stats().waiting > 0
-        })
-    });
+    // A wait that takes itself for over, and is not, would look again and again, and never sleep.
+    assert!(!in_time(|| second.wait(Duration::ZERO)).unwrap());
     write(&mut writer, [101]);
     assert!(waits.end().contains(&"101 MODIFIED /k=101".to_string()));
 }

@@ -192,6 +192,19 @@ fn a_cursor_at_the_end_of_what_left_has_lost_nothing() {
     assert_eq!(revisions(&mut early)[..3], [16, 16, 17]);
 }
 
+/// The next segment is there, and nothing of the one that left is held: the rest of that is lost.
+#[test]
+fn a_cursor_inside_what_left_has_lost_the_rest() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=10);
+    let mut slow = cache.subscribe(Start::Now).open().unwrap();
+    let mut filtered = cache.subscribe(Start::Now).prefix("/k").open().unwrap();
+    write(&mut writer, 11..=130);
+    assert_eq!(cache.oldest(), 17);
+    lagged(&mut slow, 11, 16, 17, 130);
+    lagged(&mut filtered, 11, 16, 17, 130);
+}
+
 #[test]
 fn lag_is_visible_at_any_time() {
     let (cache, mut writer) = embedded();
