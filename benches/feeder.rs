@@ -93,7 +93,7 @@ fn bare(history: &History) -> Taken {
         let mut stream = watcher.watch(PREFIX, Some(options)).await.expect("watches");
         let (mut events, mut reached) = (0, 0);
         while reached < history.last {
-            let message = stream.message().await.expect("reads").expect("goes on");
+            let message = stream.message().await.expect("reads").expect("continues");
             for event in message.events() {
                 assert_eq!(event.event_type(), EventType::Put);
                 reached = event.kv().expect("a put").mod_revision() as u64;

@@ -91,7 +91,7 @@ fn masked_types_never_change_what_the_others_are() {
     assert_eq!(drain(&mut open(&[Kind::Deleted])), ["6 DELETED /a was two"]);
     assert_eq!(drain(&mut open(&[Kind::Added, Kind::Deleted])).len(), 3);
     assert_eq!(drain(&mut open(&[])).len(), 4, "none named: all");
-    // Without ADDED the state is not shown, its end is.
+    // Without ADDED the state is not delivered, its end is.
     let mut masked = cache.subscribe(Start::State).types(&[Kind::Deleted]).open().unwrap();
     assert_eq!(drain(&mut masked), ["8 BOOKMARK"]);
     // The marks of a resync always come.

@@ -297,7 +297,7 @@ fn an_epoch_is_a_history() {
     assert_eq!((second.epoch, second.revision), (first.epoch + 1, 20));
     assert_eq!(cache.position(), second);
     assert_eq!(cache.get("/k", Read::Any).unwrap().epoch, second.epoch);
-    // A revision of a history that goes on is still good, with its epoch and without.
+    // A revision of a history that continues is still good, with its epoch and without.
     for epoch in [0, first.epoch] {
         let mut after = cache.subscribe(Start::After(10)).epoch(epoch).open().unwrap();
         assert_eq!(drain(&mut after), ["20 RESYNC Begin Compacted 10..20", "20 RESYNC End Compacted 10..20"]);
@@ -382,7 +382,7 @@ fn waiters_of_an_older_epoch_end_with_resynced() {
     writer.resync(30, [], ResyncReason::HistoryReset).unwrap();
     assert_eq!(refused(waits.poll(), Code::Resynced).current(), 30);
     refused(sleeps.end(), Code::Resynced);
-    // One that goes on takes its waiters along.
+    // One that continues takes its waiters along.
     let mut waits = waiter();
     writer.resync(60, [], ResyncReason::TooFarBehind).unwrap();
     assert_eq!(waits.poll().unwrap(), None);
@@ -415,7 +415,7 @@ fn the_position_of_a_chain_reaches_the_close() {
     let mut writer = cache.writer().unwrap();
     let subscribe = || cache.subscribe(Start::Now).key("/mine");
     let (mut polls, mut waits) = (subscribe().open().unwrap(), subscribe().open().unwrap());
-    // Its bucket has events that it is not shown.
+    // Its bucket has events that are not delivered to it.
     let mut masked = subscribe().types(&[Kind::Deleted]).open().unwrap();
     writer.apply(1, [Change::put("/mine", "1")]).unwrap();
     assert_eq!((revisions(&mut polls), revisions(&mut waits), revisions(&mut masked)), (vec![1], vec![1], vec![]));

@@ -183,7 +183,7 @@ fn members_of_dropped_set_are_in_none() {
     assert!(subscription.wait(BOUND).unwrap());
 }
 
-/// Two threads sleep on one set; every tag reaches one of them, whoever arms meanwhile.
+/// Two threads sleep on one set; every tag reaches one of them, whichever arms meanwhile.
 #[test]
 fn wake_set_of_two_threads_loses_nothing() {
     const EACH: u64 = 500;
@@ -295,10 +295,10 @@ fn demand_follows_those_who_sleep() {
     until("the highest has left", || writer.demand().progress_until == 20);
     writer.progress(20).unwrap();
     assert_eq!(writer.demand().progress_until, 0, "it is there");
-    until("both are told", || cache.stats().waiting == 2 && set.arm());
+    until("both are woken", || cache.stats().waiting == 2 && set.arm());
 }
 
-/// Whoever waits for a revision, gives up and comes again leaves nothing behind.
+/// A reader that waits for a revision, gives up and comes again leaves nothing in the tables.
 #[test]
 fn waiters_that_come_and_go_are_forgotten() {
     let kept = Arc::new(());

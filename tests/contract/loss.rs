@@ -38,7 +38,7 @@ fn lagged_is_told_once_with_what_was_lost_then_closed() {
     lagged(&mut slow, 5 + first.len() as u64, oldest - 1, oldest, 1000);
     let batch = filtered.poll(100).unwrap();
     lagged(&mut filtered, 5 + batch.len() as u64, oldest - 1, oldest, 1000);
-    // A new one goes on where the log begins.
+    // A new one continues where the log begins.
     let mut again = cache.subscribe(Start::After(oldest - 1)).open().unwrap();
     assert_eq!(revisions(&mut again), (oldest..=1000).collect::<Vec<_>>());
 }
@@ -265,7 +265,7 @@ fn one_revision_always_fits() {
         (cache.subscribe(Start::Now).open().unwrap(), cache.subscribe(Start::After(0)).open().unwrap());
     let keys: Vec<String> = (0..1000).map(|key| format!("/{key:03}")).collect();
     writer.apply(101, keys.iter().map(|key| Change::put(key, "x"))).unwrap();
-    // It evicts nothing: whoever had read everything before it loses nothing, nor who had not.
+    // It evicts nothing: a consumer that had read everything before it loses nothing, nor one that had not.
     assert_eq!(cache.oldest(), 1);
     let read = |subscription: &mut Subscription| revisions(subscription).into_iter().filter(|r| *r == 101).count();
     assert_eq!(read(&mut there), 1000);

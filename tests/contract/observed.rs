@@ -48,7 +48,7 @@ fn idle_consumer_is_seen() {
     let lag = only(&cache).lag;
     assert_eq!((lag.events, lag.revisions), (50, 50));
     assert!(lag.age > Duration::ZERO);
-    // Its place leaves the window: lost, and told to nobody yet.
+    // Its place leaves the window: lost, and not reported yet.
     write(&mut writer, 51..=500);
     let status = cache.status();
     assert_eq!((status.max_lag_events, status.lapped, cache.stats().lagged), (500, 1, 1));
@@ -70,8 +70,8 @@ fn loss_counts_once() {
         write(&mut writer, 1..=500);
         let figures = || (cache.status().lapped, cache.stats().lagged, only(&cache).lagged);
         assert_eq!(figures(), (1, 1, 1), "{policy:?}");
-        let told = slow.poll(1).is_err();
-        assert_eq!(told, policy != OnLag::Conflate);
+        let reported = slow.poll(1).is_err();
+        assert_eq!(reported, policy != OnLag::Conflate);
         assert_eq!(figures(), (0, 1, 1), "{policy:?}");
         let after = match policy {
             OnLag::Stop => SubscriptionState::Ended,
@@ -94,7 +94,7 @@ fn loss_counts_once() {
     }
 }
 
-/// For every place of the window: lapped is said exactly of those whose polls then tell a loss.
+/// For every place of the window: lapped is said exactly of those whose polls then report a loss.
 #[test]
 fn lapped_is_what_polls_meet() {
     let mut seen = [0, 0];

@@ -41,7 +41,7 @@ fn a_loss_is_not_the_end_of_the_stream() {
     }
 }
 
-/// A resume below the oldest event began at the oldest, and nobody was told.
+/// A resume below the oldest event began at the oldest, and no consumer learned of it.
 #[test]
 fn a_resume_below_the_window_is_never_silent() {
     let (cache, mut writer) = tiny();

@@ -1,4 +1,4 @@
-//! Section 5: pages that go on where the one before ended, and differences.
+//! Section 5: pages that continue where the one before ended, and differences.
 
 use crate::tools::*;
 use watchcore::*;
@@ -60,7 +60,7 @@ fn a_token_of_a_revision_that_left_goes_on_inconsistently() {
     let token = first.continue_token().unwrap();
     let error = refused(cache.list_with(&Range::all(), &options().continue_from(token)), Code::Compacted);
     assert_eq!((error.asked(), error.oldest()), (5, cache.oldest()));
-    let token = error.continue_token().expect("it says how to go on").to_string();
+    let token = error.continue_token().expect("it says how to continue").to_string();
     let page = cache.list_with(&Range::all(), &options().continue_from(token)).unwrap();
     assert_eq!((keys(&page), page.revision()), (vec!["/4".into(), "/5".into(), "/6".into(), "/7".into()], 1001));
     assert_eq!(page.get(3).unwrap().value(), Some(&b"new"[..]));

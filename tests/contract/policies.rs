@@ -4,7 +4,7 @@ use crate::tools::*;
 use std::collections::BTreeMap;
 use watchcore::*;
 
-/// What a consumer holds after it has applied what it was shown.
+/// What a consumer has after it has applied what was delivered.
 #[derive(Default)]
 struct Held(BTreeMap<String, String>);
 
@@ -18,20 +18,20 @@ impl Held {
                 _ => continue,
             };
             assert_eq!(before.is_some(), event.kind() != Kind::Added, "{event:?}");
-            if let (Some(told), Some(before)) = (event.prev_value(), before) {
-                assert_eq!(text(told), before, "{event:?}");
+            if let (Some(prev), Some(before)) = (event.prev_value(), before) {
+                assert_eq!(text(prev), before, "{event:?}");
             }
         }
     }
 
-    /// Polls until there is nothing more; the errors that were told.
+    /// Polls until there is nothing more; the errors that were reported.
     fn follow(&mut self, subscription: &mut Subscription) -> Vec<Error> {
-        let mut told = Vec::new();
+        let mut errors = Vec::new();
         loop {
             match subscription.poll(50) {
-                Ok(batch) if batch.is_empty() => return told,
+                Ok(batch) if batch.is_empty() => return errors,
                 Ok(batch) => self.take(&batch),
-                Err(error) => told.push(error),
+                Err(error) => errors.push(error),
             }
         }
     }
@@ -101,15 +101,15 @@ fn resnapshot_tells_the_difference_to_what_was_shown() {
     }
     let mark = |phase| format!("{last} RESYNC {phase} Lagged 2..{last}");
     assert_eq!((&shown[0], shown.last().unwrap()), (&mark("Begin"), &mark("End")));
-    assert!(!shown.iter().any(|line| line.contains("/same")), "what did not change is not told");
+    assert!(!shown.iter().any(|line| line.contains("/same")), "what did not change is not delivered");
     // Deletes first, then puts; the last value of /gone has left the window.
     assert_eq!(shown[1], format!("{last} DELETED"));
     held.is_the_state_of(&cache);
-    // Live goes on, also when it happens again.
+    // Live continues, also when it happens again.
     for round in 1..4 {
         churn(&mut writer, last + 1000 * round);
-        let told = held.follow(&mut subscription);
-        assert!(told.len() == 1 && told[0].code() == Code::Lagged, "{told:?}");
+        let errors = held.follow(&mut subscription);
+        assert!(errors.len() == 1 && errors[0].code() == Code::Lagged, "{errors:?}");
         held.is_the_state_of(&cache);
     }
     assert_eq!(subscription.stats().delivered_keys, cache.stats().objects);
@@ -157,13 +157,13 @@ fn conflate_is_never_told_and_shows_the_latest_of_each_key() {
         at = churn(&mut writer, at);
         let mut keys = BTreeMap::new();
         loop {
-            let batch = subscription.poll(10).expect("it is never told");
+            let batch = subscription.poll(10).expect("a loss is never reported");
             if batch.is_empty() {
                 break;
             }
             held.take(&batch);
             for event in &batch {
-                assert!(event.revision() >= highest, "no value older than one shown");
+                assert!(event.revision() >= highest, "no value older than one delivered");
                 highest = event.revision();
                 assert!(event.kind() != Kind::Resync);
                 if event.is_synthetic() {
@@ -282,9 +282,9 @@ fn the_first_change_that_was_lost_is_in_the_difference() {
             refused(subscription.poll(100), Code::Lagged);
         }
         let batch = subscription.poll(100).unwrap();
-        let told: Vec<_> = batch.events().iter().filter(|event| event.key() == b"/k").collect();
-        assert_eq!(told.len(), 1, "{policy:?}: {batch:?}");
-        assert_eq!((told[0].kind(), told[0].value()), (Kind::Modified, Some(&b"new"[..])));
+        let of_key: Vec<_> = batch.events().iter().filter(|event| event.key() == b"/k").collect();
+        assert_eq!(of_key.len(), 1, "{policy:?}: {batch:?}");
+        assert_eq!((of_key[0].kind(), of_key[0].value()), (Kind::Modified, Some(&b"new"[..])));
     }
 }
 
@@ -336,7 +336,7 @@ fn a_difference_that_is_overtaken_again_and_again_tells_nothing_twice() {
     }
 }
 
-/// A difference that is overtaken goes on inside its bracket, at a newer state: one LAGGED, one BEGIN, one
+/// A difference that is overtaken continues inside its bracket, at a newer state: one LAGGED, one BEGIN, one
 /// END, and the replayed state is that of the END.
 #[test]
 fn overtaken_difference_keeps_one_bracket() {
@@ -363,7 +363,7 @@ fn overtaken_difference_keeps_one_bracket() {
     let mut seen = first.len();
     lap(&mut writer, &mut revision, "second");
     loop {
-        let batch = one.poll(4).expect("LAGGED is told once");
+        let batch = one.poll(4).expect("LAGGED is reported once");
         seen += batch.len();
         marks.extend(batch.into_iter().filter_map(Event::resync));
         if batch.is_empty() {
@@ -373,6 +373,6 @@ fn overtaken_difference_keeps_one_bracket() {
     let phases: Vec<_> = marks.iter().map(|mark| (mark.phase, mark.from)).collect();
     assert_eq!(phases, [(Phase::Begin, 40), (Phase::End, 40)]);
     assert_eq!((marks[0].to, marks[1].to), (340, 640), "the END carries what was reached");
-    assert!(seen <= 2 + 20 + 4, "only what changed, and what was shown before it changed again: {seen}");
+    assert!(seen <= 2 + 20 + 4, "only what changed, and what was delivered before it changed again: {seen}");
     assert_eq!(one.position().revision, 640);
 }

@@ -196,7 +196,7 @@ fn a_failed_source_is_what_reads_answer_before_the_listing() {
     refused(cache.snapshot(), Code::PermissionDenied);
     refused(in_time(|| cache.wait_ready(BOUND)), Code::PermissionDenied);
     refused(early.poll(1), Code::PermissionDenied);
-    // Stale: who asks waits on, and is told why.
+    // Stale: a reader that asks continues to wait, and gets the reason.
     writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "out of reach")));
     let error = refused(cache.get("/a", Read::Any), Code::NotReady);
     assert!(error.message().contains("out of reach"), "{error}");
@@ -215,7 +215,7 @@ fn status_says_how_fresh_the_cache_is() {
     assert!(since > before);
     writer.set_state(SourceState::Stale(Error::new(Code::Unavailable, "gone again")));
     assert_eq!(cache.status().state, State::Stale { since }, "since the first time");
-    // Reads go on.
+    // Reads continue.
     assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
     writer.set_state(SourceState::Failed(Error::new(Code::Unauthenticated, "who?")));
     assert_eq!(cache.status().state, State::Failed);

@@ -42,7 +42,7 @@ fn the_difference_is_one_atomic_revision_deletes_first_then_puts_by_key() {
         assert!(event.key().is_empty() && event.kv().is_none() && event.sequence() > 0);
     }
     assert_eq!(drain(&mut one), [begin, "20 MODIFIED /b=3", end], "the marks come with every filter");
-    // Live goes on.
+    // Live continues.
     writer.apply(21, [Change::put("/b", "4")]).unwrap();
     let batch = all.poll(10).unwrap();
     assert_eq!((lines(&batch), batch.events()[0].version()), (vec!["21 MODIFIED /b=4".to_string()], 10));
@@ -60,7 +60,7 @@ fn a_changed_create_revision_is_a_delete_and_a_put() {
     assert_eq!((batch.len(), batch.events()[2].create_revision()), (4, 15));
     assert_eq!(value_at(&cache, "/b", Read::Exact(6)).unwrap().unwrap(), "2");
     assert_eq!(cache.get("/b", Read::Any).unwrap().kv.unwrap().create_revision(), 15);
-    // And once more, to see that the chain goes on.
+    // And once more, to see that the chain continues.
     writer.apply(21, [Change::delete("/b")]).unwrap();
     assert_eq!(value_at(&cache, "/b", Read::Exact(20)).unwrap().unwrap(), "2");
 }
@@ -78,7 +78,7 @@ fn an_empty_difference_publishes_the_bracket_alone() {
     let after = writer.resync(8, same(), ResyncReason::ChainBroken).unwrap();
     assert_eq!((after.epoch, after.revision), (before.epoch + 1, 8));
     assert_eq!(drain(&mut all), ["8 RESYNC Begin ChainBroken 5..8", "8 RESYNC End ChainBroken 5..8"]);
-    // Another history at the same revision is told.
+    // Another history at the same revision is reported.
     let reset = writer.resync(8, same(), ResyncReason::HistoryReset).unwrap();
     assert_eq!(reset.epoch, after.epoch + 1);
     assert_eq!(drain(&mut all), ["8 RESYNC Begin HistoryReset 8..8", "8 RESYNC End HistoryReset 8..8"]);

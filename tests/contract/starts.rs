@@ -46,7 +46,7 @@ fn after_accepts_a_future_revision() {
     write(&mut writer, [6, 10, 11]);
     assert_eq!(drain(&mut future), ["11 MODIFIED /k=11"]);
     assert_eq!(future.position().revision, 11);
-    // It is not told that what it must not see was lost.
+    // The loss of what it must not see is not reported to it.
     let (cache, mut writer) = tiny();
     let mut future = cache.subscribe(Start::After(1000)).open().unwrap();
     write(&mut writer, 1..=1002);
@@ -94,7 +94,7 @@ fn a_future_start_whose_place_has_left_is_told_what_became_of_it() {
     let after = |revision| cache.subscribe(Start::After(revision)).open().unwrap();
     let (mut reached, mut ahead, mut behind, mut closed) = (after(1000), after(1001), after(999), after(300));
     write(&mut writer, 11..=310);
-    // What was published before this is handed out, or told as lost.
+    // What was published before this is delivered, or reported as lost.
     closed.close();
     write(&mut writer, 311..=1000);
     assert!(cache.oldest() > 310, "the place of all four has left");
@@ -145,14 +145,14 @@ fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
     let cache = builder.index(Index::key()).build().unwrap();
     let mut writer = cache.writer().unwrap();
     let subscribe = |on_lag| cache.subscribe(Start::Now).key("/mine").on_lag(on_lag).open().unwrap();
-    let (mut stops, mut remembers) = (subscribe(OnLag::Stop), subscribe(OnLag::Resnapshot));
+    let (mut stops, mut resnapshots) = (subscribe(OnLag::Stop), subscribe(OnLag::Resnapshot));
     writer.load(1, [record("/mine", "1", 1, 1, 1)]).unwrap();
     write(&mut writer, 2..=500);
     assert_eq!(drain(&mut stops), [""; 0], "it reads its bucket, and that has lost nothing");
-    let error = refused(remembers.poll(10), Code::Lagged);
+    let error = refused(resnapshots.poll(10), Code::Lagged);
     assert_eq!((error.lost_from(), error.lost_to()), (2, cache.oldest() - 1));
     assert_eq!(
-        drain(&mut remembers),
+        drain(&mut resnapshots),
         ["500 RESYNC Begin Lagged 1..500", "500 ADDED /mine=1", "500 RESYNC End Lagged 1..500"]
     );
 }
@@ -301,7 +301,7 @@ fn a_hundred_thousand_objects_arrive_while_events_come() {
     let mark = loop {
         for _ in 0..10 {
             revision += 1;
-            // Keys that were shown, keys that were not, and new ones.
+            // Keys that were delivered, keys that were not, and new ones.
             let key = format!("/{:06}", revision * 7919 % (OBJECTS + 1000));
             writer.apply(revision, [Change::put(&key, "new")]).unwrap();
         }

@@ -95,7 +95,7 @@ fn a_close_of_the_cache_ends_every_wait_at_once() {
     }
 }
 
-/// A close that falls into the middle of an apply, after its first look at the cache: who was told CLOSED
+/// A close that falls into the middle of an apply, after its first look at the cache: a consumer that got CLOSED
 /// is handed nothing after that, and the writer learns that its revision was not published.
 #[test]
 fn nothing_follows_closed() {
@@ -340,7 +340,7 @@ fn a_cache_is_given_back_before_a_deadline_that_nobody_waits_for_any_more() {
     set.add(&mut late, 1).unwrap();
     assert!(!late.arm().unwrap());
     drop((late, cache));
-    until("its memory is given back", || Arc::strong_count(&kept) == 1);
+    until("its memory is released", || Arc::strong_count(&kept) == 1);
 }
 
 #[cfg(feature = "async")]

@@ -155,7 +155,7 @@ fn load_is_once_and_only_while_not_ready() {
     assert_eq!(state(&cache), [row("/a", "", (2, 2, 1)), row("/b", "1", (1, 8, 5))]);
     let error = refused(writer.load(9, []), Code::OutOfOrder);
     assert_eq!((error.asked(), error.current()), (9, 8));
-    // The chain goes on from the listing.
+    // The chain continues from the listing.
     writer.apply(9, [Change::put("/b", "2")]).unwrap();
     assert_eq!(state(&cache)[1], row("/b", "2", (1, 9, 6)));
 }

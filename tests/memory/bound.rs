@@ -109,14 +109,14 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     assert!(full <= live * 11 / 10 + log + largest, "live {live}, log at most {log}, held {full}");
     assert!(harness.cache.stats().log_bytes as i64 <= log, "{:?}", harness.cache.stats());
 
-    // New keys, deletes, tombstones that are forgotten, keys that come again.
+    // New keys, deletes, tombstones that are purged, keys that come again.
     (keys..keys + 20_000).for_each(|number| harness.put(number));
     harness.agrees("after new keys");
     (0..25_000).for_each(|number| harness.delete(number));
     harness.agrees("after deletes");
     (keys..keys + 40_000).for_each(|number| harness.put(keys + number % 20_000));
     assert!(harness.cache.stats().tombstones < 100, "{:?}", harness.cache.stats());
-    harness.agrees("after tombstones were forgotten");
+    harness.agrees("after tombstones were purged");
     (0..25_000).for_each(|number| harness.put(number));
     harness.agrees("after they came again");
 

@@ -102,5 +102,5 @@ fn a_drop_that_stands_still_stops_no_writer() {
         assert!(began.elapsed() < Duration::from_secs(30), "the notifier lets go of it");
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(heap::held() - before < 1 << 20, "it goes on where it stood");
+    assert!(heap::held() - before < 1 << 20, "it continues where it stood");
 }

@@ -1,4 +1,4 @@
-//! The small things of which there are many: idle subscriptions, buckets, keys remembered as shown.
+//! The small things of which there are many: idle subscriptions, buckets, keys kept as delivered.
 
 use crate::heap::{alone, held};
 use watchcore::{Cache, Change, Index, OnLag, ReadPath, Start, Subscription};
@@ -66,12 +66,12 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     assert!(bytes <= 512, "{bytes} bytes an idle subscription of one namespace");
     assert!(bucket <= 128, "{bucket} bytes a bucket");
 
-    // What a consumer was shown, by policy.
+    // What was delivered to a consumer, by policy.
     for chunk in 0..COUNT / 100 {
         let keys: Vec<String> = (0..100).map(|at| format!("{}pod", namespace(chunk * 100 + at))).collect();
         writer.apply(revision + 10 + chunk as u64, keys.iter().map(|key| Change::put(key, "v"))).unwrap();
     }
-    let remembers = |policy| {
+    let subscribed = |policy| {
         let before = held();
         let mut one = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
         while !one.poll(1024).unwrap().is_empty() {}
@@ -79,9 +79,9 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
         assert_eq!(one.stats().delivered_keys, if policy == OnLag::Stop { 0 } else { COUNT as u64 + 1 });
         (one, bytes)
     };
-    let (_without, base) = remembers(OnLag::Stop);
-    let (kept, with) = remembers(OnLag::Resnapshot);
+    let (_without, base) = subscribed(OnLag::Stop);
+    let (kept, with) = subscribed(OnLag::Resnapshot);
     let a_key = (with - base) as f64 / COUNT as f64;
-    println!("a shown key: {a_key:.1} bytes, stats say {}", kept.stats().delivered_bytes);
-    assert!(a_key <= 32.0, "{a_key} bytes a shown key");
+    println!("a delivered key: {a_key:.1} bytes, stats say {}", kept.stats().delivered_bytes);
+    assert!(a_key <= 32.0, "{a_key} bytes a delivered key");
 }

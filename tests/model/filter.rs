@@ -203,7 +203,7 @@ impl Filter {
             && (!self.even || kv.version.is_multiple_of(2))
     }
 
-    /// What an event is to this filter, shown or not.
+    /// What an event is to this filter, delivered or not.
     pub fn transition(&self, event: &Ev) -> Option<Kind> {
         if event.is_mark() {
             return Some(Kind::Resync);

@@ -91,7 +91,7 @@ impl Ev {
     }
 }
 
-/// The kind in which a change is shown.
+/// The kind as which a change is delivered.
 pub fn raw_kind(kind: Kind, raw: bool) -> Kind {
     match kind {
         Kind::Added | Kind::Modified if raw => Kind::Put,
@@ -373,7 +373,7 @@ impl Oracle {
     }
 
     /// What a filter lets pass of the state behind the first `count` events, also inside a revision.
-    pub fn shown_at(&self, filter: &Filter, count: usize) -> BTreeMap<Vec<u8>, Kv> {
+    pub fn matching_at(&self, filter: &Filter, count: usize) -> BTreeMap<Vec<u8>, Kv> {
         let whole = self.revs.iter().rev().find(|rev| rev.events.end <= count);
         let mut state = (*whole.map_or_else(|| self.listing_state.clone(), |rev| rev.state.clone())).clone();
         for event in &self.events[whole.map_or(0, |rev| rev.events.end)..count] {

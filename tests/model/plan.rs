@@ -12,14 +12,14 @@ pub fn assert_is(event: &Event, key: &[u8], kv: &Kv) {
     assert_eq!(numbers, (kv.create, kv.modified, kv.version, kv.lease), "numbers of {key:?}");
 }
 
-/// The keys that a consumer has been shown: what it saw last, and (for a difference) behind how many
+/// The keys that a consumer has been delivered: what it saw last, and (for a difference) behind how many
 /// events that was.
 #[derive(Clone, Debug, Default)]
-pub struct Shown(BTreeMap<Vec<u8>, (Kv, usize)>);
+pub struct Delivered(BTreeMap<Vec<u8>, (Kv, usize)>);
 
-impl Shown {
-    pub fn new(state: BTreeMap<Vec<u8>, Kv>) -> Shown {
-        Shown(state.into_iter().map(|(key, kv)| (key, (kv, 0))).collect())
+impl Delivered {
+    pub fn new(state: BTreeMap<Vec<u8>, Kv>) -> Delivered {
+        Delivered(state.into_iter().map(|(key, kv)| (key, (kv, 0))).collect())
     }
 
     pub fn len(&self) -> usize {
@@ -34,23 +34,26 @@ impl Shown {
         self.0.values_mut().for_each(|(_, at)| *at = count);
     }
 
-    /// An event: no Added for a key shown, no other for one that is not.
+    /// An event: no Added for a key delivered, no other for one that is not.
     pub fn change(&mut self, kind: Kind, key: &[u8], kv: Option<&Kv>) {
         match (kind, kv) {
             (Kind::Added, Some(kv)) => {
-                assert!(self.0.insert(key.to_vec(), (kv.clone(), 0)).is_none(), "ADDED, though shown: {key:?}");
+                assert!(self.0.insert(key.to_vec(), (kv.clone(), 0)).is_none(), "ADDED, though delivered: {key:?}");
             }
             (Kind::Modified, Some(kv)) => {
-                assert!(self.0.insert(key.to_vec(), (kv.clone(), 0)).is_some(), "MODIFIED, though not shown: {key:?}");
+                assert!(
+                    self.0.insert(key.to_vec(), (kv.clone(), 0)).is_some(),
+                    "MODIFIED, though not delivered: {key:?}"
+                );
             }
-            (Kind::Deleted, _) => assert!(self.0.remove(key).is_some(), "DELETED, though not shown: {key:?}"),
+            (Kind::Deleted, _) => assert!(self.0.remove(key).is_some(), "DELETED, though not delivered: {key:?}"),
             _ => {}
         }
     }
 
     pub fn assert_are(&self, state: &BTreeMap<Vec<u8>, Kv>, when: &str) {
-        let shown: Vec<_> = self.0.iter().map(|(key, (kv, _))| (key, kv)).collect();
-        assert_eq!(shown, state.iter().collect::<Vec<_>>(), "the replayed state {when}");
+        let delivered: Vec<_> = self.0.iter().map(|(key, (kv, _))| (key, kv)).collect();
+        assert_eq!(delivered, state.iter().collect::<Vec<_>>(), "the replayed state {when}");
     }
 }
 
@@ -80,19 +83,19 @@ impl Plan {
     pub fn new(
         options: &Options,
         oracle: &Oracle,
-        shown: &Shown,
+        delivered: &Delivered,
         from: u64,
         (initial, begun): (bool, bool),
         exact: bool,
     ) -> Plan {
         let (filter, count) = (&options.filter, oracle.events.len());
-        let state = oracle.shown_at(filter, count);
+        let state = oracle.matching_at(filter, count);
         let bracket = options.on_lag == OnLag::Resnapshot;
         let mut steps = VecDeque::new();
         steps.extend((bracket && !begun).then_some(Step::Mark(Phase::Begin)));
-        steps.extend(shown.0.keys().filter(|key| !state.contains_key(*key)).map(|key| Step::Deleted(key.clone())));
+        steps.extend(delivered.0.keys().filter(|key| !state.contains_key(*key)).map(|key| Step::Deleted(key.clone())));
         for (key, kv) in &state {
-            let kind = match shown.0.get(key) {
+            let kind = match delivered.0.get(key) {
                 None => Some(Kind::Added),
                 Some((_, at)) => oracle.events[*at..].iter().any(|event| event.key == *key).then_some(Kind::Modified),
             };
@@ -109,10 +112,10 @@ impl Plan {
     }
 
     /// Compares a page and takes over what it shows. True: the difference is complete.
-    pub fn check_page(&mut self, filter: &Filter, batch: &Batch, most: usize, shown: &mut Shown) -> bool {
+    pub fn check_page(&mut self, filter: &Filter, batch: &Batch, most: usize, delivered: &mut Delivered) -> bool {
         self.begun |= batch.events().iter().filter_map(Event::resync).any(|mark| mark.phase == Phase::Begin);
         if !self.exact {
-            return self.check_loosely(filter, batch, shown);
+            return self.check_loosely(filter, batch, delivered);
         }
         let mut events = batch.events().iter();
         let mut taken = 0;
@@ -140,13 +143,13 @@ impl Plan {
                     return true;
                 }
                 Step::Deleted(key) => {
-                    let (before, _) = shown.0.remove(key).expect("it is shown");
+                    let (before, _) = delivered.0.remove(key).expect("it is delivered");
                     if filter.shows(Kind::Deleted) {
                         let event = next();
                         self.assert_made(event, Kind::Deleted, filter.raw);
                         assert_eq!((event.key(), event.value()), (&key[..], None));
                         let prev = event.prev_value();
-                        assert!(prev.is_none_or(|value| *value == *before.value), "{prev:?}, shown was {before:?}");
+                        assert!(prev.is_none_or(|value| *value == *before.value), "{prev:?}, delivered was {before:?}");
                     }
                 }
                 Step::Put(key, kv, kind) => {
@@ -154,12 +157,12 @@ impl Plan {
                         let event = next();
                         self.assert_made(event, kind, filter.raw);
                         assert_is(event, key, kv);
-                        let before = shown.0.get(key).map(|(kv, _)| &kv.value);
+                        let before = delivered.0.get(key).map(|(kv, _)| &kv.value);
                         let prev = event.prev_value();
-                        let last_shown = prev.is_none_or(|value| before.is_some_and(|before| **before == *value));
-                        assert!(last_shown, "{prev:?}, shown was {before:?}");
+                        let last_delivered = prev.is_none_or(|value| before.is_some_and(|before| **before == *value));
+                        assert!(last_delivered, "{prev:?}, delivered was {before:?}");
                     }
-                    shown.put(key, kv, self.count);
+                    delivered.put(key, kv, self.count);
                 }
             }
         }
@@ -181,7 +184,7 @@ impl Plan {
     }
 
     /// Where masked kinds were passed over at an unknown place: kinds of the mask, values of the state.
-    fn check_loosely(&mut self, filter: &Filter, batch: &Batch, shown: &mut Shown) -> bool {
+    fn check_loosely(&mut self, filter: &Filter, batch: &Batch, delivered: &mut Delivered) -> bool {
         for event in batch {
             let of_state = self.steps.iter().find_map(|step| match step {
                 Step::Put(key, kv, _) if *key == event.key() => Some(kv),
@@ -197,10 +200,10 @@ impl Plan {
         if batch.continues() {
             return false;
         }
-        shown.0.clear();
+        delivered.0.clear();
         for step in self.steps.drain(..) {
             if let Step::Put(key, kv, _) = step {
-                shown.put(&key, &kv, self.count);
+                delivered.put(&key, &kv, self.count);
             }
         }
         true

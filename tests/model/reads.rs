@@ -167,12 +167,12 @@ fn assert_page(
     (rest > 0).then(|| [&expected.last().expect("a full page").0[..], b"\0"].concat())
 }
 
-/// A list that is read page by page while the cache goes on.
+/// A list that is read page by page while the cache continues.
 pub struct Pages {
     filter: Filter,
     limit: usize,
     read: Read,
-    /// Where the first page was; `None`: the next one is the first, or goes on with the newest state.
+    /// Where the first page was; `None`: the next one is the first, or continues with the newest state.
     at: Option<Position>,
     token: Option<String>,
     start: Vec<u8>,
@@ -210,7 +210,7 @@ impl Pages {
             let error = page.expect_err("the revision is not there");
             assert_refused(oracle, &error, found, at.revision);
             assert_eq!(error.continue_token().is_some(), self.token.is_some(), "{error}");
-            // Goes on at the same key in the newest state.
+            // Continues at the same key in the newest state.
             (self.token, self.at) = (error.continue_token().map(String::from), None);
             return self.token.is_some();
         };

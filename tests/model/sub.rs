@@ -6,13 +6,13 @@
 
 use crate::filter::{By, Filter};
 use crate::oracle::{Found, Kv, Oracle, raw_kind};
-use crate::plan::{Plan, Shown};
+use crate::plan::{Delivered, Plan};
 use std::time::Duration;
 use watchcore::{
     Batch, Cache, Closer, Code, Error, Kind, OnLag, Position, ReadPath, Start, Subscription, SubscriptionStats, WakeSet,
 };
 
-/// Bytes that a key costs which was shown.
+/// Bytes that a key costs which was delivered.
 const BYTES_A_KEY: u64 = 32;
 
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn remembers(&self) -> bool {
+    pub fn keeps_delivered(&self) -> bool {
         matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate)
     }
 }
@@ -39,7 +39,7 @@ enum Phase {
     Waits(u64),
     /// What is left of the state at the first `.1` events.
     Initial(Vec<(Vec<u8>, Kv)>, usize, Position),
-    /// LAGGED was told; true: in place of the initial state.
+    /// LAGGED was reported; true: in place of the initial state.
     Behind(bool),
     CatchUp(Plan),
     Live,
@@ -57,7 +57,7 @@ enum Stop {
 
 /// What can be read now.
 struct Pending {
-    /// Events that are shown, and as what.
+    /// Events that are delivered, and as what.
     found: Vec<(usize, Kind)>,
     /// Where the look ends, and why.
     at: usize,
@@ -68,7 +68,7 @@ struct Pending {
     above: Option<usize>,
 }
 
-/// A loss that a wait may have met: it is told by the next poll, as of then.
+/// A loss that a wait may have met: it is reported by the next poll, as of then.
 #[derive(Clone, Copy)]
 struct Met {
     oldest: u64,
@@ -99,15 +99,15 @@ pub struct Sub {
     /// Closed before the listing: it hands out nothing.
     never: bool,
     by_owner: bool,
-    /// A wait met a refused start, which the next poll tells.
+    /// A wait met a refused start, which the next poll reports.
     refused: bool,
-    /// LAGGED was told, RESYNCED comes next: the bracket was lost with the rest.
+    /// LAGGED was reported, RESYNCED comes next: the bracket was lost with the rest.
     bracket_lost: bool,
     met: Vec<Met>,
-    /// Revisions up to this one were told as lost.
-    told: u64,
-    /// What its consumer has been shown; `None` behind a loss that nobody made good.
-    shown: Option<Shown>,
+    /// Revisions up to this one were reported as lost.
+    reported: u64,
+    /// What its consumer has been delivered; `None` behind a loss that nobody made good.
+    delivered: Option<Delivered>,
     /// With masked kinds `next` may be behind what was passed over unseen.
     exact: bool,
     /// Number of events when it was opened.
@@ -167,8 +167,8 @@ impl Sub {
             refused: false,
             bracket_lost: false,
             met: Vec::new(),
-            told: 0,
-            shown: None,
+            reported: 0,
+            delivered: None,
             opened_at: oracle.events.len(),
             linked_from: None,
             handed: 0,
@@ -190,17 +190,18 @@ impl Sub {
         self.sure = next;
     }
 
-    /// Live from here: the matching state counts as shown.
+    /// Live from here: the matching state counts as delivered.
     fn live_from(&mut self, oracle: &Oracle, next: usize, position: Position) {
         self.live(next, position);
-        self.shown = Some(Shown::new(oracle.shown_at(&self.options.filter, next)));
+        self.delivered = Some(Delivered::new(oracle.matching_at(&self.options.filter, next)));
     }
 
     fn initial(&mut self, oracle: &Oracle, count: usize, at: Position) {
-        let all = oracle.shown_at(&self.options.filter, count);
+        let all = oracle.matching_at(&self.options.filter, count);
         let masked = !self.options.filter.shows(Kind::Added);
         let state = if masked { Vec::new() } else { all.clone().into_iter().collect() };
-        self.shown = Some(Shown::new(if masked && !self.options.remembers() { all } else { Default::default() }));
+        self.delivered =
+            Some(Delivered::new(if masked && !self.options.keeps_delivered() { all } else { Default::default() }));
         self.phase = Phase::Initial(state, count, at);
     }
 
@@ -210,9 +211,9 @@ impl Sub {
         match self.options.start {
             Start::Now => {
                 self.live_from(oracle, count, at);
-                if late && oracle.first_live > 1 && self.options.remembers() {
-                    // The state of then has left: nothing counts as shown, and that is a loss.
-                    self.shown = Some(Shown::default());
+                if late && oracle.first_live > 1 && self.options.keeps_delivered() {
+                    // The state of then has left: nothing counts as delivered, and that is a loss.
+                    self.delivered = Some(Delivered::default());
                 }
             }
             Start::State => self.initial(oracle, count, at),
@@ -288,12 +289,12 @@ impl Sub {
         Pending { found, at: self.limit(oracle), stop: None, lapped, above }
     }
 
-    /// Moves on; what was passed over counts as shown where only its kind is masked.
+    /// Moves on; what was passed over counts as delivered where only its kind is masked.
     fn pass(&mut self, oracle: &Oracle, to: usize) {
-        if let Some(shown) = &mut self.shown {
+        if let Some(delivered) = &mut self.delivered {
             for event in &oracle.events[self.next..to.max(self.next)] {
                 if let Some(kind) = self.options.filter.transition(event) {
-                    shown.change(kind, &event.key, event.kv.as_ref());
+                    delivered.change(kind, &event.key, event.kv.as_ref());
                 }
             }
         }
@@ -310,7 +311,7 @@ impl Sub {
         let answer = if arms {
             let answer = self.real.arm();
             if self.is_ended() || self.end.is_some() {
-                // The poll tells.
+                // The poll reports.
                 assert!(answer.unwrap());
                 self.met.push(self.met(oracle));
                 return;
@@ -328,7 +329,7 @@ impl Sub {
             _ => {}
         }
         if self.refused || self.bracket_lost {
-            return assert!(answer.expect("an error is to be told"));
+            return assert!(answer.expect("an error is to be reported"));
         }
         if let Phase::Unready = self.phase
             && oracle.loaded
@@ -522,11 +523,11 @@ impl Sub {
     fn check_initial(&mut self, oracle: &Oracle, max: usize, answer: Result<Batch, Error>) -> Option<Batch> {
         let Phase::Initial(left, count, at) = &mut self.phase else { unreachable!() };
         let (count, at) = (*count, *at);
-        let looks = self.options.filter.shows(Kind::Added) || self.options.remembers();
+        let looks = self.options.filter.shows(Kind::Added) || self.options.keeps_delivered();
         if oracle.first_live * oracle.slots > oracle.head_of(count) && looks {
             let before = Position { epoch: at.epoch, revision: 0 };
-            if let Some(shown) = &mut self.shown {
-                shown.all_at(count);
+            if let Some(delivered) = &mut self.delivered {
+                delivered.all_at(count);
             }
             if self.options.on_lag == OnLag::Conflate {
                 return self.check_behind(oracle, max, before, (true, false), answer);
@@ -539,9 +540,9 @@ impl Sub {
             self.phase = if again { Phase::Behind(true) } else { Phase::Ended };
             return None;
         }
-        let shown = self.shown.as_mut().expect("nothing was lost");
+        let delivered = self.delivered.as_mut().expect("nothing was lost");
         if looks && !self.options.filter.shows(Kind::Added) {
-            oracle.shown_at(&self.options.filter, count).iter().for_each(|(key, kv)| shown.put(key, kv, count));
+            oracle.matching_at(&self.options.filter, count).iter().for_each(|(key, kv)| delivered.put(key, kv, count));
         }
         let batch = answer.expect("a page of the initial state");
         assert!(!batch.is_empty() && batch.len() <= max && !batch.continues());
@@ -560,7 +561,7 @@ impl Sub {
             assert!(event.is_initial_state() && !event.ends_initial_state());
             assert_eq!((event.kind(), event.revision(), event.prev_value()), (kind, kv.modified, None));
             crate::plan::assert_is(event, &key, &kv);
-            shown.put(&key, &kv, count);
+            delivered.put(&key, &kv, count);
         }
         Some(batch)
     }
@@ -582,9 +583,9 @@ impl Sub {
             self.phase = Phase::Ended;
             return None;
         }
-        let shown = self.shown.as_ref().expect("it remembers");
+        let delivered = self.delivered.as_ref().expect("it keeps them");
         let from = before.revision;
-        self.phase = Phase::CatchUp(Plan::new(&self.options, oracle, shown, from, (initial, begun), self.exact));
+        self.phase = Phase::CatchUp(Plan::new(&self.options, oracle, delivered, from, (initial, begun), self.exact));
         self.check_page(oracle, max, before, answer)
     }
 
@@ -597,10 +598,10 @@ impl Sub {
     ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
         if plan.looks_at_the_state() && oracle.first_live * oracle.slots > oracle.head_of(plan.count) {
-            // Overtaken: it begins again with what was shown meanwhile.
+            // Overtaken: it begins again with what was delivered meanwhile.
             let (initial, begun) = (plan.initial, plan.begun);
             if self.options.on_lag == OnLag::Conflate || begun {
-                // Inside its bracket it goes on, and tells nothing again.
+                // Inside its bracket it continues, and reports nothing again.
                 return self.check_behind(oracle, max, before, (initial, begun), answer);
             }
             let error = answer.expect_err("overtaken again");
@@ -621,8 +622,8 @@ impl Sub {
         let Phase::CatchUp(plan) = &mut self.phase else { unreachable!() };
         let batch = answer.unwrap_or_else(|error| panic!("{error}: a page of {plan:?} was expected"));
         let most = if self.options.whole { usize::MAX } else { max };
-        let shown = self.shown.as_mut().expect("it remembers");
-        let done = plan.check_page(&self.options.filter, &batch, most, shown);
+        let delivered = self.delivered.as_mut().expect("it keeps them");
+        let done = plan.check_page(&self.options.filter, &batch, most, delivered);
         assert_eq!(batch.continues(), !done, "CONTINUES until its end: {:?}", self.options);
         assert_eq!(batch.position(), self.real.position());
         if !done {
@@ -635,32 +636,32 @@ impl Sub {
         }
         let (count, at) = (plan.count, plan.at);
         assert_eq!(self.real.position(), at);
-        shown.assert_are(&oracle.shown_at(&self.options.filter, count), "after the difference");
+        delivered.assert_are(&oracle.matching_at(&self.options.filter, count), "after the difference");
         self.live(count, at);
-        (self.told, self.exact) = (0, !self.options.filter.masks() || oracle.indexes.is_empty());
+        (self.reported, self.exact) = (0, !self.options.filter.masks() || oracle.indexes.is_empty());
         (!batch.is_empty()).then_some(batch)
     }
 
     /// The numbers of a loss.
     fn assert_lost(&mut self, oracle: &Oracle, before: Position, error: &Error) {
         assert_eq!(error.code(), Code::Lagged, "{error}");
-        let told = Position { epoch: error.epoch(), revision: error.position() };
-        assert!(told >= before, "{told:?} {before:?}");
-        let from = [error.position().max(self.told) + 1, error.position() + 1];
+        let reported = Position { epoch: error.epoch(), revision: error.position() };
+        assert!(reported >= before, "{reported:?} {before:?}");
+        let from = [error.position().max(self.reported) + 1, error.position() + 1];
         assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
         let met = self.loss_of(oracle, error);
         assert_eq!(error.lost_to(), (met.oldest - 1).max(error.lost_from()), "{error}");
         assert_eq!((error.oldest(), error.current()), (met.oldest, met.current));
-        self.told = error.lost_to();
+        self.reported = error.lost_to();
     }
 
-    /// The loss that an error tells: that of now, or the one that a wait met.
+    /// The loss that an error reports: that of now, or the one that a wait met.
     fn loss_of(&self, oracle: &Oracle, error: &Error) -> Met {
         let met = self.met.iter().find(|met| met.current == error.current() && met.oldest == error.oldest());
         met.copied().unwrap_or(self.met(oracle))
     }
 
-    /// LAGGED was told, or (Conflate) acted upon.
+    /// LAGGED was reported, or (Conflate) acted upon.
     fn lose(&mut self, skip: usize) {
         (self.floor, self.ahead) = (None, true);
         // What is masked may have been passed over in a segment that it still held.
@@ -668,10 +669,10 @@ impl Sub {
         match self.options.on_lag {
             OnLag::Stop => self.phase = Phase::Ended,
             OnLag::SkipToOldest => {
-                (self.next, self.sure, self.whole_seen, self.shown) = (skip, skip, skip, None);
+                (self.next, self.sure, self.whole_seen, self.delivered) = (skip, skip, skip, None);
             }
             OnLag::Resnapshot | OnLag::Conflate => {
-                self.shown.as_mut().expect("it remembers").all_at(self.next);
+                self.delivered.as_mut().expect("it keeps them").all_at(self.next);
                 self.phase = Phase::Behind(false);
             }
         }
@@ -703,7 +704,7 @@ impl Sub {
                 if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
             {
                 let skip = self.loss_of(oracle, error).skip;
-                assert!(self.options.on_lag != OnLag::Conflate, "never told: {error}");
+                assert!(self.options.on_lag != OnLag::Conflate, "never reported: {error}");
                 match (self.floor, above) {
                     _ if !unsure => self.assert_lost(oracle, before, error),
                     // The loss came behind the start.
@@ -753,7 +754,7 @@ impl Sub {
                 self.check_stop(oracle, stop, &error);
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
-                        self.told = error.lost_to();
+                        self.reported = error.lost_to();
                         self.pass(oracle, at);
                         self.lose(at);
                     }
@@ -831,10 +832,10 @@ impl Sub {
     }
 
     fn check_nothing(&mut self, oracle: &Oracle, answer: Result<Batch, Error>) -> Option<Batch> {
-        if let Some(shown) = &self.shown
+        if let Some(delivered) = &self.delivered
             && self.exact
         {
-            shown.assert_are(&oracle.shown_at(&self.options.filter, self.next), "with nothing pending");
+            delivered.assert_are(&oracle.matching_at(&self.options.filter, self.next), "with nothing pending");
         }
         if self.end.is_some() {
             // Closed: what was published before was handed out, a bookmark may still come.
@@ -872,7 +873,7 @@ impl Sub {
                 assert_eq!(error.code(), Code::Lagged, "{error}");
                 assert_eq!((error.lost_from(), error.lost_to()), (self.floor.expect("it waits") + 1, turn.to));
             }
-            // What has left is not looked at: the two cannot be told apart.
+            // What has left is not looked at: the two cannot be reported apart.
             Stop::Future if !self.all_live(oracle) && error.code() == Code::Lagged => {}
             Stop::Future => assert_eq!(error.code(), Code::FutureRevision, "{error}"),
             Stop::Resynced(at) => {
@@ -919,7 +920,7 @@ impl Sub {
         let Some((by, buckets)) = fitting.iter().find(|(by, _)| by.name() == *index) else {
             panic!("it reads {index}, which does not fit {:?}", self.options.filter);
         };
-        // Where buckets are few it may get its own only once another one is given up, and scans what lies below:
+        // Where buckets are few it may get its own only once another one is released, and scans what lies below:
         // all there was when it was first seen to read it.
         let first_seen = if oracle.few_buckets { oracle.events.len() } else { self.opened_at };
         let linked_from = *self.linked_from.get_or_insert(first_seen);
@@ -936,16 +937,16 @@ impl Sub {
         assert!(looked <= own, "looked at {looked} events of {own} of its own, {:?}", self.options);
     }
 
-    /// What it remembers is what it has shown.
+    /// What it keeps them is what it has delivered.
     fn memory_rule(&mut self, oracle: &Oracle, stats: &SubscriptionStats) {
-        if !self.options.remembers() {
+        if !self.options.keeps_delivered() {
             return assert_eq!((stats.delivered_keys, stats.delivered_bytes), (0, 0));
         }
-        let Some(shown) = &self.shown else { return };
-        // A start of the future remembers the state at which it began, until its revision is there.
+        let Some(delivered) = &self.delivered else { return };
+        // A start of the future keeps the state at which it began, until its revision is there.
         let begun = self.floor.is_none();
         if self.exact && begun && matches!(self.phase, Phase::Live) && self.all_live(oracle) {
-            assert_eq!(stats.delivered_keys, shown.len() as u64, "{:?}", self.options);
+            assert_eq!(stats.delivered_keys, delivered.len() as u64, "{:?}", self.options);
         }
         self.most_shown = self.most_shown.max(stats.delivered_keys);
         assert!(stats.delivered_bytes <= BYTES_A_KEY * self.most_shown + 1024, "{stats:?}");

@@ -171,7 +171,12 @@ impl Follower {
             Code::Resynced => {
                 assert!(self.wish.stop_on_resync, "{}", self.state());
                 let step = self.next().map(|(step, _)| step);
-                assert_eq!(error.current(), revision_of(step.unwrap_or(0)), "told at its bracket: {}", self.state());
+                assert_eq!(
+                    error.current(),
+                    revision_of(step.unwrap_or(0)),
+                    "reported at its bracket: {}",
+                    self.state()
+                );
                 Outcome::Resynced
             }
             code => panic!("{code:?} {error}: {}", self.state()),
@@ -179,7 +184,7 @@ impl Follower {
         self.stage = Stage::Over;
         for _ in 0..2 {
             let again = self.subscription.poll(9).map(|batch| batch.len());
-            assert_eq!(again.expect_err("told once, then").code(), Code::Closed, "{}", self.state());
+            assert_eq!(again.expect_err("reported once, then").code(), Code::Closed, "{}", self.state());
         }
         outcome
     }

@@ -44,7 +44,7 @@ fn mixed(size: (usize, u64), steps: u64) {
     let plan = plan(steps);
     let cache = cache_of(size);
     let harness = Harness::new(&cache, &plan);
-    // Never polled while the writer goes on.
+    // Never polled while the writer continues.
     let mut stalled = Follower::open(&cache, &plan, Wish::of(Keys::All), Start::State).unwrap();
     let mut stalled_key = Follower::open(&cache, &plan, Wish::of(Keys::One(5)), Start::After(0)).unwrap();
     let held = cache.snapshot().unwrap();
@@ -241,13 +241,13 @@ fn a_close_ends_every_wait_and_loses_nothing() {
     }
 }
 
-/// The close falls into a publication, as often as possible: who is told CLOSED by a wait is handed
-/// nothing by the poll after it, and what the writer was told is published is handed out before.
+/// The close falls into a publication, as often as possible: a consumer whose wait answers CLOSED gets
+/// nothing by the poll after it, and what `apply` has reported as published is delivered before.
 #[test]
 fn nothing_follows_closed() {
     const ROUNDS: u64 = 1_000;
     let (to_writer, rounds) = mpsc::channel::<(Cache, Writer, Arc<Barrier>)>();
-    let (tells, published) = mpsc::channel::<u64>();
+    let (report, published) = mpsc::channel::<u64>();
     let writes = Task::spawn("writer", move || {
         for (cache, mut writer, together) in rounds {
             together.wait();
@@ -256,8 +256,8 @@ fn nothing_follows_closed() {
             while last < 2_000 && writer.apply(last + 1, [Change::put("/s/k", "x")]).is_ok() {
                 last += 1;
             }
-            assert_eq!(cache.position().revision, last, "published, and what the writer was told");
-            tells.send(last).unwrap();
+            assert_eq!(cache.position().revision, last, "published, and what apply answered");
+            report.send(last).unwrap();
         }
     });
     let (to_closer, closes) = mpsc::channel::<(Cache, Arc<Barrier>, u64)>();
@@ -340,7 +340,7 @@ fn no_wake_up_is_lost() {
 fn segments_and_versions_are_freed_by_the_reclaimer() {
     heap::watch_sizes();
     let value = vec![7; heap::VALUE];
-    // Key-values that outlive everything: their last counts are given back here.
+    // Key-values that outlive everything: their last counts are released here.
     let mut outlive: Vec<KeyValue> = Vec::new();
     {
         let cache = Cache::builder("/").capacity(2 * heap::SLOTS as usize).segment_slots(heap::SLOTS).build().unwrap();
@@ -352,7 +352,7 @@ fn segments_and_versions_are_freed_by_the_reclaimer() {
             let mut kept = std::collections::VecDeque::new();
             for one in receive {
                 kept.push_back(one);
-                // Longer than its segment is in the window: the last counts are given back here.
+                // Longer than its segment is in the window: the last counts are released here.
                 if kept.len() > 500 {
                     kept.pop_front();
                 }
@@ -405,7 +405,7 @@ enum Kept {
     Page(Page),
 }
 
-/// 100,000 objects from the initial state into the live stream while the writer goes on.
+/// 100,000 objects from the initial state into the live stream while the writer continues.
 #[test]
 fn the_initial_state_joins_the_live_stream_without_a_gap() {
     const OBJECTS: u64 = 100_000;
@@ -446,7 +446,7 @@ fn the_initial_state_joins_the_live_stream_without_a_gap() {
                             assert_eq!(last, joined, "no gap, no overlap");
                             let at = names.binary_search_by(|name| name.as_bytes().cmp(event.key())).unwrap();
                             let before = event.prev().map(KeyValue::mod_revision);
-                            assert_eq!(before, Some(revisions[at]), "it follows what was shown");
+                            assert_eq!(before, Some(revisions[at]), "it follows what was delivered");
                             revisions[at] = last;
                         }
                     }

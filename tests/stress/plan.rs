@@ -122,7 +122,7 @@ impl Plan {
         1 + self.resyncs.partition_point(|resync| *resync <= step) as u64
     }
 
-    /// The last revision that was told before a step.
+    /// The last revision that was announced before a step.
     pub fn told_before(&self, step: u64) -> u64 {
         revision_of(step - 1) + u64::from(step > 1 && progresses_after(step - 1))
     }

@@ -84,7 +84,7 @@ impl Harness {
         self.plan.write(writer, step).unwrap_or_else(|error| panic!("step {step}: {error} {:?}", self.plan));
     }
 
-    /// Closes the cache and remembers what was published before.
+    /// Closes the cache and records what was published before.
     pub fn close(&self) {
         self.closed_at.store(self.cache.position().revision / 2, SeqCst);
         self.cache.close();
@@ -452,7 +452,7 @@ impl Harness {
             for tag in &tags[..taken] {
                 if *tag == 9 {
                     match waiter.poll() {
-                        // A resync that goes on with the history wakes it: it waits on in the new epoch.
+                        // A resync that continues with the history wakes it: it waits on in the new epoch.
                         Ok(None) => drop(waiter.arm().unwrap()),
                         answer => {
                             assert_eq!(answer.unwrap_err().code(), Code::Closed, "{:?}", self.plan);
@@ -481,7 +481,7 @@ impl Harness {
         }
     }
 
-    /// Ends the cache; whoever was everywhere gets nothing more but CLOSED.
+    /// Ends the cache; every consumer gets nothing more but CLOSED.
     pub fn close_and_drain(self) {
         let mut parked = std::mem::take(&mut *self.parked.lock().unwrap());
         assert!(!parked.is_empty(), "nobody arrived: {:?}", self.plan);

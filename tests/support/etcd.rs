@@ -31,7 +31,7 @@ pub(crate) fn version() -> String {
     let output = Command::new(binaries().join("etcd")).arg("--version").output().expect("etcd runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let line = text.lines().find_map(|line| line.strip_prefix("etcd Version:"));
-    line.expect("etcd tells its version").trim().to_owned()
+    line.expect("etcd prints its version").trim().to_owned()
 }
 
 /// Where the certificates of a server with TLS lie.
@@ -167,7 +167,7 @@ impl Etcd {
         wait_for("etcd is healthy", || {
             let child = self.child.as_mut().expect("spawned");
             let up = healthy(metrics) && TcpStream::connect(("127.0.0.1", client_port)).is_ok();
-            // Last: whoever answered is ours only if ours still runs.
+            // Last: the server that answered is ours only if ours still runs.
             exited = child.try_wait().expect("a child of ours").is_some();
             exited || up
         });
@@ -247,7 +247,7 @@ impl Etcd {
     /// The sum of the server's counters whose line begins with `name`, such as
     /// `grpc_server_started_total{grpc_method="Watch"`.
     pub(crate) fn counted(&self, name: &str) -> u64 {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[2].number)).expect("etcd tells its metrics");
+        let mut stream = TcpStream::connect(("127.0.0.1", self.ports[2].number)).expect("etcd serves its metrics");
         stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

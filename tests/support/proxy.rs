@@ -44,7 +44,7 @@ struct Shared {
     changed: Condvar,
 }
 
-/// Listens on a loopback port of its own and passes bytes on, until it is told otherwise.
+/// Listens on a loopback port of its own and passes bytes on, until it is set otherwise.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -67,7 +67,7 @@ impl Proxy {
         Proxy::new(to, Some((from.into(), by.into())), 1, None)
     }
 
-    /// Once it is told to, swallows messages of the server that contain `part`: a client that watches
+    /// Once it is asked to, swallows messages of the server that contain `part`: a client that watches
     /// sees a stream that is whole, with events missing from it.
     pub(crate) fn swallowing(to: SocketAddr, part: &str) -> Proxy {
         Proxy::new(to, None, 0, Some(part.into()))
@@ -258,7 +258,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
         {
             let mut state = shared.state.lock().unwrap();
             state.connections.extend([held.0, held.1]);
-            // Whoever forbade it in between saw the list without these two.
+            // A thread that forbade it in between saw the list without these two.
             if shared.refuse.load(Ordering::SeqCst) {
                 drop(state);
                 let _ = client.shutdown(Shutdown::Both);
