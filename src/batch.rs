@@ -2,7 +2,7 @@
 //!
 //! A batch is either a view into one segment, which owns what its events point to, or an [`OwnedEvents`]: events
 //! of its own beside the segments and key-values that they point into. Only [`OwnedEvents`] puts events into
-//! one, and each way in brings what keeps them.
+//! one, and each call that does brings what keeps them.
 
 mod builder;
 
@@ -112,7 +112,7 @@ impl OwnedEvents {
         self.events.push(mark.into_event());
     }
 
-    /// Takes back all but the first `len` events; what kept them goes with the batch.
+    /// Drops all but the first `len` events; what kept them is released with the batch.
     fn truncate(&mut self, len: usize) {
         self.events.truncate(len);
     }

@@ -36,10 +36,10 @@ pub(crate) fn drop_guarded<T>(value: T, what: &str) {
     }
 }
 
-/// Payloads of payloads that are dropped before one is left alone.
+/// How many payloads of payloads are dropped before one is leaked.
 const PATIENCE: usize = 8;
 
-/// Drops what a panic carried, and what that panics with in its turn. One that never ends is left alone.
+/// Drops what a panic carried, and what that panics with in its turn. A chain of them that does not end is leaked.
 fn dispose(payload: Box<dyn Any + Send>) {
     let mut payload = payload;
     for _ in 0..PATIENCE {

@@ -5,7 +5,7 @@ use std::io;
 #[cfg(not(loom))]
 use std::thread::JoinHandle;
 
-/// Monotonic time in nanoseconds since this process asked first: what fits an atomic word.
+/// Monotonic time in nanoseconds since the first call in this process: it fits an atomic word.
 pub(crate) mod clock {
     use std::sync::OnceLock;
     use std::time::{Duration, Instant};
@@ -92,7 +92,7 @@ pub(crate) fn with_signals_blocked<T>(body: impl FnOnce() -> T) -> T {
 /// A descriptor that is readable after [`Signal::raise`] until [`Signal::drain`].
 ///
 /// Non-blocking and close-on-exec. It is closed when the last owner drops it, so that a late raise
-/// never writes into a number that belongs to somebody else by then.
+/// never writes to a descriptor that has been opened for something else under the same number.
 #[cfg(not(loom))]
 pub(crate) struct Signal {
     read: i32,

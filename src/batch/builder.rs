@@ -41,7 +41,7 @@ pub(crate) struct BatchBuilder<B = ()> {
     continues: bool,
 }
 
-/// How a batch ends whose last revision is lost in part.
+/// Where a batch ends whose last revision is lost in part.
 pub(crate) enum CutAtLoss<B> {
     /// At the begin of that revision.
     Back(B),
@@ -83,7 +83,7 @@ impl<B> BatchBuilder<B> {
         self.own.last().is_some_and(|last| !last.is_last())
     }
 
-    /// A revision begins with the next event: the caller says where by what it gets.
+    /// A revision begins with the next event: the caller stores there what it needs to come back.
     pub(crate) fn begin_revision(&mut self) -> &mut B {
         self.before = self.len();
         &mut self.border

@@ -1,4 +1,4 @@
-//! What only the writer touches: it lies in the cache while no writer lives, and outlives the handle.
+//! What only the writer touches. A [`crate::Writer`] takes it out of the cache and puts it back when it is dropped.
 
 use crate::data::slot::{OwnedSlot, SlotPtr, SlotRef};
 use crate::log::buckets::Router;
@@ -10,7 +10,7 @@ use crate::store::queue::Queue;
 use crate::store::root::Root;
 use crate::store::table::Table;
 
-/// Pages of the table that are freed in one go: some 4000 keys.
+/// Pages of the table that one job of the reclaimer frees: some 4000 keys.
 const PIECE: usize = 16;
 
 /// The writer's private state; it outlives the handle.
@@ -30,7 +30,7 @@ pub(crate) struct Core {
     /// Whether anything was ever written: then `load` is late.
     pub(crate) written: bool,
     pub(crate) poisoned: bool,
-    /// How it waits for the reclaimer.
+    /// How the writer waits for the reclaimer, where it replaces more than that frees.
     pub(crate) patience: Patience,
     pub(crate) router: Router,
     /// Encoded attributes of the version that is being made.

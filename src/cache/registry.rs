@@ -5,11 +5,11 @@
 //! it is freed under the lock. The circle of counts (cache, registry, subscription, cache) ends with the drop
 //! of the subscription, which holds its cache anyway.
 //!
-//! The locks are taken to enter, to leave and to look, and by the notifier while there are limits: never by
-//! the writer, a poll or a park. What is asked of a subscription is asked outside of them.
+//! The locks are taken to enter, to leave and to list, and by the notifier while there are limits: never by
+//! the writer, a poll or a park. Subscriptions are asked for their figures outside of them.
 //!
-//! A loss belongs to the subscription until that has left; `lost_before` has those of the subscriptions that
-//! left. One lock gives both, so no loss is counted twice, and none goes.
+//! A loss is counted at the subscription until that leaves; then `lost_before` has it. Both are read under one
+//! lock, so no loss is counted twice, and none is missed.
 
 #![forbid(unsafe_code)]
 
@@ -32,18 +32,18 @@ pub(crate) trait Observed: Send + Sync {
     fn enforce_lag_limit(&self) -> bool;
 }
 
-/// What of a subscription the cache's own figures are made of.
+/// What one subscription adds to the figures of its cache.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
     /// The sequence numbers that it has not taken, where it is behind; up to the head where it has no end.
     pub(crate) unread: Option<Range<u64>>,
     /// Events that it had not taken have left the window, and no poll has reported it.
     pub(crate) lapped: bool,
-    /// Losses, that one among them.
+    /// Losses that are counted, that one included.
     pub(crate) lagged: u64,
 }
 
-/// The same of all subscriptions.
+/// The sums of these over all subscriptions.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Standings {
     pub(crate) max_lag_events: u64,
@@ -86,7 +86,7 @@ struct Open {
 #[derive(Default)]
 struct Limited {
     slots: Slots,
-    /// Not with every revision that somebody waits for.
+    /// When the limits are checked next: not with every revision that somebody waits for.
     next: Option<Instant>,
 }
 
@@ -124,7 +124,7 @@ impl Registry {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
-    /// What holds of all of them now. O(subscriptions).
+    /// The figures of all of them now. O(subscriptions).
     pub(crate) fn standings(&self, ring: &Ring) -> Standings {
         let (all, lost_before): (Vec<_>, u64) = {
             let open = lock(&self.open);
@@ -154,7 +154,7 @@ impl Registry {
 
     /// Ends those whose lag exceeds their limit; the time of the next check. Called by the notifier.
     pub(crate) fn enforce_limits(&self, closed: bool) -> Option<Instant> {
-        // Partner: the raise in `enter`, then the call of the notifier.
+        // Partner: the increment in `enter`, before the notifier is called.
         if self.limits.load(Relaxed) == 0 {
             return None;
         }

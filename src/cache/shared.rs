@@ -1,4 +1,17 @@
 //! What all parts of one cache share: log, store, waiters, gauges, and what is known of the source.
+//!
+//! [`Inner`] is counted: handles, the writer, subscriptions, snapshots and waiters each have a count, and with the
+//! last one it sends the store to the reclaimer. The words here say how the cache stands; what they announce is in
+//! place before them:
+//!
+//! | stored | loaded | order |
+//! | --- | --- | --- |
+//! | root, head and progress of the listing, then `ready` | `ready`, then any of these | Release / Acquire |
+//! | `failed` and `Info::last_error` under one lock, then the hub is notified | `failed`, then the error under the lock | Release / Acquire |
+//! | the same, then `broken` | `broken` | Release / Acquire |
+//! | `Info::consistent_revision` under the lock, then `served` | `served`, then the revision under the lock | Release / Acquire |
+//!
+//! All orders of the core together: `docs/internals/memory-model.md`.
 
 #![forbid(unsafe_code)]
 
@@ -39,7 +52,7 @@ pub(crate) struct Info {
     pub(crate) consistent_revision: u64,
 }
 
-/// Statistics that the writer raises.
+/// Statistics that the writer stores.
 #[derive(Default)]
 pub(crate) struct Gauges {
     pub(crate) objects: AtomicU64,
@@ -64,7 +77,7 @@ pub(crate) struct Gauges {
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
-/// The state that threads and readers share; handles hold the right to close beside it.
+/// See the module. The right to close is kept beside it, by the handles.
 pub(crate) struct Inner {
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
@@ -80,9 +93,9 @@ pub(crate) struct Inner {
     pub(crate) hub: Hub,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
-    /// A panic inside a commit stopped the writer for good: stored Release behind what `info` says of it.
+    /// A panic inside a commit stopped the writer for good: stored Release after `info` has the error.
     pub(super) broken: AtomicBool,
-    /// The source refused for good. Stored before the hub is told, with `Info::last_error` in place.
+    /// The source refused for good. Stored before the hub is notified, with `Info::last_error` in place.
     pub(super) failed: AtomicBool,
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
@@ -91,7 +104,7 @@ pub(crate) struct Inner {
     /// Tickets of consistent reads: asked and served.
     pub(crate) asked: AtomicU64,
     pub(crate) served: AtomicU64,
-    /// What it adds to the bytes that may wait to be freed.
+    /// What this cache adds to the bytes that may wait to be freed.
     pub(super) _allowance: Allowance,
 }
 
@@ -145,7 +158,7 @@ impl Inner {
         }
         self.broken.store(true, Release);
         self.hub.notify(self);
-        // Whoever collects messages is foreign: while a panic unwinds, none of its own may get out.
+        // The collector of messages is foreign code: while a panic unwinds, a panic of its own may not get out.
         let _ = catch_unwind(AssertUnwindSafe(|| tracing::error!(cache = self.name, "{error}")));
     }
 
@@ -169,7 +182,7 @@ impl Inner {
         self.now(&reclaim::pin()).0
     }
 
-    /// Counts a subscription in; whether the cache has its listing. In one step for [`crate::Writer::attach`],
+    /// Counts a new subscription; whether the cache has its listing. In one step for [`crate::Writer::attach`],
     /// which makes a cache wait for its listing only while it has none.
     pub(crate) fn count_subscription(&self) -> bool {
         let _info = lock(&self.info);
@@ -186,14 +199,14 @@ impl Inner {
         }
     }
 
-    /// What holds of all subscriptions now; the greatest lag that was seen rises with it.
+    /// The figures of all subscriptions as they are now; the greatest lag ever seen is raised to theirs.
     pub(super) fn standings(&self) -> Standings {
         let now = self.registry.standings(&self.ring);
         self.gauges.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
     }
 
-    /// Asks the source, if there is one, to look at what is wanted.
+    /// Wakes the source, if there is one: it asks for what is wanted now.
     pub(crate) fn wake_source(&self) -> bool {
         let source = lock(&self.info).source.clone();
         source.inspect(|source| source.wake()).is_some()
@@ -246,7 +259,7 @@ impl Inner {
             return Resolved::Compacted;
         }
         let seq = self.ring.seq_above(revision, &epoch_view, head, pin);
-        // What left while we searched raised `oldest` before, unless a reset came between.
+        // A segment that left during the search raised `oldest` first, unless a reset came between.
         let again = self.ring.oldest_at(head, pin);
         let left = revision.saturating_add(1) < again.revision || self.ring.oldest_seq() > seq;
         if left || !again.holds(&self.ring) {
@@ -284,7 +297,7 @@ impl Inner {
             let pin = reclaim::pin();
             let (before, _) = self.now(&pin);
             let left = self.ring.oldest_revision();
-            // Behind it: what left lies below what was published before.
+            // Loaded after it: the events that left lie below what was published before.
             let (current, head) = self.now(&pin);
             let oldest = self.ring.oldest_at(head, &pin);
             if !oldest.holds(&self.ring) || before.epoch != current.epoch {
@@ -335,11 +348,11 @@ impl Inner {
     }
 }
 
-/// What came of a look for a revision.
+/// Where a revision was found.
 enum Resolved {
     At(ResolvedAt),
     Compacted,
-    /// It left the window meanwhile, or what follows it.
+    /// It left the window during the search, or what follows it did.
     Left,
 }
 
@@ -397,7 +410,7 @@ impl Watched for Inner {
     }
 }
 
-/// Caches whose memory was not given back yet.
+/// Caches whose memory is not all freed.
 pub(super) static LIVING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 
 /// How many caches of this process still have memory: one that was dropped may be with the notifier

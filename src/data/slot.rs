@@ -111,16 +111,16 @@ impl SlotPtr {
     ///
     /// # Safety
     ///
-    /// For 'a neither the slot is freed nor what it shows as its newest version. So it is for who
-    /// found it in a root under a pin taken before the root was loaded, in the index of a snapshot, or
-    /// in the writer's tables while the writer is borrowed.
+    /// For 'a neither the slot nor its newest version is freed. That holds for a caller that found it
+    /// in a root under a pin taken before the root was loaded, in the index of a snapshot, or in the
+    /// writer's tables while the writer is borrowed.
     #[inline]
     pub(crate) unsafe fn get<'a>(self) -> SlotRef<'a> {
         SlotRef(self.0, PhantomData)
     }
 }
 
-/// A slot, kept alive for 'a together with what it shows: see [`SlotPtr::get`].
+/// A slot, kept alive for 'a together with its newest version: see [`SlotPtr::get`].
 #[derive(Clone, Copy)]
 pub(crate) struct SlotRef<'a>(NonNull<Slot>, PhantomData<&'a Slot>);
 

@@ -3,8 +3,8 @@
 //! Rarely written (a resync), published as a whole before the head that covers its mark, read after
 //! head; a reader at an older head looks only at the entries below it.
 //!
-//! A reset replaces the oldest revision of the window, too, before its head is published. A reader that
-//! still stands below takes the one from before the reset, which the reset's own entry has
+//! A reset replaces the oldest revision of the window, too, before its head is published. A reader whose head
+//! is below the reset takes the one from before it, which the reset's own entry has
 //! ([`EpochChange::oldest_before`]): it waits for nobody, and sees one history or the other.
 //!
 //! A cache that resyncs often has many of them in its window: a copy shares all but the newest few
@@ -30,12 +30,12 @@ pub(crate) struct EpochChange {
     pub(crate) reason: ResyncReason,
     /// Highest revision of any epoch before this one.
     pub(crate) highest_before: u64,
-    /// The oldest revision of the window just before it.
+    /// The oldest revision of the window just before this change.
     pub(crate) oldest_before: u64,
 }
 
 impl EpochChange {
-    /// Whether nothing before it can be compared with what follows.
+    /// Whether revisions before it cannot be compared with those that follow.
     pub(crate) fn resets(&self) -> bool {
         self.reason == ResyncReason::HistoryReset || self.to <= self.from
     }
@@ -52,9 +52,9 @@ pub(crate) struct Epochs {
     pub(crate) first_epoch: u64,
     /// Revision of the first listing (0: embedded).
     pub(crate) listing: u64,
-    /// None of them is empty; only the last one ever grows, as a copy.
+    /// None of them is empty. Only the last one is ever replaced, by a longer copy.
     chunks: VecDeque<Arc<Vec<(EpochChange, EpochView)>>>,
-    /// The newest reset of the chunks that have gone: readers that wait from before it ask for it.
+    /// The newest reset of the chunks that were dropped: a reader whose wait began before it asks for it.
     gone_reset: Option<Arc<EpochChange>>,
 }
 
@@ -155,7 +155,7 @@ impl Epochs {
         size_of::<Epochs>() + self.chunks.capacity() * size_of::<usize>() + last * size_of::<(EpochChange, EpochView)>()
     }
 
-    /// The next reset above `head`: it is in the middle of its commit, or the head moved on.
+    /// The next reset above `head`: its commit is under way, or the head has moved since.
     pub(crate) fn reset_above(&self, head: u64) -> Option<&EpochChange> {
         self.changes_from(head).find(|change| change.resets())
     }
@@ -168,7 +168,7 @@ impl Epochs {
             .find(|change| change.from < revision && revision < change.to)
     }
 
-    /// Checks the epoch of a position that somebody brings: whether `position` lies in a history that the
+    /// Checks the epoch of a position that a caller passes in: whether `position` lies in a history that the
     /// last reset ended. Epoch 0 and epochs of another birth are unchecked.
     pub(crate) fn is_of_a_former_history(&self, position: Position, head: u64) -> bool {
         let same_birth = position.epoch >> 32 == self.first_epoch >> 32;

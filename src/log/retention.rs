@@ -22,10 +22,10 @@ pub(crate) struct RetentionNode {
 #[derive(Clone)]
 pub(crate) struct RetentionToken(Option<Arc<RetentionNode>>);
 
-/// What the statistics know of a token.
+/// The age of the snapshots of a token, for the statistics.
 #[derive(Default)]
 pub(super) struct Age {
-    /// Snapshots that hold it, and when (ms of the ring's life) the first of them was taken.
+    /// Snapshots that have it, and when (ms of the log's life) the first of them was taken.
     pub(super) snapshots: Count,
     pub(super) since: Count,
     pub(super) next: OnceLock<Shared<Age>>,
@@ -94,7 +94,7 @@ impl RetentionToken {
         let _ = self.token().next.set(next);
     }
 
-    /// A snapshot has it from now on. Statistics: Relaxed.
+    /// A snapshot takes it. Statistics: Relaxed.
     pub(crate) fn enter(&self) {
         let token = self.token();
         if token.age.snapshots.fetch_add(1, Relaxed) == 0 {
@@ -102,7 +102,7 @@ impl RetentionToken {
         }
     }
 
-    /// The snapshot goes.
+    /// The snapshot is dropped.
     pub(crate) fn leave(&self) {
         self.token().age.snapshots.fetch_sub(1, Relaxed);
     }

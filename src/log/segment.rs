@@ -1,9 +1,9 @@
 //! A segment: N slots, each written once before the head covers it and immutable after (I3).
 //!
-//! Readers get plain `&[Event]` views, there is no lock, count or sequence word per slot. Whoever
-//! has a [`SegmentRef`] keeps the events, and the versions that they point to, alive.
+//! Readers get plain `&[Event]` views; there is no lock, count or sequence word per slot. A
+//! [`SegmentRef`] keeps the events, and the versions that they point to, alive.
 //!
-//! Who may write is a value: the one [`Pen`] of a segment, which the writer of the log holds. An event
+//! The right to write is a value: the one [`Pen`] of a segment, which the writer of the log has. An event
 //! is appended together with the counts that it owns, in one step that cannot fail, and `written` says
 //! how many are: a view ends there whatever range it is asked for, and the freeing releases the counts
 //! of those and of no other, so a panic in the middle of a commit leaves nothing half owned.
@@ -52,7 +52,7 @@ pub(crate) struct Segment {
     prev_end: u64,
     len: AtomicU32,
     /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
-    /// head alone covers what a reader looks at.
+    /// head alone covers what a reader reads.
     written: Written,
     cells: Box<[EventCell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
@@ -63,7 +63,7 @@ pub(crate) struct Segment {
     summary: OnceLock<Box<Summary>>,
     /// Slots that were removed from the store while this segment was the newest.
     removed_slots: Mutex<Vec<OwnedSlot>>,
-    /// Bytes that go with this segment; what of them is in `held`.
+    /// Bytes that are freed with this segment; how many of them `held` has already.
     bytes: AtomicU64,
     reported: AtomicU64,
     held: Arc<Held>,
@@ -128,7 +128,7 @@ impl Segment {
         if head < self.limit() { head } else { self.base + u64::from(self.len.load(Relaxed)) }
     }
 
-    /// Whether all of it can be passed over by this filter. Only under a head beyond it.
+    /// Whether this filter lets no event of it pass. Only under a head beyond it.
     pub(crate) fn excluded_by(&self, matcher: &Matcher) -> bool {
         self.summary
             .get()
@@ -189,7 +189,7 @@ impl Segment {
         &self.view(seq..seq + 1)[0]
     }
 
-    /// Bytes that go with it.
+    /// Bytes that are freed with it.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Relaxed) as usize
     }

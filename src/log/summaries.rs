@@ -1,7 +1,7 @@
 //! A summary of a closed segment, by which a scanning filter skips it whole.
 //!
-//! Kept by the writer while it fills a segment, given to it when it is closed, and read only under a
-//! head that lies beyond the segment.
+//! The writer fills it in while it fills a segment, and gives it to the segment when that is closed. Readers load
+//! it only under a head beyond the segment, which covers it.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ pub(crate) struct Summary {
     /// Slots of the events with the lowest and the highest key.
     low: u32,
     high: u32,
-    /// There is a mark, or a revision that continues in another segment.
+    /// There is a mark, or a revision that continues in another segment: no filter may skip it.
     keep: bool,
     /// A bit for each attribute value of an event, old or new.
     values: Option<Box<[u64; BITS as usize / 64]>>,
@@ -48,7 +48,7 @@ impl Summary {
         Summary { low: 0, high: 0, keep: false, values, fields: schema.names().count() }
     }
 
-    /// Counts an event in, in the order of the slots. `event_at`: the event of a slot up to this one.
+    /// Takes an event into account, in the order of the slots. `event_at`: the event of a slot up to this one.
     #[inline]
     pub(crate) fn add<'a>(&mut self, slot: u32, event: &Event, event_at: impl Fn(u32) -> &'a Event) {
         self.keep |= event.kind() == Kind::Resync || (slot == 0 && !event.is_first());

@@ -71,7 +71,7 @@ impl Added {
 pub(crate) struct RingWriter {
     /// Segments in the directory, oldest first; their tokens are the directory's counts.
     live: VecDeque<Live>,
-    /// Of the newest segment.
+    /// Writes into the newest segment.
     pen: Pen,
     limits: WindowLimits,
     /// Ordinary segments of the window, and bytes of them; those of giant revisions.
@@ -166,12 +166,12 @@ impl RingWriter {
         }
     }
 
-    /// What stayed because of a delete that has left stays no longer.
+    /// A tombstone whose delete had left the log is purged: its bytes count no more.
     pub(crate) fn purged(&mut self, bytes: u64) {
         self.unpurged = self.unpurged.saturating_sub(bytes);
     }
 
-    /// Lets go of what is older than has to be kept, a few segments at a time: for a log that grows slowly.
+    /// Evicts what is older than has to be kept, a few segments at a time: for a log that grows slowly.
     pub(crate) fn age(&mut self, ring: &Ring) {
         if self.limits.keep.is_some() && self.giants.0 == 0 {
             let leaving = self.leaving(0, 0, ring.ages.now()).min(4);
@@ -239,7 +239,7 @@ impl RingWriter {
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
-        // The events that leave; in the present history they raise `oldest`.
+        // The last event that leaves raises `oldest`, if it is of the present history.
         let epoch_view = self.epochs.at(u64::MAX);
         let end = segment.end(ring.head());
         if end > base && end > epoch_view.since_seq {
@@ -247,7 +247,7 @@ impl RingWriter {
             let oldest = ring.oldest_revision.load(Relaxed).max(left + 1);
             ring.oldest_revision.store(oldest, Release);
         }
-        // Release, before the entry changes and before anything is retired: a reader that looks
+        // Release, before the entry changes and before anything is retired: a reader that loads this
         // after its root learns that its head has left the window.
         ring.oldest_seq.store(next, Release);
         self.directory.entry(base / ring.slots).store(ptr::null_mut(), Release);

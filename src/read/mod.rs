@@ -227,7 +227,7 @@ impl Cache {
         if let Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) = want {
             say::check_revision("wait for", revision)?;
         }
-        // What nobody writes any more is not consistent with anything.
+        // Without a writer there is no newest revision to be consistent with.
         if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
             return Err(say::closed("wait on a cache"));
         }

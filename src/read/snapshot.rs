@@ -43,7 +43,7 @@ impl Snapshot {
     pub(crate) fn take(inner: &Arc<Inner>) -> Snapshot {
         loop {
             let pin = reclaim::pin();
-            // The order is the law: progress, token, head, root, then oldest_seq.
+            // In this order: progress, token, head, root, then oldest_seq (docs/internals/memory-model.md).
             let progress = inner.ring.progress();
             let token = inner.ring.token(&pin);
             let head = inner.ring.head();

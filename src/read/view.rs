@@ -18,7 +18,7 @@ use crate::reclaim;
 use crate::store::root::Span;
 use std::time::Duration;
 
-/// Keys looked at under one pin.
+/// Keys that a scan visits under one pin.
 pub(crate) const PIN_KEYS: usize = 1024;
 
 /// Where a scan reads.
@@ -26,7 +26,7 @@ pub(crate) const PIN_KEYS: usize = 1024;
 pub(crate) enum At<'a> {
     /// At a head, as long as that is in the window.
     Head(&'a Inner, u64),
-    /// In a snapshot, which does not leave.
+    /// In a snapshot, which keeps its state.
     Held(&'a Snapshot),
 }
 
@@ -49,19 +49,19 @@ impl<'a> Scan<'a> {
         Scan { at, range, next: from.unwrap_or_else(|| range.span.from.clone()), over: false }
     }
 
-    /// Whether every key of the range was looked at.
+    /// Whether every key of the range was visited.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The first key that was not looked at; `None` where all were.
+    /// The first key that was not visited; `None` where all were.
     pub(crate) fn into_next(self) -> Option<Vec<u8>> {
         (!self.over).then_some(self.next)
     }
 
-    /// Looks at the next keys: a page of them, or until `taken` has `most`. `pick` says what to take of a
+    /// Visits the next keys: a page of them, or until `taken` has `most`. `pick` says what to take of a
     /// key, and of the key-value that lives there; it runs under a pin, so it is none of a user's code.
-    /// Where the head has left nothing of this page was looked at.
+    /// Where the head has left the window, nothing of this page was taken.
     pub(crate) fn page<T>(
         &mut self,
         most: usize,

@@ -162,7 +162,7 @@ impl Waiter {
         }
     }
 
-    /// Parks, and asks the source to look at what is wanted. False: it may hold already.
+    /// Parks, and wakes the source for what is wanted. False: it may hold already.
     fn park(&mut self, waker: Waker) -> bool {
         let interest = match self.wanted {
             Wanted::Ready => Interest::Ready,

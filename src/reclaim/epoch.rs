@@ -109,7 +109,7 @@ impl Reclaimer {
     }
 
     fn wake(&self) {
-        // Partner: `run` raises `asleep`, then loads the count of what was retired.
+        // Partner: `run` sets `asleep`, then loads the count of what was retired.
         if self.asleep.swap(false, AcqRel)
             && let Some(thread) = self.thread.get()
         {

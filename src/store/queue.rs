@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Values of a chunk.
 const CHUNK: usize = 1024;
 
-/// First in, first out.
+/// A queue, first in, first out: the writer's tombstones in the order of their events.
 pub(crate) struct Queue<T> {
     /// None of them is empty.
     chunks: VecDeque<VecDeque<T>>,

@@ -1,8 +1,8 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
 //! It changes only when a key appears or is purged, so an overwrite copies no path of
-//! it. The tree holds the addresses of slots. Who owns the slots: see `data::slot::OwnedSlot`. Whoever looks into
-//! an index promises that they are alive; readers do that in one place, `cache::view`.
+//! it. The tree has the addresses of slots, which their owners keep (`data::slot::OwnedSlot`). A caller that
+//! searches an index promises that they are alive; readers do so in one place, `cache::view`.
 //!
 //! Rejected: a tree of counted slots (each copied leaf would touch the counts of up to 64 slots),
 //! crossbeam-skiplist and scc (slow scans, fixes unreleased), `imbl::OrdSet` (see `store::tree`).
@@ -23,8 +23,8 @@ impl TreeEntry for Leaf {
     }
 }
 
-/// The persistent ordered set of slots. Cloning is O(1), and so is dropping what somebody else has too:
-/// neither looks at a slot.
+/// The persistent ordered set of slots. Cloning is O(1), and so is dropping a clone whose nodes another one
+/// has, too: neither reads a slot.
 #[derive(Clone, Default)]
 pub(crate) struct Root {
     tree: Tree<Leaf>,
@@ -54,7 +54,7 @@ impl Root {
         self.tree.remove(key);
     }
 
-    /// The slots, to be looked at.
+    /// The index, bound to what keeps its slots.
     ///
     /// # Safety
     ///

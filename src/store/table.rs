@@ -13,7 +13,7 @@
 //! hash, pages 1 to 3 by bits 0 and 1 alone. A hash that ends in 110 asks for page 6, which is not there
 //! yet, and lies in page 6 - 4 = 2. The next page, number 5, takes from page 1 what ends in 101.
 //!
-//! The writer's hash of slots is one, and its table of buckets.
+//! The writer has two: its hash of slots, and its table of buckets.
 
 #![forbid(unsafe_code)]
 
@@ -203,7 +203,7 @@ impl<E: Keyed> Table<E> {
         entry
     }
 
-    /// Looks at so many cells from `place` on, and takes out what is `unused`. True: this was the last
+    /// Visits so many cells from `place` on, and takes out what is `unused`. True: this was the last
     /// part of a round, which has seen every entry that was there all the time, unless pages were divided
     /// meanwhile. From the last page to the first: what is joined comes into a page that is still to come,
     /// or was seen on both sides.

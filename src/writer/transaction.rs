@@ -1,5 +1,4 @@
 //! One revision: prepared, then committed.
-
 //!
 //! Prepare finds the slots and makes the versions; nothing is published and all of it can be dropped.
 //! Commit takes the events one by one: each is appended to the log in one step with the move of its
@@ -17,8 +16,8 @@ use crate::log::writer::{Added, Plan, Writing};
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
-/// One prepared change. It lives from `prepare` to the end of the commit, in which time nobody but its
-/// own transaction stores into a slot (I1): so its two addresses stay good.
+/// One prepared change. It lives from `prepare` to the end of the commit. Meanwhile only its own transaction
+/// stores into slots (I1), so its two addresses stay valid.
 pub(super) struct Prepared {
     pub(super) slot: Option<SlotPtr>,
     /// The version in the slot, which the event replaces.
@@ -34,7 +33,7 @@ pub(super) struct Prepared {
     pub(super) input: usize,
 }
 
-/// A revision on its way into the log.
+/// A revision from prepare to commit: its number, and its epoch change where it is a resync.
 pub(super) struct Transaction {
     pub(super) revision: u64,
     /// It is a resync: its marks go around the changes.
@@ -420,7 +419,7 @@ impl Core {
     }
 }
 
-/// The gauges of the store on their way through a commit.
+/// The gauges of the store while a commit changes them: loaded at its begin, stored at its end.
 struct Grown {
     objects: u64,
     bytes: i64,
@@ -452,8 +451,8 @@ impl Grown {
     }
 }
 
-/// A commit under way. Dropped by a panic it says so: the cache has failed, and nobody waits any more
-/// for what cannot come.
+/// A commit under way. Where a panic drops it, the cache fails for good, which ends the waits for revisions
+/// that will not come. [`Unfinished::finished`] disarms it.
 pub(super) struct Unfinished<'a>(pub(super) &'a Arc<Inner>);
 
 impl Unfinished<'_> {
