@@ -9,8 +9,6 @@ use super::shared::{Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
-#[cfg(not(loom))]
-use crate::error::{Code, Error};
 use crate::error::{Result, say};
 use crate::filter::indexes::{Index, Indexes};
 use crate::log::buckets::{Requests, Router};
@@ -23,9 +21,9 @@ use crate::log::writer::WindowLimits;
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
+use crate::wake::Hubs;
 #[cfg(not(loom))]
-use crate::wake;
-use crate::wake::Hub;
+use crate::wake::{self, FilterCode};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -260,7 +258,7 @@ impl Builder {
             registry: Registry::default(),
             ring,
             root: Published::new(Arc::default()),
-            hub: Hub::default(),
+            hubs: Hubs::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             broken: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -316,19 +314,8 @@ fn birth_mark() -> u32 {
 /// Starts the threads that all caches of the process share, where they do not run yet.
 #[cfg(not(loom))]
 fn ensure_threads() -> Result<()> {
-    type Start = fn() -> std::io::Result<()>;
-    let threads = [("watchcore-free", reclaim::start as Start), ("watchcore-wake", wake::start as Start)];
-    for (name, start) in threads {
-        start().map_err(|error| {
-            Error::new(
-                Code::ResourceExhausted,
-                format!(
-                    "build a cache: the thread {name} does not start: {error}. Raise the limit of processes (ulimit -u, or the container's), or end others; then build again."
-                ),
-            )
-        })?;
-    }
-    Ok(())
+    reclaim::start().map_err(|error| say::no_thread("build a cache", "watchcore-free", &error))?;
+    wake::start(FilterCode::Own).map_err(|error| say::no_thread("build a cache", FilterCode::Own.thread(), &error))
 }
 
 /// loom's models step the threads' work themselves.

@@ -30,7 +30,7 @@ use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
-use crate::wake::{CacheFrontier, Hub, Overtaken, VisitEvent, Watched};
+use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -90,7 +90,7 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
-    pub(crate) hub: Hub,
+    pub(crate) hubs: Hubs,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
     /// A panic inside a commit stopped the writer for good: stored Release after `info` has the error.
@@ -135,7 +135,7 @@ impl Inner {
 
     pub(crate) fn close(self: &Arc<Inner>) {
         if self.ring.close() {
-            self.hub.notify(self);
+            self.hubs.notify(self);
             self.wake_source();
         }
     }
@@ -157,7 +157,7 @@ impl Inner {
             info.last_error = Some(error.clone());
         }
         self.broken.store(true, Release);
-        self.hub.notify(self);
+        self.hubs.notify(self);
         // The collector of messages is foreign code: while a panic unwinds, a panic of its own may not get out.
         let _ = catch_unwind(AssertUnwindSafe(|| tracing::error!(cache = self.name, "{error}")));
     }
@@ -331,8 +331,8 @@ impl Inner {
             window_age: self.ring.window_age(),
             log_bytes: held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed),
             subscriptions: gauges.subscriptions.load(Relaxed),
-            waiting: self.hub.waiting(),
-            notifier_lapped: self.hub.lapped(),
+            waiting: self.hubs.waiting(),
+            notifier_lapped: self.hubs.lapped(),
             events: gauges.events.load(Relaxed),
             revisions: gauges.revisions.load(Relaxed),
             oldest_snapshot: self.ring.oldest_snapshot(),
@@ -405,8 +405,8 @@ impl Watched for Inner {
         Inner::wake_source(self)
     }
 
-    fn hub(&self) -> &Hub {
-        &self.hub
+    fn hubs(&self) -> &Hubs {
+        &self.hubs
     }
 }
 

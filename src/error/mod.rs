@@ -271,6 +271,15 @@ pub(crate) mod say {
         .with_current(current)
     }
 
+    pub(crate) fn no_thread(what: &str, name: &str, error: &std::io::Error) -> Error {
+        Error::new(
+            Code::ResourceExhausted,
+            format!(
+                "{what}: the thread {name} does not start: {error}. Raise the limit of processes (ulimit -u, or the container's), or end others; then try again."
+            ),
+        )
+    }
+
     pub(crate) fn not_ready(what: &str, last_error: Option<&str>) -> Error {
         let why = last_error.map_or_else(String::new, |e| format!(" (last error: {e})"));
         Error::new(

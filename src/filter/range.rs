@@ -265,8 +265,10 @@ impl Filter {
         Ok(self)
     }
 
-    /// Only what a function of the key-value says. It is called on the consumer's thread and, for a
-    /// parked subscription, on the notifier: it must be quick and must give the same answer each time.
+    /// Only what a function of the key-value says. It must give the same answer each time. It is called on the
+    /// consumer's thread and, for a subscription that sleeps, on a thread of the process for predicates alone,
+    /// which the first such subscription starts (RESOURCE_EXHAUSTED where it cannot). A predicate that is slow, or
+    /// never returns, delays the wake-ups of subscriptions with predicates, and nothing else.
     pub fn predicate(mut self, test: impl Fn(&KeyValue) -> bool + Send + Sync + 'static) -> Filter {
         self.predicates.push(Predicate(Arc::new(test)));
         self

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
-use crate::wake::{Due, Interest, Membership, Registration, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, Interest, Membership, Registration, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -171,7 +171,7 @@ impl Waiter {
             }
             Wanted::Consistent(ticket) => Interest::Consistent(ticket),
         };
-        let registration = self.registration.get_or_insert_with(Registration::new);
+        let registration = self.registration.get_or_insert_with(|| Registration::new(FilterCode::Own));
         let parked = registration.park(&self.inner, interest, 0, waker, Due::default()).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
@@ -181,7 +181,7 @@ impl Waiter {
 
     fn unpark(&mut self) {
         if let Some(registration) = &mut self.registration {
-            registration.unpark(&self.inner.hub);
+            registration.unpark(&self.inner.hubs);
         }
     }
 

@@ -50,7 +50,7 @@ use crate::log::ring::{LogEnd, progress_of};
 use crate::position::Position;
 use crate::sync::{Acquire, Relaxed, Release, ord};
 use crate::sys::clock;
-use crate::wake::{GroupRef, Membership, Registration};
+use crate::wake::{FilterCode, GroupRef, Membership, Registration};
 use catch_up::CatchUp;
 use chain::Reader;
 use cursor::Cursor;
@@ -403,7 +403,7 @@ impl Drop for Subscription {
         if let Some(sleeper) = &mut self.sleeper {
             sleeper.registration.leave(&self.shared.inner);
             if let Some(group) = sleeper.group.take() {
-                self.shared.inner.hub.leave_group(&group);
+                self.shared.inner.hubs.of(FilterCode::of(&self.matcher)).leave_group(&group);
             }
         }
         if self.entry != RegistryEntry::NONE {

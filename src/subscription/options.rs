@@ -12,6 +12,7 @@ use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
+use crate::wake::FilterCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -275,6 +276,11 @@ impl SubscribeBuilder {
             return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
         }
         let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
+        if FilterCode::of(&matcher) == FilterCode::Foreign {
+            #[cfg(not(loom))]
+            crate::wake::start(FilterCode::Foreign)
+                .map_err(|error| say::no_thread("subscribe with a predicate", FilterCode::Foreign.thread(), &error))?;
+        }
         let limited = self.options.is_limited();
         let shared = Arc::new(Shared::new(inner.clone(), &self.options, name));
         let mut subscription = Subscription {
@@ -314,7 +320,7 @@ impl SubscribeBuilder {
         subscription.entry = inner.registry.enter(subscription.shared.clone(), limited);
         if limited {
             // Looks at it four times a second from now on.
-            inner.hub.notify(&inner);
+            inner.hubs.of(FilterCode::Own).notify(&inner);
         }
         Ok(subscription)
     }

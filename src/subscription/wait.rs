@@ -11,7 +11,7 @@ use crate::log::ring::progress_of;
 use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
-use crate::wake::{Due, GroupRef, Interest, Membership, Registration, Unparked, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, GroupRef, Interest, Membership, Registration, Unparked, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -101,12 +101,13 @@ impl Subscription {
     /// remembered.
     fn group(&mut self) -> GroupRef {
         let matcher = &self.matcher;
-        let hub = &self.shared.inner.hub;
+        let code = FilterCode::of(matcher);
+        let hub = self.shared.inner.hubs.of(code);
         let join = || {
             let unmasked = if self.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
             hub.join_group(&unmasked.map_or_else(|| matcher.clone(), Arc::new))
         };
-        sleeper(&mut self.sleeper, &self.shared).group.get_or_insert_with(join).clone()
+        sleeper(&mut self.sleeper, &self.shared, code).group.get_or_insert_with(join).clone()
     }
 
     /// What would make `peek` true, and when it does in any case.
@@ -126,6 +127,10 @@ impl Subscription {
                     due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
                 }
                 let group = self.group();
+                if FilterCode::of(&self.matcher) == FilterCode::Foreign {
+                    // Buckets are looked at by the thread that runs no predicates.
+                    return (Interest::Events(group, None), due);
+                }
                 match self.chain() {
                     Some(bucket) => Interest::Chain(group, bucket),
                     None => Interest::Events(group, self.reader.request()),
@@ -144,7 +149,7 @@ impl Subscription {
         let inner = self.inner().clone();
         let of_the_cache = !interest.is_of_events();
         let cursor = self.cursor.seq();
-        let sleeper = sleeper(&mut self.sleeper, &self.shared);
+        let sleeper = sleeper(&mut self.sleeper, &self.shared, FilterCode::of(&self.matcher));
         if let Err(unparked) = sleeper.registration.park(&inner, interest, cursor, waker, due) {
             self.went_on(unparked);
             return false;
@@ -166,7 +171,7 @@ impl Subscription {
         if let Some(sleeper) = &mut self.sleeper
             && sleeper.registration.is_parked()
         {
-            let unparked = sleeper.registration.unpark(&self.shared.inner.hub);
+            let unparked = sleeper.registration.unpark(&self.shared.inner.hubs);
             self.went_on(unparked);
         }
     }
@@ -241,7 +246,7 @@ impl Subscription {
     /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
     /// what came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let sleeper = sleeper(&mut self.sleeper, &self.shared);
+        let sleeper = sleeper(&mut self.sleeper, &self.shared, FilterCode::of(&self.matcher));
         let member = sleeper.membership.member("subscription").map_err(|error| self.named(error))?;
         self.unpark();
         loop {
@@ -265,9 +270,9 @@ impl Subscription {
 }
 
 /// How a subscription sleeps: made with its first sleep.
-fn sleeper<'a>(sleeper: &'a mut Option<Box<Sleeper>>, shared: &Shared) -> &'a mut Sleeper {
+fn sleeper<'a>(sleeper: &'a mut Option<Box<Sleeper>>, shared: &Shared, code: FilterCode) -> &'a mut Sleeper {
     sleeper.get_or_insert_with(|| {
-        let registration = Registration::new();
+        let registration = Registration::new(code);
         shared.sleeps_in(registration.seat());
         Box::new(Sleeper { registration, group: None, membership: Membership::default() })
     })
@@ -306,7 +311,8 @@ impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.unpark();
-        sleeper(&mut subscription.sleeper, &subscription.shared).membership.join(self, tag);
+        let code = FilterCode::of(&subscription.matcher);
+        sleeper(&mut subscription.sleeper, &subscription.shared, code).membership.join(self, tag);
         Ok(())
     }
 

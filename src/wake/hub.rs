@@ -1,4 +1,4 @@
-//! The hub of a cache: the words by which its writer, its consumers and the notifier reach each other.
+//! The hubs of a cache: the words by which its writer, its consumers and the notifiers reach each other.
 //!
 //! A consumer's [`Registration`] is the life of one sleeper: made when it first sleeps, announced to the
 //! notifier with its [`Interest`], parked and unparked any number of times, taken back when it is
@@ -9,7 +9,7 @@
 
 use super::seat::{CountedAt, Due, Seat, SeatRef};
 use super::tables::Tables;
-use super::{CacheFrontier, Waker, Watched, notifier};
+use super::{CacheFrontier, FilterCode, Waker, Watched, notifier};
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::{Bucket, Request, Router};
 use crate::position::Position;
@@ -135,8 +135,70 @@ struct SharedGroup {
     users: usize,
 }
 
-/// The sleepers of one cache, as everybody reaches them.
+/// The hubs of one cache: which one a sleeper is in follows from its filter, once and for all.
+pub(crate) struct Hubs {
+    own: Hub,
+    foreign: Hub,
+}
+
+impl Default for Hubs {
+    fn default() -> Hubs {
+        Hubs { own: Hub::new(FilterCode::Own), foreign: Hub::new(FilterCode::Foreign) }
+    }
+}
+
+impl Hubs {
+    pub(crate) fn of(&self, code: FilterCode) -> &Hub {
+        match code {
+            FilterCode::Own => &self.own,
+            FilterCode::Foreign => &self.foreign,
+        }
+    }
+
+    /// After the writer's stores: a fence and two loads while nobody waits.
+    #[inline]
+    pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
+        fence(ord!(PublishFence, SeqCst));
+        self.own.notify_if(self.own.has_waiters(), cache);
+        self.foreign.notify_if(self.foreign.has_waiters(), cache);
+    }
+
+    /// As [`Hubs::published`], after events: a reader that waits for one bucket is counted there. With a
+    /// predicate it waits for no bucket.
+    #[inline]
+    pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
+        fence(ord!(PublishFence, SeqCst));
+        // Partner: for buckets, `Bucket::add_waiter`.
+        self.own.notify_if(self.own.has_waiters() || router.has_waiters(), cache);
+        self.foreign.notify_if(self.foreign.has_waiters(), cache);
+    }
+
+    /// Something changed that concerns all sleepers, those at buckets, too.
+    pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
+        self.own.notify(cache);
+        fence(SeqCst);
+        self.foreign.notify_if(self.foreign.has_waiters(), cache);
+    }
+
+    /// The highest revision that a sleeper waits for, 0 for none.
+    pub(crate) fn highest_revision_wanted(&self) -> u64 {
+        self.own.highest_revision_wanted().max(self.foreign.highest_revision_wanted())
+    }
+
+    /// Seats that are parked now.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.own.asleep.load(Relaxed) + self.foreign.asleep.load(Relaxed)
+    }
+
+    /// How often a notifier was itself lapped while a consumer slept.
+    pub(crate) fn lapped(&self) -> u64 {
+        self.own.lapped.load(Relaxed) + self.foreign.lapped.load(Relaxed)
+    }
+}
+
+/// The sleepers of one cache that one notifier wakes, as everybody reaches them.
 pub(crate) struct Hub {
+    code: FilterCode,
     /// Parked seats for which every revision is looked at. Each raises and lowers it itself.
     waiting: AtomicUsize,
     /// Whether the notifier is on its way.
@@ -157,9 +219,10 @@ pub(crate) struct Hub {
     lapped: Statistic,
 }
 
-impl Default for Hub {
-    fn default() -> Hub {
+impl Hub {
+    fn new(code: FilterCode) -> Hub {
         Hub {
+            code,
             waiting: AtomicUsize::new(0),
             pending: AtomicBool::new(false),
             inbox: Inbox::new(),
@@ -177,22 +240,15 @@ impl Default for Hub {
 impl Hub {
     // ---- The writer's half ----------------------------------------------------------------------------
 
-    /// After the writer's stores: a fence and a load while nobody waits.
+    /// Behind the fence. Partner: `waiting` raised, PARKED, fence, look in `Registration::park`.
     #[inline]
-    pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
-        fence(ord!(PublishFence, SeqCst));
-        // Partner: `waiting` raised, PARKED, fence, look in `Registration::park`.
-        if self.waiting.load(Relaxed) != 0 {
-            self.notify(cache);
-        }
+    fn has_waiters(&self) -> bool {
+        self.waiting.load(Relaxed) != 0
     }
 
-    /// As [`Hub::published`], after events: who waits for one bucket is asked there.
     #[inline]
-    pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
-        fence(ord!(PublishFence, SeqCst));
-        // Partner: as in `published`; for buckets, `Bucket::raise`.
-        if self.waiting.load(Relaxed) != 0 || router.has_waiters() {
+    fn notify_if<W: Watched + 'static>(&self, needed: bool, cache: &Arc<W>) {
+        if needed {
             self.notify(cache);
         }
     }
@@ -201,7 +257,7 @@ impl Hub {
     #[cold]
     pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
         if !self.pending.swap(true, AcqRel) {
-            notifier::push(cache.clone());
+            notifier::push(self.code, cache.clone());
         }
     }
 
@@ -210,16 +266,6 @@ impl Hub {
     /// The highest revision that somebody waits for, 0 for none. One load.
     pub(crate) fn highest_revision_wanted(&self) -> u64 {
         self.wanted.load(Acquire)
-    }
-
-    /// Seats that are parked now.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.asleep.load(Relaxed)
-    }
-
-    /// How often the notifier was itself lapped while somebody slept.
-    pub(crate) fn lapped(&self) -> u64 {
-        self.lapped.load(Relaxed)
     }
 
     /// The group of a filter: that of an equal one, if somebody has it. Takes a short lock that neither
@@ -284,7 +330,7 @@ impl Hub {
         drop(tables);
         woken.into_iter().for_each(super::waker::WakeUp::call);
         crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
-        let limits = cache.enforce_lag_limits();
+        let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()
     }
 
@@ -334,14 +380,15 @@ pub(crate) struct Unparked {
 
 /// A consumer's own side of its seat: see the module.
 pub(crate) struct Registration {
+    code: FilterCode,
     seat: SeatRef,
     interest: Option<Interest>,
     parked: bool,
 }
 
 impl Registration {
-    pub(crate) fn new() -> Registration {
-        Registration { seat: SeatRef::new(Seat::new()), interest: None, parked: false }
+    pub(crate) fn new(code: FilterCode) -> Registration {
+        Registration { code, seat: SeatRef::new(Seat::new()), interest: None, parked: false }
     }
 
     /// For those who wake it from outside, and who look how it stands.
@@ -358,7 +405,7 @@ impl Registration {
         waker: Waker,
         due: Due,
     ) -> Result<(), Unparked> {
-        let hub = cache.hub();
+        let hub = cache.hubs().of(self.code);
         if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
             self.seat.announced().store(false, Relaxed);
             self.interest = Some(interest);
@@ -409,7 +456,7 @@ impl Registration {
         if interest.holds(cursor, &now, &**cache) || now.closed {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
-            return Err(Unparked { resume: 0, ..self.unpark(hub) });
+            return Err(Unparked { resume: 0, ..self.unpark(cache.hubs()) });
         }
         if timed {
             // The notifier keeps the time.
@@ -423,7 +470,8 @@ impl Registration {
     }
 
     /// Ends a sleep. Without one: nothing to take over.
-    pub(crate) fn unpark(&mut self, hub: &Hub) -> Unparked {
+    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+        let hub = hubs.of(self.code);
         if !std::mem::take(&mut self.parked) {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
@@ -474,8 +522,8 @@ impl Registration {
 
     /// Takes it back for good: before it is dropped.
     pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
-        let hub = cache.hub();
-        self.unpark(hub);
+        let hub = cache.hubs().of(self.code);
+        self.unpark(cache.hubs());
         if self.seat.announced().load(Acquire) {
             hub.post(cache, Message::Leave(self.seat.id()));
             if let Some(Interest::Revision { position, .. }) = &self.interest

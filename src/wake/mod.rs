@@ -1,9 +1,10 @@
-//! Waking: where consumers sleep, and the one thread of the process that wakes them.
+//! Waking: where consumers sleep, and the threads of the process that wake them.
 //!
 //! A consumer sleeps in its [`seat::Seat`]. The writer pays a fence and a load per revision while nobody
 //! sleeps; else it wakes the notifier, never a consumer. The notifier alone owns the tables that say
 //! who waits for what; consumers and feeders reach it by the words and the inbox of the [`Hub`].
-//! Filters run on its thread, and nothing is locked meanwhile that anybody else could want.
+//! Filters run on its thread, and nothing is locked meanwhile that anybody else could want. Filters with a
+//! predicate of the user's have a hub and a notifier of their own ([`FilterCode`]).
 //!
 //! | file | what |
 //! | --- | --- |
@@ -33,7 +34,7 @@ mod timers;
 mod wake_set;
 mod waker;
 
-pub(crate) use hub::{GroupRef, Hub, Interest, Registration, Unparked};
+pub(crate) use hub::{GroupRef, Hubs, Interest, Registration, Unparked};
 #[cfg(all(test, loom))]
 pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
@@ -62,7 +63,30 @@ pub(crate) trait Watched: Send + Sync {
     fn enforce_lag_limits(&self) -> Option<Instant>;
     /// Asks the source, if there is one, to look at what is wanted.
     fn wake_source(&self) -> bool;
-    fn hub(&self) -> &Hub;
+    fn hubs(&self) -> &Hubs;
+}
+
+/// Whose code a sleeper's filter runs. Each has its own hub in a cache and its own thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FilterCode {
+    /// The library's: it returns.
+    Own,
+    /// A predicate of the user's, which may never return.
+    Foreign,
+}
+
+impl FilterCode {
+    pub(crate) fn of(matcher: &Matcher) -> FilterCode {
+        if matcher.has_predicates() { FilterCode::Foreign } else { FilterCode::Own }
+    }
+
+    /// The name of the thread that runs it.
+    pub(crate) fn thread(self) -> &'static str {
+        match self {
+            FilterCode::Own => "watchcore-wake",
+            FilterCode::Foreign => "watchcore-judge",
+        }
+    }
 }
 
 /// Called with an event of the log and its buckets.

@@ -1,4 +1,8 @@
-//! The notifier: one thread of the process, started before the first cache is there.
+//! The notifiers: two threads of the process, one for each [`FilterCode`].
+//!
+//! The first evaluates filters of the library's own and is started before the first cache is there. The second
+//! runs predicates, which may take any time and may never return, and is started before the first subscription
+//! that has one: what a predicate holds up are the wake-ups of subscriptions with predicates.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -17,7 +21,7 @@ pub(crate) use thread::start;
 mod thread {
     use crate::foreign;
     use crate::sync::{AcqRel, AtomicBool, Inbox, Mutex, lock};
-    use crate::wake::Watched;
+    use crate::wake::{FilterCode, Watched};
     use std::io;
     use std::sync::{Arc, OnceLock};
     use std::thread::Thread;
@@ -25,15 +29,22 @@ mod thread {
 
     /// Caches to be looked at, and the thread that does it.
     struct Notifier {
+        code: FilterCode,
         inbox: Inbox<Arc<dyn Watched>>,
         asleep: AtomicBool,
         thread: OnceLock<Thread>,
         starting: Mutex<()>,
     }
 
-    fn notifier() -> &'static Notifier {
-        static GLOBAL: OnceLock<Notifier> = OnceLock::new();
-        GLOBAL.get_or_init(|| Notifier {
+    fn notifier(code: FilterCode) -> &'static Notifier {
+        static OWN: OnceLock<Notifier> = OnceLock::new();
+        static FOREIGN: OnceLock<Notifier> = OnceLock::new();
+        let global = match code {
+            FilterCode::Own => &OWN,
+            FilterCode::Foreign => &FOREIGN,
+        };
+        global.get_or_init(|| Notifier {
+            code,
             inbox: Inbox::new(),
             asleep: AtomicBool::new(false),
             thread: OnceLock::new(),
@@ -43,22 +54,22 @@ mod thread {
 
     /// Starts the thread, if it does not run yet. Where it cannot, nothing has changed, and the next
     /// call tries again.
-    pub(crate) fn start() -> io::Result<()> {
-        let this = notifier();
+    pub(crate) fn start(code: FilterCode) -> io::Result<()> {
+        let this = notifier(code);
         if this.thread.get().is_some() {
             return Ok(());
         }
         let _starting = lock(&this.starting);
         if this.thread.get().is_none() {
-            let handle = crate::sys::spawn("watchcore-wake", || notifier().run())?;
+            let handle = crate::sys::spawn(code.thread(), move || notifier(code).run())?;
             let _ = this.thread.set(handle.thread().clone());
         }
         Ok(())
     }
 
     /// Hands a cache to the notifier: no lock, and a futex only if it sleeps.
-    pub(in crate::wake) fn push(cache: Arc<dyn Watched>) {
-        let this = notifier();
+    pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
+        let this = notifier(code);
         this.inbox.push(cache);
         // Partner: `sleep` raises `asleep`, then looks at the inbox.
         if this.asleep.swap(false, AcqRel)
@@ -79,7 +90,7 @@ mod thread {
                     continue;
                 }
                 for cache in caches {
-                    let again = foreign::guard(|| cache.hub().pass(&*cache));
+                    let again = foreign::guard(|| cache.hubs().of(self.code).pass(&*cache));
                     if again.is_none() {
                         tracing::error!("the notifier caught a panic and goes on");
                     }
@@ -126,12 +137,12 @@ mod thread {
 #[cfg(loom)]
 pub(crate) mod model {
     use crate::sync::{AcqRel, AtomicUsize};
-    use crate::wake::Watched;
+    use crate::wake::{FilterCode, Watched};
     use std::cell::RefCell;
     use std::sync::Arc;
 
     thread_local! {
-        static HANDED: RefCell<Vec<Arc<dyn Watched>>> = const { RefCell::new(Vec::new()) };
+        static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Watched>)>> = const { RefCell::new(Vec::new()) };
     }
 
     loom::lazy_static! {
@@ -144,16 +155,16 @@ pub(crate) mod model {
         std::mem::forget(HANDED.take());
     }
 
-    pub(in crate::wake) fn push(cache: Arc<dyn Watched>) {
+    pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
         INBOX.fetch_add(1, AcqRel);
-        HANDED.with_borrow_mut(|handed| handed.push(cache));
+        HANDED.with_borrow_mut(|handed| handed.push((code, cache)));
     }
 
     /// Looks at the caches that were handed over.
     pub(crate) fn step() {
         INBOX.fetch_add(0, AcqRel);
-        HANDED.take().into_iter().for_each(|cache| {
-            cache.hub().pass(&*cache);
+        HANDED.take().into_iter().for_each(|(code, cache)| {
+            cache.hubs().of(code).pass(&*cache);
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Sleeps that meet a pass of the notifier in the middle.
 
-use super::{CacheFrontier, Due, Hub, Interest, Overtaken, Registration, VisitEvent, Waker, Watched};
+use super::{CacheFrontier, Due, FilterCode, Hubs, Interest, Overtaken, Registration, VisitEvent, Waker, Watched};
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Filter;
@@ -18,7 +18,7 @@ type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
 /// A cache whose events 60 and above pass every filter.
 #[derive(Default)]
 struct Log {
-    hub: Hub,
+    hubs: Hubs,
     head: AtomicU64,
     /// Where the next call stops: it says that it is there, and waits to go on.
     match_stops: Stop,
@@ -68,8 +68,8 @@ impl Watched for Log {
         false
     }
 
-    fn hub(&self) -> &Hub {
-        &self.hub
+    fn hubs(&self) -> &Hubs {
+        &self.hubs
     }
 }
 
@@ -80,19 +80,20 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
     let schema = Schema::new(Vec::new(), None).unwrap();
     let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
-    let group = log.hub.join_group(&matcher);
+    let hub = log.hubs.of(FilterCode::Own);
+    let group = hub.join_group(&matcher);
     let park = |sleeper: &mut Registration, cursor| {
         let interest = Interest::Events(group.clone(), None);
         sleeper.park(&log, interest, cursor, Waker::Thread(current_thread()), Due::default())
     };
-    let (mut ann, mut bob) = (Registration::new(), Registration::new());
+    let (mut ann, mut bob) = (Registration::new(FilterCode::Own), Registration::new(FilterCode::Own));
     assert!(park(&mut ann, 50).is_ok(), "she has everything");
     assert!(park(&mut bob, 10).is_err(), "he has not, but the tables know him now");
 
     log.head.store(100, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let (looks, look_on) = stops(&log.match_stops);
-        let notifier = scope.spawn(|| log.hub.pass(&*log));
+        let notifier = scope.spawn(|| hub.pass(&*log));
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
         let bob = scope.spawn(|| park(&mut bob, 10));
@@ -104,6 +105,6 @@ fn pass_moves_nobody_who_parks_meanwhile() {
         assert!(unparked.woken, "the test's own premise");
         assert_eq!(unparked.resume, 0, "he continues at his cursor");
     });
-    let unparked = ann.unpark(&log.hub);
+    let unparked = ann.unpark(&log.hubs);
     assert!(unparked.woken && unparked.resume == 60);
 }

@@ -203,7 +203,7 @@ impl Writer {
         inner.set_ready(READY);
         unfinished.finished();
         core.poisoned = false;
-        inner.hub.published(inner);
+        inner.hubs.published(inner);
         Ok(())
     }
 
@@ -323,7 +323,7 @@ impl Writer {
         core.highest = core.highest.max(revision);
         core.written = true;
         core.ring.set_progress(&inner.ring, core.position);
-        inner.hub.published(inner);
+        inner.hubs.published(inner);
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl Writer {
         if revision >= oldest {
             core.ring.set_oldest_revision(&inner.ring, revision + 1);
         }
-        inner.hub.published(inner);
+        inner.hubs.published(inner);
         Ok(())
     }
 
@@ -372,7 +372,7 @@ impl Writer {
             }
         }
         drop(info);
-        self.inner.hub.published(&self.inner);
+        self.inner.hubs.published(&self.inner);
     }
 
     /// For feeders: joins a source, which is called on demand and on the close. A cache that was never
@@ -401,7 +401,7 @@ impl Writer {
 
     /// For feeders: what is waited for now.
     pub fn demand(&self) -> Demand {
-        let wanted = self.inner.hub.highest_revision_wanted();
+        let wanted = self.inner.hubs.highest_revision_wanted();
         let asked = self.inner.asked.load(Relaxed);
         let served = self.inner.served.load(Relaxed);
         Demand {
@@ -415,7 +415,7 @@ impl Writer {
     pub fn serve_consistent(&mut self, ticket: u64, revision: u64) {
         lock(&self.inner.info).consistent_revision = revision;
         self.inner.served.fetch_max(ticket, Release);
-        self.inner.hub.published(&self.inner);
+        self.inner.hubs.published(&self.inner);
     }
 
     /// For feeders: what [`crate::Status::source`] shows.

@@ -314,9 +314,9 @@ impl Core {
         gauges.table_bytes.store(self.table_bytes(), Relaxed);
         gauges.buckets.store(self.router.len() as u64, Relaxed);
         if revision.epoch_change.is_some() {
-            inner.hub.notify(inner);
+            inner.hubs.notify(inner);
         } else {
-            inner.hub.published_events(inner, &self.router);
+            inner.hubs.published_events(inner, &self.router);
         }
         self.router.done();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.

@@ -55,6 +55,40 @@ fn slow_predicate_delays_nobody_else() {
     until("the slow one is listed", || set.take(&mut [0; 1]) == 1);
 }
 
+/// While a predicate does not return, others are woken: of its cache and of another one, by events, by a revision
+/// and by a bookmark.
+#[test]
+fn blocked_predicate_delays_no_wake_up() {
+    let (cache, mut writer) = embedded();
+    let Gate { entered, release, filter } = gate();
+    let set = WakeSet::new().unwrap();
+    let mut blocked = cache.subscribe(Start::Now).filter(filter).open().unwrap();
+    set.add(&mut blocked, 1).unwrap();
+    assert!(!blocked.arm().unwrap());
+    write(&mut writer, [1]);
+    until("the predicate runs", || entered.load(SeqCst));
+    let (elsewhere, mut writes) = embedded();
+    let bookmarks = |cache: &Cache| cache.subscribe(Start::Now).bookmarks(true).bookmark_interval(Duration::ZERO);
+    let sleepers = [
+        cache.subscribe(Start::Now).key("/other").open().unwrap(),
+        bookmarks(&cache).key("/none").open().unwrap(),
+        elsewhere.subscribe(Start::Now).open().unwrap(),
+    ];
+    let waits = sleepers.map(|mut sleeper| spawn(move || assert!(sleeper.wait(BOUND).unwrap())));
+    let waiting = cache.clone();
+    let revision = spawn(move || waiting.wait_until(2, BOUND).unwrap());
+    until("all sleep", || cache.stats().waiting + elsewhere.stats().waiting == 5);
+    in_time(|| {
+        writer.apply(2, [Change::put("/other", "x")]).unwrap();
+        write(&mut writes, [1]);
+        waits.into_iter().for_each(Task::end);
+        assert_eq!(revision.end().revision, 2);
+    });
+    release.send(()).unwrap();
+    drop(release);
+    until("the blocked one is listed", || set.take(&mut [0; 1]) == 1);
+}
+
 #[test]
 fn predicate_may_ask_its_cache() {
     let (cache, mut writer) = embedded();

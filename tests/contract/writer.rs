@@ -298,7 +298,7 @@ fn what_users_keep_is_send_and_sync() {
     assert_eq!(size_of::<Error>(), size_of::<usize>());
 }
 
-/// One notifier and one reclaimer a process, named, all signals blocked.
+/// One notifier and one reclaimer a process, and one notifier for predicates: named, all signals blocked.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_threads_of_the_core_are_named_and_take_no_signals() {
@@ -308,6 +308,16 @@ fn the_threads_of_the_core_are_named_and_take_no_signals() {
     until_asleep(&cache);
     write(&mut writer, 1..=300);
     assert!(waits.end().unwrap());
+    drop(cache.subscribe(Start::Now).filter(Filter::any().predicate(|_| true)).open().unwrap());
+    // A thread names itself when it begins.
+    until("all are there and named", || {
+        threads_of_the_core() == ["watchcore-free", "watchcore-judge", "watchcore-wake"]
+    });
+}
+
+/// Their names; none of them takes a signal.
+#[cfg(target_os = "linux")]
+fn threads_of_the_core() -> Vec<String> {
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let status = task.unwrap().path().join("status");
@@ -325,7 +335,7 @@ fn the_threads_of_the_core_are_named_and_take_no_signals() {
         }
     }
     found.sort();
-    assert_eq!(found, ["watchcore-free", "watchcore-wake"]);
+    found
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::alone;
 use std::process::Command;
 use std::time::Duration;
-use watchcore::{Cache, Change, Code};
+use watchcore::{Cache, Change, Code, Filter, Start};
 
 const CHILD: &str = "WATCHCORE_TEST_WITHOUT_THREADS";
 
@@ -44,6 +44,15 @@ fn no_thread_is_an_error_of_build() {
     }
     limit(libc::RLIM_INFINITY);
     let cache = Cache::builder("/").build().unwrap();
+    // Predicates have a thread of their own, which the first subscription with one starts.
+    let with_predicate = || cache.subscribe(Start::Now).filter(Filter::any().predicate(|_| true)).open();
+    limit(0);
+    let error = with_predicate().unwrap_err();
+    assert_eq!(error.code(), Code::ResourceExhausted);
+    assert!(error.to_string().contains("ulimit -u"), "{error}");
+    drop(cache.subscribe(Start::Now).open().unwrap());
+    limit(libc::RLIM_INFINITY);
+    drop(with_predicate().unwrap());
     cache.writer().unwrap().apply(1, [Change::put("/a", "")]).unwrap();
     drop(cache);
     assert!(watchcore::quiesce(Duration::from_secs(30)), "somebody frees");
