@@ -26,7 +26,7 @@ pub(super) struct CatchUp {
     at: Position,
     stage: Stage,
     next: Option<Vec<u8>>,
-    /// Heads at which keys were shown: those below the key of an entry at its head, the first that
+    /// Heads at which keys were delivered: those below the key of an entry at its head, the first that
     /// fits; the rest at `base`.
     heads: Vec<(Vec<u8>, u64)>,
     base: u64,
@@ -48,7 +48,7 @@ enum Stage {
 }
 
 impl CatchUp {
-    /// The head at which a key was shown.
+    /// The head at which a key was delivered.
     fn head_of(&self, key: &[u8]) -> u64 {
         self.heads.iter().find(|(border, _)| key < &border[..]).map_or(self.base, |(_, head)| *head)
     }
@@ -69,7 +69,7 @@ impl CatchUp {
 }
 
 impl Subscription {
-    /// Whether the consumer stands inside the bracket of a difference: it was told of the loss, and what
+    /// Whether the consumer stands inside the bracket of a difference: the loss was reported to it, and what
     /// overtakes the difference changes only the state that it leads to.
     pub(super) fn is_in_bracket(&self) -> bool {
         matches!(&self.phase, SubscriptionPhase::CatchUp(catch) if catch.begun)
@@ -82,7 +82,7 @@ impl Subscription {
                 catch.begin_again();
                 catch
             }
-            // The keys that were handed out were shown at its head; of the others none was.
+            // The keys that were handed out were delivered at its head; of the others none was.
             SubscriptionPhase::Initial(_) => {
                 Box::new(CatchUp { base: self.cursor.seq(), initial: true, ..CatchUp::default() })
             }
@@ -150,7 +150,7 @@ impl Subscription {
             }
         }
         self.phase = SubscriptionPhase::CatchUp(catch);
-        // What was gathered is handed out first; the next poll tells the loss.
+        // What was gathered is handed out first; the next poll reports the loss.
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
         }
@@ -169,7 +169,7 @@ impl Subscription {
         Mark::resync(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
     }
 
-    /// Keys that were shown and are not there, or do not match, any more. True: these were all.
+    /// Keys that were delivered and are not there, or do not match, any more. True: these were all.
     fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();
         let (shows, room) = (matcher.delivers(Kind::Deleted), batch.room());
@@ -207,7 +207,7 @@ impl Subscription {
         Ok(catch.next.is_none())
     }
 
-    /// Keys that match now and were not shown, or have changed since. True: these were all. Where the head
+    /// Keys that match now and were not delivered, or have changed since. True: these were all. Where the head
     /// has left, `catch.next` is where this has come to.
     fn puts(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
         let matcher = self.matcher.clone();

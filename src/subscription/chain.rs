@@ -89,7 +89,7 @@ impl Reader {
         if !matches!(std::mem::take(&mut self.path), PathState::Scan) {
             shared.inner.requests.left.fetch_add(1, Relaxed);
         }
-        self.forget_links();
+        self.drop_links();
     }
 
     /// Bytes of the links that wait to be followed: at most those of [`LINKS`].
@@ -98,7 +98,7 @@ impl Reader {
         self.links.as_ref().map_or(0, |links| (links.seqs.capacity() * size_of::<u64>()).min(u16::MAX.into()) as u16)
     }
 
-    pub(super) fn forget_links(&mut self) {
+    pub(super) fn drop_links(&mut self) {
         self.links = None;
     }
 }
@@ -223,7 +223,7 @@ impl Subscription {
         };
         let pin = reclaim::pin();
         let epochs = self.shared.inner.ring.epochs(&pin);
-        // The newest below may go on over the cursor.
+        // The newest one below may reach over the cursor.
         let below = epochs.last_below(self.cursor.seq()).filter(|epoch_change| epoch_change.end >= self.cursor.seq());
         let Some(epoch_change) = below.or_else(|| epochs.changes_from(self.cursor.seq()).next()) else { return Ok(()) };
         // Inside a bracket its end is next.
@@ -322,7 +322,7 @@ impl Subscription {
     }
 
     /// The segment of the next link has left. What was gathered is handed out first, whole revisions if there
-    /// are any; the next poll tells the loss.
+    /// are any; the next poll reports the loss.
     #[cold]
     fn links_end_at_loss(
         &mut self,

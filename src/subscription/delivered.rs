@@ -15,7 +15,7 @@ use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
 use crate::store::tree::Tree;
 
-/// The keys that a consumer has been shown and that were not deleted for it.
+/// The keys that were delivered to a consumer and not deleted for it since.
 #[derive(Default)]
 pub(super) struct DeliveredKeys {
     pub(super) keys: Tree<Key>,
@@ -48,7 +48,7 @@ impl DeliveredKeys {
 }
 
 impl Subscription {
-    /// Policies that need it: the matching state at `head` counts as shown. False: it has left.
+    /// Policies that need it: the matching state at `head` counts as delivered. False: it has left.
     pub(super) fn seed(&mut self, head: u64) -> bool {
         if !self.on_lag.needs_delivered_keys() {
             return true;

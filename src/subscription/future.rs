@@ -58,13 +58,13 @@ impl Subscription {
     /// Looks whether the revision was reached. True: it begins, and there may be events.
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
-            // Until here the state at which the wait began counted as shown: a loss falls back on it.
+            // Until here the state at which the wait began counted as delivered: a loss falls back on it.
             let before = self.delivered.take();
             if !self.seed(seq) {
                 self.delivered = before;
                 return Err(Halt::Lost(self.loss()));
             }
-            // The last position that was shown stays the asked one: bookmarks count from there.
+            // The last position that was delivered stays the asked one: bookmarks count from there.
             self.cursor.begin_at(seq, Position { epoch, ..self.position() });
             self.phase = SubscriptionPhase::Live;
             return Ok(true);
@@ -118,7 +118,7 @@ impl Subscription {
     }
 
     /// A resync whose bracket begins at `seq` has jumped over the asked revision. What came before it was
-    /// dropped: the state there counts as shown.
+    /// dropped: the state there counts as delivered.
     fn jumped_over(&mut self, seq: u64, to: u64) -> Loss {
         let before = self.delivered.take();
         if self.seed(seq) {

@@ -1,7 +1,7 @@
 //! The initial state as events.
 //!
 //! It is read page by page at a fixed head h, not from a held snapshot: each page checks that h is still in the
-//! window, so a consumer that stalls keeps nothing alive (I9) and is told of the loss (I8). The live stream
+//! window, so a consumer that stalls keeps nothing alive (I9) and gets the loss reported (I8). The live stream
 //! continues at h: no gap, no overlap.
 
 #![forbid(unsafe_code)]
@@ -62,12 +62,12 @@ impl Subscription {
     }
 
     /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
-    /// gathered whole is not handed out, and so not shown.
+    /// gathered whole is not handed out, and so not delivered.
     fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
         let matcher = self.matcher.clone();
         let (shows, needs_delivered_keys) = (matcher.delivers(Kind::Added), self.delivered.is_some());
         if !shows && !needs_delivered_keys {
-            // Masked: the state is not shown, its end is.
+            // Masked: the state is not delivered, its end is.
             return Ok(None);
         }
         let range = matcher.range().cloned().unwrap_or_else(Range::all);

@@ -78,7 +78,7 @@ impl Subscription {
         }
     }
 
-    /// What comes of a loss: an error to tell, or nothing (then the poll continues).
+    /// What comes of a loss: an error to report, or nothing (then the poll continues).
     pub(super) fn lose(&mut self, loss: Loss) -> Option<Error> {
         self.shared.lost();
         tracing::debug!(
@@ -90,7 +90,7 @@ impl Subscription {
             "events were lost"
         );
         self.cursor.release();
-        self.reader.forget_links();
+        self.reader.drop_links();
         let error = loss.error(self.position());
         match self.on_lag {
             OnLag::Stop => self.end(),

@@ -103,7 +103,7 @@ enum SubscriptionPhase {
     Future(Box<FutureStart>),
     /// The initial state at head `cursor`.
     Initial(Box<Initial>),
-    /// LAGGED was told: the difference begins with the next poll.
+    /// LAGGED was reported: the difference begins with the next poll.
     Behind(Box<CatchUp>),
     /// The difference after a loss.
     CatchUp(Box<CatchUp>),
@@ -116,7 +116,7 @@ enum SubscriptionPhase {
 #[derive(Debug)]
 struct Bookmarks {
     interval: Duration,
-    /// The last position that was shown, and when.
+    /// The last position that was delivered, and when.
     delivered: Position,
     at: Instant,
 }
@@ -146,8 +146,8 @@ type Step<T> = std::result::Result<T, Halt>;
 /// A cursor over a cache, owned by one consumer. Send.
 ///
 /// [`Subscription::poll`] never blocks. A position that was lost is reported as LAGGED, once, with the
-/// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, whoever
-/// drops the handles; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
+/// range; what follows is the policy's ([`OnLag`]). Until it has ended it keeps its cache open, also when
+/// all handles are dropped; after [`crate::Cache::close`] what was published before is handed out, then CLOSED.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Code, Start};
@@ -186,7 +186,7 @@ pub struct Subscription {
     whole_revisions: bool,
     stop_on_resync: bool,
     on_lag: OnLag,
-    /// The keys that the consumer has been shown, for policies that need them.
+    /// The keys that were delivered to the consumer, for policies that need them.
     delivered: Option<Box<DeliveredKeys>>,
     /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
     counted: u64,
@@ -355,7 +355,7 @@ impl Subscription {
         self.shared.stands(self.standing());
     }
 
-    /// What it remembers, for the cache's statistics.
+    /// What it records of deliveries, for the cache's statistics.
     #[cold]
     fn count(&mut self) {
         let delivered = self.delivered.as_ref().map_or(0, |delivered| delivered.bytes());

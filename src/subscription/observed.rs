@@ -42,7 +42,7 @@ pub(super) enum Standing {
     /// Live, and it keeps the segment of its cursor.
     LiveInSegment,
     CatchingUp,
-    /// A loss was reported; where it continues is not shown yet.
+    /// A loss was reported; where it continues is not published yet.
     LossReported,
     Ended,
 }
@@ -102,9 +102,9 @@ pub struct SubscriptionStats {
     pub skipped: u64,
     /// Events and marks that it handed out.
     pub handed_out: u64,
-    /// Times that it lost events, told or made up.
+    /// Times that it lost events, reported or made up.
     pub lagged: u64,
-    /// Keys that it remembers as shown (policies Resnapshot and Conflate).
+    /// Keys that it records as delivered (policies Resnapshot and Conflate).
     pub delivered_keys: u64,
     /// Bytes of that memory.
     pub delivered_bytes: u64,
@@ -169,7 +169,7 @@ impl Shared {
         }
     }
 
-    /// Counts a loss that a poll has met, before its new cursor is shown.
+    /// Counts a loss that a poll has met, before its new cursor is published.
     pub(super) fn lost(&self) {
         let before = self.standing.load(Relaxed);
         // Release: see the table.
@@ -224,7 +224,7 @@ impl Shared {
 
     /// Where it stops, if it was closed by its owner. Acquire: partner of `close_at`.
     fn end_of_reading(&self) -> u64 {
-        // 0: closed before it began, or for its lag: that is told with the lag that it had.
+        // 0: closed before it began, or for its lag: that is reported with the lag that it had.
         match self.end.load(Acquire) {
             0 => OPEN,
             end => end,
@@ -345,7 +345,7 @@ fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool)
     if ring.newest_mark() >= cursor {
         let pin = reclaim::pin();
         let epochs = ring.epochs(&pin);
-        // As `go_to_mark` looks for it: the newest below may go on over the cursor.
+        // As `go_to_mark` looks for it: the newest one below may reach over the cursor.
         let below = epochs.last_below(cursor).filter(|change| change.end >= cursor);
         let next = below.or_else(|| epochs.changes_from(cursor).next());
         if next.is_some_and(|change| change.seq < oldest) {

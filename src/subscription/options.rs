@@ -41,13 +41,13 @@ pub enum OnLag {
     Stop = 0,
     /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
     SkipToOldest = 1,
-    /// LAGGED is reported, then the exact difference between what was shown and the state now, in one
+    /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one
     /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
-    /// on inside that bracket; its END says the revision that was reached. It remembers the keys that it has shown: at
-    /// most 32 bytes a matching key, and the key's bytes where the cache has forgotten it.
+    /// on inside that bracket; its END says the revision that was reached. It records the keys that it has delivered: at
+    /// most 32 bytes a matching key, and the key's bytes where the cache has dropped it.
     Resnapshot = 2,
     /// Never reported: behind the window it gets the latest change of each key, its kind relative to
-    /// what was shown, as one synthetic revision. Remembers as `Resnapshot` does.
+    /// what was delivered, as one synthetic revision. Records as `Resnapshot` does.
     Conflate = 3,
 }
 
@@ -58,7 +58,7 @@ impl OnLag {
         [Stop, SkipToOldest, Resnapshot, Conflate].into_iter().find(|policy| *policy as u32 == number)
     }
 
-    /// Whether it has to know which keys were shown.
+    /// Whether it has to know which keys were delivered.
     pub(crate) fn needs_delivered_keys(self) -> bool {
         matches!(self, OnLag::Resnapshot | OnLag::Conflate)
     }
@@ -251,7 +251,7 @@ impl SubscribeBuilder {
     }
 
     /// Opens it. Its start is fixed when this returns; never blocks. O(1), but O(matching keys) where
-    /// the policy remembers what was shown and the start is not a state.
+    /// the policy records what was delivered and the start is not a state.
     ///
     /// CLOSED; INVALID_ARGUMENT where the filter names what the cache does not declare, where its range lies
     /// outside the cache's prefix or is reversed, or a revision is 2^52 or more; COMPACTED.

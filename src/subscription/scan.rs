@@ -143,7 +143,7 @@ impl Subscription {
     }
 
     /// The segment of the cursor has left. What was gathered is handed out first, without the part of a
-    /// revision whose rest is lost; the next poll tells the loss.
+    /// revision whose rest is lost; the next poll reports the loss.
     #[cold]
     fn end_at_loss(&mut self, batch: &mut BatchBuilder<Cursor>, halt: Halt) -> Step<()> {
         if batch.is_empty() {

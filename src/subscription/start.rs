@@ -21,7 +21,7 @@ impl Subscription {
                 let listing = inner.ring.first_seq();
                 self.live(listing, self.listing());
                 if !self.seed(listing) {
-                    // What counts as shown has left.
+                    // What counts as delivered has left.
                     self.delivered = Some(Box::default());
                     return Err(Halt::Lost(self.loss()));
                 }

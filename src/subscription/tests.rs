@@ -39,7 +39,7 @@ fn predicates_run_under_no_pin() {
             while follower.poll(7).is_ok_and(|batch| !batch.is_empty()) {}
             write(300);
             for _ in 0..200 {
-                // Its policy tells LAGGED, then brings it back, in batches of what was asked at most.
+                // Its policy reports LAGGED, then brings it back, in batches of what was asked at most.
                 assert!(follower.poll(7).map_or(0, |batch| batch.len()) <= 7);
             }
             assert!(follower.stats().lagged > 0 && follower.poll(7).unwrap().is_empty());

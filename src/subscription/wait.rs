@@ -97,8 +97,8 @@ impl Subscription {
         Ok(false)
     }
 
-    /// Those who are woken by the same events: by more than what is shown, where kinds are masked and yet
-    /// remembered.
+    /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
+    /// recorded.
     fn group(&mut self) -> GroupRef {
         let matcher = &self.matcher;
         let code = FilterCode::of(matcher);
@@ -151,7 +151,7 @@ impl Subscription {
         let cursor = self.cursor.seq();
         let sleeper = sleeper(&mut self.sleeper, &self.shared, FilterCode::of(&self.matcher));
         if let Err(unparked) = sleeper.registration.park(&inner, interest, cursor, waker, due) {
-            self.went_on(unparked);
+            self.slept(unparked);
             return false;
         }
         fence(SeqCst);
@@ -172,11 +172,11 @@ impl Subscription {
             && sleeper.registration.is_parked()
         {
             let unparked = sleeper.registration.unpark(&self.shared.inner.hubs);
-            self.went_on(unparked);
+            self.slept(unparked);
         }
     }
 
-    fn went_on(&mut self, unparked: Unparked) {
+    fn slept(&mut self, unparked: Unparked) {
         if matches!(self.phase, SubscriptionPhase::Live) {
             self.cursor.jump(unparked.resume);
         }
@@ -185,14 +185,14 @@ impl Subscription {
     }
 
     /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll
-    /// (an event, a mark, or an error that it tells). False: the time is up. CLOSED once everything
+    /// (an event, a mark, or an error that it reports). False: the time is up. CLOSED once everything
     /// was handed out.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
         let until = Instant::now().checked_add(timeout);
         self.unpark();
         loop {
             if self.peek() {
-                return self.tell();
+                return self.report();
             }
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
@@ -200,13 +200,13 @@ impl Subscription {
             let woken = self.sleeper.as_ref().is_none_or(|sleeper| sleeper.registration.sleep(until));
             self.unpark();
             if !woken {
-                return if self.peek() { self.tell() } else { Ok(false) };
+                return if self.peek() { self.report() } else { Ok(false) };
             }
         }
     }
 
     /// What `wait` says when there is something.
-    fn tell(&mut self) -> Result<bool> {
+    fn report(&mut self) -> Result<bool> {
         let frontier = self.frontier();
         let over = match self.phase {
             SubscriptionPhase::Ended => self.failure.is_none(),

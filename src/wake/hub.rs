@@ -96,7 +96,7 @@ impl Interest {
         match self {
             Interest::Events(..) => now.head != cursor,
             // After head: what lies below it in this bucket is not above its newest. At the same head
-            // there is nothing to hand out yet: whoever publishes sees that somebody waits.
+            // there is nothing to hand out yet: a publisher sees that a consumer waits.
             Interest::Chain(_, bucket) => {
                 now.head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor)
             }
@@ -119,7 +119,7 @@ impl Interest {
     }
 }
 
-/// What a consumer tells the notifier.
+/// What a consumer says to the notifier.
 pub(super) enum Message {
     /// The seat waits for this from now on, whenever it is parked.
     Join(SeatRef, Interest),
@@ -359,7 +359,7 @@ impl Hub {
         self.wanted.fetch_max(revision, AcqRel) < revision
     }
 
-    /// Nobody whom the tables know waits for a revision above `highest`. Whoever comes meanwhile has
+    /// No seat of the tables waits for a revision above `highest`. A consumer that comes meanwhile has
     /// left a message before he wanted it: the inbox is read again after this.
     pub(super) fn want_at_most(&self, highest: u64) -> bool {
         let wanted = self.wanted.load(Acquire);
@@ -431,7 +431,7 @@ impl Registration {
         hub.asleep.fetch_add(1, Relaxed);
         self.parked = true;
         self.seat.park(cursor, waker, due, counted);
-        // Partner: the swap in `Tables::forget_seat`, which looks whether the seat is parked behind it.
+        // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
         fence(ord!(RegisterFence, SeqCst));
         if !self.seat.announced().load(Relaxed) {
             self.seat.announced().swap(true, AcqRel);

@@ -91,7 +91,7 @@ pub(crate) struct Seat {
     deadline: Plain,
     bookmark: Plain,
     /// The position that the last bookmark showed, as a progress word.
-    shown: Plain,
+    delivered: Plain,
 }
 
 impl Seat {
@@ -109,7 +109,7 @@ impl Seat {
             woken_at: Plain::new(0),
             deadline: Plain::new(NEVER),
             bookmark: Plain::new(NEVER),
-            shown: Plain::new(0),
+            delivered: Plain::new(0),
         }
     }
 
@@ -126,7 +126,7 @@ impl Seat {
         self.counted.store(counted as u32, Relaxed);
         self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
         self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
-        self.shown.store(due.bookmark.map_or(0, |(_, shown)| progress_word(shown)), Relaxed);
+        self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
         let before = lock(&self.waker).replace(waker);
         // Release: partner of the compare-exchange in `claim`.
         self.state.store(PARKED, Release);
@@ -254,7 +254,7 @@ impl Seat {
 
     /// Whether the position is another than that of its last bookmark.
     pub(super) fn has_moved_to(&self, position: Position) -> bool {
-        self.shown.load(Relaxed) != progress_word(position)
+        self.delivered.load(Relaxed) != progress_word(position)
     }
 }
 

@@ -136,7 +136,7 @@ impl Tables {
                 self.insert(seat, interest);
             }
             Message::Leave(id) => {
-                self.timers.forget(id);
+                self.timers.remove(id);
                 if self.remove(id) {
                     self.lower_what_is_wanted(hub);
                 }
@@ -327,7 +327,7 @@ impl Tables {
                 }
             };
             let (seat, group) = (seat.clone(), group.clone());
-            // Whoever is awake announces the bucket with the next sleep.
+            // A consumer that is awake announces the bucket with the next sleep.
             let Some(claim) = seat.claim() else { continue };
             let cursor = claim.cursor().max(head);
             if claim.counted() == CountedAt::Hub {
@@ -370,7 +370,7 @@ impl Tables {
             let Some(entry) = self.entries.get(&id) else { continue };
             if now.closed || entry.interest.is_reached(now) {
                 let seat = entry.seat.clone();
-                self.forget_seat(&seat);
+                self.drop_seat(&seat);
             }
         }
         self.lower_what_is_wanted(hub);
@@ -378,7 +378,7 @@ impl Tables {
 
     /// A wait that is over: the seat goes from the tables, and its consumer, should it sleep again,
     /// announces it anew.
-    fn forget_seat(&mut self, seat: &SeatRef) {
+    fn drop_seat(&mut self, seat: &SeatRef) {
         seat.announced().swap(false, AcqRel);
         // Partner: PARKED, fence, `announced.swap(true)` in `Registration::park`: either that sees the
         // flag down and announces itself again, or this sees it parked.

@@ -39,7 +39,7 @@ impl Timers {
         self.seats.insert(seat.id(), seat);
     }
 
-    pub(super) fn forget(&mut self, id: u64) {
+    pub(super) fn remove(&mut self, id: u64) {
         self.seats.remove(&id);
     }
 

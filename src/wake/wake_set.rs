@@ -6,7 +6,7 @@
 //!
 //! Several threads may sleep on the descriptor. It is drained only where the list is empty, and raised
 //! again where something came in between: no thread takes the signal that was meant for another.
-//! `armed` says that somebody may sleep; whoever raises resets it, nobody else does.
+//! `armed` says that a thread may sleep; a raise resets it, and nothing else does.
 //!
 //! | who wakes | who arms | order |
 //! | --- | --- | --- |
@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct SetShared {
     pub(crate) signal: Signal,
     armed: AtomicBool,
-    /// Pushed by whoever wakes.
+    /// Pushed by the thread that wakes.
     ready: Inbox<Arc<Member>>,
     /// Of those that take: what had no room comes first next time. Who wakes never takes this lock.
     taken: Mutex<TakenMembers>,
@@ -41,7 +41,7 @@ struct TakenMembers {
 
 /// One membership: made when something is added to a set, ended when it is removed.
 pub(crate) struct Member {
-    /// Weak: the descriptor goes with the set, whoever is a member still.
+    /// Weak: the descriptor goes with the set, also while it has members.
     set: Weak<SetShared>,
     tag: u64,
     listed: AtomicBool,

@@ -49,7 +49,7 @@ impl WakeUp {
             WakeUp::Thread(thread) => thread.unpark(),
             WakeUp::Task(waker) => {
                 if foreign::guard(|| waker.wake()).is_none() {
-                    tracing::error!("a waker panicked; the notifier goes on");
+                    tracing::error!("a waker panicked; the notifier continues");
                 }
             }
             WakeUp::Raise(member) => member.raise(),
