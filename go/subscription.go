@@ -218,7 +218,7 @@ func (c *subscriptionCore) where() Position {
 
 // Lag is how far a subscription is behind.
 type Lag struct {
-	Events    uint64        // events of the log that it has not looked at
+	Events    uint64        // events of the log that it has not looked at; too many, perhaps, once its place has left the window
 	Revisions uint64        // revisions that it has not looked at
 	Age       time.Duration // of the oldest of them
 }

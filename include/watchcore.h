@@ -786,7 +786,8 @@ typedef struct watchcore_lag {
     uint32_t size;
     // 0.
     uint32_t reserved;
-    // Events of the log that it has not looked at.
+    // Events of the log that it has not looked at. Once its place has left the window it can be too many, never more
+    // than were published.
     uint64_t events;
     // Revisions that it has not looked at.
     uint64_t revisions;
@@ -831,8 +832,8 @@ typedef struct watchcore_subscription_info {
     uint64_t revision;
     // The epoch of that.
     uint64_t epoch;
-    // Events of the log that it has not looked at; 0 while it sleeps, while its start lies in the future, and once it
-    // has ended.
+    // Events of the log that it has not looked at, as in watchcore_lag; 0 while it sleeps, while its start lies in the
+    // future, and once it has ended.
     uint64_t lag_events;
     // Revisions that it has not looked at.
     uint64_t lag_revisions;

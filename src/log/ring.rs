@@ -25,7 +25,7 @@ use super::writer::{RingWriter, WindowLimits};
 use crate::attribute::schema::Schema;
 use crate::data::event::Event;
 use crate::log::epochs::{EpochView, Epochs};
-use crate::log::segment::{Held, Pen, Segment, SegmentRef};
+use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
 use crate::sync::{AcqRel, Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
@@ -153,7 +153,7 @@ impl Ring {
     ) -> (Ring, RingWriter) {
         let segments = limits.segments;
         let held = Arc::new(Held::default());
-        let pen = Pen::new(slots, slots as usize, slots, width, held.clone());
+        let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
         let first = pen.segment().clone();
         let directory = Shared::new(Directory::new(segments));
         let epochs = Shared::new(epochs);
@@ -348,17 +348,29 @@ impl Ring {
         self.slots * self.segments
     }
 
-    /// Events in [from, head), gaps of closed segments in the window taken off. O(segments).
+    /// Events in [from, head). Exact where `from` is in the window, or before all events. Otherwise at most too
+    /// many: how full the segments were that have left is not known any more, only how many events they had with
+    /// those before `from`. O(segments).
     pub(crate) fn events_between(&self, from: u64, head: u64) -> u64 {
         // All but the last of the segments that have left are counted at once.
         let near = self.oldest_seq().saturating_sub(self.slots).min(head);
         let (mut at, mut events) = (from.max(near), near.saturating_sub(from));
         let mut hand = None;
+        let mut has_left = events > 0;
         loop {
             let run = match self.next_run(&mut at, &mut hand, head) {
-                Run::Events(_, run) => run,
+                Run::Events(segment, run) => {
+                    if std::mem::take(&mut has_left) {
+                        // What was counted so far are slots, and not all of them need have had an event.
+                        events = events.min(segment.events_before());
+                    }
+                    run
+                }
                 Run::Head => return events,
-                Run::Evicted => at..self.limit_of(at).min(head),
+                Run::Evicted => {
+                    has_left = true;
+                    at..self.limit_of(at).min(head)
+                }
             };
             events += run.end - run.start;
             at = run.end;

@@ -45,11 +45,22 @@ struct EventCell(UnsafeCell<MaybeUninit<LogEvent>>);
 // SAFETY: I3: written once, by the only pen, before `written` covers it; only read after.
 unsafe impl Sync for EventCell {}
 
+/// Where the log stands as a segment is opened.
+#[derive(Clone, Copy)]
+pub(crate) struct Before {
+    /// The end of the segment before.
+    pub(crate) end: u64,
+    /// Events up to there.
+    pub(crate) events: u64,
+}
+
 pub(crate) struct Segment {
     /// Sequence number of slot 0: a multiple of N.
     base: u64,
     /// End of the segment before: a cursor there has lost nothing if that one has left.
     prev_end: u64,
+    /// Events of the log before it. Not the same as `base`: a segment may be closed before it is full.
+    events_before: u64,
     len: AtomicU32,
     /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
     /// head alone covers what a reader reads.
@@ -79,13 +90,14 @@ pub(crate) fn own_bytes(slots: usize, width: usize) -> usize {
 }
 
 impl Segment {
-    fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Segment {
+    fn new(base: u64, slots: usize, before: Before, width: usize, held: Arc<Held>) -> Segment {
         let own = own_bytes(slots, width);
         held.segments.fetch_add(1, Relaxed);
         held.segment_bytes.fetch_add(own as u64, Relaxed);
         Segment {
             base,
-            prev_end,
+            prev_end: before.end,
+            events_before: before.events,
             len: AtomicU32::new(slots as u32),
             written: Written::new(0),
             cells: (0..slots).map(|_| EventCell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
@@ -109,6 +121,10 @@ impl Segment {
 
     pub(crate) fn prev_end(&self) -> u64 {
         self.prev_end
+    }
+
+    pub(crate) fn events_before(&self) -> u64 {
+        self.events_before
     }
 
     /// One past the last sequence number that this segment can hold: the base of the next.
@@ -227,8 +243,8 @@ pub(crate) struct Pen(SegmentRef);
 
 impl Pen {
     /// A new segment, and its pen.
-    pub(crate) fn new(base: u64, slots: usize, prev_end: u64, width: usize, held: Arc<Held>) -> Pen {
-        let segment = Arc::new(Segment::new(base, slots, prev_end, width, held));
+    pub(crate) fn new(base: u64, slots: usize, before: Before, width: usize, held: Arc<Held>) -> Pen {
+        let segment = Arc::new(Segment::new(base, slots, before, width, held));
         #[cfg(loom)]
         reclaim::boxed(Arc::as_ptr(&segment) as usize);
         Pen(SegmentRef(Some(segment)))

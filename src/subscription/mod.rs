@@ -294,7 +294,9 @@ impl Subscription {
         }
         let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
-            self.shared.inner.gauges.max_lag.fetch_max(behind, Relaxed);
+            // Sequence numbers: fewer are events, where a segment was closed before it was full.
+            let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head);
+            self.shared.inner.gauges.max_lag.fetch_max(events, Relaxed);
         }
         if behind > 0 && self.shared.is_limited() {
             self.shared.cursor.store(self.cursor.seq(), Relaxed);

@@ -62,6 +62,55 @@ fn idle_consumer_is_seen() {
     assert_eq!(cache.stats().lagged, 1);
 }
 
+/// A short revision never straddles two segments, so some are left before they are full: what was never written is
+/// no lag, in the window and beyond.
+#[test]
+fn lag_is_of_events() {
+    let (cache, mut writer) = tiny();
+    let idle = cache.subscribe(Start::Now).open().unwrap();
+    let mut slow = cache.subscribe(Start::Now).open().unwrap();
+    let mut written = 0;
+    for revision in 1..=400 {
+        // Of 16 slots the single one and seven pairs take 15.
+        let keys = ["/a", "/b"];
+        let count = if revision % 8 == 1 { 1 } else { 2 };
+        writer.apply(revision, keys[..count].iter().map(|key| Change::put(key, "1"))).unwrap();
+        written += count as u64;
+        let all = cache.subscriptions();
+        assert_eq!((all[0].lag.events, cache.stats().events), (written, written), "at {revision}");
+        // Within the window it takes all that there is, and finds its own lag.
+        if revision % 40 == 0 {
+            while !slow.poll(1_000).unwrap().is_empty() {}
+        }
+    }
+    let status = cache.status();
+    assert_eq!((status.max_lag_events, status.max_lag_seen), (written, written));
+    drop(idle);
+    // One that began later may have lost less than it has slots below the window.
+    let late = cache.subscribe(Start::Now).open().unwrap();
+    for revision in 401..=800 {
+        writer.apply(revision, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    }
+    let lag = cache.subscriptions().pop().unwrap().lag.events;
+    assert!((800..=800 * 16 / 14).contains(&lag), "{lag} of 800");
+    drop(late);
+}
+
+/// A poll counts the lag that it finds as lists do.
+#[test]
+fn lag_of_a_poll_is_of_events() {
+    let (cache, mut writer) = tiny();
+    let mut slow = cache.subscribe(Start::Now).open().unwrap();
+    for revision in 1..=48 {
+        let keys = ["/a", "/b"];
+        writer
+            .apply(revision, keys[..if revision % 8 == 1 { 1 } else { 2 }].iter().map(|key| Change::put(key, "1")))
+            .unwrap();
+    }
+    while !slow.poll(1_000).unwrap().is_empty() {}
+    assert_eq!(cache.status().max_lag_seen, 90, "six segments of 15 events");
+}
+
 #[test]
 fn loss_counts_once() {
     for policy in [OnLag::Stop, OnLag::SkipToOldest, OnLag::Resnapshot, OnLag::Conflate] {

@@ -135,7 +135,8 @@ pub struct watchcore_lag {
     pub size: u32,
     /// 0.
     pub reserved: u32,
-    /// Events of the log that it has not looked at.
+    /// Events of the log that it has not looked at. Once its place has left the window it can be too many, never more
+    /// than were published.
     pub events: u64,
     /// Revisions that it has not looked at.
     pub revisions: u64,

@@ -74,8 +74,8 @@ pub struct watchcore_subscription_info {
     pub revision: u64,
     /// The epoch of that.
     pub epoch: u64,
-    /// Events of the log that it has not looked at; 0 while it sleeps, while its start lies in the future, and once it
-    /// has ended.
+    /// Events of the log that it has not looked at, as in watchcore_lag; 0 while it sleeps, while its start lies in the
+    /// future, and once it has ended.
     pub lag_events: u64,
     /// Revisions that it has not looked at.
     pub lag_revisions: u64,

@@ -8,7 +8,7 @@
 use super::RingWriter;
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
-use crate::log::segment::{Pen, own_bytes};
+use crate::log::segment::{Before, Pen, own_bytes};
 use crate::log::summaries::Summary;
 use std::ops::Range;
 use std::sync::Arc as Shared;
@@ -96,6 +96,7 @@ impl RingWriter {
             fill: self.fill,
         };
         let mut bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let mut events = self.pen.segment().events_before();
         let mut added = 0;
         let mut run = start..start;
         for (at, size) in sizes.enumerate() {
@@ -109,7 +110,8 @@ impl RingWriter {
                 let end = base + plan.fill;
                 plan.closed.push(plan.fill);
                 base += slots;
-                let pen = Pen::new(base, slots as usize, end, ring.width, ring.held.clone());
+                events += plan.fill;
+                let pen = Pen::new(base, slots as usize, Before { end, events }, ring.width, ring.held.clone());
                 let token = RetentionToken::new(pen.segment().clone(), ring.ages.clone());
                 plan.opened.push(Opened { token, pen, summary: Box::new(Summary::new(&self.schema)) });
                 plan.fill = 0;
