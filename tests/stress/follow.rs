@@ -2,6 +2,7 @@
 
 use crate::bound::BOUND;
 use crate::plan::{Expected, Plan, Value, kind_of, revision_of};
+use crate::roll::{Entry, Roll};
 use std::sync::Arc;
 use watchcore::*;
 
@@ -49,8 +50,9 @@ impl Wish {
         self.keys.holds(plan, key) && (self.types.is_empty() || self.types.contains(&kind_of(visit)))
     }
 
-    pub fn open(&self, cache: &Cache, plan: &Plan, start: Start) -> Result<Subscription> {
-        let builder = cache.subscribe(start).types(&self.types).raw_types(self.raw).whole_revisions(self.whole);
+    fn open(&self, cache: &Cache, plan: &Plan, name: String, start: Start) -> Result<Subscription> {
+        let builder =
+            cache.subscribe(start).name(name).types(&self.types).raw_types(self.raw).whole_revisions(self.whole);
         let builder = builder.bookmarks(self.bookmarks).bookmark_interval(std::time::Duration::ZERO);
         let builder = builder.stop_on_resync(self.stop_on_resync).start_timeout(BOUND);
         match &self.keys {
@@ -98,13 +100,23 @@ pub struct Follower {
     /// It began at a revision of the future: its epoch is not known before the first event.
     future: bool,
     pub events: u64,
+    /// After the subscription: dropped when that is gone.
+    entry: Entry,
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.entry.leaves();
+    }
 }
 
 impl Follower {
     /// Opens a subscription; COMPACTED where `After` lies below the window.
-    pub fn open(cache: &Cache, plan: &Arc<Plan>, wish: Wish, start: Start) -> Result<Follower> {
+    pub fn open(cache: &Cache, plan: &Arc<Plan>, roll: &Arc<Roll>, wish: Wish, start: Start) -> Result<Follower> {
         let current = cache.position().revision;
-        let subscription = wish.open(cache, plan, start)?;
+        let entry = roll.enter();
+        let subscription = wish.open(cache, plan, entry.name(), start)?;
+        entry.is_open();
         let position = subscription.position();
         let stage = match start {
             Start::Now | Start::After(_) => Stage::Live { step: position.revision / 2 + 1, at: 0 },
@@ -123,6 +135,7 @@ impl Follower {
             last_sequence: 0,
             future: position.revision > current,
             events: 0,
+            entry,
         })
     }
 

@@ -8,10 +8,11 @@ mod bound;
 mod follow;
 mod heap;
 mod plan;
+mod roll;
 mod workers;
 
 use bound::{BOUND, Task, until};
-use follow::{Follower, Keys, Outcome, Wish};
+use follow::{Keys, Outcome, Wish};
 use plan::{Plan, mix, revision_of};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -45,8 +46,8 @@ fn mixed(size: (usize, u64), steps: u64) {
     let cache = cache_of(size);
     let harness = Harness::new(&cache, &plan);
     // Never polled while the writer continues.
-    let mut stalled = Follower::open(&cache, &plan, Wish::of(Keys::All), Start::State).unwrap();
-    let mut stalled_key = Follower::open(&cache, &plan, Wish::of(Keys::One(5)), Start::After(0)).unwrap();
+    let mut stalled = harness.open(Wish::of(Keys::All), Start::State);
+    let mut stalled_key = harness.open(Wish::of(Keys::One(5)), Start::After(0));
     let held = cache.snapshot().unwrap();
 
     let mut tasks = vec![
@@ -68,10 +69,11 @@ fn mixed(size: (usize, u64), steps: u64) {
         harness.spawn("closer", |w| w.closer(7)),
         harness.spawn("snapshots", |w| w.snapshots(8)),
         harness.spawn("reads", |w| w.reads(9)),
+        harness.spawn("observer", |w| w.observe()),
     ];
     // A subscription that goes from thread to thread.
     let (left, right) = (mpsc::channel(), mpsc::channel());
-    left.0.send(Follower::open(&cache, &plan, Wish::of(Keys::All), Start::Now).unwrap()).unwrap();
+    left.0.send(harness.open(Wish::of(Keys::All), Start::Now)).unwrap();
     let (to_right, to_left) = (right.0, left.0);
     let (from_left, from_right) = (left.1, right.1);
     tasks.push(harness.spawn("moved, one side", move |w| w.moved(&from_left, &to_right)));
@@ -86,6 +88,8 @@ fn mixed(size: (usize, u64), steps: u64) {
     println!("{:?} {size:?}: {:?} {:?}", plan, harness.tally, cache.stats());
 
     let expected = if cache.stats().events > size.0 as u64 { Outcome::Lagged } else { Outcome::Events };
+    let losses = || harness.tally.lagged.load(SeqCst) + 2 * u64::from(expected == Outcome::Lagged);
+    assert!(cache.stats().lagged >= losses(), "losses that no poll has met count, too: {plan:?}");
     assert_eq!(stalled.poll(1024).0, expected, "{plan:?}");
     assert_eq!(stalled_key.poll(1024).0, expected, "{plan:?}");
     assert!(held.is_empty() && held.revision() == 0, "a snapshot never changes: {plan:?}");
@@ -103,6 +107,9 @@ fn settles(cache: &Cache, plan: &Plan) {
         stats.segments == stats.window_segments && stats.subscriptions == 0 && stats.waiting == 0
     });
     assert_eq!(cache.stats().oldest_snapshot, Duration::ZERO, "{plan:?}");
+    let status = cache.status();
+    assert_eq!((status.subscriptions, status.max_lag_events, status.lapped), (0, 0, 0), "{plan:?}");
+    assert!(cache.subscriptions().is_empty(), "{plan:?}");
     assert_eq!(cache.stats().objects, plan.state(plan.steps).count() as u64, "{plan:?}");
 }
 
@@ -152,6 +159,7 @@ fn writers_come_and_go_on_other_threads() {
     tasks.push(harness.spawn("fast", |w| w.follow(&[Wish::of(Keys::All)], 1, |_| 256)));
     tasks.push(harness.spawn("filtered", |w| w.follow(&[Wish::of(Keys::Path("/s/b"))], 2, |_| 64)));
     tasks.push(harness.spawn("snapshots", |w| w.snapshots(3)));
+    tasks.push(harness.spawn("observer", |w| w.observe()));
     tasks.into_iter().for_each(Task::join);
     println!("{plan:?}: BUSY {} times", busy.load(SeqCst));
     harness.close_and_drain();

@@ -3,6 +3,7 @@
 use crate::bound::{BOUND, Task, until};
 use crate::follow::{Follower, Keys, Outcome, Wish, check_kv};
 use crate::plan::{GIANT_KEYS, KEYS, Plan, mix, revision_of};
+use crate::roll::{Observer, Roll};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub struct Tally {
     pub compacted: AtomicU64,
     pub reopened: AtomicU64,
     pub reads: AtomicU64,
+    pub looks: AtomicU64,
 }
 
 /// What a thread has.
@@ -25,6 +27,7 @@ pub struct Harness {
     pub cache: Cache,
     pub plan: Arc<Plan>,
     pub tally: Arc<Tally>,
+    pub roll: Arc<Roll>,
     ready: Arc<AtomicU64>,
     /// Step that was there when the cache was closed.
     closed_at: Arc<AtomicU64>,
@@ -52,6 +55,7 @@ impl Harness {
             cache: cache.clone(),
             plan: plan.clone(),
             tally: Arc::default(),
+            roll: Arc::default(),
             ready: Arc::default(),
             closed_at: Arc::default(),
             parked: Arc::default(),
@@ -77,7 +81,8 @@ impl Harness {
     }
 
     pub fn open(&self, wish: Wish, start: Start) -> Follower {
-        Follower::open(&self.cache, &self.plan, wish, start).unwrap_or_else(|error| panic!("{error} {:?}", self.plan))
+        Follower::open(&self.cache, &self.plan, &self.roll, wish, start)
+            .unwrap_or_else(|error| panic!("{error} {:?}", self.plan))
     }
 
     pub fn write(&self, writer: &mut Writer, step: u64) {
@@ -171,7 +176,7 @@ impl Harness {
             };
             let keys = if entropy >> 16 & 1 == 0 { Keys::All } else { Keys::Prefix("/s/a") };
             self.tally.reopened.fetch_add(1, SeqCst);
-            follower = match Follower::open(&self.cache, &self.plan, Wish::of(keys.clone()), start) {
+            follower = match Follower::open(&self.cache, &self.plan, &self.roll, Wish::of(keys.clone()), start) {
                 Ok(follower) => follower,
                 Err(error) => {
                     let text = format!("{error} for {start:?} {:?}", self.plan);
@@ -283,7 +288,8 @@ impl Harness {
             };
             let wish = Wish::of(keys[entropy as usize % 2].clone());
             self.tally.events.fetch_add(follower.events, SeqCst);
-            follower = Follower::open(&self.cache, &self.plan, wish.clone(), start).unwrap_or_else(|error| {
+            let next = Follower::open(&self.cache, &self.plan, &self.roll, wish.clone(), start);
+            follower = next.unwrap_or_else(|error| {
                 assert_eq!(error.code(), Code::Compacted, "{error}");
                 self.open(wish, Start::State)
             });
@@ -413,6 +419,17 @@ impl Harness {
                 (Err(error), _) => panic!("{read:?}: {error} {plan:?}"),
             }
         }
+    }
+
+    /// Lists and counts the subscriptions, while others open, poll, close and drop them.
+    pub fn observe(&self) {
+        let mut observer = Observer::new(&self.cache, &self.roll, &self.plan);
+        while self.cache.position().revision / 2 < self.plan.steps {
+            observer.look();
+            std::thread::yield_now();
+        }
+        observer.look();
+        self.tally.looks.fetch_add(observer.looks, SeqCst);
     }
 
     /// Waits for ever: until the cache is closed and everything before was handed out.
