@@ -57,3 +57,53 @@ fn no_thread_is_an_error_of_build() {
     drop(cache);
     assert!(watchcore::quiesce(Duration::from_secs(30)), "somebody frees");
 }
+
+/// How often the notifier has gone to sleep.
+#[cfg(target_os = "linux")]
+fn sleeps_of_the_notifier() -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let is_it = |task: &std::path::PathBuf| {
+        std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "watchcore-wake")
+    };
+    let task = tasks.into_iter().find(is_it).expect("the notifier runs");
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Subscriptions that sleep at their buckets cost a revision of others nothing, with a bookmark to come neither.
+#[cfg(target_os = "linux")]
+#[test]
+fn bookmarks_to_come_wake_no_notifier() {
+    use watchcore::{Index, ReadPath, Start, WakeSet};
+    let _alone = alone();
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let open = |number: u64| {
+        let options = cache.subscribe(Start::Now).key(format!("/{number}")).bookmarks(true);
+        options.bookmark_interval(Duration::from_secs(3600)).open().unwrap()
+    };
+    let mut sleepers: Vec<_> = (0..100).map(open).collect();
+    // The writer answers a few requests for buckets a revision.
+    for revision in 1..=100 {
+        writer.apply(revision, [Change::put("/other", "")]).unwrap();
+    }
+    let set = WakeSet::new().unwrap();
+    for sleeper in &mut sleepers {
+        while !sleeper.poll(10).unwrap().is_empty() {}
+        assert_eq!(sleeper.stats().read_path, ReadPath::Chain { index: "key".into() });
+        set.add(sleeper, 1).unwrap();
+        assert!(!sleeper.arm().unwrap());
+    }
+    let before = sleeps_of_the_notifier();
+    for revision in 101..=2100 {
+        writer.apply(revision, [Change::put("/other", "")]).unwrap();
+        std::thread::yield_now();
+    }
+    // It may still have been on its way to read who came.
+    let sleeps = sleeps_of_the_notifier() - before;
+    assert!(sleeps <= 10, "it was woken {sleeps} times by 2000 revisions that nobody sleeps for");
+    assert_eq!(cache.stats().waiting, 100);
+    writer.apply(2101, [Change::put("/7", "")]).unwrap();
+    assert!(set.wait(Duration::from_secs(30)) && sleepers[7].poll(10).unwrap().len() == 1);
+}
