@@ -358,14 +358,15 @@ impl Harness {
             if current / 2 >= plan.steps && turn > 200 {
                 return;
             }
+            // The window may have moved on beyond what was current a moment ago.
             let oldest = self.cache.oldest();
+            let lowest = oldest.saturating_sub(2);
             let read = match entropy % 4 {
                 0 => Read::Any,
                 1 => Read::AtLeast((current + (entropy >> 8 & 7)).min(self.last_revision())),
                 // Two below the window and a little above the current one too.
                 _ => Read::Exact(
-                    (oldest.saturating_sub(2) + (entropy >> 8) % (current + 6 - oldest.saturating_sub(2)))
-                        .min(self.last_revision()),
+                    (lowest + (entropy >> 8) % (current + 6).saturating_sub(lowest).max(1)).min(self.last_revision()),
                 ),
             };
             let key = (entropy >> 40) as usize % if entropy >> 32 & 3 == 0 { GIANT_KEYS } else { KEYS };
