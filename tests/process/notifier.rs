@@ -80,3 +80,49 @@ fn a_panicking_waker_is_caught_and_others_are_woken() {
         }
     }
 }
+
+/// Panics where it is dropped, with what panics in its turn, and says on which thread.
+struct PanicsWhenDropped(Sender<Option<String>>);
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        struct Twice;
+        impl Drop for Twice {
+            fn drop(&mut self) {
+                panic!("a payload's destructor");
+            }
+        }
+        self.0.send(std::thread::current().name().map(str::to_owned)).unwrap();
+        std::panic::panic_any(Twice);
+    }
+}
+
+/// The notifier holds a cache while it wakes, so the last handle may be its own: then it drops the decoder's closure,
+/// here of a cache without values, which would hold it too.
+#[test]
+fn last_cache_is_dropped_by_the_notifier_and_panics() {
+    let _alone = alone();
+    let (dropped, drops) = channel();
+    let panics = PanicsWhenDropped(dropped);
+    let decode = move |_: &[u8], _: &[u8]| Ok::<_, String>(size_of_val(&panics));
+    let cache = Cache::builder("/").expect_load(true).decoder(decode).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut held = cache.subscribe(Start::Now).open().unwrap();
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    writer.load(5, []).unwrap();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    drop((writer, held, cache));
+    assert!(drops.try_recv().is_err(), "the notifier has it still");
+    go.send(()).unwrap();
+    assert_eq!(drops.recv_timeout(BOUND).unwrap().as_deref(), Some("watchcore-wake"));
+
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut one = cache.subscribe(Start::Now).open().unwrap();
+    let (bell, rings) = bell();
+    assert!(once(&mut one, &bell).is_pending());
+    writer.apply(1, [Change::put("/a", "")]).unwrap();
+    assert_eq!(next(&mut one, &bell, &rings).unwrap().unwrap().len(), 1, "the notifier lives");
+}
