@@ -145,8 +145,8 @@ pub(crate) mod weak {
         ProgressLoad,
         Newest,
         NewestLoad,
-        GiveBack,
-        GiveBackLast,
+        CountRelease,
+        CountReleaseLast,
         Ready,
         Closed,
         /// A seat: claimed, settled.
@@ -165,7 +165,7 @@ pub(crate) mod weak {
         AnswerLoad,
         HandOver,
         /// Step: a bucket claims to be linked from the beginning.
-        EarlyBoundary,
+        EarlyLinkedFrom,
         /// Step: a bucket that is in use is evicted.
         EvictUsed,
         /// Step: what is retired goes at once, without a grace period.

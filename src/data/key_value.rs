@@ -345,8 +345,8 @@ impl Drop for KeyValue {
     #[inline]
     fn drop(&mut self) {
         // Release: partner of the Acquire below, in the thread that releases the last count.
-        if self.body().count.fetch_sub(1, ord!(GiveBack, Release)) == 1 {
-            self.body().count.load(ord!(GiveBackLast, Acquire));
+        if self.body().count.fetch_sub(1, ord!(CountRelease, Release)) == 1 {
+            self.body().count.load(ord!(CountReleaseLast, Acquire));
             let version = VersionPtr(self.0.as_ptr());
             // SAFETY: I9: that was the last count, so nobody else has the version.
             let destroy = move || unsafe { version.destroy() };

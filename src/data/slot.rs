@@ -257,13 +257,13 @@ impl EventCounts {
         EventCounts { version, prev: VersionPtr::NULL }
     }
 
-    /// Gives both counts back.
+    /// Releases both counts.
     ///
     /// # Safety
     ///
     /// No reader that may still follow `older` to the version before, or that got either version by
     /// this event, is left (I9).
-    pub(crate) unsafe fn give_back(self) {
+    pub(crate) unsafe fn release(self) {
         // SAFETY: the counts that `replace` or `first` moved here; nobody reads them any more.
         unsafe {
             if let Some(version) = self.version.take() {
@@ -302,7 +302,7 @@ mod tests {
         reclaim::free(
             0,
             Box::new(move || unsafe {
-                counts.give_back();
+                counts.release();
                 slot.destroy();
             }),
         );

@@ -206,7 +206,7 @@ impl Router {
         }
         self.sweep();
         #[cfg(loom)]
-        let linked_from = if weak::is(weak::Site::EarlyBoundary) { 0 } else { linked_from };
+        let linked_from = if weak::is(weak::Site::EarlyLinkedFrom) { 0 } else { linked_from };
         for _ in 0..REQUESTS {
             let Some(request) = self.next_request(requests) else { return };
             // The subscription that asked has ended.

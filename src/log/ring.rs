@@ -1,8 +1,12 @@
-//! The ring: directory, tokens, the words that readers load, and the writer's side of them.
+//! The ring: the directory of segments, and the words of the log that readers load. The writer's side of them is
+//! [`super::writer`].
+//!
+//! A sequence number becomes readable when `head` passes it, and is found by its segment: [`Ring::locate`] for one,
+//! [`Ring::next_run`] for all from one on. When its segment is evicted, both say so.
 //!
 //! **Directory**: entry (s / N) mod M holds the segment of seq s, or a newer lap. Lap detection is
-//! one comparison, `segment.base == s - s mod N`. **Token** k stands beside segment k, owns it and,
-//! once it exists, token k+1: a snapshot that holds one token holds every segment from there on.
+//! one comparison, `segment.base == s - s mod N`. **Token** k belongs to segment k, has a count on it and,
+//! once it exists, on token k+1: a snapshot that has one token keeps every segment from there on.
 //! The directory's own counts are the tokens in [`RingWriter::live`].
 //!
 //! A revision longer than the ring gets a longer directory: nothing is evicted for it. The segments
@@ -18,6 +22,9 @@
 //! | `token`, after the head that enters k+1 | before head | Release / Acquire |
 //! | `progress` | before head | Release / Acquire |
 //! | a reset: epochs, `oldest_revision`, head | head, `oldest_revision`, epochs: [`Ring::oldest_at`] | Release / Acquire |
+//!
+//! What goes wrong in another order: `docs/internals/memory-model.md`. What a reader does that finds its segment
+//! evicted: `docs/internals/lag.md`.
 
 pub(crate) use super::retention::RetentionToken;
 use super::retention::{Ages, LogClock};
@@ -77,13 +84,13 @@ pub(crate) struct LogEnd {
 pub(crate) struct Oldest {
     pub(crate) revision: u64,
     /// That head, where a reset above it is being published: then the number is the one from before the
-    /// reset, and tells nothing about what leaves after it.
+    /// reset, and says nothing about what leaves after it.
     head: Option<u64>,
 }
 
 impl Oldest {
-    /// Whether what was made of it is of use: asked behind all that was read with it. False where a
-    /// reset was published meanwhile: the reader looks again, at a head that is above it.
+    /// Whether a result that was computed with it is valid: to be asked after all that was read for that. False
+    /// where a reset was published meanwhile: the reader begins again, at a head that is above it.
     pub(crate) fn holds(self, ring: &Ring) -> bool {
         self.head.is_none_or(|head| ring.head() == head)
     }
@@ -130,7 +137,8 @@ pub(crate) struct Ring {
     pub(super) token: Published<RetentionToken>,
     /// Base of the oldest segment in the directory.
     pub(super) oldest_seq: AtomicU64,
-    /// See the contract, section 1: "oldest".
+    /// The oldest revision of the window: one above the last that left it, or the first listing (docs/CONTRACT.md,
+    /// rows 1.13 to 1.15).
     pub(super) oldest_revision: AtomicU64,
     pub(super) epochs: Published<Epochs>,
     /// Sequence number of the newest resync mark (the end of a bracket), 0 for none: stored before head.
@@ -199,11 +207,11 @@ impl Ring {
 
     /// Ends the log where it stands: no head is published any more. True: this call did it.
     pub(crate) fn close(&self) -> bool {
-        // Release: what this thread has seen is seen by who finds it closed.
+        // Release: a reader that finds it closed sees what this thread has seen.
         self.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & CLOSED == 0
     }
 
-    /// The progress word; to be loaded before head. Acquire: partner of [`Ring::set_progress`].
+    /// The progress word; to be loaded before head. Acquire: partner of [`RingWriter::set_progress`].
     #[inline]
     pub(crate) fn progress(&self) -> u64 {
         self.progress.load(ord!(ProgressLoad, Acquire))
@@ -222,7 +230,7 @@ impl Ring {
     /// The oldest revision of the window as a reader at `head` sees it, which it loaded before.
     pub(crate) fn oldest_at(&self, head: u64, pin: &Guard) -> Oldest {
         let revision = self.oldest_revision();
-        // Loaded behind it: a reset that replaced it has its entry here.
+        // Loaded after it: a reset that replaced it has its entry here.
         match self.epochs(pin).reset_above(head) {
             Some(epoch_change) => Oldest { revision: epoch_change.oldest_before, head: Some(head) },
             None => Oldest { revision, head: None },
@@ -238,7 +246,7 @@ impl Ring {
         self.epochs.load(pin)
     }
 
-    /// The token of now; to be loaded before head (and kept only if it is cloned).
+    /// A count on the newest token; to be taken before head is loaded.
     pub(crate) fn token(&self, pin: &Guard) -> RetentionToken {
         self.token.load(pin).clone()
     }
@@ -277,7 +285,7 @@ impl Ring {
     fn entry(&self, seq: u64, pin: &Guard) -> Option<SegmentRef> {
         // Acquire: partner of the store in `open`: the base of a newer lap is complete.
         let pointer = self.directory.load(pin).entry(seq / self.slots).load(ord!(EntryLoad, Acquire));
-        // SAFETY: I9: an entry is the address of a segment whose count is retired only behind the entry's
+        // SAFETY: I9: an entry is the address of a segment whose count is retired only after the entry's
         // change, and it was loaded under this pin.
         (!pointer.is_null()).then(|| unsafe { SegmentRef::from_directory(pointer, pin) })
     }
@@ -378,7 +386,7 @@ impl Ring {
     }
 
     /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds
-    /// only if it is not below `oldest_seq` as loaded behind it.
+    /// only if it is not below `oldest_seq` as loaded after it.
     pub(crate) fn seq_above(&self, revision: u64, epoch_view: &EpochView, head: u64, pin: &Guard) -> u64 {
         let oldest = self.oldest_seq().max(self.base_of(epoch_view.since_seq));
         let (mut low, mut high) = (oldest / self.slots, (head - 1) / self.slots + 1);
@@ -394,7 +402,7 @@ impl Ring {
             };
             if above { high = middle } else { low = middle }
         }
-        // It left while this searched: its base lies below `oldest_seq` now, and the caller looks again.
+        // It left while this searched: its base lies below `oldest_seq` now, so the caller begins again.
         let Located::Segment(segment) = self.locate(low * self.slots, pin) else { return low * self.slots };
         let end = segment.end(head);
         let from = segment.base().max(epoch_view.since_seq);
@@ -403,7 +411,7 @@ impl Ring {
         } else {
             end
         };
-        // Behind all of it: at the next one, so that nothing is lost with this one.
+        // After its last event: at the next segment, so that nothing is lost where this one leaves.
         if seq == end && end < head { segment.limit() } else { seq }
     }
 }

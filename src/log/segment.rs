@@ -226,7 +226,7 @@ impl Drop for Segment {
         for event in self.filled() {
             // SAFETY: I9: `append` moved them here; the last count on the segment is gone, and every pin
             // under which a reader came by its events.
-            unsafe { EventCounts::from_slot(event.kv).give_back() };
+            unsafe { EventCounts::from_slot(event.kv).release() };
         }
         for slot in lock(&self.removed_slots).drain(..) {
             // SAFETY: I9: the index without it was published while this segment was the newest, so who

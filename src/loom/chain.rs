@@ -70,7 +70,7 @@ fn bucket_asked_for(weakened: Weak) {
             ((subscription, cache), seen)
         });
         seen.extend(read(&subscription.0.poll(8).unwrap()));
-        assert_eq!(seen, [1], "an event below the boundary");
+        assert_eq!(seen, [1], "an event below linked_from");
     });
 }
 
@@ -78,7 +78,7 @@ proof!(
     bucket_asked_for, loom_bucket_asked_for,
     loom_bucket_asked_for_weak_answer: Answer => "Causality violation",
     loom_bucket_asked_for_weak_load: AnswerLoad => "Causality violation",
-    loom_bucket_asked_for_early_boundary: EarlyBoundary => "an event below the boundary",
+    loom_bucket_asked_for_early_boundary: EarlyLinkedFrom => "an event below linked_from",
 );
 
 /// Row "fence; waiting", at a bucket.

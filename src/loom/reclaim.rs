@@ -155,6 +155,6 @@ fn version_count(weakened: Weak) {
 
 proof!(
     version_count, loom_version_count,
-    loom_version_count_weak_give_back: GiveBack => "Causality violation",
-    loom_version_count_weak_last: GiveBackLast => "Causality violation",
+    loom_version_count_weak_give_back: CountRelease => "Causality violation",
+    loom_version_count_weak_last: CountReleaseLast => "Causality violation",
 );

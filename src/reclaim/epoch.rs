@@ -13,7 +13,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Something that was retired.
-struct Handed {
+struct Queued {
     job: Job,
     /// What it frees.
     bytes: u64,
@@ -24,11 +24,11 @@ struct Handed {
 /// Jobs, retired by any thread, done by one.
 struct Reclaimer {
     collector: Collector,
-    inbox: Inbox<Handed>,
+    inbox: Inbox<Queued>,
     /// Batches whose grace period is over.
-    ripe: Inbox<Vec<Handed>>,
+    ripe: Inbox<Vec<Queued>>,
     /// Raised by the threads that retire.
-    given: CachePadded<Sums>,
+    queued: CachePadded<Sums>,
     /// Raised by the reclaimer. Done is loaded first: what is done was retired before.
     done: CachePadded<Sums>,
     /// Bytes deferred, and bytes whose grace period is over.
@@ -85,7 +85,7 @@ fn reclaimer() -> &'static Reclaimer {
         collector: Collector::new(),
         inbox: Inbox::new(),
         ripe: Inbox::new(),
-        given: CachePadded::default(),
+        queued: CachePadded::default(),
         done: CachePadded::default(),
         deferred: AtomicU64::new(0),
         ripened: AtomicU64::new(0),
@@ -99,11 +99,11 @@ fn reclaimer() -> &'static Reclaimer {
 }
 
 impl Reclaimer {
-    fn hand_over(&self, bytes: usize, grace: bool, job: Job) {
+    fn enqueue(&self, bytes: usize, grace: bool, job: Job) {
         // Relaxed: statistics. Release: partner of the Acquire in `run`.
-        self.given.bytes.fetch_add(bytes as u64, Relaxed);
-        self.given.jobs.fetch_add(1, Release);
-        if self.inbox.push(Handed { job, bytes: bytes as u64, grace }) {
+        self.queued.bytes.fetch_add(bytes as u64, Relaxed);
+        self.queued.jobs.fetch_add(1, Release);
+        if self.inbox.push(Queued { job, bytes: bytes as u64, grace }) {
             self.wake();
         }
     }
@@ -117,10 +117,10 @@ impl Reclaimer {
         }
     }
 
-    /// Bytes given and not freed.
+    /// Bytes queued and not freed.
     fn held(&self) -> u64 {
         let done = self.done.bytes.load(Relaxed);
-        self.given.bytes.load(Relaxed).saturating_sub(done)
+        self.queued.bytes.load(Relaxed).saturating_sub(done)
     }
 
     /// Bytes that nobody but the reclaimer keeps.
@@ -130,7 +130,7 @@ impl Reclaimer {
 
     fn is_done(&self) -> bool {
         let done = self.done.jobs.load(Acquire);
-        self.given.jobs.load(Acquire) == done
+        self.queued.jobs.load(Acquire) == done
     }
 
     fn run(&'static self) {
@@ -154,7 +154,7 @@ impl Reclaimer {
     /// Defers what needs a grace period, and frees what needs none or has had it. True: something was
     /// there.
     fn work(&'static self) -> bool {
-        let (unripe, now): (Vec<_>, Vec<_>) = self.inbox.take_all().into_iter().partition(|handed| handed.grace);
+        let (unripe, now): (Vec<_>, Vec<_>) = self.inbox.take_all().into_iter().partition(|queued| queued.grace);
         let mut did = !(unripe.is_empty() && now.is_empty());
         if !unripe.is_empty() {
             self.defer(unripe);
@@ -165,17 +165,17 @@ impl Reclaimer {
         }
         let ripened = self.ripened.load(Relaxed);
         self.unripe.store(self.deferred.load(Relaxed).saturating_sub(ripened), Relaxed);
-        now.into_iter().for_each(|handed| self.free(handed));
+        now.into_iter().for_each(|queued| self.free(queued));
         for batch in self.ripe.take_all() {
             did = true;
-            batch.into_iter().for_each(|handed| self.free(handed));
+            batch.into_iter().for_each(|queued| self.free(queued));
         }
         did
     }
 
     /// One closure for all of it. The thread whose pin runs it only pushes.
-    fn defer(&'static self, batch: Vec<Handed>) {
-        let bytes: u64 = batch.iter().map(|handed| handed.bytes).sum();
+    fn defer(&'static self, batch: Vec<Queued>) {
+        let bytes: u64 = batch.iter().map(|queued| queued.bytes).sum();
         self.deferred.fetch_add(bytes, Relaxed);
         #[cfg(test)]
         count(0, 1);
@@ -185,11 +185,11 @@ impl Reclaimer {
         });
     }
 
-    fn free(&self, handed: Handed) {
-        if foreign::guard(handed.job).is_none() {
+    fn free(&self, queued: Queued) {
+        if foreign::guard(queued.job).is_none() {
             tracing::error!("a drop panicked on the reclaimer; it continues");
         }
-        self.done.bytes.fetch_add(handed.bytes, Relaxed);
+        self.done.bytes.fetch_add(queued.bytes, Relaxed);
         self.done.jobs.fetch_add(1, Release);
         progressed();
     }
@@ -230,12 +230,12 @@ pub(crate) fn is_pinned() -> bool {
 /// Runs `job`, which frees so many bytes, on the reclaimer once no thread pinned now is pinned any
 /// more. The caller has unlinked before what the job frees.
 pub(crate) fn retire(bytes: usize, job: Job) {
-    reclaimer().hand_over(bytes, true, job);
+    reclaimer().enqueue(bytes, true, job);
 }
 
 /// Runs `job`, which frees so many bytes, on the reclaimer soon.
 pub(crate) fn free(bytes: usize, job: Job) {
-    reclaimer().hand_over(bytes, false, job);
+    reclaimer().enqueue(bytes, false, job);
 }
 
 /// Whether this thread is the one that frees.

@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 
 // Of one execution of a model; all its threads run on one thread of the system.
 thread_local! {
-    static SHOWN: Cell<bool> = const { Cell::new(false) };
+    static EXPLORED: Cell<bool> = const { Cell::new(false) };
     static PINNED: Cell<usize> = const { Cell::new(0) };
     static UNPINS: Cell<usize> = const { Cell::new(0) };
     static WAITING: RefCell<Vec<Job>> = const { RefCell::new(Vec::new()) };
@@ -33,7 +33,7 @@ loom::lazy_static! {
 /// Begins an execution. `collects`: pins and collections are steps that loom explores; a model
 /// that never collects has no use for that.
 pub(crate) fn begin(collects: bool) {
-    SHOWN.with(|shown| shown.set(collects));
+    EXPLORED.with(|explored| explored.set(collects));
     PINNED.with(|pinned| pinned.set(0));
     // What a failed execution has left belongs to objects that are gone.
     std::mem::forget(WAITING.take());
@@ -41,14 +41,14 @@ pub(crate) fn begin(collects: bool) {
     BURIED.take().into_iter().for_each(|dig| dig());
 }
 
-fn shown() -> bool {
-    SHOWN.with(Cell::get)
+fn explored() -> bool {
+    EXPLORED.with(Cell::get)
 }
 
 pub(crate) struct Guard(());
 
 pub(crate) fn pin() -> Guard {
-    if shown() {
+    if explored() {
         COLLECTED.fetch_add(0, Acquire);
     }
     PINNED.with(|pinned| pinned.set(pinned.get() + 1));
@@ -57,7 +57,7 @@ pub(crate) fn pin() -> Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if shown() && !std::thread::panicking() {
+        if explored() && !std::thread::panicking() {
             UNPINNED.fetch_add(0, Release);
         }
         PINNED.with(|pinned| pinned.set(pinned.get() - 1));
@@ -69,7 +69,7 @@ pub(crate) fn retire(_bytes: usize, job: Job) {
     if weak::is(Site::Grace) {
         return job();
     }
-    if shown() {
+    if explored() {
         RETIRED.push(ManuallyDrop::new(job));
     } else {
         WAITING.with_borrow_mut(|waiting| waiting.push(job));

@@ -75,7 +75,7 @@ impl<T: Send + Sync + 'static> Published<T> {
             let old = self.pointer.load(Acquire);
             // SAFETY: a twin that must fail: still reachable here.
             let old = unsafe { Arc::from_raw(old) };
-            retire(bytes, Box::new(move || give_back(old)));
+            retire(bytes, Box::new(move || release(old)));
             self.pointer.store(place, Release);
             return;
         }
@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Published<T> {
         let old = self.pointer.swap(place, ord!(Replace<T>, Release));
         // SAFETY: it came from `into_raw` and left the only place that had this count.
         let old = unsafe { Arc::from_raw(old) };
-        retire(bytes, Box::new(move || give_back(old)));
+        retire(bytes, Box::new(move || release(old)));
     }
 }
 
@@ -92,7 +92,7 @@ impl<T: Send + Sync + 'static> Drop for Published<T> {
         let pointer = self.pointer.load(Acquire);
         // SAFETY: the last owner is here, nobody can load it any more.
         let value = unsafe { Arc::from_raw(pointer) };
-        if on_reclaimer() { give_back(value) } else { free(0, Box::new(move || give_back(value))) }
+        if on_reclaimer() { release(value) } else { free(0, Box::new(move || release(value))) }
     }
 }
 
@@ -103,7 +103,7 @@ fn into_raw<T>(value: Arc<T>) -> *mut T {
     place
 }
 
-fn give_back<T>(value: Arc<T>) {
+fn release<T>(value: Arc<T>) {
     #[cfg(loom)]
     loom_twin::unboxed(Arc::as_ptr(&value) as usize);
     drop(value);

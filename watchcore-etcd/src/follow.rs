@@ -119,13 +119,13 @@ async fn answer(read: &mut Option<LivenessRead>) -> Result<Newest, Failure> {
 
 impl Follower<'_, '_> {
     async fn run(&mut self) -> Result<WatchEnd, Failure> {
-        self.look_at_demand();
+        self.check_demand();
         loop {
             let end = match self.next().await {
                 Occurrence::Message(message) => self.message(message).await?,
                 Occurrence::Liveness(answer) => self.lives(answer),
                 Occurrence::Demand => {
-                    self.look_at_demand();
+                    self.check_demand();
                     None
                 }
                 Occurrence::Time => self.time().await?,
@@ -162,7 +162,7 @@ impl Follower<'_, '_> {
         self.session.writer.borrow().demand().progress_until
     }
 
-    fn look_at_demand(&mut self) {
+    fn check_demand(&mut self) {
         self.requests.demanded(self.wanted());
     }
 

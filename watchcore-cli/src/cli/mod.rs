@@ -70,12 +70,12 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
     };
     match stop {
         Stop::Interrupted if interrupt.has_hung_up() => {
-            interrupt.forget_last_words();
+            interrupt.clear_last_words();
             exit::DONE
         }
         Stop::Failure(failure) => report(&failure, interrupt, out),
         Stop::ClosedPipe => {
-            interrupt.forget_last_words();
+            interrupt.clear_last_words();
             exit::DONE
         }
         Stop::Interrupted => {
@@ -88,12 +88,12 @@ fn finish(ended: Result<(), Stop>, interrupt: &Interrupt, out: &mut Output) -> u
 
 fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
     if let Err(Stop::ClosedPipe) = out.error(failure) {
-        interrupt.forget_last_words();
+        interrupt.clear_last_words();
         return exit::DONE;
     }
     say(&format!("error: {}", failure.message));
     if failure.exit() == exit::USAGE {
-        interrupt.forget_last_words();
+        interrupt.clear_last_words();
     }
     interrupt.speak();
     failure.exit()

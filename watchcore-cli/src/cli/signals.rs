@@ -108,7 +108,7 @@ impl Interrupt {
     }
 
     /// Nothing is to be said any more.
-    pub(crate) fn forget_last_words(&self) {
+    pub(crate) fn clear_last_words(&self) {
         *self.0.last_words.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         interrupt.set_last_words(move || {
             count.fetch_add(1, Ordering::SeqCst);
         });
-        interrupt.forget_last_words();
+        interrupt.clear_last_words();
         interrupt.speak();
         assert_eq!(said.load(Ordering::SeqCst), 1);
     }
