@@ -1,4 +1,8 @@
-//! Which events concern whom: ranges, selectors, compiled filters, declared indexes.
+//! Which events a reader gets: ranges, selectors, compiled filters, declared indexes.
+//!
+//! A user builds a filter from a range, selectors and predicates (`range`, `selector`). When a subscription opens or a
+//! read begins, it is bound to what its cache declares (`matcher`): names become numbers of fields, and what is not
+//! declared is refused. `indexes` says which bucket holds all events that a compiled filter can let pass.
 
 pub(crate) mod indexes;
 pub(crate) mod matcher;
