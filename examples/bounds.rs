@@ -1,7 +1,8 @@
 //! What a writer pays at worst, in processor time of its thread: `cargo run --release --no-default-features --example bounds -- PART`.
 //!
 //! - `threads`: a new key, beside 0, 1000 and 4000 idle threads that read once.
-//! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys.
+//! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys. With glibc's allocator they are
+//!   the allocator's (docs/internals/store.md): try another one by `LD_PRELOAD`.
 //! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
 //! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
 //! - `overwrite [COUNT]`: nothing but overwrites of 1000 keys, for callgrind.

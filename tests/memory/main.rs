@@ -7,3 +7,4 @@ mod bound;
 mod heap;
 mod reclaimer;
 mod small;
+mod worst;
