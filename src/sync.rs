@@ -176,6 +176,8 @@ pub(crate) mod weak {
         BlindPublish,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,
+        /// Step: a sleeper that ends its own sleep takes over what a pass says.
+        TakeOver,
     }
 
     thread_local! {

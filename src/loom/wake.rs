@@ -8,6 +8,7 @@
 //! | pending, with publish | `notifier_against_publish` | the notifier's swap |
 //! | pending, with close | `notifier_against_close` | the notifier's swap |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
+//! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
@@ -153,6 +154,39 @@ fn notifier_against_arm(weakened: Weak) {
 proof!(
     notifier_against_arm, loom_notifier_against_arm,
     loom_notifier_against_arm_weak_notifier: NotifierFence => "lost wake-up",
+);
+
+/// Row "a pass under way": it began at the cursor of another sleeper, and says nothing of what lies below that.
+fn sleep_beside_a_pass(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let set = WakeSet::new().unwrap();
+        let (mut one, mut other) = (follow(&cache), follow(&cache));
+        set.add(&mut one, 1).unwrap();
+        set.add(&mut other, 2).unwrap();
+        // The notifier knows both; the first is awake.
+        assert!(!one.arm().unwrap() && !other.arm().unwrap());
+        assert!(one.poll(8).unwrap().is_empty());
+        let write = move |writer: &mut Writer| {
+            put(writer, 1, &["/a"]);
+            assert_eq!(read(&other.poll(8).unwrap()), [1]);
+            assert!(!other.arm().unwrap());
+            put(writer, 2, &["/a"]);
+            notifier::step();
+        };
+        let (_writer, (mut one, mut events)) = race(writer, write, move || {
+            one.arm().unwrap();
+            let events = read(&one.poll(8).unwrap());
+            (one, events)
+        });
+        events.extend(read(&one.poll(8).unwrap()));
+        assert_eq!(events, [1, 2], "an event is lost");
+    });
+}
+
+proof!(
+    sleep_beside_a_pass, loom_sleep_beside_a_pass,
+    loom_sleep_beside_a_pass_taken_over: TakeOver => "an event is lost",
 );
 
 /// Row "armed": the two arms of a wake set against a publish.

@@ -13,6 +13,8 @@ use super::{CacheFrontier, FilterCode, Waker, Watched, notifier};
 use crate::filter::matcher::Matcher;
 use crate::log::buckets::{Bucket, Request, Router};
 use crate::position::Position;
+#[cfg(loom)]
+use crate::sync::weak;
 use crate::sync::{
     AcqRel, Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord,
 };
@@ -456,7 +458,12 @@ impl Registration {
         if interest.holds(cursor, &now, &**cache) || now.closed {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
-            return Err(Unparked { resume: 0, ..self.unpark(cache.hubs()) });
+            let unparked = self.unpark(cache.hubs());
+            #[cfg(loom)]
+            if weak::is(weak::Site::TakeOver) {
+                return Err(unparked);
+            }
+            return Err(Unparked { resume: 0, ..unparked });
         }
         if timed {
             // The notifier keeps the time.
