@@ -56,6 +56,8 @@ step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
 step_names() { scripts/names.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
+# Instructions of the hot paths against benches/counts.txt.
+step_counts() { scripts/counts.sh; }
 # The core alone, and the C ABI without the feeder.
 step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
 # Library, binary, integration tests and examples; the header test is among them.
@@ -216,6 +218,7 @@ if wants rust; then
     step rust
     step doc
     step pipe
+    step counts
     step address
 fi
 if wants loom; then

@@ -1,4 +1,5 @@
-//! The events of a bucket: links collected back from its newest one, then followed.
+//! The events of a bucket: links collected back from its newest one, then followed. What chains are, and where
+//! one is complete: docs/internals/chains.md.
 
 #![forbid(unsafe_code)]
 

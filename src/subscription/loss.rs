@@ -2,7 +2,7 @@
 //!
 //! A poll that meets a loss says what was lost once, as LAGGED with the range of revisions, and then follows
 //! the policy of the subscription ([`OnLag`]): it ends, continues at the oldest event, or brings the consumer
-//! back by a difference (`catch_up`).
+//! back by a difference (`catch_up`). With examples: docs/internals/lag.md.
 
 #![forbid(unsafe_code)]
 
