@@ -29,6 +29,8 @@ use crate::wake::Interest;
 pub(super) struct FutureStart {
     /// Ticket of the consistent read that says whether the revision exists, until it has answered.
     ticket: Option<u64>,
+    /// The head at which it was last seen that the revision is not reached: nothing below that concerns it.
+    looked_to: u64,
 }
 
 /// Where a start begins: the sequence number of its first event, and the epoch there.
@@ -41,7 +43,7 @@ impl Subscription {
         let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
         inner.wake_source();
         self.live(head, at);
-        self.phase = SubscriptionPhase::Future(Box::new(FutureStart { ticket }));
+        self.phase = SubscriptionPhase::Future(Box::new(FutureStart { ticket, looked_to: head }));
     }
 
     /// Whether it waits for a revision: then it is behind nothing.
@@ -107,13 +109,17 @@ impl Subscription {
         let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
             // The event below this head has left. Where its owner closed it there, what was published until
             // then may have been above the asked revision; else there is a newer head to look at.
-            let lost = frontier.closed && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
+            let unseen = matches!(&self.phase, SubscriptionPhase::Future(start) if start.looked_to < frontier.head);
+            let lost = frontier.closed && unseen && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
             return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
         };
         if now.revision >= asked {
             return self.first_above(frontier.head).map(Some);
         }
         self.cursor.enter_epoch(now.epoch);
+        if let SubscriptionPhase::Future(start) = &mut self.phase {
+            start.looked_to = frontier.head;
+        }
         Ok(None)
     }
 

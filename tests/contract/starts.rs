@@ -157,6 +157,19 @@ fn a_late_start_whose_state_has_left_is_a_loss_for_who_remembers() {
     );
 }
 
+/// Its owner closes it while it waits, and the log moves on beyond all that it had seen: it has lost nothing.
+#[test]
+fn a_future_start_that_was_closed_in_time_is_closed() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=10);
+    let mut future = cache.subscribe(Start::After(500)).open().unwrap();
+    write(&mut writer, 11..=20);
+    assert!(future.poll(10).unwrap().is_empty());
+    future.close();
+    write(&mut writer, 21..=1000);
+    refused(future.poll(10), Code::Closed);
+}
+
 #[test]
 fn a_future_start_inside_a_bracket_has_lagged() {
     let (cache, mut writer) = embedded();
