@@ -97,6 +97,8 @@ pub(crate) struct Running {
 impl Running {
     #[track_caller]
     pub(crate) fn start(mut command: Command) -> Running {
+        // Before it runs: on a loaded machine it may have waited for long when `spawn` returns.
+        let begin = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command line starts");
         let (sender, receiver) = channel();
         let stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -107,21 +109,17 @@ impl Running {
                 }
             }
         });
-        Running {
-            err: Some(read(child.stderr.take().expect("piped"))),
-            child,
-            begin: Instant::now(),
-            out: Some(receiver),
-        }
+        Running { err: Some(read(child.stderr.take().expect("piped"))), child, begin, out: Some(receiver) }
     }
 
     /// Standard output is left to the caller.
     #[track_caller]
     pub(crate) fn start_unread(mut command: Command) -> (Running, std::process::ChildStdout) {
+        let begin = Instant::now();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command line starts");
         let stdout = child.stdout.take().expect("piped");
         let err = Some(read(child.stderr.take().expect("piped")));
-        (Running { err, child, begin: Instant::now(), out: None }, stdout)
+        (Running { err, child, begin, out: None }, stdout)
     }
 
     /// The next line on standard output.
