@@ -103,6 +103,8 @@ impl Subscription {
                 }
                 return Err(say::future("subscribe after", asked, epoch_change.to).into());
             }
+            // Resyncs before it may have changed the epoch since the last poll.
+            self.cursor.enter_epoch(epochs.at(epoch_change.seq).epoch);
             drop(pin);
             return Err(Halt::Lost(self.jumped_over(epoch_change.seq, epoch_change.to)));
         }

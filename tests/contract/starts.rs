@@ -184,6 +184,22 @@ fn a_future_start_inside_a_bracket_has_lagged() {
     assert_eq!(revisions(&mut edge), [21], "the bracket is not above 20");
 }
 
+/// The epoch may have changed since the last poll, before the resync that jumps over the asked revision: the position
+/// after the loss is of the epoch in which the log continues.
+#[test]
+fn skipped_future_start_stands_in_the_epoch_of_the_log() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [5]);
+    let mut future = cache.subscribe(Start::After(30)).on_lag(OnLag::SkipToOldest).open().unwrap();
+    writer.resync(20, [record("/k", "20", 5, 15, 2)], ResyncReason::TooFarBehind).unwrap();
+    let before = cache.position();
+    writer.resync(40, [record("/k", "40", 5, 35, 3)], ResyncReason::TooFarBehind).unwrap();
+    let error = refused(future.poll(1), Code::Lagged);
+    assert_eq!((error.lost_from(), error.lost_to()), (31, 40));
+    assert_eq!(future.position(), Position { epoch: before.epoch, revision: 30 });
+    assert!(future.poll(100).unwrap().events()[0].resync().is_some(), "the bracket of the second one");
+}
+
 #[test]
 fn state_gives_everything_then_its_mark_then_what_comes() {
     let (cache, mut writer) = embedded();

@@ -524,7 +524,10 @@ impl Sub {
         let Phase::Initial(left, count, at) = &mut self.phase else { unreachable!() };
         let (count, at) = (*count, *at);
         let looks = self.options.filter.shows(Kind::Added) || self.options.keeps_delivered();
-        if oracle.first_live * oracle.slots > oracle.head_of(count) && looks {
+        // All objects were handed out, and the cache knew it: the mark that ends them needs no state any more.
+        let ends = |batch: &Batch| matches!(batch.events(), [mark] if mark.ends_initial_state() && mark.revision() == at.revision);
+        let only_the_end = left.is_empty() && answer.as_ref().is_ok_and(ends);
+        if oracle.first_live * oracle.slots > oracle.head_of(count) && looks && !only_the_end {
             let before = Position { epoch: at.epoch, revision: 0 };
             if let Some(delivered) = &mut self.delivered {
                 delivered.all_at(count);
