@@ -89,9 +89,7 @@ fn list(times: usize) {
 fn initial(times: usize) {
     let filled = Filled::new(times, &[]);
     let mut subscription = filled.cache.subscribe(Start::State).open().expect("opens");
-    counted(1, |_| {
-        while drain(&mut subscription, 64) > 0 {}
-    });
+    counted(1, |_| while drain(&mut subscription, 64) > 0 {});
 }
 
 fn drain(subscription: &mut Subscription, max: usize) -> usize {

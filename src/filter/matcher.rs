@@ -131,12 +131,9 @@ impl Matcher {
         self.may_hold_value(kv) && self.predicates_hold(kv)
     }
 
-    /// Whether a live key-value matches but for the predicates, which are users' code.
-    pub(crate) fn may_hold(&self, kv: &KeyValue) -> bool {
-        self.holds_key(kv.key()) && self.may_hold_value(kv)
-    }
-
-    fn may_hold_value(&self, kv: &KeyValue) -> bool {
+    /// Whether a live key-value whose key lies in the range matches but for the predicates, which are users' code.
+    #[inline]
+    pub(crate) fn may_hold_value(&self, kv: &KeyValue) -> bool {
         let Some(asks) = &self.asks else { return true };
         let attributes = Attributes(kv.attributes());
         !asks.nothing
@@ -144,7 +141,7 @@ impl Matcher {
             && asks.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
     }
 
-    /// The rest of the question that [`Matcher::may_hold`] leaves open. Not under a pin.
+    /// The rest of the question that [`Matcher::may_hold_value`] leaves open. Not under a pin.
     pub(crate) fn predicates_hold(&self, kv: &KeyValue) -> bool {
         self.asks.as_ref().is_none_or(|asks| asks.predicates.iter().all(|predicate| (predicate.0)(kv)))
     }

@@ -79,13 +79,16 @@ impl Range {
         self.span.contains(key) && self.path_holds(key)
     }
 
-    fn path_holds(&self, key: &[u8]) -> bool {
+    /// Whether a key that lies in the span of the range lies in the range.
+    #[inline]
+    pub(crate) fn path_holds(&self, key: &[u8]) -> bool {
         self.paths.iter().all(|path| key.starts_with(path) && matches!(key.get(path.len()), None | Some(b'/')))
     }
 
     /// The keys that lie in both.
     pub fn and(&self, other: &Range) -> Range {
-        let from = (&self.span.from).max(&other.span.from).clone();
+        let (a, b) = (&self.span.from, &other.span.from);
+        let from = if b.is_empty() || (!a.is_empty() && a >= b) { a } else { b }.clone();
         let to = match (&self.span.to, &other.span.to) {
             (Some(a), Some(b)) => Some(a.min(b).clone()),
             (a, b) => a.as_ref().or(b.as_ref()).cloned(),
@@ -136,8 +139,12 @@ impl Range {
         Ok(())
     }
 
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.paths.is_empty() && self.span.is_unbounded()
+    }
+
     pub(crate) fn is_all_of(&self, prefix: &[u8]) -> bool {
-        self.paths.is_empty() && (self.span == Range::all().span || self.span == Range::prefix(prefix).span)
+        self.paths.is_empty() && (self.span.is_unbounded() || self.span == Range::prefix(prefix).span)
     }
 }
 
@@ -283,6 +290,11 @@ impl Filter {
         self.fields.extend(other.fields);
         self.predicates.extend(other.predicates);
         self
+    }
+
+    /// Whether it lets every key-value pass (types aside).
+    pub(crate) fn is_any(&self) -> bool {
+        self.range.is_unbounded() && self.is_only_a_range()
     }
 
     /// Whether it is a range of keys and nothing else (types aside).

@@ -290,6 +290,26 @@ impl Ring {
         (!pointer.is_null()).then(|| unsafe { SegmentRef::from_directory(pointer, pin) })
     }
 
+    /// The segment of `seq` for as long as the pin: no count moves, so readers on many threads share no line that
+    /// any of them writes. `None` where it has left.
+    fn peek<'g>(&self, seq: u64, pin: &'g Guard) -> Option<&'g Segment> {
+        let base = self.base_of(seq);
+        // Twice: as in `locate`.
+        for _ in 0..2 {
+            // Acquire: as in `entry`.
+            let pointer = self.directory.load(pin).entry(seq / self.slots).load(ord!(EntryLoad, Acquire));
+            // SAFETY: I9: an entry is the address of a segment whose count is retired only after the entry has
+            // changed, so freed only after this pin, under which it was loaded.
+            if let Some(segment) = unsafe { pointer.as_ref() }
+                && segment.base() == base
+            {
+                return Some(segment);
+            }
+            self.head();
+        }
+        None
+    }
+
     /// The segment of `seq`, which lies at or below a head that the caller has loaded.
     pub(crate) fn locate(&self, seq: u64, pin: &Guard) -> Located {
         let base = self.base_of(seq);
@@ -317,11 +337,8 @@ impl Ring {
         let event = if head == self.slots {
             epoch_view.listing
         } else {
-            match self.locate(head - 1, pin) {
-                Located::Segment(segment) => segment.event(head - 1).revision(),
-                // The progress word alone may be that of the revision before.
-                _ => return None,
-            }
+            // The progress word alone may be that of the revision before.
+            self.peek(head - 1, pin)?.event(head - 1).revision()
         };
         Some(Position { epoch: epoch_view.epoch, revision: event.max(progress_of(progress, epoch_view.epoch)) })
     }

@@ -273,7 +273,7 @@ impl Cache {
                 show(self.prefix())
             )));
         }
-        let matcher = self.matcher(&options.filter)?;
+        let matcher = if options.filter.is_any() { None } else { Some(self.matcher(&options.filter)?) };
         let exact = self.await_revision("get at", options.read, options.timeout)?;
         loop {
             let pin = reclaim::pin();
@@ -291,7 +291,7 @@ impl Cache {
             let kv = view.get(key).map(|kv| kv.to_owned());
             // The filter may be foreign code, which no pin waits for.
             drop(pin);
-            let kv = kv.filter(|kv| matcher.holds(kv));
+            let kv = kv.filter(|kv| matcher.as_ref().is_none_or(|matcher| matcher.holds(kv)));
             return Ok(Answer { revision: position.revision, epoch: position.epoch, kv });
         }
     }
@@ -320,7 +320,7 @@ impl Cache {
             while !scan.is_over() {
                 // Without predicates the count needs no key-value.
                 scan.page(usize::MAX, &mut tried, |_, _, live| {
-                    let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                    let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
                     count += u64::from(!matcher.has_predicates());
                     matcher.has_predicates().then(|| kv.to_owned())
                 })?;

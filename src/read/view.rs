@@ -79,7 +79,8 @@ impl<'a> Scan<'a> {
                 self.next = slot.key().to_vec();
                 return Ok(());
             }
-            if self.range.contains(slot.key()) {
+            // The span holds it: `slots` gives no others.
+            if self.range.path_holds(slot.key()) {
                 taken.extend(pick(view, slot, view.live(slot)));
             }
         }
@@ -93,7 +94,9 @@ impl<'a> Scan<'a> {
         let mut all = Vec::new();
         while !self.over && all.len() < most {
             let before = all.len();
-            self.page(most, &mut all, |_, _, live| live.filter(|kv| matcher.may_hold(kv)).map(|kv| kv.to_owned()))?;
+            self.page(most, &mut all, |_, _, live| {
+                live.filter(|kv| matcher.may_hold_value(kv)).map(|kv| kv.to_owned())
+            })?;
             matcher.keep(&mut all, before, |kv| kv);
         }
         Ok(all)

@@ -114,8 +114,14 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.from.is_empty() && self.to.is_none()
+    }
+
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        key >= &self.from[..] && self.to.as_ref().is_none_or(|to| key < &to[..])
+        // Without a compare where there is no bound: one of no bytes is slow on processors that treat a masked load
+        // of an invalid address by microcode.
+        (self.from.is_empty() || key >= &self.from[..]) && self.to.as_ref().is_none_or(|to| key < &to[..])
     }
 }
 

@@ -185,7 +185,7 @@ impl Subscription {
                     break;
                 }
                 let slot = view.slot(key);
-                let live = slot.and_then(|slot| view.live(slot)).filter(|kv| matcher.may_hold(kv));
+                let live = slot.and_then(|slot| view.live(slot)).filter(|kv| matcher.may_hold_value(kv));
                 if live.is_some() && !matcher.has_predicates() {
                     continue;
                 }
@@ -216,7 +216,7 @@ impl Subscription {
         let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
         let mut page = Vec::new();
         let looked = scan.page(batch.room(), &mut page, |view, slot, live| {
-            let kv = live.filter(|kv| matcher.may_hold(kv))?;
+            let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
             let (was, since) = (delivered.has(slot.key()), catch.head_of(slot.key()));
             if was && kv.seq() < since {
                 return None;

@@ -70,7 +70,7 @@ impl Subscription {
         let mut page = Vec::new();
         while !scan.is_over() {
             scan.page(usize::MAX, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
                 Some((slot.shared_key(), matcher.has_predicates().then(|| kv.to_owned())))
             })?;
             for (key, tried) in page.drain(..) {

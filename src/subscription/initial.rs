@@ -76,7 +76,7 @@ impl Subscription {
         while !scan.is_over() && page.len() < most {
             let before = page.len();
             scan.page(most, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold(kv))?;
+                let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
                 Some((kv.to_owned(), needs_delivered_keys.then(|| slot.shared_key())))
             })?;
             matcher.keep(&mut page, before, |(kv, _)| kv);
