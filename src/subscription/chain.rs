@@ -288,13 +288,14 @@ impl Subscription {
         links: &[u64],
         hand: &mut Option<SegmentRef>,
     ) -> Step<usize> {
-        let mut revision = 0;
+        // The revision of the last event, and whether it ends with that event.
+        let (mut revision, mut is_over) = (0, true);
         for left in (1..=links.len()).rev() {
             let seq = links[left - 1];
             let segment = match self.segment_of(seq, hand) {
                 Ok(segment) => segment,
                 Err(halt) if batch.is_empty() => return Err(halt),
-                Err(halt) => return self.links_end_at_loss(batch, (left, revision), halt),
+                Err(halt) => return self.links_end_at_loss(batch, left, is_over.then_some(revision), halt),
             };
             let event = segment.event(seq);
             if event.revision() != revision {
@@ -304,6 +305,7 @@ impl Subscription {
                 revision = event.revision();
             }
             self.reader.looked += 1;
+            is_over = event.is_last();
             let Some(kind) = self.matcher.transition(event) else { continue };
             if self.matcher.delivers(kind) {
                 if !batch.fits(segment) {
@@ -328,11 +330,13 @@ impl Subscription {
     fn links_end_at_loss(
         &mut self,
         batch: &mut BatchBuilder<LinkBorder>,
-        (left, revision): (usize, u64),
+        left: usize,
+        complete: Option<u64>,
         halt: Halt,
     ) -> Step<usize> {
         if !batch.ends_inside() {
-            self.cursor.reach(revision);
+            // More of a revision that is not complete may have been lost: the position stays before it.
+            self.cursor.reach(complete.unwrap_or_default());
             return Ok(left);
         }
         match batch.cut_at_loss() {

@@ -53,6 +53,31 @@ fn a_wait_of_a_lapped_consumer_ends_and_its_poll_tells() {
     lagged(&mut slow, 1, oldest - 1, oldest, 1000);
 }
 
+/// Of the last revision that a chain has looked at, more may lie in a segment that has left: the position stays before
+/// it, also where nothing of it was delivered.
+#[test]
+fn position_stays_before_a_half_lost_revision_of_masked_events() {
+    let builder = Cache::builder("/").capacity(128).segment_slots(16).index(Index::prefix(1));
+    let cache = builder.build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let options = cache.subscribe(Start::Now).prefix("/own/").types(&[Kind::Modified]);
+    let mut one = options.on_lag(OnLag::Stop).open().unwrap();
+    write(&mut writer, [1]);
+    assert!(one.poll(1).unwrap().is_empty());
+    writer.apply(10, [Change::put("/own/a", "10")]).unwrap();
+    writer.apply(11, [Change::put("/own/a", "11")]).unwrap();
+    writer.apply(12, [Change::put("/own/a", "12")]).unwrap();
+    // 12 events in the first segment, the rest in the second and the third.
+    let keys: Vec<String> = (0..30).map(|key| format!("/own/{key:02}")).collect();
+    writer.apply(13, keys.iter().map(|key| Change::put(key, "13"))).unwrap();
+    // It collects all links, and keeps the first segment.
+    assert_eq!(lines(&one.poll(1).unwrap()), ["11 MODIFIED /own/a=11"]);
+    write(&mut writer, 14..=125);
+    assert!(cache.oldest() > 13);
+    let batch = one.poll(100).unwrap();
+    assert_eq!((lines(&batch).as_slice(), batch.position().revision), (&["12 MODIFIED /own/a=12".to_string()][..], 12));
+}
+
 /// A subscription that reads a chain holds the segment that it stands in. Where the next one has left the log, a
 /// revision that lies in both is lost in part, though its first events are still within reach and its last ones in
 /// the log.
