@@ -86,7 +86,8 @@ impl Subscription {
     /// Moves the cursor over events and puts those that pass into a batch, until it is full or the head is
     /// reached. An error is reported by the next poll where there is something to hand out first.
     fn fill(&mut self, batch: &mut BatchBuilder<Cursor>, frontier: &Frontier) -> Step<()> {
-        let first = self.cursor.seq();
+        // Not by its sequence number: the cursor may stand at the end of a segment that was closed early.
+        let mut is_first = true;
         loop {
             let (segment, run) = match self.next_run(frontier) {
                 Ok(Some(found)) => found,
@@ -97,7 +98,7 @@ impl Subscription {
                 continue;
             }
             for event in segment.view(run) {
-                if event.sequence() == first && !event.is_synthetic() {
+                if std::mem::take(&mut is_first) && !event.is_synthetic() {
                     // The notifier may have moved the cursor: all before this revision was looked at.
                     let before = event.resync().map_or_else(|| event.revision() - 1, |mark| mark.from);
                     self.cursor.reach(before);
