@@ -104,9 +104,9 @@ impl Subscription {
                 return Err(say::future("subscribe after", asked, epoch_change.to).into());
             }
             // Resyncs before it may have changed the epoch since the last poll.
-            self.cursor.enter_epoch(epochs.at(epoch_change.seq).epoch);
+            let epoch = epochs.at(epoch_change.seq).epoch;
             drop(pin);
-            return Err(Halt::Lost(self.jumped_over(epoch_change.seq, epoch_change.to)));
+            return Err(Halt::Lost(self.jumped_over(epoch_change.seq, epoch, epoch_change.to)));
         }
         let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
             // The event below this head has left. Where its owner closed it there, what was published until
@@ -125,9 +125,9 @@ impl Subscription {
         Ok(None)
     }
 
-    /// A resync whose bracket begins at `seq` has jumped over the asked revision. What came before it was
+    /// A resync whose bracket begins at `seq`, in `epoch`, has jumped over the asked revision. What came before it was
     /// dropped: the state there counts as delivered.
-    fn jumped_over(&mut self, seq: u64, to: u64) -> Loss {
+    fn jumped_over(&mut self, seq: u64, epoch: u64, to: u64) -> Loss {
         let before = self.delivered.take();
         if self.seed(seq) {
             self.cursor.jump(seq);
@@ -141,7 +141,7 @@ impl Subscription {
             oldest,
             current: current.revision,
             seq,
-            before: self.position(),
+            before: Position { epoch, ..self.position() },
             initial: false,
         }
     }

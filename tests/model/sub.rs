@@ -311,6 +311,15 @@ impl Sub {
         let answer = if arms {
             let answer = self.real.arm();
             if self.is_ended() || self.end.is_some() {
+                // A late start is fixed by the arming, also of one that its owner has closed.
+                if matches!(self.phase, Phase::Unready)
+                    && oracle.loaded
+                    && !self.never
+                    && !self.is_ended()
+                    && self.begin(oracle, true).is_err()
+                {
+                    self.refused = true;
+                }
                 // The poll reports.
                 assert!(answer.unwrap());
                 self.met.push(self.met(oracle));
@@ -525,7 +534,8 @@ impl Sub {
         let (count, at) = (*count, *at);
         let looks = self.options.filter.shows(Kind::Added) || self.options.keeps_delivered();
         // All objects were handed out, and the cache knew it: the mark that ends them needs no state any more.
-        let ends = |batch: &Batch| matches!(batch.events(), [mark] if mark.ends_initial_state() && mark.revision() == at.revision);
+        let ends =
+            |batch: &Batch| matches!(batch.events(), [mark] if mark.ends_initial_state()) && batch.position() == at;
         let only_the_end = left.is_empty() && answer.as_ref().is_ok_and(ends);
         if oracle.first_live * oracle.slots > oracle.head_of(count) && looks && !only_the_end {
             let before = Position { epoch: at.epoch, revision: 0 };
@@ -719,7 +729,7 @@ impl Sub {
                 let over = self.end.is_some_and(|end| skip >= end);
                 self.bracket_lost = self.options.on_lag == OnLag::SkipToOldest
                     && self.options.stop_on_resync
-                    && oracle.epoch_at(skip) != before.epoch
+                    && oracle.epoch_at(skip) != if before.epoch == 0 { oracle.epoch_at(0) } else { before.epoch }
                     && !over;
                 return None;
             }
@@ -758,6 +768,8 @@ impl Sub {
                 match stop {
                     Stop::Gap(at) if error.code() == Code::Lagged => {
                         self.reported = error.lost_to();
+                        // Where the state at the gap had left, what the consumer has is that of an earlier one.
+                        self.exact &= !unsure;
                         self.pass(oracle, at);
                         self.lose(at);
                     }
