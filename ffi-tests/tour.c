@@ -181,6 +181,7 @@ static void test_reads(void)
     watchcore_cache *cache = embedded(&writer);
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
     watchcore_range range = WATCHCORE_RANGE_INIT;
+    watchcore_range none = WATCHCORE_RANGE_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     watchcore_page *page = NULL;
     watchcore_snapshot *snapshot = NULL;
@@ -233,6 +234,12 @@ static void test_reads(void)
     all = watchcore_page_items(page);
     CHECK(kv != NULL && all != NULL && all[0] == kv && watchcore_page_item(page, 1) == NULL);
     CHECK(kv != NULL && same(watchcore_bytes_from(kv->key, kv->key_length), "/p/1"));
+    watchcore_page_free(page);
+    /* No items have no address: a caller in Go may not have one that is none on its stack. */
+    none.kind = WATCHCORE_RANGE_KEY;
+    none.from = text("/p/absent");
+    CHECK_OK(watchcore_cache_list(cache, &none, &read, &page, &error));
+    CHECK(watchcore_page_count(page) == 0 && watchcore_page_items(page) == NULL);
     watchcore_page_free(page);
 
     CHECK(watchcore_snapshot_revision(snapshot) == 5 && watchcore_snapshot_epoch(snapshot) == answer.epoch);

@@ -713,7 +713,7 @@ typedef struct watchcore_filter {
 // after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
 // release one copy.
 typedef struct watchcore_batch {
-    // The first event.
+    // The first event; NULL where there is none.
     const void *events;
     // The number of events.
     size_t count;
@@ -1238,8 +1238,8 @@ size_t watchcore_page_count(const struct watchcore_page *page);
 const struct watchcore_key_value *watchcore_page_item(const struct watchcore_page *page,
                                                       size_t index);
 
-// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
-// until it is freed. Never blocks. Any thread, many at once.
+// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and where there are none.
+// The page's, valid until it is freed. Never blocks. Any thread, many at once.
 const struct watchcore_key_value *const *watchcore_page_items(const struct watchcore_page *page);
 
 // 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else

@@ -176,7 +176,9 @@ impl Batch {
 
     /// The parts, for the C ABI. The owner word is released through [`RawBatch::release`].
     pub(crate) fn into_raw_parts(self) -> RawBatch {
-        let (events, len) = (self.events().as_ptr(), self.len());
+        let len = self.len();
+        // Not where an empty slice of Rust lies, which is no address: see `watchcore_batch` in the C ABI.
+        let events = if len == 0 { std::ptr::null() } else { self.events().as_ptr() };
         let owner = match self.body {
             Body::Empty => 0,
             // Both pointers are aligned: bit 0 says which it is.
@@ -190,7 +192,7 @@ impl Batch {
 /// The parts of a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBatch {
-    /// The first event.
+    /// The first event; null where there is none.
     pub events: *const Event,
     /// How many there are.
     pub len: usize,

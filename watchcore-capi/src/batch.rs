@@ -67,7 +67,7 @@ pub struct watchcore_event {
 /// release one copy.
 #[repr(C)]
 pub struct watchcore_batch {
-    /// The first event.
+    /// The first event; NULL where there is none.
     pub events: *const c_void,
     /// The number of events.
     pub count: usize,

@@ -312,11 +312,15 @@ pub unsafe extern "C" fn watchcore_page_item(page: *const watchcore_page, index:
     })
 }
 
-/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL. The page's, valid
-/// until it is freed. Never blocks. Any thread, many at once.
+/// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and where there are none.
+/// The page's, valid until it is freed. Never blocks. Any thread, many at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_page_items(page: *const watchcore_page) -> *const *const watchcore_key_value {
-    read!(watchcore_page_items, page, std::ptr::null(), |page| items(&page).as_ptr())
+    read!(watchcore_page_items, page, std::ptr::null(), |page| {
+        let items = items(&page);
+        // An empty array of Rust lies at address 8, which ends a Go program as an empty text does.
+        if items.is_empty() { std::ptr::null() } else { items.as_ptr() }
+    })
 }
 
 /// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else

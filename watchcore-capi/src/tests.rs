@@ -269,3 +269,14 @@ proptest! {
         unsafe { watchcore_cache_free(cache) };
     }
 }
+
+/// Go checks the pointers that lie on its stacks: none may be where an empty slice of Rust lies.
+#[test]
+fn empty_answers_have_no_address() {
+    let cache = watchcore::Cache::builder("/").build().unwrap();
+    let page = cache.list(&watchcore::Range::all(), watchcore::Read::Any, 0).unwrap();
+    assert!(page.items().is_empty());
+    let mut subscription = cache.subscribe(watchcore::Start::Now).open().unwrap();
+    let batch = crate::batch::give(subscription.poll(1).unwrap());
+    assert!(batch.events.is_null() && batch.count == 0);
+}
