@@ -14,7 +14,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Frontier, Halt, Loss, Step, Subscription, SubscriptionPhase};
+use super::{Frontier, Halt, Loss, OnLag, Step, Subscription, SubscriptionPhase};
 use crate::data::event::Phase as End;
 use crate::error::say;
 use crate::log::epochs::EpochChange;
@@ -133,6 +133,10 @@ impl Subscription {
             self.cursor.jump(seq);
         } else {
             self.delivered = before;
+        }
+        if self.on_lag == OnLag::SkipToOldest {
+            // It continues at the bracket: the resyncs before it did not concern it, and none was lost.
+            self.cursor.enter_epoch(epoch);
         }
         let (oldest, current) = self.inner().window();
         Loss {
