@@ -266,6 +266,28 @@ fn position_moves_also_when_nothing_matches() {
     assert_eq!(drain(&mut resumed), ["10 ADDED /other=x"]);
 }
 
+/// The notifier moves the cursor of a sleeper along with the head, here to the end of 15 events in a segment of 16. The
+/// two that come next do not fit into its last slot, so the next event is not at the cursor.
+#[test]
+fn position_after_a_slept_short_segment() {
+    let (cache, mut writer) = tiny();
+    let mut sleeper = cache.subscribe(Start::Now).prefix("/own/").open().unwrap();
+    let mut clock = cache.subscribe(Start::Now).key("/clock").open().unwrap();
+    let (sleepers, clocks) = (WakeSet::new().unwrap(), WakeSet::new().unwrap());
+    sleepers.add(&mut sleeper, 1).unwrap();
+    clocks.add(&mut clock, 1).unwrap();
+    assert!(!sleeper.arm().unwrap() && !clock.arm().unwrap());
+    write(&mut writer, 1..=14);
+    writer.apply(15, [Change::put("/clock", "15")]).unwrap();
+    // The notifier has looked at all 15, and the sleeper leaves before there are more.
+    assert!(clocks.wait(BOUND));
+    assert!(sleepers.remove(&mut sleeper));
+    writer.apply(16, [Change::put("/own/a", "16"), Change::put("/own/b", "16")]).unwrap();
+    let batch = sleeper.poll(1).unwrap();
+    assert_eq!((lines(&batch), batch.continues()), (vec!["16 ADDED /own/a=16".to_string()], true));
+    assert_eq!(batch.position().revision, 15);
+}
+
 #[test]
 fn a_bookmark_says_that_all_before_it_was_delivered() {
     let (cache, mut writer) = embedded();

@@ -200,6 +200,21 @@ fn skipped_future_start_stands_in_the_epoch_of_the_log() {
     assert!(future.poll(100).unwrap().events()[0].resync().is_some(), "the bracket of the second one");
 }
 
+/// It asked to stop at resyncs, too: the one before the one that jumps over the asked revision does not concern it,
+/// and the one that does is not lost.
+#[test]
+fn skipped_start_stops_at_its_bracket() {
+    let (cache, mut writer) = embedded();
+    write(&mut writer, [5]);
+    let future = cache.subscribe(Start::After(30)).on_lag(OnLag::SkipToOldest);
+    let mut future = future.stop_on_resync(true).open().unwrap();
+    writer.resync(20, [record("/k", "20", 5, 15, 2)], ResyncReason::TooFarBehind).unwrap();
+    writer.resync(40, [record("/k", "40", 5, 35, 3)], ResyncReason::TooFarBehind).unwrap();
+    write(&mut writer, [41]);
+    refused(future.poll(1), Code::Lagged);
+    assert_eq!(refused(future.poll(1), Code::Resynced).current(), 40, "not what is newest now");
+}
+
 #[test]
 fn state_gives_everything_then_its_mark_then_what_comes() {
     let (cache, mut writer) = embedded();
