@@ -4,7 +4,7 @@ use crate::filter::Filter;
 use crate::oracle::{Kv, Oracle, raw_kind};
 use crate::sub::Options;
 use std::collections::{BTreeMap, VecDeque};
-use watchcore::{Batch, Event, Kind, OnLag, Phase, Position, ResyncReason};
+use watchcore::{Batch, Error, Event, Kind, OnLag, Phase, Position, ResyncReason};
 
 pub fn assert_is(event: &Event, key: &[u8], kv: &Kv) {
     assert_eq!((event.key(), event.value()), (key, Some(&kv.value[..])));
@@ -106,9 +106,16 @@ impl Plan {
         Plan { steps, count, at: oracle.now, from, initial, begun, exact }
     }
 
-    /// Whether the next page needs the state: then that must be in the window.
-    pub fn looks_at_the_state(&self) -> bool {
-        !matches!(self.steps.front(), Some(Step::End))
+    /// Whether an answer is the rest of this difference, though its state has left the window. What is left
+    /// must be marks, and whether they need the state is the core's to know: a key that it keeps and that is
+    /// not shown may stand behind the last one shown.
+    pub fn ends_without_its_state(&self, answer: &Result<Batch, Error>) -> bool {
+        // What is masked is compared loosely: which steps are left is not known.
+        let marks = !self.exact || self.steps.iter().all(|step| matches!(step, Step::Mark(Phase::End) | Step::End));
+        // The mark of the bracket was handed out: nothing is looked at behind it.
+        let bookmark = self.begun && matches!(self.steps.front(), Some(Step::End));
+        let here = |batch: &Batch| batch.events().last().is_some_and(|event| event.revision() == self.at.revision);
+        bookmark || marks && answer.as_ref().is_ok_and(here)
     }
 
     /// Compares a page and takes over what it shows. True: the difference is complete.

@@ -610,7 +610,8 @@ impl Sub {
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
-        if plan.looks_at_the_state() && oracle.first_live * oracle.slots > oracle.head_of(plan.count) {
+        let left = oracle.first_live * oracle.slots > oracle.head_of(plan.count);
+        if left && !plan.ends_without_its_state(&answer) {
             // Overtaken: it begins again with what was delivered meanwhile.
             let (initial, begun) = (plan.initial, plan.begun);
             if self.options.on_lag == OnLag::Conflate || begun {
