@@ -14,7 +14,7 @@ mod view;
 
 pub use builder::Builder;
 pub(crate) use core::Core;
-pub(crate) use registry::{Figures, Observed, RegistryEntry};
+pub(crate) use registry::{Figures, Observed, RegistryEntry, Unread};
 pub(crate) use shared::{Gauges, Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceReport, SourceState};
 pub use status::{State, Stats, Status};

@@ -35,12 +35,30 @@ pub(crate) trait Observed: Send + Sync {
 /// What one subscription adds to the figures of its cache.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Figures {
-    /// The sequence numbers that it has not taken, where it is behind; up to the head where it has no end.
-    pub(crate) unread: Option<Range<u64>>,
+    /// What it has not taken, where it is behind.
+    pub(crate) unread: Option<Unread>,
     /// Events that it had not taken have left the window, and no poll has reported it.
     pub(crate) lapped: bool,
     /// Losses that are counted, that one included.
     pub(crate) lagged: u64,
+}
+
+/// What a subscription has not taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Unread {
+    /// The sequence numbers; up to the head where it has no end.
+    pub(crate) seqs: Range<u64>,
+    /// At least so many events lie below them; exactly, as long as the subscription knows.
+    pub(crate) below: u64,
+}
+
+impl Unread {
+    /// How many events that is, as of a head.
+    pub(crate) fn events(&self, ring: &Ring, head: u64) -> u64 {
+        let Range { start, end } = self.seqs;
+        let end = end.min(head);
+        if start < end { ring.events_between(start, end, self.below) } else { 0 }
+    }
 }
 
 /// The sums of these over all subscriptions.
@@ -132,22 +150,12 @@ impl Registry {
         };
         let head = ring.head();
         let mut sum = Standings { lagged: lost_before, ..Standings::default() };
-        let mut furthest = head;
         for one in all {
             let figures = one.figures();
             sum.lapped += u64::from(figures.lapped);
             sum.lagged += figures.lagged;
-            match figures.unread {
-                // Of those that still read, the one with the lowest cursor has the greatest lag.
-                Some(unread) if unread.end >= head => furthest = furthest.min(unread.start),
-                Some(unread) => {
-                    sum.max_lag_events = sum.max_lag_events.max(ring.events_between(unread.start, unread.end));
-                }
-                None => {}
-            }
-        }
-        if furthest < head {
-            sum.max_lag_events = sum.max_lag_events.max(ring.events_between(furthest, head));
+            let events = figures.unread.map_or(0, |unread| unread.events(ring, head));
+            sum.max_lag_events = sum.max_lag_events.max(events);
         }
         sum
     }

@@ -23,8 +23,8 @@ use std::time::Duration;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lag {
     /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start
-    /// lies in the future. Once the cursor's place has left the window it can be too many, never more than
-    /// were published: how full the segments were that have left is not known any more.
+    /// lies in the future. Too many, never too few, only where its place has left the window and it has not
+    /// polled since it was woken there, or since a start in the future was reached.
     pub events: u64,
     /// Revisions between the position and the cache's.
     pub revisions: u64,

@@ -269,6 +269,11 @@ impl Ring {
         Duration::ZERO
     }
 
+    #[inline]
+    pub(crate) fn segment_slots(&self) -> u64 {
+        self.slots
+    }
+
     pub(crate) fn base_of(&self, seq: u64) -> u64 {
         seq & !(self.slots - 1)
     }
@@ -373,33 +378,51 @@ impl Ring {
         self.slots * self.segments
     }
 
-    /// Events in [from, head). Exact where `from` is in the window, or before all events. Otherwise at most too
-    /// many: how full the segments were that have left is not known any more, only how many events they had with
-    /// those before `from`. O(segments).
-    pub(crate) fn events_between(&self, from: u64, head: u64) -> u64 {
-        // All but the last of the segments that have left are counted at once.
-        let near = self.oldest_seq().saturating_sub(self.slots).min(head);
-        let (mut at, mut events) = (from.max(near), near.saturating_sub(from));
-        let mut hand = None;
-        let mut has_left = events > 0;
-        loop {
-            let run = match self.next_run(&mut at, &mut hand, head) {
-                Run::Events(segment, run) => {
-                    if std::mem::take(&mut has_left) {
-                        // What was counted so far are slots, and not all of them need have had an event.
-                        events = events.min(segment.events_before());
-                    }
-                    run
-                }
-                Run::Head => return events,
-                Run::Evicted => {
-                    has_left = true;
-                    at..self.limit_of(at).min(head)
-                }
-            };
-            events += run.end - run.start;
-            at = run.end;
+    /// Events in [from, head), where at least `below` events lie below `from` (0 where nothing is known of it). Exact
+    /// where `from` is in the window, before all events, or above `below` events and no more. Otherwise at most too
+    /// many: how full each segment was that has left is not known, only how many events they had together. O(1).
+    pub(crate) fn events_between(&self, from: u64, head: u64, below: u64) -> u64 {
+        let pin = reclaim::pin();
+        let (_, to) = self.events_below(head, &pin);
+        let (least, _) = self.events_below(from, &pin);
+        to.saturating_sub(least.max(below)).min(head.saturating_sub(from))
+    }
+
+    /// How many events lie below a sequence number that is at most the head: at least and at most.
+    fn events_below(&self, seq: u64, pin: &Guard) -> (u64, u64) {
+        let slots = seq.saturating_sub(self.slots);
+        // Again where the window moved on meanwhile. While a revision longer than the log is written it may hold
+        // nothing.
+        for _ in 0..3 {
+            if let Some(events) = self.events_below_in_window(seq, pin) {
+                return (events, events);
+            }
+            let oldest = self.oldest_seq();
+            if let Some(events) = self.events_below_in_window(oldest, pin)
+                && oldest > seq
+            {
+                // The free slots of the segments that have left may all lie below it, or all above.
+                let free = oldest - self.slots - events;
+                return (slots.saturating_sub(free), slots.min(events));
+            }
         }
+        (0, slots)
+    }
+
+    /// How many events lie below a sequence number of the window, or at an end of it.
+    fn events_below_in_window(&self, seq: u64, pin: &Guard) -> Option<u64> {
+        if seq <= self.slots {
+            return Some(0);
+        }
+        // The segment that begins there may not be open yet: then it is where the one before ends.
+        let segment = self.peek(seq, pin).or_else(|| self.peek(seq - 1, pin))?;
+        Some(segment.events_before() + segment.end(seq).min(seq) - segment.base())
+    }
+
+    /// Slots below a sequence number at most the head that no event has; `None` where that is not known any more.
+    pub(crate) fn free_slots_below(&self, seq: u64) -> Option<u64> {
+        let events = self.events_below_in_window(seq, &reclaim::pin())?;
+        Some(seq.saturating_sub(self.slots) - events)
     }
 
     /// h(R): the seq of the first event above `revision` in the present history; `head` if none. It holds

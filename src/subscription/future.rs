@@ -51,6 +51,15 @@ impl Subscription {
         matches!(self.phase, SubscriptionPhase::Future(_) | SubscriptionPhase::Revision { .. })
     }
 
+    /// While its revision is not reached: the head up to which that was seen.
+    #[inline]
+    pub(super) fn awaits_from(&self) -> Option<u64> {
+        match &self.phase {
+            SubscriptionPhase::Future(start) => Some(start.looked_to),
+            _ => None,
+        }
+    }
+
     /// What ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
         let SubscriptionPhase::Future(start) = &self.phase else { return None };

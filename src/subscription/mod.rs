@@ -295,11 +295,12 @@ impl Subscription {
         let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
         if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
             // Sequence numbers: fewer are events, where a segment was closed before it was full.
-            let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head);
+            let below = self.shared.events_below_shown();
+            let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head, below);
             self.shared.inner.gauges.max_lag.fetch_max(events, Relaxed);
         }
         if behind > 0 && self.shared.is_limited() {
-            self.shared.cursor.store(self.cursor.seq(), Relaxed);
+            self.shared.show_cursor(self.cursor.seq());
             self.shared.enforce_lag_limit();
             self.check_limit()?;
         }
@@ -351,8 +352,7 @@ impl Subscription {
         if self.delivered.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
             self.count();
         }
-        // Who waits for a revision is behind nothing.
-        let cursor = if self.is_ahead() { u64::MAX } else { self.cursor.seq() };
+        let cursor = self.awaits_from().unwrap_or(self.cursor.seq());
         self.shared.show(cursor, self.position());
         self.shared.stands(self.standing());
     }

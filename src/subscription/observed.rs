@@ -15,7 +15,7 @@
 
 use super::shared::{OPEN, Shared};
 use super::{Start, Subscription, SubscriptionPhase};
-use crate::cache::{Figures, Inner, Lag, Observed, ReadPath, SubscriptionInfo, SubscriptionState};
+use crate::cache::{Figures, Inner, Lag, Observed, ReadPath, SubscriptionInfo, SubscriptionState, Unread};
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
 use crate::reclaim;
@@ -176,6 +176,12 @@ impl Shared {
         self.standing.store(((before & !0xff) + 0x100) | u64::from(Standing::LossReported as u8), Release);
     }
 
+    /// Whether it waits for a revision, as of its last poll.
+    pub(super) fn awaits_revision(&self) -> bool {
+        let standing = Standing::of_word(self.standing.load(Acquire));
+        matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision)
+    }
+
     /// Losses that polls have met.
     pub(super) fn losses(&self) -> u64 {
         self.standing.load(Relaxed) >> 8
@@ -212,11 +218,10 @@ impl Shared {
 
     fn lag_as(&self, standing: Standing) -> Lag {
         let inner = &self.inner;
-        let Some((cursor, since)) = self.unread_from(standing) else { return Lag::default() };
+        let Some((unread, since)) = self.unread(standing) else { return Lag::default() };
         let (now, head) = inner.now(&reclaim::pin());
         let position = self.position();
-        let head = head.min(self.end_of_reading());
-        let events = if cursor >= head { 0 } else { inner.ring.events_between(cursor, head) };
+        let events = unread.events(&inner.ring, head);
         let revisions =
             if position.epoch == now.epoch { now.revision.saturating_sub(position.revision) } else { events };
         Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(since) } }
@@ -231,22 +236,25 @@ impl Shared {
         }
     }
 
-    /// The first sequence number that it has not taken, and since when that is so. `None`: it has everything.
-    fn unread_from(&self, standing: Standing) -> Option<(u64, u64)> {
-        let (cursor, since) = match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
+    /// What it has not taken, and since when that is so. `None`: it has everything.
+    fn unread(&self, standing: Standing) -> Option<(Unread, u64)> {
+        let (resume, since) = match self.seat().map_or(Rest::Awake, |seat| seat.rest()) {
             Rest::Parked => return None,
-            Rest::Woken { at, resume } => (self.cursor.load(Acquire).max(resume), at),
-            Rest::Awake => (self.cursor.load(Acquire), self.caught_up.load(Relaxed)),
+            Rest::Woken { at, resume } => (resume, at),
+            Rest::Awake => (0, self.caught_up.load(Relaxed)),
         };
-        if standing == Standing::AwaitsFuture {
-            return Some((self.first_above_the_start()?, since));
-        }
-        Some((cursor, since))
+        let cursor = self.cursor.load(Acquire);
+        let start = match standing {
+            Standing::AwaitsFuture => self.first_above_the_start(cursor)?,
+            _ => cursor.max(resume),
+        };
+        Some((Unread { seqs: start..self.end_of_reading(), below: self.events_below(cursor) }, since))
     }
 
     /// The first event above the revision that it waits for, once the cache has reached that: `None` before,
-    /// and where another history has taken its place.
-    fn first_above_the_start(&self) -> Option<u64> {
+    /// and where another history has taken its place. Where it has left, `seen`: that was the head when the
+    /// revision was last seen not to be reached.
+    fn first_above_the_start(&self, seen: u64) -> Option<u64> {
         let inner = &self.inner;
         let asked = self.position();
         let pin = reclaim::pin();
@@ -255,7 +263,16 @@ impl Shared {
         if asked.revision >= current.revision || epochs.is_of_a_former_history(asked, head) {
             return None;
         }
+        if self.start_has_left() {
+            return Some(seen);
+        }
         Some(inner.ring.seq_above(asked.revision, &epochs.at(head), head, &pin))
+    }
+
+    /// Whether something above the revision that it waits for has left.
+    fn start_has_left(&self) -> bool {
+        let ring = &self.inner.ring;
+        self.position().revision + 1 < ring.oldest_at(ring.head(), &reclaim::pin()).revision
     }
 
     /// Standing, losses and whether it has lapped, of one moment.
@@ -274,12 +291,12 @@ impl Shared {
 
     /// Whether its next poll will meet a loss.
     fn has_lapped(&self, standing: Standing) -> bool {
-        let Some((cursor, _)) = self.unread_from(standing) else { return false };
+        let Some((Unread { seqs, .. }, _)) = self.unread(standing) else { return false };
+        let cursor = seqs.start;
         let inner = &self.inner;
         let ring = &inner.ring;
         if standing == Standing::AwaitsFuture {
-            let pin = reclaim::pin();
-            return self.position().revision + 1 < ring.oldest_at(ring.head(), &pin).revision;
+            return self.start_has_left();
         }
         if cursor >= ring.oldest_seq() || cursor >= ring.head().min(self.end.load(Acquire)) {
             return false;
@@ -388,9 +405,9 @@ impl Observed for Shared {
     fn figures(&self) -> Figures {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();
-        let unread = if is_over { None } else { self.unread_from(seen.standing) };
+        let unread = if is_over { None } else { self.unread(seen.standing) };
         Figures {
-            unread: unread.map(|(cursor, _)| cursor..self.end_of_reading()),
+            unread: unread.map(|(unread, _)| unread),
             lapped: seen.lapped,
             lagged: seen.losses + u64::from(seen.lapped),
         }

@@ -19,6 +19,9 @@ use std::time::Duration;
 /// `Shared::end` while the subscription is open.
 pub(super) const OPEN: u64 = u64::MAX;
 
+/// `Shared::free_slots` where they are not known.
+const UNKNOWN: u64 = u64::MAX;
+
 /// What other threads may see and do.
 pub(crate) struct Shared {
     pub(super) inner: Arc<Inner>,
@@ -34,6 +37,8 @@ pub(crate) struct Shared {
     pub(super) handed_out: Statistic,
     /// The consumer's cursor as of its last poll (statistics, pace).
     pub(super) cursor: AtomicU64,
+    /// Slots below the cursor that no event has, [`UNKNOWN`] where its segment had left: stored before the cursor.
+    free_slots: Statistic,
     /// The position as of its last poll, packed as the progress word is: 12 bits of its epoch.
     position: AtomicU64,
     /// The whole epoch; stored after a position of it, so never ahead of that.
@@ -82,6 +87,7 @@ impl Shared {
             handed_out: Statistic::new(0),
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(0),
+            free_slots: Statistic::new(0),
             position: AtomicU64::new(0),
             epoch: AtomicU64::new(0),
             caught_up: Statistic::new(clock::now()),
@@ -93,12 +99,40 @@ impl Shared {
     /// Shows where the consumer stands.
     #[inline]
     pub(super) fn show(&self, cursor: u64, position: Position) {
-        // Release: a loss before it is counted: see `observed`.
-        self.cursor.store(cursor, Release);
+        self.show_cursor(cursor);
         // Release: partner of the loads in `position`.
         self.position.store(progress_word(position), Release);
         if self.epoch.load(Relaxed) != position.epoch {
             self.epoch.store(position.epoch, Release);
+        }
+    }
+
+    #[inline]
+    pub(super) fn show_cursor(&self, cursor: u64) {
+        // Only the consumer stores here. Free slots are at the ends of segments: in another one it has others.
+        if self.cursor.load(Relaxed) ^ cursor >= self.inner.ring.segment_slots() {
+            self.count_free_slots(cursor);
+        }
+        // Release: a loss before it is counted: see `observed`.
+        self.cursor.store(cursor, Release);
+    }
+
+    #[cold]
+    fn count_free_slots(&self, cursor: u64) {
+        self.free_slots.store(self.inner.ring.free_slots_below(cursor).unwrap_or(UNKNOWN), Relaxed);
+    }
+
+    /// The same for the consumer, of the cursor that it has shown.
+    pub(super) fn events_below_shown(&self) -> u64 {
+        self.events_below(self.cursor.load(Relaxed))
+    }
+
+    /// Events below the cursor that was loaded before: at least so many, and no more unless it moves just now.
+    pub(super) fn events_below(&self, cursor: u64) -> u64 {
+        match self.free_slots.load(Relaxed) {
+            UNKNOWN => 0,
+            // Behind the load of the cursor: as of that or of a later one, which has more of them below it.
+            free => cursor.saturating_sub(self.inner.ring.first_seq()).saturating_sub(free),
         }
     }
 
@@ -273,6 +307,10 @@ impl Pace {
     pub fn may_go_on(&self) -> bool {
         let shared = &self.0.0;
         if shared.end.load(Acquire) != OPEN || shared.inner.is_closed() {
+            return true;
+        }
+        if shared.awaits_revision() {
+            // It is behind nothing, and sleeps until there is more.
             return true;
         }
         let cursor = shared.cursor.load(Relaxed);
