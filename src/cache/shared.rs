@@ -333,7 +333,9 @@ impl Inner {
             subscriptions: gauges.subscriptions.load(Relaxed),
             waiting: self.hubs.waiting(),
             notifier_lapped: self.hubs.lapped(),
-            events: gauges.events.load(Relaxed),
+            // By the head, which a commit publishes before it counts: what a reader has seen is counted. Where the
+            // log does not say, no commit lies between the two.
+            events: self.ring.published_events().unwrap_or_else(|| gauges.events.load(Relaxed)),
             revisions: gauges.revisions.load(Relaxed),
             oldest_snapshot: self.ring.oldest_snapshot(),
             tombstones: gauges.tombstones.load(Relaxed),

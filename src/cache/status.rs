@@ -123,9 +123,10 @@ pub struct Stats {
     pub waiting: u64,
     /// Times that the notifier itself was lapped.
     pub notifier_lapped: u64,
-    /// Events published since birth.
+    /// Events published since birth: as many as a reader can have seen, also while a commit is under way.
     pub events: u64,
-    /// Revisions published since birth.
+    /// Revisions with events published since birth, as of the last commit that is over: the one under way may
+    /// be visible to readers, and is not counted yet.
     pub revisions: u64,
     /// Age of the oldest living snapshot, at most (of several that overlapped in one segment: of
     /// the first of them); zero if there is none.

@@ -388,6 +388,13 @@ impl Ring {
         to.saturating_sub(least.max(below)).min(head.saturating_sub(from))
     }
 
+    /// How many events were published. `None` while a revision longer than the log is written, which leaves no
+    /// segment of those below the head, and where the window has moved on twice meanwhile.
+    pub(crate) fn published_events(&self) -> Option<u64> {
+        let pin = reclaim::pin();
+        (0..2).find_map(|_| self.events_below_in_window(self.head(), &pin))
+    }
+
     /// How many events lie below a sequence number that is at most the head: at least and at most.
     fn events_below(&self, seq: u64, pin: &Guard) -> (u64, u64) {
         let slots = seq.saturating_sub(self.slots);

@@ -215,6 +215,39 @@ fn half_published_reset_is_invisible() {
     }
 }
 
+/// At each step of a commit the statistics have as many events as a reader finds, no more and no less.
+#[test]
+fn events_are_counted_by_the_head() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut reader = cache.subscribe(Start::Now).open().unwrap();
+    let (mut seen, mut steps) = (0, 0);
+    let looking = cache.clone();
+    let look = move |name: &'static str| {
+        while let batch = reader.poll(1_000).unwrap()
+            && !batch.is_empty()
+        {
+            seen += batch.len() as u64;
+        }
+        assert_eq!(looking.stats().events, seen, "{name}, step {steps}");
+        steps += 1;
+    };
+    hooked(look, || {
+        // Pairs leave the last slots of some segments free.
+        for revision in 1..=100 {
+            let keys = ["/a", "/b"];
+            let count = if revision % 8 == 1 { 1 } else { 2 };
+            writer.apply(revision, keys[..count].iter().map(|key| Change::put(key, "1"))).unwrap();
+        }
+        // Longer than the log: nothing of it stays.
+        let keys: Vec<String> = (0..1000).map(|key| format!("/giant/{key}")).collect();
+        writer.apply(101, keys.iter().map(|key| Change::put(key, ""))).unwrap();
+        writer.resync(101, [record("/a", "2", 1, 100)], ResyncReason::Requested).unwrap();
+        writer.apply(102, [Change::put("/a", "3")]).unwrap();
+    });
+    assert_eq!((cache.stats().events, cache.stats().revisions), (187 + 1000 + 1004 + 1, 103));
+}
+
 /// What crossbeam does for others it does in pins, and a deferral may walk all threads: the writer
 /// has neither, whatever it unlinks.
 #[test]
