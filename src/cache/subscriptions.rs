@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::numbered::numbered;
 use crate::position::Position;
 use std::fmt;
 use std::time::Duration;
@@ -53,62 +54,52 @@ impl fmt::Display for ReadPath {
     }
 }
 
-/// What an open subscription does, or waits for.
-///
-/// ```
-/// use watchcore::{Cache, Start, SubscriptionState};
-///
-/// let cache = Cache::builder("/").build()?;
-/// let mut subscription = cache.subscribe(Start::State).open()?;
-/// let state = || cache.subscriptions()[0].state;
-/// assert_eq!(state(), SubscriptionState::InitialState);
-/// subscription.poll(10)?;
-/// assert_eq!((state(), state().name()), (SubscriptionState::Live, "Live"));
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-#[non_exhaustive]
-pub enum SubscriptionState {
-    /// The cache has no listing yet; it begins with that.
-    AwaitsListing = 1,
-    /// Its start lies in the future: `StateAtLeast` or `After` a revision that the cache has not reached, or
-    /// that the consumer of `StateAtLeast` has not polled since.
-    AwaitsRevision = 2,
-    /// The initial state is being delivered.
-    InitialState = 3,
-    /// It reads the log, and its consumer is awake.
-    Live = 4,
-    /// It has everything, and its consumer sleeps: it blocks, is armed, or is a stream that waits.
-    Parked = 5,
-    /// Events that it had not taken have left the window: its next poll reports LAGGED, or brings it back.
-    Lapped = 6,
-    /// A loss was reported to it; the difference to the state now comes next, or is being delivered.
-    CatchingUp = 7,
-    /// Closed because its lag exceeded its limit: its next poll reports LAGGED.
-    TooSlow = 8,
-    /// Closed, it or its cache: what was published before is delivered, then CLOSED.
-    Closing = 9,
-    /// It has ended: its polls answer CLOSED. It goes when it is dropped.
-    Ended = 10,
+numbered! {
+    /// What an open subscription does, or waits for.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Start, SubscriptionState};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let mut subscription = cache.subscribe(Start::State).open()?;
+    /// let state = || cache.subscriptions()[0].state;
+    /// assert_eq!(state(), SubscriptionState::InitialState);
+    /// subscription.poll(10)?;
+    /// assert_eq!((state(), state().name()), (SubscriptionState::Live, "Live"));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u32)]
+    #[non_exhaustive]
+    pub enum SubscriptionState {
+        /// The cache has no listing yet; it begins with that.
+        AwaitsListing = 1,
+        /// Its start lies in the future: `StateAtLeast` or `After` a revision that the cache has not reached, or
+        /// that the consumer of `StateAtLeast` has not polled since.
+        AwaitsRevision = 2,
+        /// The initial state is being delivered.
+        InitialState = 3,
+        /// It reads the log, and its consumer is awake.
+        Live = 4,
+        /// It has everything, and its consumer sleeps: it blocks, is armed, or is a stream that waits.
+        Parked = 5,
+        /// Events that it had not taken have left the window: its next poll reports LAGGED, or brings it back.
+        Lapped = 6,
+        /// A loss was reported to it; the difference to the state now comes next, or is being delivered.
+        CatchingUp = 7,
+        /// Closed because its lag exceeded its limit: its next poll reports LAGGED.
+        TooSlow = 8,
+        /// Closed, it or its cache: what was published before is delivered, then CLOSED.
+        Closing = 9,
+        /// It has ended: its polls answer CLOSED. It goes when it is dropped.
+        Ended = 10,
+    }
 }
 
 impl SubscriptionState {
     /// Its name: `AwaitsListing`, `Live`, ...
     pub fn name(self) -> &'static str {
-        use SubscriptionState::*;
-        match self {
-            AwaitsListing => "AwaitsListing",
-            AwaitsRevision => "AwaitsRevision",
-            InitialState => "InitialState",
-            Live => "Live",
-            Parked => "Parked",
-            Lapped => "Lapped",
-            CatchingUp => "CatchingUp",
-            TooSlow => "TooSlow",
-            Closing => "Closing",
-            Ended => "Ended",
-        }
+        self.as_written()
     }
 }
 

@@ -7,6 +7,7 @@
 //! [`OwnedEvent`], which holds its own counts.
 
 use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::data::numbered::numbered;
 use crate::error::Result;
 use std::ops::Deref;
 
@@ -60,50 +61,42 @@ impl Kind {
     }
 }
 
-/// Why a history was replaced.
-///
-/// ```
-/// use watchcore::ResyncReason;
-///
-/// assert_eq!(ResyncReason::from_u32(2), Some(ResyncReason::HistoryReset));
-/// assert_eq!(ResyncReason::HistoryReset.name(), "HistoryReset");
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-#[repr(u32)]
-pub enum ResyncReason {
-    /// The source compacted what the feeder had not read.
-    Compacted = 1,
-    /// The source's history went back or is another one (restored backup, other cluster).
-    HistoryReset = 2,
-    /// An event did not fit the versions before it.
-    ChainBroken = 3,
-    /// Replaying would have taken longer than listing.
-    TooFarBehind = 4,
-    /// Somebody asked for it.
-    Requested = 5,
-    /// One subscription only: it caught up after it had lost events.
-    Lagged = 6,
+numbered! {
+    /// Why a history was replaced.
+    ///
+    /// ```
+    /// use watchcore::ResyncReason;
+    ///
+    /// assert_eq!(ResyncReason::from_u32(2), Some(ResyncReason::HistoryReset));
+    /// assert_eq!(ResyncReason::HistoryReset.name(), "HistoryReset");
+    /// ```
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+    #[repr(u32)]
+    pub enum ResyncReason {
+        /// The source compacted what the feeder had not read.
+        Compacted = 1,
+        /// The source's history went back or is another one (restored backup, other cluster).
+        HistoryReset = 2,
+        /// An event did not fit the versions before it.
+        ChainBroken = 3,
+        /// Replaying would have taken longer than listing.
+        TooFarBehind = 4,
+        /// Somebody asked for it.
+        Requested = 5,
+        /// One subscription only: it caught up after it had lost events.
+        Lagged = 6,
+    }
 }
 
 impl ResyncReason {
     /// The reason with this number, if there is one.
     pub fn from_u32(number: u32) -> Option<ResyncReason> {
-        use ResyncReason::*;
-        [Compacted, HistoryReset, ChainBroken, TooFarBehind, Requested, Lagged]
-            .into_iter()
-            .find(|r| *r as u32 == number)
+        ResyncReason::with_number(number)
     }
 
     /// The name as the command line prints it: `HistoryReset`.
     pub fn name(self) -> &'static str {
-        match self {
-            ResyncReason::Compacted => "Compacted",
-            ResyncReason::HistoryReset => "HistoryReset",
-            ResyncReason::ChainBroken => "ChainBroken",
-            ResyncReason::TooFarBehind => "TooFarBehind",
-            ResyncReason::Requested => "Requested",
-            ResyncReason::Lagged => "Lagged",
-        }
+        self.as_written()
     }
 }
 

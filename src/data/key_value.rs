@@ -487,10 +487,10 @@ impl fmt::Debug for KeyValueRef<'_> {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
+    pub(in crate::data) fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
         let meta = KeyMeta { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
         KeyValue::new(b"/k", value.map(str::as_bytes), meta, seq, older)
     }

@@ -3,4 +3,5 @@
 pub(crate) mod decoded;
 pub(crate) mod event;
 pub(crate) mod key_value;
+pub(crate) mod numbered;
 pub(crate) mod slot;

@@ -277,12 +277,7 @@ impl EventCounts {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::data::key_value::KeyMeta;
-
-    fn kv(seq: u64, value: Option<&str>, older: VersionPtr) -> KeyValue {
-        let meta = KeyMeta { create_revision: 1, mod_revision: seq, version: 1, lease: 0 };
-        KeyValue::new(b"/k", value.map(str::as_bytes), meta, seq, older)
-    }
+    use crate::data::key_value::tests::kv;
 
     #[test]
     fn a_slot_is_read_at_any_head() {

@@ -16,6 +16,7 @@
 use super::shared::{OPEN, Shared};
 use super::{Start, Subscription, SubscriptionPhase};
 use crate::cache::{Figures, Inner, Lag, Observed, ReadPath, SubscriptionInfo, SubscriptionState, Unread};
+use crate::data::numbered::numbered;
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
 use crate::reclaim;
@@ -25,48 +26,33 @@ use crate::wake::Rest;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the consumer says of itself: the low byte of `Shared::standing`, below the number of its losses.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub(super) enum Standing {
-    /// No listing yet; then the state, the log, or a wait for a revision.
-    AwaitsListingThenState = 0,
-    AwaitsListingThenLog,
-    AwaitsListingThenRevision,
-    /// `StateAtLeast`: where it begins is decided by the poll that finds it reached.
-    AwaitsRevision,
-    /// `After` a revision of the future: above that it is behind, polled or not.
-    AwaitsFuture,
-    InitialState,
-    Live,
-    /// Live, and it keeps the segment of its cursor.
-    LiveInSegment,
-    CatchingUp,
-    /// A loss was reported; where it continues is not published yet.
-    LossReported,
-    Ended,
+numbered! {
+    /// What the consumer says of itself: the low byte of `Shared::standing`, below the number of its losses.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+    #[repr(u8)]
+    pub(super) enum Standing {
+        /// No listing yet; then the state, the log, or a wait for a revision.
+        AwaitsListingThenState = 0,
+        AwaitsListingThenLog,
+        AwaitsListingThenRevision,
+        /// `StateAtLeast`: where it begins is decided by the poll that finds it reached.
+        AwaitsRevision,
+        /// `After` a revision of the future: above that it is behind, polled or not.
+        AwaitsFuture,
+        InitialState,
+        Live,
+        /// Live, and it keeps the segment of its cursor.
+        LiveInSegment,
+        CatchingUp,
+        /// A loss was reported; where it continues is not published yet.
+        LossReported,
+        Ended,
+    }
 }
 
 impl Standing {
-    const ALL: [Standing; 11] = {
-        use Standing::*;
-        [
-            AwaitsListingThenState,
-            AwaitsListingThenLog,
-            AwaitsListingThenRevision,
-            AwaitsRevision,
-            AwaitsFuture,
-            InitialState,
-            Live,
-            LiveInSegment,
-            CatchingUp,
-            LossReported,
-            Ended,
-        ]
-    };
-
     fn of_word(word: u64) -> Standing {
-        Standing::ALL.get(usize::from(word as u8)).copied().unwrap_or(Standing::Ended)
+        Standing::with_number(u32::from(word as u8)).unwrap_or(Standing::Ended)
     }
 }
 

@@ -7,6 +7,7 @@ use super::shared::Shared;
 use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
 use crate::cache::{Cache, RegistryEntry};
 use crate::data::event::Kind;
+use crate::data::numbered::numbered;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
@@ -16,46 +17,47 @@ use crate::wake::FilterCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
-///
-/// ```
-/// use watchcore::{Cache, Change, Code, OnLag, Start};
-///
-/// let cache = Cache::builder("/").capacity(128).build()?;
-/// let mut writer = cache.writer()?;
-/// let mut slow = cache.subscribe(Start::Now).on_lag(OnLag::SkipToOldest).open()?;
-/// for revision in 1..=1000 {
-///     writer.apply(revision, [Change::put("/a", "1")])?;
-/// }
-/// let lost = slow.poll(10).unwrap_err();
-/// assert_eq!((lost.code(), lost.lost_from()), (Code::Lagged, 1));
-/// let next = slow.poll(10)?;
-/// assert_eq!(next.events()[0].revision(), lost.lost_to() + 1, "it continues behind the range that it lost");
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[repr(u32)]
-pub enum OnLag {
-    /// LAGGED is reported, then polls answer CLOSED.
-    #[default]
-    Stop = 0,
-    /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
-    SkipToOldest = 1,
-    /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one
-    /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
-    /// on inside that bracket; its END says the revision that was reached. It records the keys that it has delivered: at
-    /// most 32 bytes a matching key, and the key's bytes where the cache has dropped it.
-    Resnapshot = 2,
-    /// Never reported: behind the window it gets the latest change of each key, its kind relative to
-    /// what was delivered, as one synthetic revision. Records as `Resnapshot` does.
-    Conflate = 3,
+numbered! {
+    /// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Code, OnLag, Start};
+    ///
+    /// let cache = Cache::builder("/").capacity(128).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut slow = cache.subscribe(Start::Now).on_lag(OnLag::SkipToOldest).open()?;
+    /// for revision in 1..=1000 {
+    ///     writer.apply(revision, [Change::put("/a", "1")])?;
+    /// }
+    /// let lost = slow.poll(10).unwrap_err();
+    /// assert_eq!((lost.code(), lost.lost_from()), (Code::Lagged, 1));
+    /// let next = slow.poll(10)?;
+    /// assert_eq!(next.events()[0].revision(), lost.lost_to() + 1, "it continues behind the range that it lost");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[repr(u32)]
+    pub enum OnLag {
+        /// LAGGED is reported, then polls answer CLOSED.
+        #[default]
+        Stop = 0,
+        /// LAGGED is reported, then it continues at the oldest revision of the window. In the initial state: Stop.
+        SkipToOldest = 1,
+        /// LAGGED is reported, then the exact difference between what was delivered and the state now, in one
+        /// RESYNC bracket with the reason Lagged, then live. Where the difference is itself overtaken it goes
+        /// on inside that bracket; its END says the revision that was reached. It records the keys that it has delivered: at
+        /// most 32 bytes a matching key, and the key's bytes where the cache has dropped it.
+        Resnapshot = 2,
+        /// Never reported: behind the window it gets the latest change of each key, its kind relative to
+        /// what was delivered, as one synthetic revision. Records as `Resnapshot` does.
+        Conflate = 3,
+    }
 }
 
 impl OnLag {
     /// The policy with this number, if there is one.
     pub fn from_u32(number: u32) -> Option<OnLag> {
-        use OnLag::*;
-        [Stop, SkipToOldest, Resnapshot, Conflate].into_iter().find(|policy| *policy as u32 == number)
+        OnLag::with_number(number)
     }
 
     /// Whether it has to know which keys were delivered.

@@ -44,36 +44,33 @@ impl Output {
     }
 
     pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
-        match self.format {
-            Format::Json => json::event(&mut self.buffer, self.subscriber, event),
-            Format::Text => text::event(self.of_subscriber(), event),
-            Format::Quiet => return Ok(()),
-        }
-        self.limit()
+        self.in_format(|line, of| json::event(line, of, event), |line| text::event(line, event))
     }
 
     pub(crate) fn bookmark(&mut self, revision: u64, initial_state_end: bool) -> Result<(), Stop> {
-        match self.format {
-            Format::Json => json::bookmark(&mut self.buffer, self.subscriber, revision, initial_state_end),
-            Format::Text => text::bookmark(self.of_subscriber(), revision, initial_state_end),
-            Format::Quiet => return Ok(()),
-        }
-        self.limit()
+        self.in_format(
+            |line, of| json::bookmark(line, of, revision, initial_state_end),
+            |line| text::bookmark(line, revision, initial_state_end),
+        )
     }
 
     pub(crate) fn resync(&mut self, resync: &Resync) -> Result<(), Stop> {
-        match self.format {
-            Format::Json => json::resync(&mut self.buffer, self.subscriber, resync),
-            Format::Text => text::resync(self.of_subscriber(), resync),
-            Format::Quiet => return Ok(()),
-        }
-        self.limit()
+        self.in_format(|line, of| json::resync(line, of, resync), |line| text::resync(line, resync))
     }
 
     pub(crate) fn lagged(&mut self, error: &Error) -> Result<(), Stop> {
+        self.in_format(|line, of| json::lagged(line, of, error), |line| text::lagged(line, error))
+    }
+
+    /// A line of a subscriber's, in the format.
+    fn in_format(
+        &mut self,
+        json: impl FnOnce(&mut Vec<u8>, Option<u64>),
+        text: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Stop> {
         match self.format {
-            Format::Json => json::lagged(&mut self.buffer, self.subscriber, error),
-            Format::Text => text::lagged(self.of_subscriber(), error),
+            Format::Json => json(&mut self.buffer, self.subscriber),
+            Format::Text => text(self.of_subscriber()),
             Format::Quiet => return Ok(()),
         }
         self.limit()
