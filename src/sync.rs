@@ -163,7 +163,7 @@ pub(crate) mod weak {
         BucketNewestLoad,
         Answer,
         AnswerLoad,
-        HandOver,
+        MoveToBucket,
         /// Step: a bucket claims to be linked from the beginning.
         EarlyLinkedFrom,
         /// Step: a bucket that is in use is evicted.

@@ -5,7 +5,7 @@
 //! | bucket.newest, links | `bucket_against_poll` | newest store; newest load |
 //! | linked_from | `bucket_asked_for` | answer store; answer load; step: a `linked_from` too low |
 //! | fence; waiting, of a bucket | `bucket_wait_against_publish` | the writer's fence; the waiter's fence |
-//! | the same, where the notifier moves a waiter to its bucket | `bucket_handed_over` | the notifier's fence |
+//! | the same, where the notifier moves a waiter to its bucket | `bucket_taken` | the notifier's fence |
 //! | mark.newest | `mark_against_chain` | head store |
 //! | eviction of buckets | `bucket_evicted` | step: one in use is evicted |
 
@@ -104,7 +104,7 @@ proof!(
 );
 
 /// A waiter that scanned while it had no bucket is moved there by the notifier, and misses nothing.
-fn bucket_handed_over(weakened: Weak) {
+fn bucket_taken(weakened: Weak) {
     LONG.run(weakened, || {
         let (cache, mut writer) = indexed(4);
         let set = WakeSet::new().unwrap();
@@ -119,8 +119,8 @@ fn bucket_handed_over(weakened: Weak) {
 }
 
 proof!(
-    bucket_handed_over, loom_bucket_handed_over,
-    loom_bucket_handed_over_weak_notifier: HandOver => "lost wake-up",
+    bucket_taken, loom_bucket_taken,
+    loom_bucket_taken_weak_notifier: MoveToBucket => "lost wake-up",
 );
 
 /// Row "mark.newest": no event of a new epoch before its bracket.

@@ -405,7 +405,7 @@ impl Drop for Subscription {
         if let Some(sleeper) = &mut self.sleeper {
             sleeper.registration.leave(&self.shared.inner);
             if let Some(group) = sleeper.group.take() {
-                self.shared.inner.hubs.of(FilterCode::of(&self.matcher)).leave_group(&group);
+                self.shared.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
             }
         }
         if self.entry != RegistryEntry::NONE {

@@ -8,7 +8,10 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | `hub` | what a cache's threads share: counts, the inbox, filter groups; a consumer's [`Registration`] |
+//! | `hub` | what a cache's threads share: counts, the inbox |
+//! | `group` | sleepers with equal filters |
+//! | `interest` | what a sleeper waits for |
+//! | `registration` | a consumer's side of its seat |
 //! | `seat` | the states of one sleeper |
 //! | `tables` | the notifier's: who waits for what, and one pass over it |
 //! | `timers` | the notifier's: bookmarks and deadlines |
@@ -17,15 +20,18 @@
 //!
 //! | writer, notifier | consumer | order |
 //! | --- | --- | --- |
-//! | head or progress or state; fence; `waiting.load` | `waiting` raised, PARKED; fence; look | SeqCst fences: one of the two sees the other |
+//! | head or progress or state; fence; `waiting.load` | count in `waiting`, PARKED; fence; look | SeqCst fences: one of the two sees the other |
 //! | notifier: look; fence; inbox and seats | the same | SeqCst fences: as above |
 //! | `pending.swap(true)`; notifier: `pending.swap(false)`, then look | | AcqRel: no lost wake-up |
 //! | notifier: `scanned_to` stored at the end of a pass | loaded before PARKED is left | Release / Acquire |
 //!
 //! The protocol with a worked example: docs/internals/waking.md.
 
+mod group;
 mod hub;
+mod interest;
 mod notifier;
+mod registration;
 mod seat;
 mod tables;
 #[cfg(all(test, not(loom)))]
@@ -34,11 +40,14 @@ mod timers;
 mod wake_set;
 mod waker;
 
-pub(crate) use hub::{GroupRef, Hubs, Interest, Registration, Unparked};
+pub(crate) use group::GroupRef;
+pub(crate) use hub::Hubs;
+pub(crate) use interest::Interest;
 #[cfg(all(test, loom))]
 pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
 pub(crate) use notifier::start;
+pub(crate) use registration::{Registration, Unparked};
 pub(crate) use seat::{Due, Rest, SeatRef};
 pub(crate) use wake_set::Membership;
 pub use wake_set::WakeSet;

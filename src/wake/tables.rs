@@ -6,12 +6,14 @@
 //! it asked for is there.
 //!
 //! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
-//! finds for one it hands over by claiming the seat. Filters run here, and no lock is held that anybody
+//! finds for one it gives to it by claiming the seat. Filters run here, and no lock is held that anybody
 //! else could want.
 
 #![forbid(unsafe_code)]
 
-use super::hub::{GroupRef, Hub, Interest, Message};
+use super::group::GroupRef;
+use super::hub::{Hub, Message};
+use super::interest::Interest;
 use super::seat::{CountedAt, SeatRef};
 use super::timers::Timers;
 use super::waker::WakeUp;
@@ -223,7 +225,7 @@ impl Tables {
             self.follow_chains(hub, cache, from, now.head);
         }
         self.scanned_to = self.scanned_to.max(now.head);
-        self.hand_over(hub, now.head, joined);
+        self.move_to_buckets(hub, now.head, joined);
     }
 
     /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
@@ -308,7 +310,7 @@ impl Tables {
     /// Parked members of groups that have been looked at up to head, and whose bucket is there by now, wait
     /// at that. The writer answers a few requests a revision, so a few of those who ask are looked at, in
     /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
-    fn hand_over(&mut self, hub: &Hub, head: u64, joined: usize) {
+    fn move_to_buckets(&mut self, hub: &Hub, head: u64, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
             let Some(id) = self.asking.pop_front() else { break };
             let Some(Entry { seat, interest: Interest::Events(group, Some(request)), .. }) = self.entries.get(&id)
@@ -331,7 +333,7 @@ impl Tables {
             let Some(claim) = seat.claim() else { continue };
             let cursor = claim.cursor().max(head);
             if claim.counted() == CountedAt::Hub {
-                hub.hand_over(&group, &bucket);
+                hub.move_to_bucket(&group, &bucket);
             }
             self.remove(id);
             self.insert(seat.clone(), Interest::Chain(group, bucket));
@@ -341,7 +343,7 @@ impl Tables {
         if self.look_again {
             // They wait at their buckets now. Partner: the fence in `published_events`: what was published
             // before is seen by the next look, what comes after sees them.
-            fence(ord!(HandOver, SeqCst));
+            fence(ord!(MoveToBucket, SeqCst));
         }
     }
 

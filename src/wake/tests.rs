@@ -81,7 +81,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let schema = Schema::new(Vec::new(), None).unwrap();
     let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
     let hub = log.hubs.of(FilterCode::Own);
-    let group = hub.join_group(&matcher);
+    let group = hub.groups.join(&matcher);
     let park = |sleeper: &mut Registration, cursor| {
         let interest = Interest::Events(group.clone(), None);
         sleeper.park(&log, interest, cursor, Waker::Thread(current_thread()), Due::default())

@@ -61,13 +61,13 @@ impl Timers {
         }
         match (waited, !self.awaiting_a_move.is_empty()) {
             (false, true) => {
-                hub.raise();
+                hub.add_waiter(None);
                 // Partner: the writer's fence: it sees the count, or this looks again and sees the move.
                 fence(SeqCst);
                 true
             }
             (true, false) => {
-                hub.lower();
+                hub.remove_waiter(None);
                 false
             }
             _ => false,

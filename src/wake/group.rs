@@ -1,0 +1,84 @@
+//! The groups of a hub: sleepers with equal filters, so that each filter is evaluated once an event.
+//!
+//! A subscription joins the group of its filter when it sleeps for the first time, and leaves it when it is
+//! dropped. In between it counts itself there each time that it sleeps among those who are scanned for: a group
+//! in which nobody sleeps is not evaluated.
+
+#![forbid(unsafe_code)]
+
+use crate::filter::matcher::Matcher;
+use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as Statistic;
+
+/// A count on a group.
+pub(crate) type GroupRef = crate::sync::Arc<FilterGroup>;
+
+/// The subscriptions of one filter; equal filters share it, and are evaluated once an event.
+pub(crate) struct FilterGroup {
+    id: u64,
+    pub(crate) matcher: Arc<Matcher>,
+    /// Members that sleep and are scanned for; each adds and removes itself.
+    parked: AtomicUsize,
+}
+
+impl FilterGroup {
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Behind the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Registration::park`.
+    pub(super) fn has_parked(&self) -> bool {
+        self.parked.load(Relaxed) != 0
+    }
+
+    #[inline]
+    pub(super) fn add_parked(&self) {
+        self.parked.fetch_add(1, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn remove_parked(&self) {
+        self.parked.fetch_sub(1, Relaxed);
+    }
+}
+
+/// A filter and how many registrations share it.
+struct SharedGroup {
+    group: GroupRef,
+    users: usize,
+}
+
+/// The groups of one hub, by their filters. For subscriptions that sleep for the first time, and that are dropped.
+#[derive(Default)]
+pub(crate) struct FilterGroups(Mutex<HashMap<Arc<Matcher>, SharedGroup>>);
+
+impl FilterGroups {
+    /// The group of a filter: that of an equal one, if somebody has it. Takes a short lock that neither
+    /// the writer nor the notifier nor a poll takes.
+    pub(crate) fn join(&self, matcher: &Arc<Matcher>) -> GroupRef {
+        static NEXT: Statistic = Statistic::new(1);
+        let mut groups = lock(&self.0);
+        if let Some(shared) = groups.get_mut(matcher) {
+            shared.users += 1;
+            return shared.group.clone();
+        }
+        let id = NEXT.fetch_add(1, Relaxed);
+        let group = GroupRef::new(FilterGroup { id, matcher: matcher.clone(), parked: AtomicUsize::new(0) });
+        groups.insert(matcher.clone(), SharedGroup { group: group.clone(), users: 1 });
+        group
+    }
+
+    pub(crate) fn leave(&self, group: &GroupRef) {
+        let mut groups = lock(&self.0);
+        let Some(shared) = groups.get_mut(&group.matcher) else { return };
+        shared.users -= 1;
+        if shared.users == 0 {
+            let last = groups.remove_entry(&group.matcher);
+            drop(groups);
+            // Its predicates are foreign code: dropped outside the lock.
+            drop(last);
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a sleeper waits for, and when that holds.
+
+#![forbid(unsafe_code)]
+
+use super::group::{FilterGroup, GroupRef};
+use super::{CacheFrontier, Watched};
+use crate::log::buckets::{Bucket, Request};
+use crate::position::Position;
+use std::sync::Arc;
+
+/// What a sleeper waits for.
+#[derive(Clone)]
+pub(crate) enum Interest {
+    /// An event behind the cursor that passes. With a request, the seat moves to the bucket once the
+    /// writer has answered.
+    Events(GroupRef, Option<Arc<Request>>),
+    /// The same, of one bucket whose events are all linked from the cursor on.
+    Chain(GroupRef, Arc<Bucket>),
+    /// The cache to reach a revision. With an epoch, also to leave that; with a ticket, also that
+    /// consistent read.
+    Revision { position: Position, ticket: Option<u64> },
+    /// The first listing.
+    Ready,
+    /// A consistent read.
+    Consistent(u64),
+}
+
+impl Interest {
+    /// Whether both are the same to the notifier.
+    pub(super) fn is(&self, other: &Interest) -> bool {
+        match (self, other) {
+            (Interest::Events(group, request), Interest::Events(old, before)) => {
+                let same = |a: &Arc<Request>, b: &Arc<Request>| Arc::ptr_eq(a, b);
+                group.id() == old.id()
+                    && match (request, before) {
+                        (Some(request), Some(before)) => same(request, before),
+                        (request, before) => request.is_none() && before.is_none(),
+                    }
+            }
+            (Interest::Chain(group, bucket), Interest::Chain(old, before)) => {
+                group.id() == old.id() && Arc::ptr_eq(bucket, before)
+            }
+            (Interest::Revision { position, ticket }, Interest::Revision { position: old, ticket: before }) => {
+                position == old && ticket == before
+            }
+            (Interest::Ready, Interest::Ready) => true,
+            (Interest::Consistent(ticket), Interest::Consistent(before)) => ticket == before,
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_of_events(&self) -> bool {
+        matches!(self, Interest::Events(..) | Interest::Chain(..))
+    }
+
+    /// The group that is scanned for it, unless it waits at a bucket.
+    pub(super) fn group(&self) -> Option<&FilterGroup> {
+        match self {
+            Interest::Events(group, _) => Some(group),
+            _ => None,
+        }
+    }
+
+    /// Whether it holds now, for a seat that parked at `cursor`.
+    pub(super) fn holds(&self, cursor: u64, now: &CacheFrontier, cache: &dyn Watched) -> bool {
+        match self {
+            Interest::Events(..) => now.head != cursor,
+            // After head: what lies below it in this bucket is not above its newest. At the same head
+            // there is nothing to hand out yet: a publisher sees that a consumer waits.
+            Interest::Chain(_, bucket) => {
+                now.head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor)
+            }
+            _ => self.is_reached(now),
+        }
+    }
+
+    /// Whether a wait that is for no event is over.
+    pub(super) fn is_reached(&self, now: &CacheFrontier) -> bool {
+        match self {
+            _ if now.failed => true,
+            Interest::Revision { position: Position { epoch, revision }, ticket } => {
+                let arrived = now.position.revision >= *revision || (*epoch != 0 && now.position.epoch != *epoch);
+                (now.ready && arrived) || ticket.is_some_and(|ticket| now.consistent >= ticket)
+            }
+            Interest::Ready => now.ready,
+            Interest::Consistent(ticket) => now.consistent >= *ticket,
+            Interest::Events(..) | Interest::Chain(..) => false,
+        }
+    }
+}

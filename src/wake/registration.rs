@@ -1,0 +1,186 @@
+//! A consumer's own side of its seat.
+//!
+//! A [`Registration`] is the life of one sleeper: made when it first sleeps, announced to the notifier with its
+//! [`Interest`], parked and unparked any number of times, taken back when it is dropped. Nothing here waits but
+//! [`Registration::sleep`], and nothing takes a lock that anybody else could want.
+
+#![forbid(unsafe_code)]
+
+use super::hub::{Hubs, Message};
+use super::interest::Interest;
+use super::seat::{CountedAt, Due, Seat, SeatRef};
+use super::{FilterCode, Waker, Watched};
+#[cfg(loom)]
+use crate::sync::weak;
+use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence, ord};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unparked {
+    /// Somebody has woken it; the tag of a member is listed by then.
+    pub(crate) woken: bool,
+    /// Where the cursor may continue: nothing of its own lies below. 0: where it was.
+    pub(crate) resume: u64,
+    /// When it was woken, as a time of [`crate::sys::clock`].
+    pub(crate) at: u64,
+}
+
+/// See the module.
+pub(crate) struct Registration {
+    code: FilterCode,
+    seat: SeatRef,
+    interest: Option<Interest>,
+    parked: bool,
+}
+
+impl Registration {
+    pub(crate) fn new(code: FilterCode) -> Registration {
+        Registration { code, seat: SeatRef::new(Seat::new()), interest: None, parked: false }
+    }
+
+    /// For those who wake it from outside, and who look how it stands.
+    pub(crate) fn seat(&self) -> &SeatRef {
+        &self.seat
+    }
+
+    /// Parks, then looks. `Err`: what it waits for may hold already, it is not parked (any more).
+    pub(crate) fn park<W: Watched + 'static>(
+        &mut self,
+        cache: &Arc<W>,
+        interest: Interest,
+        cursor: u64,
+        waker: Waker,
+        due: Due,
+    ) -> Result<(), Unparked> {
+        let hub = cache.hubs().of(self.code);
+        if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
+            self.seat.announced().store(false, Relaxed);
+            self.interest = Some(interest);
+        }
+        let Some(interest) = &self.interest else { return Ok(()) };
+        // The sleeper counts itself, before the fence. Partner: the loads in `published`, `published_events`
+        // and `FilterGroup::has_parked`.
+        let counted = match interest {
+            Interest::Chain(_, bucket) => {
+                bucket.add_waiter();
+                CountedAt::Bucket
+            }
+            interest => {
+                hub.add_waiter(interest.group());
+                CountedAt::Hub
+            }
+        };
+        hub.fell_asleep();
+        self.parked = true;
+        self.seat.park(cursor, waker, due, counted);
+        // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
+        fence(ord!(RegisterFence, SeqCst));
+        if !self.seat.announced().load(Relaxed) {
+            self.seat.announced().swap(true, AcqRel);
+            let wants = match interest {
+                Interest::Revision { position, .. } => Some(position.revision),
+                _ => None,
+            };
+            hub.post(cache, Message::Join(self.seat.clone(), interest.clone()));
+            if let Some(revision) = wants {
+                // After the message: see `Hub::want_at_most`.
+                hub.want(revision);
+            }
+            // The look comes behind the message, too.
+            fence(ord!(RegisterFence, SeqCst));
+        }
+        // Partner: as with `announced`.
+        let timed = due.is_some() && !self.seat.timed().load(Relaxed) && !self.seat.timed().swap(true, AcqRel);
+        if timed {
+            hub.post(cache, Message::Time(self.seat.clone()));
+        }
+        let now = cache.frontier();
+        if interest.holds(cursor, &now, &**cache) || now.closed {
+            // A pass that began before this seat was parked says nothing of what lies between its cursor and the
+            // event that the pass has woken it for, or the head that the pass has reached.
+            let unparked = self.unpark(cache.hubs());
+            #[cfg(loom)]
+            if weak::is(weak::Site::TakeOver) {
+                return Err(unparked);
+            }
+            return Err(Unparked { resume: 0, ..unparked });
+        }
+        if timed {
+            // The notifier keeps the time.
+            hub.notify(cache);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_parked(&self) -> bool {
+        self.parked
+    }
+
+    /// Ends a sleep. Without one: nothing to take over.
+    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+        let hub = hubs.of(self.code);
+        if !std::mem::take(&mut self.parked) {
+            return Unparked { woken: false, resume: 0, at: 0 };
+        }
+        // Before PARKED is left: a later pass does not look at this seat.
+        let scanned_to = hub.scanned_to();
+        let woken = self.seat.unpark();
+        match (self.seat.counted(), &self.interest) {
+            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
+            (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
+                // The notifier has moved it there.
+                if let Some(Some(bucket)) = request.answer() {
+                    bucket.remove_waiter();
+                }
+            }
+            (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
+        }
+        hub.awoke();
+        if woken {
+            return Unparked { woken, resume: self.seat.resume(), at: self.seat.woken_at() };
+        }
+        self.seat.clear();
+        Unparked { woken, resume: scanned_to, at: 0 }
+    }
+
+    /// Sleeps until somebody wakes it, at most until then. True: it was woken. For wakers of threads.
+    pub(crate) fn sleep(&self, until: Option<Instant>) -> bool {
+        loop {
+            if self.seat.is_woken() {
+                return true;
+            }
+            let Some(until) = until else {
+                crate::sync::park();
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.seat.is_woken();
+            }
+            crate::sync::park_timeout(left);
+        }
+    }
+
+    /// Takes it back for good: before it is dropped.
+    pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
+        let hub = cache.hubs().of(self.code);
+        self.unpark(cache.hubs());
+        if self.seat.announced().load(Acquire) {
+            hub.post(cache, Message::Leave(self.seat.id()));
+            if let Some(Interest::Revision { position, .. }) = &self.interest
+                && position.revision >= hub.highest_revision_wanted()
+            {
+                // So that the source is not asked for it any more.
+                hub.notify(cache);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Registration {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registration").field("parked", &self.parked).finish()
+    }
+}
