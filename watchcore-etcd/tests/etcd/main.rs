@@ -2,9 +2,13 @@
 #![allow(unreachable_pub)]
 
 mod access;
+mod begins;
+mod compaction;
 mod consistent;
+mod ends;
 mod faults;
 mod feeder;
+mod histories;
 mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;

@@ -1,0 +1,176 @@
+//! Where a feeder begins: at an older revision, at one to come, and where it ends with its listing.
+
+use super::feeder::{cache, feeder, follow};
+use crate::support::etcd::Etcd;
+use crate::support::history::{Recorder, assert_same, value};
+use crate::support::proxy::Proxy;
+use crate::support::{BOUND, wait_for};
+use etcd_client::TxnOp;
+use std::time::Duration;
+use watchcore::{Cache, Code, Kind, Read, Start, State};
+
+#[test]
+fn a_start_revision_replays_the_history() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let first = ctl.put("/h/x", "0");
+    ctl.put("/h/gone", "0");
+    ctl.delete("/h/gone");
+    // 5 MB, which come in one message: etcd would cut it if it were asked to.
+    for i in 1..=100 {
+        ctl.put("/h/x", format!("{i:050000}"));
+    }
+    let cache = cache("/h/");
+    let feeder = feeder(&etcd.url()).start_revision(first).too_far_behind(10);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let newest = ctl.revision();
+    cache.wait_until(newest, BOUND).unwrap();
+    let recorder = Recorder::start(&cache, Start::After(first));
+    let seen = recorder.until("the newest", |seen| seen.revision == newest);
+    assert_eq!(seen.len(), 102);
+    assert_eq!((seen[0].kind, seen[0].key()), (Kind::Added, "/h/gone".to_owned()));
+    assert_eq!((seen[1].kind, seen[1].prev.as_deref()), (Kind::Deleted, Some(&b"0"[..])));
+    assert_eq!(cache.get("/h/x", Read::Exact(first)).unwrap().kv.unwrap().value(), Some(&b"0"[..]));
+    let counters = feeder.counters();
+    assert_eq!((counters.fragments, counters.fragment_switches), (0, 0), "not needed, not asked for");
+    assert_eq!(counters.resyncs, [0; 7]);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
+    let etcd = Etcd::with(&["--max-txn-ops", "2000"]);
+    let ctl = etcd.ctl();
+    let first = ctl.put("/p/x", "0");
+    for round in 0..20u8 {
+        ctl.txn((0..1000).map(|i| TxnOp::put(format!("/p/{i}"), [round; 1000], None)).collect());
+    }
+    let newest = ctl.revision();
+    let cache = Cache::builder("/p/").capacity(4096).expect_load(true).build().unwrap();
+    let mut subscription = cache.subscribe(Start::After(first)).open().unwrap();
+    // 20 MB that come in fragments; a connection cut on the way does not make it a listing.
+    let proxy = Proxy::to(etcd.address());
+    let other = Cache::builder("/p/").build().unwrap();
+    let refused = feeder(&proxy.url()).pace(&subscription).start(other.writer().unwrap());
+    let Err(error) = refused else { panic!("a subscription of another cache was taken") };
+    assert!(error.code() == Code::InvalidArgument && error.to_string().contains("of another cache"), "{error}");
+    let quick = feeder(&proxy.url()).backoff(Duration::from_millis(5), Duration::from_millis(50));
+    let feeder = quick.start_revision(first).pace(&subscription).message_limit(4 << 20).too_far_behind(1);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    let mut revisions = Vec::new();
+    while revisions.len() < 20_000 {
+        if revisions.len() == 5000 {
+            proxy.cut();
+        }
+        assert!(subscription.wait(BOUND).unwrap(), "events come");
+        let batch = subscription.poll(100).expect("nothing is lost");
+        revisions.extend(batch.events().iter().map(|event| event.revision()));
+        // A slow reader, so that the feeder has to wait for it; nothing is expected of the time.
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    let expected: Vec<u64> = (first + 1..=newest).flat_map(|revision| [revision; 1000]).collect();
+    assert!(revisions == expected, "each revision whole and in order");
+    let counters = feeder.counters();
+    assert_eq!((counters.fragment_switches, counters.resyncs), (1, [0; 7]));
+}
+
+#[test]
+fn a_start_revision_that_is_compacted_says_so() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    for i in 0..20 {
+        ctl.put("/c/x", i.to_string());
+    }
+    ctl.compact(15);
+    let begin_at = |revision| {
+        let cache = cache("/c/");
+        let feeder = feeder(&etcd.url()).start_revision(revision).start(cache.writer().unwrap()).unwrap();
+        (cache, feeder)
+    };
+    for asked in [5, 14] {
+        let (cache, feeder) = begin_at(asked);
+        let error = cache.wait_ready(BOUND).expect_err("it cannot begin there");
+        assert_eq!((error.code(), error.asked(), error.oldest()), (Code::Compacted, asked, 16), "{error}");
+        assert!(error.message().contains(&format!("revision {asked},")), "{error}");
+        assert!(error.message().ends_with("Begin at 15 or later."), "{error}");
+        assert_eq!(feeder.last_error().unwrap().code(), Code::Compacted);
+        let status = cache.status();
+        assert_eq!(status.state, State::Failed);
+        assert_eq!(status.last_error.unwrap().message(), error.message());
+    }
+    // What it said is so: one before the oldest is the first that works, and loses nothing.
+    let (cache, _feeder) = begin_at(15);
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.oldest(), 16);
+    let recorder = Recorder::start(&cache, Start::After(15));
+    let seen = recorder.until("the newest", |seen| seen.revision == 21);
+    assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), [16, 17, 18, 19, 20, 21]);
+    assert_same(&cache, &ctl);
+}
+
+#[test]
+fn a_start_revision_to_come_is_waited_for() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let now = ctl.put("/c/x", "0");
+    let cache = cache("/c/");
+    let feeder = feeder(&etcd.url()).start_revision(now + 2).start(cache.writer().unwrap()).unwrap();
+    wait_for("the refusal", || feeder.last_error().is_some_and(|error| error.code() == Code::FutureRevision));
+    assert_eq!(cache.wait_ready(Duration::from_millis(10)).unwrap_err().code(), Code::Timeout);
+    ctl.put("/c/x", "1");
+    ctl.put("/c/x", "2");
+    ctl.put("/c/x", "3");
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.oldest(), now + 3);
+    assert_same(&cache, &ctl);
+    wait_for("no error any more", || feeder.last_error().is_none());
+}
+
+#[test]
+fn stop_after_listing_does_not_watch() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let old = ctl.put("/s/x", "0");
+    ctl.put("/s/x", "1");
+    let cache = cache("/s/");
+    let feeder = feeder(&etcd.url()).start_revision(old).stop_after_listing(true);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.position().revision, old);
+    assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]));
+    assert_eq!(cache.status().state, State::Ready);
+    // Another watcher sees what it does not.
+    let (other, _other_feeder) = follow(&etcd, "/s/");
+    for _ in 0..3 {
+        other.wait_until(ctl.put("/s/x", "2"), BOUND).unwrap();
+    }
+    assert_eq!(cache.position().revision, old);
+    assert_eq!(feeder.counters().connects, 0);
+    feeder.stop();
+    assert_eq!(value(&cache, "/s/x").as_deref(), Some(&b"0"[..]), "what was listed stays");
+}
+
+#[test]
+fn a_start_above_etcd_s_revision_ends_and_one_below_begins() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let (cache, _feeder) = follow(&etcd, "/f/");
+    let far = ctl.revision() + 1000;
+    let mut subscription = cache.subscribe(Start::After(far)).open().unwrap();
+    let error = loop {
+        assert!(subscription.wait(BOUND).unwrap(), "the answer comes");
+        match subscription.poll(10) {
+            Ok(batch) => assert!(batch.is_empty()),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((error.code(), error.asked()), (Code::FutureRevision, far), "{error}");
+
+    // Written before the cache saw it: not a future revision.
+    let newest = ctl.put("/f/x", "0");
+    let recorder = Recorder::start(&cache, Start::After(newest));
+    let next = ctl.put("/f/x", "1");
+    let seen = recorder.until("the next", |seen| seen.revision == next);
+    assert_eq!(seen.iter().map(|seen| seen.revision).collect::<Vec<_>>(), [next]);
+}
