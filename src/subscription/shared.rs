@@ -8,19 +8,20 @@ use crate::cache::{Inner, Lag};
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
-use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
+use crate::reclaim;
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
 use crate::wake::SeatRef;
 use crate::writer::Writer;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64 as Statistic;
+use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::Duration;
 
 /// `Shared::end` while the subscription is open.
 pub(super) const OPEN: u64 = u64::MAX;
 
-/// `Shared::free_slots` where they are not known.
-const UNKNOWN: u64 = u64::MAX;
+/// `Shared::free_slots` where they are not known. A number that happens to end so is not known either.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What other threads may see and do.
 pub(crate) struct Shared {
@@ -37,17 +38,24 @@ pub(crate) struct Shared {
     pub(super) handed_out: Statistic,
     /// The consumer's cursor as of its last poll (statistics, pace).
     pub(super) cursor: AtomicU64,
-    /// Slots below the cursor that no event has, [`UNKNOWN`] where its segment had left: stored before the cursor.
-    free_slots: Statistic,
+    /// Slots below the cursor that no event has, the lower half of their number; [`UNKNOWN`] where its segment had
+    /// left. Stored before the cursor.
+    free_slots: HalfStatistic,
     /// The position as of its last poll, packed as the progress word is: 12 bits of its epoch.
     position: AtomicU64,
-    /// The whole epoch; stored after a position of it, so never ahead of that.
-    epoch: AtomicU64,
+    /// The lower half of its epoch, the upper one is the cache's; stored after a position of it, so never ahead of
+    /// that. 0: no position yet.
+    epoch: AtomicU32,
     /// When the consumer last had everything: a time of [`clock`]. Statistics.
     pub(super) caught_up: Statistic,
     /// For those who close it and look at it.
     pub(super) reach: Mutex<Reach>,
     extras: Option<Box<Extras>>,
+}
+
+/// The greatest number up to `most` that has this lower half.
+pub(super) fn whole(lower_half: u32, most: u64) -> u64 {
+    most.saturating_sub(u64::from((most as u32).wrapping_sub(lower_half)))
 }
 
 /// What few subscriptions have: those without take no memory for it.
@@ -87,9 +95,9 @@ impl Shared {
             handed_out: Statistic::new(0),
             end: AtomicU64::new(OPEN),
             cursor: AtomicU64::new(0),
-            free_slots: Statistic::new(0),
+            free_slots: HalfStatistic::new(0),
             position: AtomicU64::new(0),
-            epoch: AtomicU64::new(0),
+            epoch: AtomicU32::new(0),
             caught_up: Statistic::new(clock::now()),
             reach: Mutex::default(),
             extras: (!is_plain).then(|| Box::new(Extras { name: name.into(), limits })),
@@ -102,8 +110,9 @@ impl Shared {
         self.show_cursor(cursor);
         // Release: partner of the loads in `position`.
         self.position.store(progress_word(position), Release);
-        if self.epoch.load(Relaxed) != position.epoch {
-            self.epoch.store(position.epoch, Release);
+        let epoch = position.epoch as u32;
+        if self.epoch.load(Relaxed) != epoch {
+            self.epoch.store(epoch, Release);
         }
     }
 
@@ -119,7 +128,8 @@ impl Shared {
 
     #[cold]
     fn count_free_slots(&self, cursor: u64) {
-        self.free_slots.store(self.inner.ring.free_slots_below(cursor).unwrap_or(UNKNOWN), Relaxed);
+        let free = self.inner.ring.free_slots_below(cursor).map_or(UNKNOWN, |free| free as u32);
+        self.free_slots.store(free, Relaxed);
     }
 
     /// The same for the consumer, of the cursor that it has shown.
@@ -129,24 +139,25 @@ impl Shared {
 
     /// Events below the cursor that was loaded before: at least so many, and no more unless it moves just now.
     pub(super) fn events_below(&self, cursor: u64) -> u64 {
-        match self.free_slots.load(Relaxed) {
-            UNKNOWN => 0,
-            // Behind the load of the cursor: as of that or of a later one, which has more of them below it.
-            free => cursor.saturating_sub(self.inner.ring.first_seq()).saturating_sub(free),
-        }
+        let ring = &self.inner.ring;
+        // Behind the load of the cursor: as of that or of a later one, which has more of them below it.
+        let lower_half = self.free_slots.load(Relaxed);
+        let Some(all) = ring.free_slots_below(ring.head()).filter(|_| lower_half != UNKNOWN) else { return 0 };
+        cursor.saturating_sub(ring.first_seq()).saturating_sub(whole(lower_half, all))
     }
 
     /// The position as of the last poll. Whole: the epoch that is loaded first is that of the word or
     /// one before it, and 12 bits of the word say how many before.
     pub(super) fn position(&self) -> Position {
         // Acquire: partner of the stores in `show`: the word is at least as new as the epoch.
-        let epoch = self.epoch.load(Acquire);
+        let lower_half = u64::from(self.epoch.load(Acquire));
         let word = self.position.load(Acquire);
-        if epoch == 0 {
+        if lower_half == 0 {
             return Position::default();
         }
-        let ahead = (word >> REVISION_BITS).wrapping_sub(epoch) & EPOCH_MASK;
-        Position { epoch: epoch + ahead, revision: word & (MAX_REVISION - 1) }
+        let birth = self.inner.ring.epochs(&reclaim::pin()).first_epoch >> 32 << 32;
+        let ahead = (word >> REVISION_BITS).wrapping_sub(lower_half) & EPOCH_MASK;
+        Position { epoch: (birth | lower_half) + ahead, revision: word & (MAX_REVISION - 1) }
     }
 
     pub(super) fn is_limited(&self) -> bool {

@@ -1,7 +1,17 @@
 //! What a consumer's thread does not do.
 
+use super::shared::whole;
 use crate::reclaim::is_pinned;
 use crate::{Cache, Change, Filter, OnLag, Range, Read, ReadOptions, Start};
+
+#[test]
+fn half_a_number_is_completed() {
+    for number in [0, 1, 7, 1 << 32, (1 << 32) + 7, (5 << 32) - 1] {
+        for more in [0, 1, 1000, u64::from(u32::MAX)] {
+            assert_eq!(whole(number as u32, number + more), number, "{number} and {more}");
+        }
+    }
+}
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
 #[test]
