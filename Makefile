@@ -49,7 +49,7 @@ endef
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
@@ -110,6 +110,14 @@ else ifeq ($(BENCH),go)
 else
 	$(CARGO) bench --workspace $(if $(BENCH),--bench $(BENCH),--benches)
 endif
+
+.PHONY: bench-peers
+bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two
+	@scripts/bench-peers.sh
+
+.PHONY: performance
+performance: ## docs/PERFORMANCE.md and docs/figures, from what bench-peers measured
+	@$(CARGO) run --quiet --release --locked --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- render
 
 .PHONY: demo
 demo: ## a live demonstration against etcd; FAULT=name adds a fault

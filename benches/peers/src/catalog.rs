@@ -1,0 +1,254 @@
+//! The rows: what is done, at which sizes, what the figure is, what it includes, and the goals.
+
+/// What the figure of a row is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Figure {
+    /// Processor time of the whole process an operation, the wall's beside it; less is better.
+    Cpu,
+    /// A latency by the clock on the wall, its median; less is better.
+    Latency,
+    /// Bytes; less is better.
+    Bytes,
+    /// How many times as much; more is better.
+    Times,
+}
+
+/// A size of a row. Goals are in nanoseconds, bytes or times, as the figure is.
+pub struct Size {
+    pub number: usize,
+    /// Measured in a quick run, too.
+    pub quick: bool,
+    pub rust: Option<f64>,
+    pub go: Option<f64>,
+}
+
+pub struct Row {
+    pub name: &'static str,
+    pub title: &'static str,
+    /// What a size counts.
+    pub of: &'static str,
+    pub figure: Figure,
+    pub sizes: &'static [Size],
+    pub includes: &'static str,
+}
+
+/// A size with its goals in Rust and in Go.
+const fn goal(number: usize, rust: f64, go: f64) -> Size {
+    Size { number, quick: true, rust: Some(rust), go: Some(go) }
+}
+
+/// A size without a goal.
+const fn size(number: usize) -> Size {
+    Size { number, quick: true, rust: None, go: None }
+}
+
+impl Size {
+    const fn not_quick(self) -> Size {
+        Size { quick: false, ..self }
+    }
+
+    const fn no_goal_in_go(self) -> Size {
+        Size { go: None, ..self }
+    }
+}
+
+const US: f64 = 1e3;
+const MS: f64 = 1e6;
+
+const DELIVERY: &str = "Windows of 96 events are published one after another to watchers that all sleep before a \
+    window. Processor time of publisher and watchers, each event copied in (549 bytes) and its head read by each \
+    watcher, over the number of deliveries; the publisher's waiting for the end of a window is left out.";
+const SELECTIVE: &str = "As a delivery, but each event is for one of the sleeping watchers, each event of a window for \
+    another: publish, wake-up and delivery of an event.";
+const WRITE: &str = "Key and value (549 bytes) are copied in and readers see them before the next write; scattered over \
+    all keys. watchcore writes its log and keeps the versions of its default window.";
+const LIST: &str =
+    "A consistent list in the order of the keys, each object seen once, and what was made for it dropped.";
+const TOUCHED: &str = "The same, and one byte of each value is loaded.";
+const BYTES: &str = "Bytes that the process takes for it: in Rust of the allocator, its heads included; in Go resident \
+    memory after a collection.";
+
+pub const ROWS: &[Row] = &[
+    Row {
+        name: "deliver",
+        title: "Delivery to sleeping watchers",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[
+            goal(1, 200.0, 400.0),
+            goal(10, 50.0, 100.0),
+            goal(100, 10.0, 20.0),
+            goal(1000, 5.0, 10.0),
+            goal(10_000, 7.0, 20.0).not_quick(),
+        ],
+        includes: DELIVERY,
+    },
+    Row {
+        name: "poll",
+        title: "Polling a window that is there",
+        of: "events a batch",
+        figure: Figure::Cpu,
+        sizes: &[goal(64, 1.65, 3.0)],
+        includes: "1024 published events are read by one watcher, the head of each; a new subscription each time.",
+    },
+    Row {
+        name: "publish",
+        title: "Publish beside idle watchers",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[goal(1, 200.0, 350.0), goal(100, 200.0, 350.0), goal(1000, 200.0, 350.0), goal(10_000, 200.0, 350.0)],
+        includes: "Events (549 bytes copied in) that interest none of the watchers, which sleep, each for a key of its own.",
+    },
+    Row {
+        name: "overwrite",
+        title: "Overwrite",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[goal(10_000, 330.0, 500.0), goal(100_000, 600.0, 800.0), goal(1_000_000, 850.0, 1100.0).not_quick()],
+        includes: WRITE,
+    },
+    Row {
+        name: "insert",
+        title: "Insert",
+        of: "objects before",
+        figure: Figure::Cpu,
+        sizes: &[
+            goal(10_000, 1200.0, 1500.0),
+            goal(100_000, 1200.0, 1500.0),
+            goal(1_000_000, 1200.0, 1500.0).not_quick(),
+        ],
+        includes: WRITE,
+    },
+    Row {
+        name: "selective-key",
+        title: "Watchers of a key each",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[goal(1000, 1.0 * US, 4.0 * US), goal(10_000, 2.0 * US, 4.0 * US).not_quick()],
+        includes: SELECTIVE,
+    },
+    Row {
+        name: "selective-namespace",
+        title: "Watchers of a namespace each",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[goal(1000, 1.0 * US, 4.0 * US), goal(10_000, 2.0 * US, 4.0 * US).not_quick()],
+        includes: SELECTIVE,
+    },
+    Row {
+        name: "get",
+        title: "Get",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), size(10_000).not_quick(), goal(150_000, 200.0, 300.0), size(1_000_000).not_quick()],
+        includes: "The newest version of a key, counted or copied so that it can be kept, one byte of it loaded; \
+            scattered over all keys.",
+    },
+    Row {
+        name: "get-together",
+        title: "Two threads of get against one",
+        of: "objects",
+        figure: Figure::Times,
+        sizes: &[goal(150_000, 1.9, 1.9).no_goal_in_go()],
+        includes: "How many times as many gets two threads do: twice the processor time of a get alone against that \
+            beside another thread, so that other load on the machine does not count; the wall's ratio beside it.",
+    },
+    Row {
+        name: "list",
+        title: "List",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), size(10_000).not_quick(), goal(150_000, 0.5 * MS, 0.5 * MS)],
+        includes: LIST,
+    },
+    Row {
+        name: "list-touched",
+        title: "List, each value touched",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(1000).not_quick(), size(10_000).not_quick(), goal(150_000, 3.0 * MS, 3.0 * MS)],
+        includes: TOUCHED,
+    },
+    Row {
+        name: "prefix",
+        title: "List of a prefix, of 150,000 objects",
+        of: "objects of the prefix",
+        figure: Figure::Cpu,
+        sizes: &[goal(1000, 5.0 * US, 5.0 * US)],
+        includes: LIST,
+    },
+    Row {
+        name: "prefix-touched",
+        title: "List of a prefix, each value touched",
+        of: "objects of the prefix",
+        figure: Figure::Cpu,
+        sizes: &[goal(1000, 15.0 * US, 15.0 * US)],
+        includes: TOUCHED,
+    },
+    Row {
+        name: "state",
+        title: "Ten watchers take the state beside 1000 events/s",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[goal(150_000, 30.0 * MS, 60.0 * MS)],
+        includes: "From ten threads or goroutines that start until all have the whole state, one byte of each value \
+            loaded; processor time of all, the writer's included.",
+    },
+    Row {
+        name: "wake",
+        title: "Wake-up",
+        of: "watchers, one of which is woken",
+        figure: Figure::Latency,
+        sizes: &[goal(1, 9.0 * US, 5.0 * US), goal(1000, 9.0 * US, 5.0 * US)],
+        includes: "From before a publish until a watcher that slept has read the event, by the clock on the wall; \
+            more than one watcher: each waits for a key of its own. The median; the distribution is plotted.",
+    },
+    Row {
+        name: "bytes-subscription",
+        title: "Memory of an idle subscription",
+        of: "subscriptions",
+        figure: Figure::Bytes,
+        sizes: &[goal(10_000, 160.0, 500.0)],
+        includes: BYTES,
+    },
+    Row {
+        name: "bytes-object",
+        title: "Memory of an object beyond its key and value",
+        of: "objects",
+        figure: Figure::Bytes,
+        sizes: &[goal(100_000, 145.0, 145.0).no_goal_in_go()],
+        includes: BYTES,
+    },
+    Row {
+        name: "largest-insert",
+        title: "Largest single apply while so many keys are inserted",
+        of: "keys",
+        figure: Figure::Cpu,
+        sizes: &[
+            goal(400_000, 1.0 * MS, 1.0 * MS).no_goal_in_go(),
+            goal(4_000_000, 1.0 * MS, 1.0 * MS).no_goal_in_go().not_quick(),
+        ],
+        includes: "Processor time of the writing thread in one insert, the largest of all; beside it the largest by the \
+            clock on the wall, where other load on the machine counts. Empty values.",
+    },
+    Row {
+        name: "largest-opened",
+        title: "Largest single apply after so many subscriptions were opened",
+        of: "subscriptions",
+        figure: Figure::Cpu,
+        sizes: &[goal(60_000, 1.0 * MS, 1.0 * MS).no_goal_in_go()],
+        includes: "The same of 50,000 applies that follow; each subscription asks for a bucket of its own.",
+    },
+    Row {
+        name: "largest-dropped",
+        title: "Largest single apply after so many subscriptions were dropped",
+        of: "subscriptions",
+        figure: Figure::Cpu,
+        sizes: &[goal(60_000, 1.0 * MS, 1.0 * MS).no_goal_in_go()],
+        includes: "The same after all were closed.",
+    },
+];
+
+pub fn row(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name == name)
+}

@@ -1,0 +1,33 @@
+//! Who is measured at what: each row's contestants stand in the module that does its work.
+
+pub mod delivery;
+pub mod objects;
+pub mod worst;
+
+use crate::measure::Measured;
+
+/// One program at one kind of work. Those of watchcore have names that begin with its name.
+pub struct Contestant {
+    pub row: &'static str,
+    pub name: &'static str,
+    /// What it does in this row, where the row's own text leaves that open.
+    pub note: &'static str,
+    /// Beyond this size it is left out: it is not made for it.
+    pub most: usize,
+    pub run: fn(usize) -> Measured,
+}
+
+impl Contestant {
+    pub const fn new(row: &'static str, name: &'static str, note: &'static str, run: fn(usize) -> Measured) -> Self {
+        Contestant { row, name, note, most: usize::MAX, run }
+    }
+
+    pub const fn up_to(self, most: usize) -> Self {
+        Contestant { most, ..self }
+    }
+}
+
+/// All contestants that are written in Rust.
+pub fn contestants() -> impl Iterator<Item = &'static Contestant> {
+    [delivery::CONTESTANTS, objects::CONTESTANTS, worst::CONTESTANTS].into_iter().flatten()
+}

@@ -1,0 +1,189 @@
+//! Work of the first kind: one publisher, many watchers that sleep until there is something for them.
+//!
+//! A contestant opens a publisher and one receiver for each watcher. Who receives by blocking a thread is a
+//! [`Blocking`] receiver, who does it as a task an [`Asynchronous`] one; the rows take either, wrapped
+//! as [`Threads`] or [`Tasks`], and never know which.
+
+pub mod broadcast;
+pub mod channels;
+pub mod watchcore;
+
+use crate::load;
+use crate::measure::Section;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// What a watcher wants to see.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    Everything,
+    /// One object.
+    Key(usize),
+    /// All objects of one namespace.
+    Namespace(usize),
+    /// An object that is never published.
+    Nothing(usize),
+}
+
+/// The publishing side.
+pub trait Fanout: Sized {
+    type Receiver: Send + 'static;
+
+    /// A publisher, and a receiver for each watcher.
+    fn open(interests: &[Interest]) -> (Self, Vec<Self::Receiver>);
+
+    /// Copies the key and the value, and hands them to whom they interest.
+    fn publish(&mut self, key: &str, value: &[u8]);
+}
+
+/// A receiver that blocks its thread.
+pub trait Blocking: Send + 'static {
+    /// Waits for something, takes all that is there, and says how many events that were.
+    fn take(&mut self) -> u64;
+}
+
+/// A receiver that is awaited.
+pub trait Asynchronous: Send + 'static {
+    /// The same as a future.
+    fn take(&mut self) -> impl Future<Output = u64> + Send;
+}
+
+/// How watchers run. Both sides end with the process.
+pub trait Watchers {
+    type Publisher: Fanout + 'static;
+    fn run(receivers: Vec<<Self::Publisher as Fanout>::Receiver>, seen: Arc<Seen>);
+}
+
+/// A thread for each watcher.
+pub struct Threads<P>(P);
+
+/// A task for each watcher, all on one thread that runs nothing else.
+pub struct Tasks<P>(P);
+
+impl<P: Fanout<Receiver: Blocking> + 'static> Watchers for Threads<P> {
+    type Publisher = P;
+
+    fn run(receivers: Vec<P::Receiver>, seen: Arc<Seen>) {
+        for mut receiver in receivers {
+            let seen = seen.clone();
+            let body = move || {
+                loop {
+                    let events = receiver.take();
+                    seen.add(events);
+                }
+            };
+            std::thread::Builder::new().stack_size(64 << 10).spawn(body).expect("a thread starts");
+        }
+    }
+}
+
+impl<P: Fanout<Receiver: Asynchronous> + 'static> Watchers for Tasks<P> {
+    type Publisher = P;
+
+    fn run(receivers: Vec<P::Receiver>, seen: Arc<Seen>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        for mut receiver in receivers {
+            let seen = seen.clone();
+            runtime.spawn(async move {
+                loop {
+                    let events = receiver.take().await;
+                    seen.add(events);
+                }
+            });
+        }
+        std::thread::spawn(move || runtime.block_on(std::future::pending::<()>()));
+    }
+}
+
+/// What the watchers have taken: each adds once for each time that it woke.
+pub struct Seen {
+    events: AtomicU64,
+    /// Nanoseconds from `birth` to the last addition.
+    last: AtomicU64,
+    birth: Instant,
+}
+
+impl Seen {
+    fn new() -> Arc<Seen> {
+        Arc::new(Seen { events: AtomicU64::new(0), last: AtomicU64::new(0), birth: Instant::now() })
+    }
+
+    fn add(&self, events: u64) {
+        self.last.store(self.now(), Ordering::Relaxed);
+        // Release: who sees the count sees the time. Partner: the load in `events`.
+        self.events.fetch_add(events, Ordering::Release);
+    }
+
+    pub fn now(&self) -> u64 {
+        self.birth.elapsed().as_nanos() as u64
+    }
+
+    pub fn last(&self) -> u64 {
+        self.last.load(Ordering::Relaxed)
+    }
+
+    fn events(&self) -> u64 {
+        // Partner: the addition in `add`.
+        self.events.load(Ordering::Acquire)
+    }
+
+    /// Sleeps in short steps until so many events were taken.
+    fn wait_for(&self, events: u64) {
+        while self.events() < events {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        assert_eq!(self.events(), events, "each event is delivered once");
+    }
+}
+
+/// Events that are published before the watchers are waited for.
+pub const WINDOW: usize = 96;
+/// Time enough for a watcher that has taken everything to fall asleep.
+const FALL_ASLEEP: Duration = Duration::from_micros(500);
+
+/// A publisher whose watchers sleep.
+pub struct Stage<W: Watchers> {
+    /// It lives as long as the process does, and so do the watchers.
+    publisher: &'static mut W::Publisher,
+    pub seen: Arc<Seen>,
+    keys: Vec<String>,
+    takers: u64,
+    /// Events that must have been taken before the next window.
+    expected: u64,
+}
+
+impl<W: Watchers> Stage<W> {
+    /// Opened, warmed up and asleep: each object was published once. `takers` watchers take each.
+    pub fn open(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
+        let (publisher, receivers) = W::Publisher::open(interests);
+        let seen = Seen::new();
+        W::run(receivers, seen.clone());
+        let publisher = Box::leak(Box::new(publisher));
+        let mut stage = Stage { publisher, seen, keys, takers, expected: 0 };
+        let objects = stage.keys.len();
+        // In windows, so that no bounded queue overflows.
+        for first in (0..objects).step_by(WINDOW) {
+            (first..objects.min(first + WINDOW)).for_each(|at| stage.publish(at));
+            stage.settle();
+        }
+        stage
+    }
+
+    pub fn publish(&mut self, object: usize) {
+        self.publisher.publish(&self.keys[object], &load::VALUE);
+        self.expected += self.takers;
+    }
+
+    /// As [`Stage::settle`], outside of what is measured: time counts until the last event was taken.
+    pub fn settle_in(&self, section: &mut Section) {
+        section.waiting(|| self.settle());
+        section.paused(Duration::from_nanos(self.seen.now() - self.seen.last()));
+    }
+
+    /// Waits until all is taken and all sleep again.
+    pub fn settle(&self) {
+        self.seen.wait_for(self.expected);
+        std::thread::sleep(FALL_ASLEEP);
+    }
+}

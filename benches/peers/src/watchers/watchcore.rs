@@ -1,0 +1,125 @@
+//! watchcore: a cursor for each watcher.
+
+use super::{Asynchronous, Blocking, Fanout, Interest};
+use crate::load;
+use futures_core::Stream;
+use std::pin::Pin;
+use watchcore::{Batch, Cache, Change, Index, Start, SubscribeBuilder, Subscription, WakeSet, Writer};
+
+/// As many events as `Subscription::next` takes at once.
+const BATCH: usize = 1024;
+
+pub struct Publisher {
+    writer: Writer,
+    revision: u64,
+}
+
+impl Publisher {
+    /// A cache with the indexes that these watchers can use, and its writer.
+    fn cache(interests: &[Interest]) -> (Cache, Publisher) {
+        let mut builder = Cache::builder("/");
+        let mut declared = [false; 2];
+        for interest in interests {
+            let (at, index) = match interest {
+                Interest::Everything => continue,
+                Interest::Key(_) | Interest::Nothing(_) => (0, Index::key()),
+                Interest::Namespace(_) => (1, Index::prefix(3)),
+            };
+            if !std::mem::replace(&mut declared[at], true) {
+                builder = builder.index(index);
+            }
+        }
+        let cache = builder.build().expect("a cache");
+        let writer = cache.writer().expect("is free");
+        (cache, Publisher { writer, revision: 0 })
+    }
+
+    /// The writer answers sixteen requests for a bucket with each revision.
+    fn answer_requests(&mut self, subscriptions: usize) {
+        for _ in 0..subscriptions / 16 + 1 {
+            self.publish("/outside", &[]);
+        }
+    }
+}
+
+fn subscribe(cache: &Cache, interest: Interest) -> SubscribeBuilder {
+    let all = cache.subscribe(Start::Now);
+    match interest {
+        Interest::Everything => all,
+        Interest::Key(number) => all.key(load::key(number)),
+        Interest::Namespace(number) => all.prefix(load::namespace(number)),
+        Interest::Nothing(number) => all.key(format!("/registry/never/{number:06}")),
+    }
+}
+
+impl Fanout for Publisher {
+    type Receiver = Subscription;
+
+    fn open(interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
+        let (cache, mut publisher) = Publisher::cache(interests);
+        let open = |interest: &Interest| subscribe(&cache, *interest).open().expect("opens");
+        let subscriptions = interests.iter().map(open).collect();
+        if interests.iter().any(|interest| *interest != Interest::Everything) {
+            publisher.answer_requests(interests.len());
+        }
+        (publisher, subscriptions)
+    }
+
+    fn publish(&mut self, key: &str, value: &[u8]) {
+        self.revision += 1;
+        self.writer.apply(self.revision, [Change::put(key, value)]).expect("applies");
+    }
+}
+
+/// Reads the head of every event.
+fn read(batch: &Batch) -> u64 {
+    for event in batch {
+        std::hint::black_box(event.revision().wrapping_add(event.key().as_ptr() as u64));
+    }
+    batch.len() as u64
+}
+
+impl Blocking for Subscription {
+    fn take(&mut self) -> u64 {
+        read(&self.next().expect("goes on").expect("is open"))
+    }
+}
+
+impl Asynchronous for Subscription {
+    async fn take(&mut self) -> u64 {
+        let mut stream = self.stream();
+        let batch = std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await;
+        read(&batch.expect("is open").expect("goes on"))
+    }
+}
+
+/// Subscriptions that sleep as members of one wake set, with everything that they need.
+pub fn in_set(interests: &[Interest]) -> impl Sized {
+    let (publisher, mut members) = Publisher::open(interests);
+    let set = WakeSet::new().expect("a wake set");
+    for (tag, member) in members.iter_mut().enumerate() {
+        set.add(member, tag as u64).expect("joins");
+        assert!(member.poll(BATCH).expect("polls").is_empty(), "nothing was published since it was opened");
+        assert!(!member.arm().expect("arms"), "it sleeps");
+    }
+    (publisher, set, members)
+}
+
+/// A window of 1024 events, and what reads it once in such batches and says how many they were.
+pub fn poll_window(batch: usize) -> impl FnMut() -> u64 {
+    const EVENTS: u64 = 1024;
+    let (cache, mut publisher) = Publisher::cache(&[]);
+    load::keys(EVENTS as usize).iter().for_each(|key| publisher.publish(key, &load::VALUE));
+    move || {
+        // Keeps the writer.
+        let start = Start::After(publisher.revision - EVENTS);
+        let mut subscription = cache.subscribe(start).open().expect("opens");
+        let mut events = 0;
+        loop {
+            match read(&subscription.poll(batch).expect("polls")) {
+                0 => return events,
+                some => events += some,
+            }
+        }
+    }
+}
