@@ -145,6 +145,11 @@ pub(crate) mod weak {
         ProgressLoad,
         Newest,
         NewestLoad,
+        /// The table of slots: an entry in its cell, a page in the place of another.
+        TableEntry,
+        TableEntryLoad,
+        TablePage,
+        TablePageLoad,
         CountRelease,
         CountReleaseLast,
         Ready,
@@ -174,6 +179,10 @@ pub(crate) mod weak {
         PushEarly,
         /// Step: a revision is published without asking whether the log was closed.
         BlindPublish,
+        /// Step: the oldest event is loaded before a key is looked for.
+        OldestEarly,
+        /// Step: who misses a key in a page does not look whether pages were divided.
+        LookOnce,
         /// Step: a set drains its descriptor after it was armed, too.
         DrainLate,
         /// Step: a sleeper that ends its own sleep takes over what a pass says.

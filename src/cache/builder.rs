@@ -247,7 +247,9 @@ impl Builder {
         let clock = self.clock.clone().map_or_else(|| LogClock::Since(Instant::now()), LogClock::Given);
         let (ring, ring_writer) = Ring::new(slots, limits, clock, epochs.clone(), indexes.width(), schema.clone());
         let router = Router::new(indexes.clone(), self.max_buckets);
+        let core = Core::new(ring_writer, epochs, router);
         let inner = Inner {
+            slots: core.slots.pages(),
             prefix: self.prefix.into(),
             name: self.name,
             limits: self.limits,
@@ -263,7 +265,7 @@ impl Builder {
             broken: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             info: Mutex::default(),
-            core: Mutex::new(Some(Box::new(Core::new(ring_writer, epochs, router)))),
+            core: Mutex::new(Some(Box::new(core))),
             gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),

@@ -89,6 +89,8 @@ impl Core {
     }
 
     pub(crate) fn live(&self, key: &[u8]) -> Option<SlotRef<'_>> {
-        self.slots.get(key).map(OwnedSlot::get)
+        let slot = self.slots.get(key)?.pointer();
+        // SAFETY: I1: the table owns it, and the writer is borrowed.
+        Some(unsafe { slot.get() })
     }
 }

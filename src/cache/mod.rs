@@ -19,7 +19,7 @@ pub(crate) use shared::{Gauges, Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
-pub(crate) use view::StateView;
+pub(crate) use view::{Left, StateView};
 
 use crate::position::Position;
 use crate::sync::{Relaxed, lock};

@@ -20,6 +20,7 @@ use super::registry::{Registry, Standings};
 use super::{Source, SourceReport, Stats};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
+use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
@@ -29,6 +30,7 @@ use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
+use crate::store::table::TablePages;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,6 +92,8 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
+    /// The slots by the hash of their keys, for reads of one key.
+    pub(crate) slots: Arc<TablePages<OwnedSlot>>,
     pub(crate) hubs: Hubs,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,

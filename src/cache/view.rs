@@ -16,6 +16,12 @@ use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::reclaim::Guard;
 use crate::store::root::{Root, RootRef, Span};
+#[cfg(loom)]
+use crate::sync::weak;
+
+/// The head that somebody reads at has left the window.
+#[derive(Debug)]
+pub(crate) struct Left;
 
 /// The state at one head, kept for 'a.
 #[derive(Clone, Copy)]
@@ -37,6 +43,31 @@ impl<'a> StateView<'a> {
         // retired after the root or the directory without them was published: not freed before this pin ends.
         let index = unsafe { root.read() };
         (oldest <= head).then_some(StateView { index, head, oldest })
+    }
+
+    /// The live key-value of one key at `head`, by the table of slots and without the index. `Err`: the head has left
+    /// the window. O(1).
+    pub(crate) fn find(
+        inner: &Inner,
+        head: u64,
+        key: &[u8],
+        pin: &'a Guard,
+    ) -> std::result::Result<Option<KeyValueRef<'a>>, Left> {
+        #[cfg(loom)]
+        let early = weak::is(weak::Site::OldestEarly).then(|| inner.ring.oldest_seq());
+        // SAFETY: I4, I9: a slot that leaves the table goes to a segment, with what it shows, when the root
+        // without it is published: not freed before this pin ends.
+        let slot = unsafe { inner.slots.find(key, pin) };
+        // After the table, inside the pin: a key that the table has no more was purged at a head above this one.
+        let oldest = inner.ring.oldest_seq();
+        #[cfg(loom)]
+        let oldest = early.unwrap_or(oldest);
+        if oldest > head {
+            return Err(Left);
+        }
+        let Some(slot) = slot else { return Ok(None) };
+        // SAFETY: as `find`, and every event from `oldest` on is held under the pin.
+        Ok(unsafe { slot.pointer().get().live_at(head) })
     }
 
     /// The state of a snapshot.
@@ -70,7 +101,8 @@ impl<'a> StateView<'a> {
     /// The live key-value of a slot of this state.
     #[inline]
     pub(crate) fn live(self, slot: SlotRef<'a>) -> Option<KeyValueRef<'a>> {
-        self.at(slot, self.head).filter(|kv| !kv.is_tombstone())
+        // SAFETY: every event from there on is held for 'a.
+        unsafe { slot.live_at(self.head.max(self.oldest)) }
     }
 
     /// What a slot shows at this head or a later one, a tombstone as it is.

@@ -464,7 +464,15 @@ impl VersionPtr {
 #[derive(Clone, Copy)]
 pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
 
-impl KeyValueRef<'_> {
+impl<'a> KeyValueRef<'a> {
+    /// The key, for as long as the key-value is kept.
+    #[inline]
+    pub(crate) fn into_key(self) -> &'a [u8] {
+        let key = self.key();
+        // SAFETY: the bytes live as long as the version, which is kept for 'a: see `VersionPtr::get`.
+        unsafe { std::slice::from_raw_parts(key.as_ptr(), key.len()) }
+    }
+
     /// An owned one: one increment.
     pub fn to_owned(&self) -> KeyValue {
         self.deref().clone()

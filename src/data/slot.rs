@@ -17,11 +17,15 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `Fresh::replace` stores `newest` | `SlotRef::newest` after head | Release / Acquire |
+//! | `Fresh::replace` stores `mark`, then `newest` | `SlotRef::newest` after head, then `mark` | Release / Acquire |
+//!
+//! A reader at head h loads h, then `newest`, then `mark`. The mark is of that version or of a later one. If it lies
+//! below h, it is of that very version: all versions below h were stored before h, so `newest` is none before
+//! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
 use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
 use crate::reclaim;
-use crate::sync::{Acquire, AtomicPtr, Relaxed, Release, ord};
+use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -29,12 +33,19 @@ use std::ptr::NonNull;
 pub(crate) type Key = std::sync::Arc<[u8]>;
 
 /// The place of one key.
-struct Slot {
+pub(crate) struct Slot {
     newest: AtomicPtr<Version>,
+    /// What a reader asks first of the newest version: see [`mark_of`].
+    mark: AtomicU64,
     /// Counted: the delivered keys of subscriptions share it.
     key: Key,
     #[cfg(loom)]
     track: reclaim::Track,
+}
+
+/// The sequence number of a version, and whether it is a tombstone.
+fn mark_of(version: &KeyValue) -> u64 {
+    version.seq() << 1 | u64::from(version.is_tombstone())
 }
 
 /// A slot, owned: by the writer's table, then by the segment that was newest when the index without it
@@ -51,8 +62,9 @@ unsafe impl Sync for OwnedSlot {}
 impl OwnedSlot {
     /// A slot that owns one count of `newest`.
     pub(crate) fn new(newest: KeyValue) -> OwnedSlot {
-        let key = newest.key().into();
+        let (key, mark) = (newest.key().into(), mark_of(&newest));
         let slot = Slot {
+            mark: AtomicU64::new(mark),
             newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
             key,
             #[cfg(loom)]
@@ -64,6 +76,22 @@ impl OwnedSlot {
     /// Its address, for the index.
     pub(crate) fn pointer(&self) -> SlotPtr {
         SlotPtr(self.0)
+    }
+
+    /// As one address, for the table that owns it.
+    pub(crate) fn into_address(self) -> *mut Slot {
+        self.0.as_ptr()
+    }
+
+    /// Takes it back.
+    ///
+    /// # Safety
+    ///
+    /// The address is from [`OwnedSlot::into_address`]; of all that are made of it one is used as the owner.
+    #[inline]
+    pub(crate) unsafe fn from_address(address: *mut Slot) -> OwnedSlot {
+        // SAFETY: never null, by the caller's promise.
+        OwnedSlot(unsafe { NonNull::new_unchecked(address) })
     }
 
     #[inline]
@@ -139,6 +167,12 @@ impl<'a> SlotRef<'a> {
         &self.slot().key
     }
 
+    /// The same bytes, in the newest version: for who looks at that next.
+    #[inline]
+    pub(crate) fn newest_key(self) -> &'a [u8] {
+        self.newest().into_key()
+    }
+
     /// A count on the key, for the delivered keys of a subscription.
     pub(crate) fn shared_key(self) -> Key {
         self.slot().key.clone()
@@ -172,6 +206,24 @@ impl<'a> SlotRef<'a> {
             version = unsafe { version.older().get() }?;
         }
         Some(version)
+    }
+
+    /// The live key-value below `head`, `None` also for a tombstone. Looks at no version where the newest lies
+    /// below the head.
+    ///
+    /// # Safety
+    ///
+    /// As [`SlotRef::at`].
+    #[inline]
+    pub(crate) unsafe fn live_at(self, head: u64) -> Option<KeyValueRef<'a>> {
+        let newest = self.newest();
+        // Relaxed: after the load of `newest`, see the module.
+        let mark = self.slot().mark.load(Relaxed);
+        if mark >> 1 < head {
+            return (mark & 1 == 0).then_some(newest);
+        }
+        // SAFETY: by the caller's promise.
+        unsafe { self.at(head) }.filter(|version| !version.is_tombstone())
     }
 
     /// Bytes that stay because its key was deleted, until the delete has left the log: the tombstone, the
@@ -211,13 +263,15 @@ impl Fresh {
     /// The slot is alive, and only the caller stores into it meanwhile (I1).
     pub(crate) unsafe fn replace(self, slot: SlotPtr) -> EventCounts {
         // SAFETY: alive by the caller's promise.
-        let newest = unsafe { &slot.get().slot().newest };
+        let Slot { newest, mark, .. } = unsafe { slot.get().slot() };
         // Relaxed: only the writer stores here. The version was made as the successor of this one, and
         // what an event owns beside its version is found through `older`.
         assert!(newest.load(Relaxed).cast_const() == self.slot.older().0, "I9: a version replaces its predecessor");
         // SAFETY: alive: the slot still has its count.
         let shown = unsafe { self.slot.older().get() }.filter(|before| !before.is_tombstone());
         let prev = shown.map_or(VersionPtr::NULL, |before| before.pointer());
+        // Relaxed: `newest` publishes it.
+        mark.store(mark_of(&self.slot), Relaxed);
         // Release: partner of `SlotRef::newest`. The count that the slot had belongs to the event now.
         newest.store(self.slot.into_pointer().0.cast_mut(), ord!(Newest, Release));
         EventCounts { version: self.event.into_pointer(), prev }

@@ -20,13 +20,11 @@
 //! subscriptions do delays no single revision. Those whose asker is gone are weeded out by the askers, as
 //! long as nothing is written. The whole protocol with an example: `docs/internals/chains.md`.
 
-#![forbid(unsafe_code)]
-
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
 use crate::log::segment::Pen;
 use crate::reclaim;
-use crate::store::table::{Keyed, Place, Table};
+use crate::store::table::{Place, Table, TableEntry};
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Relaxed, Release, Taken, ord};
@@ -141,7 +139,15 @@ impl Requests {
     }
 }
 
-impl Keyed for Arc<Bucket> {
+impl TableEntry for Arc<Bucket> {
+    type Target = Bucket;
+    fn into_address(self) -> *mut Bucket {
+        Arc::into_raw(self).cast_mut()
+    }
+    unsafe fn from_address(address: *mut Bucket) -> Arc<Bucket> {
+        // SAFETY: by the caller's promise.
+        unsafe { Arc::from_raw(address) }
+    }
     fn key(&self) -> &[u8] {
         &self.name
     }
@@ -234,7 +240,7 @@ impl Router {
     /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
     /// full, and a round looks for a bucket that no subscription reads any more.
     fn answer(&mut self, request: &Request, left: u64, linked_from: u64) -> bool {
-        let mut bucket = self.table.get(&request.name).cloned();
+        let mut bucket = self.table.get(&request.name).map(|bucket| bucket.clone());
         let somebody_left = left > self.left;
         #[cfg(loom)]
         let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);

@@ -5,7 +5,11 @@
 //! | slot.newest | `version_reached_early` | newest store; newest load |
 //! | head, slot.newest, root (I2, I5) | `snapshot_is_whole` | newest load |
 //! | root | `new_keys_against_list` | root swap; root load |
-//! | oldest_seq, then purge | `forgetting_against_get` | root swap |
+//! | root, then oldest_seq | `forgetting_against_list` | root swap |
+//! | a cell of the table, then oldest_seq | `forgetting_against_get` | oldest_seq first |
+//! | an entry in its cell, a page in its place | `new_keys_against_get` | both stores, both loads |
+//! | a page that is divided | `dividing_against_get` | store of the state; without a second look at it |
+//! | pages that are joined | `joining_against_get` | the same |
 
 use super::*;
 
@@ -102,5 +106,108 @@ fn forgetting_against_get(weakened: Weak) {
 
 proof!(
     forgetting_against_get, loom_forgetting_against_get,
-    loom_forgetting_against_get_weak_root: Replace "Root" => "Causality violation",
+    loom_forgetting_against_get_early: OldestEarly => "absent at a head at which it lives",
+);
+
+/// The same by the index.
+fn forgetting_against_list(weakened: Weak) {
+    LONGEST.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/b"]);
+        put(&mut writer, 2, &["/a"]);
+        let write = |writer: &mut Writer| {
+            writer.apply(3, [Change::delete("/a")]).unwrap();
+            (4..7).for_each(|revision| put(writer, revision, &["/b"]));
+        };
+        race(writer, write, move || {
+            let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+            assert_eq!(page.len() == 2, page.revision() == 2, "absent at a head at which it lives");
+            cache
+        });
+    });
+}
+
+proof!(
+    forgetting_against_list, loom_forgetting_against_list,
+    loom_forgetting_against_list_weak_root: Replace "Root" => "Causality violation",
+);
+
+/// Rows "entry", "page": a key that appears, against a read of it.
+fn new_keys_against_get(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/b"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a"]),
+            move || {
+                let answer = cache.get("/a", Read::Any).unwrap();
+                assert_eq!(answer.kv.is_some(), answer.revision == 2);
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    new_keys_against_get, loom_new_keys_against_get,
+    loom_new_keys_against_get_weak_entry: TableEntry => "Causality violation",
+    loom_new_keys_against_get_weak_entry_load: TableEntryLoad => "Causality violation",
+);
+
+/// Row "divided": under loom a page is due for each two keys. Whatever moves, it is found.
+fn dividing_against_get(weakened: Weak) {
+    LONG.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/a", "/b"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/c"]),
+            move || {
+                for key in ["/a", "/b"] {
+                    assert!(cache.get(key, Read::Any).unwrap().kv.is_some(), "missed between two pages");
+                }
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    dividing_against_get, loom_dividing_against_get,
+    loom_dividing_against_get_weak_page: TablePage => "Causality violation",
+    loom_dividing_against_get_weak_page_load: TablePageLoad => "Causality violation",
+    loom_dividing_against_get_looked_once: LookOnce => "missed between two pages",
+);
+
+/// Lies in the third page.
+const LAST: &str = "/l";
+
+/// Row "joined": of five keys four are forgotten, and three pages become two.
+fn joining_against_get(weakened: Weak) {
+    LONGEST.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        let others = ["/a", "/b", "/c", "/d"];
+        put(&mut writer, 1, &[LAST]);
+        for (key, revision) in others.into_iter().zip(2..) {
+            put(&mut writer, revision, &[key]);
+        }
+        for (key, revision) in others.into_iter().zip(6..) {
+            writer.apply(revision, [Change::delete(key)]).unwrap();
+        }
+        put(&mut writer, 10, &[LAST]);
+        race(
+            writer,
+            |writer| (11..13).for_each(|revision| put(writer, revision, &[LAST])),
+            move || {
+                assert!(cache.get(LAST, Read::Any).unwrap().kv.is_some(), "missed between two pages");
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    joining_against_get, loom_joining_against_get,
+    loom_joining_against_get_looked_once: LookOnce => "missed between two pages",
 );

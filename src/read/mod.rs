@@ -256,16 +256,20 @@ impl Cache {
 
     /// One key, as [`Cache::get_with`] reads it with a timeout of 3 s and no filter.
     pub fn get(&self, key: impl AsRef<[u8]>, read: Read) -> Result<Answer> {
-        self.get_with(key, &ReadOptions::new(read))
+        self.get_one(key.as_ref(), read, DEFAULT_WAIT, None)
     }
 
     /// One key, from any number of threads while the writer continues.
     ///
     /// `Any` never waits; `AtLeast` and an `Exact` above the present revision block at most the options'
     /// timeout for it, then FUTURE_REVISION. COMPACTED where `Exact` lies below the window. A key-value
-    /// that the options' filter does not let pass is absent. O(log n).
+    /// that the options' filter does not let pass is absent. O(1).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
-        let key = key.as_ref();
+        let matcher = if options.filter.is_any() { None } else { Some(self.matcher(&options.filter)?) };
+        self.get_one(key.as_ref(), options.read, options.timeout, matcher)
+    }
+
+    fn get_one(&self, key: &[u8], read: Read, timeout: Duration, matcher: Option<Matcher>) -> Result<Answer> {
         if key.is_empty() || !key.starts_with(self.prefix()) {
             return Err(say::invalid(format!(
                 "get {}: the key must start with the cache's prefix {}. Ask for a key below it.",
@@ -273,8 +277,7 @@ impl Cache {
                 show(self.prefix())
             )));
         }
-        let matcher = if options.filter.is_any() { None } else { Some(self.matcher(&options.filter)?) };
-        let exact = self.await_revision("get at", options.read, options.timeout)?;
+        let exact = self.await_revision("get at", read, timeout)?;
         loop {
             let pin = reclaim::pin();
             let (now, newest) = self.inner.now(&pin);
@@ -282,13 +285,11 @@ impl Cache {
                 None => (newest, now),
                 Some((position, seq)) => (seq, position),
             };
-            let Some(view) = StateView::pinned(&self.inner, head, &pin) else {
-                if exact.is_some() {
-                    return Err(self.inner.compacted("get at", position.revision));
-                }
-                continue;
+            let kv = match StateView::find(&self.inner, head, key, &pin) {
+                Ok(kv) => kv.map(|kv| kv.to_owned()),
+                Err(Left) if exact.is_some() => return Err(self.inner.compacted("get at", position.revision)),
+                Err(Left) => continue,
             };
-            let kv = view.get(key).map(|kv| kv.to_owned());
             // The filter may be foreign code, which no pin waits for.
             drop(pin);
             let kv = kv.filter(|kv| matcher.as_ref().is_none_or(|matcher| matcher.holds(kv)));

@@ -7,6 +7,7 @@
 
 use super::Read;
 use super::snapshot::Snapshot;
+pub(crate) use crate::cache::Left;
 use crate::cache::{Cache, Inner, StateView};
 use crate::data::key_value::{KeyValue, KeyValueRef};
 use crate::data::slot::SlotRef;
@@ -29,10 +30,6 @@ pub(crate) enum At<'a> {
     /// In a snapshot, which keeps its state.
     Held(&'a Snapshot),
 }
-
-/// The head that a scan reads at has left the window.
-#[derive(Debug)]
-pub(crate) struct Left;
 
 /// A scan of the keys of a range in a state, in key order.
 pub(crate) struct Scan<'a> {
