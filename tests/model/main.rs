@@ -9,6 +9,7 @@
 //! | `WATCHCORE_SHRINK` | steps of shrinking at most |
 #![allow(missing_docs, unreachable_pub)]
 
+mod draw;
 mod filter;
 mod harness;
 mod ops;

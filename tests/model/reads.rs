@@ -1,7 +1,7 @@
 //! Reads and refusals against the oracle.
 
+use crate::draw::{KEYS, key_of};
 use crate::filter::{Filter, Keys};
-use crate::harness::{KEYS, key_of};
 use crate::oracle::{Ev, Found, Kv, Oracle, State};
 use std::collections::BTreeMap;
 use std::time::Duration;
