@@ -53,6 +53,7 @@ static inline int check_report(int good, const char *file, int line, const char 
     } while (0)
 
 #define CHECK_OK(call) CHECK_CODE(WATCHCORE_OK, call)
+#define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
 
 #define RUN(test) \
     do { \

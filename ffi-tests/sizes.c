@@ -6,8 +6,6 @@
 
 static watchcore_error error;
 
-#define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
-
 /* Layouts that must never change (on 64-bit machines). */
 static void test_layouts(void)
 {

@@ -8,8 +8,6 @@
 
 static watchcore_error error;
 
-#define BAD(call) CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, call)
-
 /* A cache whose log holds 128 events, and its writer. */
 static watchcore_cache *tiny(watchcore_writer **writer)
 {

@@ -1,0 +1,221 @@
+/* Reads of other revisions: continue tokens, differences, and revisions of one history. */
+
+#include "objects.h"
+
+static int key_of(watchcore_page *page, size_t index, const char *key)
+{
+    const watchcore_key_value *kv = watchcore_page_item(page, index);
+    return kv != NULL && same(watchcore_bytes_from(kv->key, kv->key_length), key);
+}
+
+/* Page by page in one revision, whatever is written meanwhile; in another process too. */
+static void test_continue_tokens(void)
+{
+    watchcore_writer *writer = NULL, *other_writer = NULL;
+    watchcore_cache *cache = declared(0, &writer), *other = declared(0, &other_writer);
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_range range = WATCHCORE_RANGE_INIT;
+    watchcore_answer answer = WATCHCORE_ANSWER_INIT;
+    watchcore_page *first = NULL, *second = NULL, *again = NULL;
+    watchcore_text *token = NULL;
+    char kept[4096];
+    size_t length;
+    uint64_t count = 0;
+    fill(writer);
+    fill(other_writer);
+    read.limit = 2;
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &first, &error));
+    CHECK(watchcore_page_count(first) == 2 && watchcore_page_more(first) == 1 && watchcore_page_remaining(first) == 2);
+    apply(writer, 11, del("/y/a"));
+    apply(writer, 12, put("/x/c", WEB));
+    read.continue_token = watchcore_page_continue_token(first);
+    CHECK(read.continue_token.data != NULL && read.continue_token.length > 0 && read.continue_token.length < sizeof(kept));
+    length = read.continue_token.length;
+    memcpy(kept, read.continue_token.data, length);
+    CHECK_OK(watchcore_cache_list_next(cache, NULL, &read, &second, &token, &error));
+    CHECK(token == NULL && watchcore_page_revision(second) == 10 && watchcore_page_count(second) == 2);
+    CHECK(key_of(second, 0, "/y/a") && key_of(second, 1, "/y/b") && watchcore_page_more(second) == 0);
+    CHECK(watchcore_page_continue_token(second).data == NULL);
+    watchcore_page_free(second);
+    watchcore_page_free(first);
+    read.continue_token = watchcore_bytes_from(kept, length);
+    CHECK_OK(watchcore_cache_list(other, NULL, &read, &again, &error)); /* same name and prefix, another birth */
+    CHECK(watchcore_page_revision(again) == 10 && key_of(again, 0, "/y/a"));
+    watchcore_page_free(again);
+    again = NULL;
+
+    /* Of another range, another filter, a damaged one, with a mode, of a call without pages. */
+    range.kind = WATCHCORE_RANGE_PREFIX;
+    range.from = text("/x/");
+    BAD(watchcore_cache_list(cache, &range, &read, &again, &error));
+    read.labels = text("app=web");
+    BAD(watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    read.labels = text(NULL);
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = 10;
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    read.mode = WATCHCORE_READ_ANY;
+    read.revision = 0;
+    kept[length / 2] ^= 1;
+    BAD(watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    kept[length / 2] ^= 1;
+    read.continue_token = watchcore_bytes_from(kept, length - 1);
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    read.continue_token = text("");
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    read.continue_token = watchcore_bytes_from("\xff\xfe", 2);
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    CHECK(strstr(error.message, "UTF-8") != NULL);
+    read.continue_token = watchcore_bytes_from(kept, length);
+    read.limit = 0;
+    BAD(watchcore_cache_get(cache, "/x/a", 4, &read, &answer, &error));
+    BAD(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
+    CHECK(again == NULL && token == NULL && answer.kv == NULL);
+
+    /* Its revision leaves the window: another token goes on at the same key, in the newest state. */
+    CHECK_OK(watchcore_writer_compact(writer, 12, &error));
+    read.limit = 1;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list(cache, NULL, &read, &again, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    CHECK(again == NULL && token != NULL && error.asked == 10 && error.oldest == 13 && error.current == 12);
+    read.continue_token = watchcore_text_get(token);
+    CHECK(read.continue_token.data != NULL && read.continue_token.length > 0);
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    CHECK(watchcore_page_revision(again) == 12 && watchcore_page_count(again) == 1 && key_of(again, 0, "/x/c"));
+    CHECK(watchcore_page_more(again) == 1);
+    watchcore_text_free(token);
+    watchcore_text_free(NULL);
+    CHECK(watchcore_text_get(NULL).data == NULL);
+    watchcore_page_free(again);
+
+    /* COMPACTED without a token has nothing to go on from. */
+    read.continue_token = text(NULL);
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = 10;
+    token = NULL;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    CHECK(token == NULL);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+    watchcore_writer_free(other_writer);
+    watchcore_cache_free(other);
+}
+
+static void test_diff(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = declared(0, &writer);
+    watchcore_filter filter = WATCHCORE_FILTER_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    uint64_t epoch = 0;
+    fill(writer);
+    apply(writer, 11, put("/x/a", WEB2));
+    apply(writer, 12, put("/x/a", DB));
+    apply(writer, 13, del("/y/a"));
+    apply(writer, 14, put("/z", WEB));
+    apply(writer, 15, put("/once", WEB));
+    apply(writer, 16, del("/once"));
+    CHECK_OK(watchcore_cache_wait_until(cache, 16, 0, NULL, &epoch, &error));
+    CHECK_OK(watchcore_cache_diff(cache, 10, epoch, 16, 0, NULL, &batch, &error));
+    CHECK(batch.count == 3 && batch.position == 16 && batch.epoch == epoch);
+    event = watchcore_batch_event(&batch, 0);
+    CHECK(event->type == WATCHCORE_MODIFIED && event->revision == 12 && same(watchcore_event_key(event), "/x/a"));
+    CHECK(same(watchcore_event_value(event), DB) && same(watchcore_event_prev_value(event), WEB));
+    event = watchcore_batch_event(&batch, 1);
+    CHECK(event->type == WATCHCORE_DELETED && event->revision == 13 && same(watchcore_event_key(event), "/y/a"));
+    CHECK(event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB2));
+    event = watchcore_batch_event(&batch, 2);
+    CHECK(event->type == WATCHCORE_ADDED && event->revision == 14 && event->prev_kv == NULL);
+    watchcore_batch_release(&batch);
+
+    filter.labels = text("app=web");
+    CHECK_OK(watchcore_cache_diff(cache, 10, 0, 16, epoch, &filter, &batch, &error));
+    CHECK(batch.count == 3);
+    event = watchcore_batch_event(&batch, 0); /* it left the filter */
+    CHECK(event->type == WATCHCORE_DELETED && event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB));
+    watchcore_batch_release(&batch);
+    filter.types = WATCHCORE_MASK(WATCHCORE_ADDED);
+    filter.range = WATCHCORE_RANGE_KEY;
+    filter.from = text("/z");
+    CHECK_OK(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
+    CHECK(batch.count == 1);
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_cache_diff(cache, 16, 0, 16, 0, NULL, &batch, &error));
+    CHECK(batch.count == 0 && batch.position == 16);
+    watchcore_batch_release(&batch);
+
+    BAD(watchcore_cache_diff(cache, 16, 0, 10, 0, NULL, &batch, &error));
+    CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_diff(cache, 10, 0, 17, 0, NULL, &batch, &error));
+    CHECK(error.asked == 17 && error.current == 16);
+    filter.types = WATCHCORE_MASK(WATCHCORE_BOOKMARK);
+    BAD(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
+    filter.types = 1;
+    BAD(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
+    CHECK_OK(watchcore_writer_compact(writer, 12, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_diff(cache, 10, 0, 16, 0, NULL, &batch, &error));
+    CHECK(error.asked == 10 && error.oldest == 13 && batch.count == 0);
+    CHECK_OK(watchcore_cache_diff(cache, 12, 0, 16, 0, NULL, &batch, &error));
+    CHECK(batch.count == 2);
+    watchcore_batch_release(&batch);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* Reads and waits of a revision in one history. */
+static void test_epochs(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = declared(0, &writer);
+    watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_waiter *waiter = NULL, *older = NULL;
+    uint64_t before = 0, now = 0, revision = 0, count = 0, epoch = 0;
+    uint32_t done = 0;
+    fill(writer);
+    CHECK_OK(watchcore_cache_count(cache, NULL, NULL, &count, NULL, &before, &error));
+    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 30, before, &older, &error));
+    CHECK_OK(watchcore_waiter_try(older, &done, NULL, NULL, &error));
+    CHECK(done == 0);
+    CHECK_OK(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_HISTORY_RESET, NULL, &now, &error));
+    CHECK_CODE(WATCHCORE_RESYNCED, watchcore_waiter_try(older, &done, NULL, NULL, &error));
+    watchcore_waiter_free(older);
+    apply(writer, 12, put("/x/a", WEB));
+    read.mode = WATCHCORE_READ_EXACT;
+    read.revision = 12;
+    read.epoch = now;
+    CHECK_OK(watchcore_cache_count(cache, NULL, &read, &count, &revision, &epoch, &error));
+    CHECK(count == 1 && revision == 12 && epoch == now && now == before + 1);
+    read.epoch = before;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
+    read.mode = WATCHCORE_READ_AT_LEAST;
+    read.revision = 7;
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
+    read.epoch = now;
+    CHECK_OK(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_diff(cache, 10, before, 12, now, NULL, &batch, &error));
+    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 12, now, &waiter, &error));
+    CHECK_OK(watchcore_waiter_try(waiter, &done, &revision, &epoch, &error));
+    CHECK(done == 1 && revision == 12 && epoch == now);
+    watchcore_waiter_free(waiter);
+    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 30, before, &waiter, &error));
+    CHECK_CODE(WATCHCORE_RESYNCED, watchcore_waiter_try(waiter, &done, NULL, NULL, &error)); /* it will never come */
+    watchcore_waiter_free(waiter);
+    waiter = NULL;
+    BAD(watchcore_waiter_new_in(cache, WATCHCORE_WANT_READY, 0, now, &waiter, &error));
+    BAD(watchcore_waiter_new_in(cache, 9, 0, 0, &waiter, &error));
+    read.mode = WATCHCORE_READ_ANY;
+    read.revision = 0;
+    BAD(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
+    CHECK(waiter == NULL);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+int main(void)
+{
+    RUN(test_continue_tokens);
+    RUN(test_diff);
+    RUN(test_epochs);
+    return check_finish("history");
+}

@@ -1,0 +1,291 @@
+/* What is lost and what follows, by policy; how long a batch is, and how far behind a subscription may be. */
+#include <sched.h>
+
+#include "objects.h"
+
+/* A subscription that has seen /x/a of WEB and /x/gone, and then was overtaken: /x/gone deleted, /x/new put. */
+static watchcore_subscription *overtaken(watchcore_cache **cache, watchcore_writer **writer, uint32_t on_lag)
+{
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change changes[2], one = put("/busy", DB);
+    uint64_t revision;
+    size_t handed = 0;
+    *cache = declared(0, writer);
+    changes[0] = put("/x/a", WEB);
+    changes[1] = put("/x/gone", WEB2);
+    CHECK_OK(watchcore_writer_apply(*writer, 1, changes, 2, &error));
+    options.labels = text("app=web");
+    options.on_lag = on_lag;
+    CHECK_OK(watchcore_subscription_new(*cache, &options, &subscription, &error));
+    while (handed < 3) { /* two objects and the mark */
+        CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+        CHECK(batch.count != 0);
+        handed += batch.count == 0 ? 3 : batch.count;
+        watchcore_batch_release(&batch);
+    }
+    changes[0] = del("/x/gone");
+    changes[1] = put("/x/new", WEB);
+    CHECK_OK(watchcore_writer_apply(*writer, 2, changes, 2, &error));
+    for (revision = 3; revision <= MANY; revision++) {
+        if (watchcore_writer_apply(*writer, revision, &one, 1, NULL) != WATCHCORE_OK) {
+            break;
+        }
+    }
+    CHECK(revision == MANY + 1);
+    return subscription;
+}
+
+static void lagged_once(watchcore_subscription *subscription)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(error.lost_from == 2 && error.lost_to == error.oldest - 1 && error.current == MANY && error.position == 1);
+    CHECK(batch.count == 0);
+}
+
+static void test_on_lag_stop(void)
+{
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_STOP);
+    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    lagged_once(subscription);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error)); /* stays readable */
+    CHECK(figures.lagged == 1 && figures.handed_out == 3 && figures.delivered_keys == 0);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.lagged == 1);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_on_lag_skip_to_oldest(void)
+{
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_SKIP_TO_OLDEST);
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    lagged_once(subscription);
+    nothing_comes(subscription, &batch); /* the window has nothing of it */
+    apply(writer, MANY + 1, put("/x/a", WEB2));
+    event = next_is(subscription, &batch, WATCHCORE_MODIFIED, MANY + 1, "/x/a");
+    CHECK(same(watchcore_event_prev_value(event), WEB));
+    nothing_comes(subscription, &batch);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* The difference between what was handed out and the state: /x/gone DELETED, /x/new ADDED, /x/a as it was. */
+static void catches_up(watchcore_subscription *subscription, int bracket)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    size_t at = bracket ? 1 : 0;
+    CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
+    CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
+    CHECK(batch.count == (bracket ? 4u : 2u) && batch.position == MANY);
+    if (bracket) {
+        event = watchcore_batch_event(&batch, 0);
+        CHECK(event->type == WATCHCORE_RESYNC && (event->flags & WATCHCORE_BEGIN) != 0);
+        CHECK(event->resync_reason == WATCHCORE_RESYNC_LAGGED && event->resync_from == 1 && event->revision == MANY);
+        CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_END) != 0);
+    }
+    event = watchcore_batch_event(&batch, at);
+    CHECK(event->type == WATCHCORE_DELETED && same(watchcore_event_key(event), "/x/gone") && event->kv->value == NULL);
+    CHECK((event->flags & WATCHCORE_SYNTHETIC) != 0);
+    event = watchcore_batch_event(&batch, at + 1);
+    CHECK(event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), "/x/new"));
+    CHECK(same(watchcore_event_value(event), WEB) && event->kv->mod_revision == 2);
+    watchcore_batch_release(&batch);
+    nothing_comes(subscription, &batch);
+}
+
+static void test_on_lag_resnapshot(void)
+{
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_RESNAPSHOT);
+    watchcore_stats stats = WATCHCORE_STATS_INIT;
+    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    lagged_once(subscription);
+    catches_up(subscription, 1);
+    apply(writer, MANY + 1, put("/x/new", DB));
+    next_is(subscription, &batch, WATCHCORE_DELETED, MANY + 1, "/x/new");
+    watchcore_batch_release(&batch);
+    CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
+    CHECK(figures.delivered_keys == 1 && figures.delivered_bytes > 0 && figures.lagged == 1);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.delivered_bytes == figures.delivered_bytes && stats.link_bytes == 0);
+    watchcore_subscription_free(subscription);
+    CHECK_OK(watchcore_cache_stats(cache, &stats, &error));
+    CHECK(stats.delivered_bytes == 0);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_on_lag_conflate(void)
+{
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_subscription *subscription = overtaken(&cache, &writer, WATCHCORE_ON_LAG_CONFLATE);
+    watchcore_subscription_figures figures = WATCHCORE_SUBSCRIPTION_FIGURES_INIT;
+    catches_up(subscription, 0);
+    CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
+    CHECK(figures.delivered_keys == 2 && figures.lagged == 1);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+/* Polls until nothing comes; no batch is longer than `most`, and all of it arrives. A loss is told once on the way. */
+static void comes_in_parts(watchcore_subscription *subscription, size_t max, size_t most, size_t all)
+{
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    size_t sum = 0, longest = 0;
+    int32_t code;
+    do {
+        watchcore_batch_release(&batch);
+        code = watchcore_subscription_poll(subscription, max, &batch, &error);
+        CHECK(code == WATCHCORE_OK || code == WATCHCORE_LAGGED);
+        sum += batch.count;
+        longest = batch.count > longest ? batch.count : longest;
+    } while (batch.count != 0 || code == WATCHCORE_LAGGED);
+    CHECK(longest <= most && sum == all);
+    if (longest > most || sum != all) {
+        printf("  max %zu: %zu events, at most %zu in a batch\n", max, sum, longest);
+    }
+}
+
+/* Without a maximum a batch has at most 1024 events, wherever they come from: the state, the log (one revision longer
+   than that), a bucket of an index, a difference after a loss. A maximum of the caller's is kept to as well. */
+static void bounded_polls(size_t max, size_t most)
+{
+    enum { KEYS = 3000 };
+    static char keys[KEYS][8];
+    static watchcore_change changes[KEYS];
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *catches = NULL, *conflates = NULL, *state = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = declared(1, &writer);
+    watchcore_subscription *log = selecting(cache, WATCHCORE_START_NOW, NULL, NULL);
+    watchcore_subscription *scan = selecting(cache, WATCHCORE_START_NOW, "tier", NULL);
+    watchcore_subscription *chain = selecting(cache, WATCHCORE_START_NOW, "app=web", NULL);
+    size_t at;
+    for (at = 0; at < KEYS; at++) {
+        snprintf(keys[at], sizeof(keys[at]), "/%zu", at);
+        changes[at] = put(keys[at], WEB);
+    }
+    CHECK_OK(watchcore_writer_apply(writer, 1, changes, KEYS, &error));
+    comes_in_parts(log, max, most, KEYS);
+    comes_in_parts(scan, max, most, KEYS);
+    comes_in_parts(chain, max, most, KEYS);
+    options.labels = text("tier");
+    CHECK_OK(watchcore_subscription_new(cache, &options, &state, &error));
+    comes_in_parts(state, max, most, KEYS + 1); /* and the mark */
+    options.on_lag = WATCHCORE_ON_LAG_RESNAPSHOT;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &catches, &error));
+    comes_in_parts(catches, max, most, KEYS + 1);
+    options.on_lag = WATCHCORE_ON_LAG_CONFLATE;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &conflates, &error));
+    comes_in_parts(conflates, max, most, KEYS + 1);
+    for (at = 0; at < KEYS; at++) {
+        changes[at] = put(keys[at], WEB2);
+    }
+    CHECK_OK(watchcore_writer_apply(writer, 2, changes, KEYS, &error));
+    for (at = 0; at < KEYS; at++) {
+        changes[at] = put(keys[at], WEB);
+    }
+    CHECK_OK(watchcore_writer_apply(writer, 3, changes, KEYS, &error));
+    for (at = 0; at < CAPACITY; at++) { /* revision 2 leaves the window, and most of 3 */
+        apply(writer, 4 + 2 * at, put("/busy", DB));
+        apply(writer, 5 + 2 * at, put("/busy", DB));
+    }
+    comes_in_parts(catches, max, most, KEYS + 2); /* and two marks */
+    comes_in_parts(conflates, max, most, KEYS);
+    watchcore_subscription_free(log);
+    watchcore_subscription_free(scan);
+    watchcore_subscription_free(chain);
+    watchcore_subscription_free(state);
+    watchcore_subscription_free(catches);
+    watchcore_subscription_free(conflates);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+static void test_polls_without_a_maximum(void)
+{
+    bounded_polls(0, 1024);
+}
+
+static void test_polls_keep_their_maximum(void)
+{
+    bounded_polls(1, 1);
+    bounded_polls(700, 700);
+}
+
+/* A limit ends a subscription whatever its policy: in events, and in time. */
+static void test_maximum_lag(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = declared(0, &writer);
+    watchcore_subscription_options options = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_subscription *few = NULL, *quick = NULL, *patient = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    watchcore_change one;
+    uint64_t revision;
+    int32_t code = WATCHCORE_INTERNAL;
+    options.start = WATCHCORE_START_NOW;
+    options.on_lag = WATCHCORE_ON_LAG_CONFLATE;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &patient, &error));
+    options.max_lag_events = 5;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &few, &error));
+    options.max_lag_events = 0;
+    options.max_lag_age_ms = 1;
+    CHECK_OK(watchcore_subscription_new(cache, &options, &quick, &error));
+    for (revision = 1; revision <= 6; revision++) {
+        apply(writer, revision, put("/x/a", WEB));
+    }
+    CHECK_CODE(WATCHCORE_LAGGED, watchcore_subscription_poll(few, 0, &batch, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(few, 0, &batch, &error));
+    /* It goes on polling and never catches up: looked at four times a second. */
+    do {
+        one = put("/x/a", WEB2);
+        if (watchcore_writer_apply(writer, revision++, &one, 1, NULL) != WATCHCORE_OK) {
+            break;
+        }
+        watchcore_batch_release(&batch);
+        sched_yield();
+        code = watchcore_subscription_poll(quick, 1, &batch, NULL);
+    } while (code == WATCHCORE_OK);
+    CHECK(code == WATCHCORE_LAGGED);
+    watchcore_batch_release(&batch);
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_subscription_poll(quick, 0, &batch, &error));
+    CHECK_OK(watchcore_subscription_poll(patient, 0, &batch, &error));
+    CHECK(batch.count != 0);
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(few);
+    watchcore_subscription_free(quick);
+    watchcore_subscription_free(patient);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
+int main(void)
+{
+    RUN(test_on_lag_stop);
+    RUN(test_on_lag_skip_to_oldest);
+    RUN(test_on_lag_resnapshot);
+    RUN(test_on_lag_conflate);
+    RUN(test_polls_without_a_maximum);
+    RUN(test_polls_keep_their_maximum);
+    RUN(test_maximum_lag);
+    return check_finish("lag");
+}
