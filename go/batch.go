@@ -12,7 +12,8 @@ import (
 
 // Batch is some events of one subscription, in order, in the library's memory until
 // Release. It stays valid when the subscription and the cache are closed. A nil
-// *Batch has no events; all its methods may be called.
+// *Batch has no events; all its methods may be called. One of an initial state keeps the
+// log from there on in memory until then, as a snapshot does.
 //
 // What the plain methods of its events return (Key, Value, PrevValue) is the
 // program's own. Views (KeyView and the like) are valid until Release.

@@ -380,8 +380,8 @@ func (kv *keyValue) clone() KeyValue {
 	}
 }
 
-// Page is some key-values of one revision, in the library's memory until Release. A
-// nil *Page is empty.
+// Page is some key-values of one revision, in the library's memory until Release. Until then
+// it keeps the log from there on in memory too, as a snapshot does. A nil *Page is empty.
 type Page struct {
 	loan      loan
 	items     []*keyValue

@@ -171,7 +171,7 @@ type Stats struct {
 	Subscriptions     uint64        // open ones
 	Waiting           uint64        // waiters that sleep now
 	NotifierLaps      uint64        // how often the notifier itself lost its place in the log
-	OldestSnapshot    time.Duration // the age of the oldest one
+	OldestSnapshot    time.Duration // the age of the oldest one, or of the oldest Page or initial Batch
 	Buckets           uint64        // of the declared indexes
 	ExtractFailures   uint64        // values whose attributes could not be extracted
 	Lagged            uint64        // how often a subscription lost events, reported or not yet; of closed ones, too

@@ -359,7 +359,8 @@ typedef struct watchcore_feeder watchcore_feeder;
 // A walk over a snapshot in key order. Made by watchcore_iterator_new.
 typedef struct watchcore_iterator watchcore_iterator;
 
-// Some key-values of one revision. Made by watchcore_cache_list.
+// Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
+// log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long.
 typedef struct watchcore_page watchcore_page;
 
 // The state at one revision; it never changes. Made by watchcore_snapshot_new.
@@ -711,7 +712,7 @@ typedef struct watchcore_filter {
 
 // Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 // after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-// release one copy.
+// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does.
 typedef struct watchcore_batch {
     // The first event; NULL where there is none.
     const void *events;
@@ -930,7 +931,7 @@ typedef struct watchcore_stats {
     uint64_t waiting;
     // How often the notifier itself lost its place in the log.
     uint64_t notifier_laps;
-    // The age of the oldest snapshot; 0 without one.
+    // The age of the oldest snapshot, page or batch of an initial state; 0 without one.
     uint64_t oldest_snapshot_ms;
     // Buckets of the declared indexes.
     uint64_t buckets;

@@ -10,6 +10,7 @@ pub(crate) use builder::{BatchBuilder, CutAtLoss, Recorded};
 
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::log::kept::{Keeper, Kept};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;
@@ -18,7 +19,8 @@ use std::ops::Range;
 ///
 /// Owned, Send, Sync and 'static: it may be kept, moved and dropped on any thread, also after the
 /// subscription and the cache are gone. Where nothing is filtered it is a view into the log, and
-/// keeps one segment of it alive.
+/// keeps one segment of it alive, filtered at most four. A batch of an initial state keeps the log from its making on,
+/// as a snapshot does.
 ///
 /// ```
 /// use watchcore::{Cache, Change, Start};
@@ -55,6 +57,8 @@ struct OwnedEvents {
     events: Vec<LogEvent>,
     segments: Vec<SegmentRef>,
     versions: Vec<KeyValue>,
+    /// Keeps those of an initial state.
+    keeper: Option<Keeper>,
 }
 
 impl OwnedEvents {
@@ -105,6 +109,22 @@ impl OwnedEvents {
         self.versions.push(kv);
         self.versions.extend(prev);
         self.events.push(event);
+    }
+
+    /// Events that are in no log, of versions that are kept together. Once a batch.
+    fn push_kept<T>(&mut self, kept: Kept<T>, made: impl Fn(&KeyValue) -> Made) {
+        let (versions, keeper) = kept.into_parts();
+        if versions.is_empty() {
+            return;
+        }
+        debug_assert!(self.keeper.is_none(), "one keeper a batch");
+        self.keeper = Some(keeper);
+        // SAFETY: I9: the keeper keeps them, none is null.
+        let all = unsafe { VersionPtr::all_in_place(&versions) };
+        self.events.extend(all.iter().map(|kv| {
+            let Made { kind, revision, sequence, flags } = made(kv);
+            LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: VersionPtr::NULL, extra: [0; 3] }
+        }));
     }
 
     /// A bookmark, or one end of a bracket.

@@ -181,6 +181,8 @@ pub(crate) mod weak {
         BlindPublish,
         /// Step: the oldest event is loaded before a key is looked for.
         OldestEarly,
+        /// Step: of a version that was replaced already no count is taken.
+        KeepAll,
         /// Step: who misses a key in a page does not look whether pages were divided.
         LookOnce,
         /// Step: a set drains its descriptor after it was armed, too.

@@ -18,6 +18,7 @@
 use super::{Batch, Made, OwnedEvents};
 use crate::data::event::{Kind, Mark};
 use crate::data::key_value::KeyValue;
+use crate::log::kept::Kept;
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 
@@ -140,6 +141,11 @@ impl<B> BatchBuilder<B> {
     /// An event that is in no log, or not in this form.
     pub(crate) fn push_made(&mut self, made: Made, kv: KeyValue, prev: Option<KeyValue>) {
         self.own.push_made(made, kv, prev);
+    }
+
+    /// Events that are in no log, of versions that are kept together. Once a batch.
+    pub(crate) fn push_kept<T>(&mut self, kept: Kept<T>, made: impl Fn(&KeyValue) -> Made) {
+        self.own.push_kept(kept, made);
     }
 
     /// A bookmark, or one end of a bracket.

@@ -407,6 +407,17 @@ impl VersionPtr {
         Some(unsafe { &*ptr::from_ref(self).cast::<KeyValue>() })
     }
 
+    /// The versions that these very pointers lead to.
+    ///
+    /// # Safety
+    ///
+    /// None is null, and as [`VersionPtr::get`] for each, for as long as the pointers are borrowed.
+    #[inline]
+    pub(crate) unsafe fn all_in_place(all: &[VersionPtr]) -> &[KeyValue] {
+        // SAFETY: `VersionPtr` and `KeyValue` are both one pointer; the rest is the caller's promise.
+        unsafe { std::slice::from_raw_parts(all.as_ptr().cast(), all.len()) }
+    }
+
     /// Takes back a count that was given away by [`KeyValue::into_pointer`].
     ///
     /// # Safety

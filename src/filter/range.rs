@@ -79,6 +79,11 @@ impl Range {
         self.span.contains(key) && self.path_holds(key)
     }
 
+    /// Whether it holds less than its span.
+    pub(crate) fn has_paths(&self) -> bool {
+        !self.paths.is_empty()
+    }
+
     /// Whether a key that lies in the span of the range lies in the range.
     #[inline]
     pub(crate) fn path_holds(&self, key: &[u8]) -> bool {

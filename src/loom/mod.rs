@@ -63,6 +63,7 @@ const PLAIN: Model = Model { less: 0, collects: false };
 const LONG: Model = Model { less: 1, collects: false };
 const LONGEST: Model = Model { less: 2, collects: false };
 const COLLECTS: Model = Model { less: 1, collects: true };
+const COLLECTS_LONG: Model = Model { less: 2, collects: true };
 const COLLECTS_DEEP: Model = Model { less: 0, collects: true };
 
 thread_local! {

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | directory entry to counted reference | `segment_against_retirement` | step: no grace period |
 //! | retention token | `snapshot_against_a_new_segment` | token swap; token load |
+//! | what a page keeps: the token, then the versions | `page_against_eviction` | token swap; step: nothing is counted |
 //! | purge, then retire | `forgetting_against_an_older_root` | step: no grace period |
 //! | unlinked, then retired | `retiring_against_list` | step: retired before it is unlinked |
 //! | inbox | `inbox` | its exchange; its swap |
@@ -64,6 +65,29 @@ proof!(
     snapshot_against_a_new_segment, loom_snapshot_against_a_new_segment,
     loom_snapshot_against_a_new_segment_weak_token: Replace "RetentionToken" => "Causality violation",
     loom_snapshot_against_a_new_segment_weak_load: Load "RetentionToken" => "Causality violation",
+);
+
+/// Row "what a page keeps": its versions outlive their segments.
+fn page_against_eviction(weakened: Weak) {
+    COLLECTS_LONG.run(weakened, || {
+        let (cache, mut writer) = cache(1, 2);
+        put(&mut writer, 1, &["/a"]);
+        let write = |writer: &mut Writer| {
+            (2..4).for_each(|revision| put(writer, revision, &["/a"]));
+            (4..6).for_each(|revision| put(writer, revision, &["/b"]));
+            collector::collect();
+        };
+        let (_writer, (page, _cache)) =
+            race(writer, write, move || (cache.list(&Range::all(), Read::Any, 0).unwrap(), cache));
+        collector::collect();
+        assert_eq!(page.items()[0].mod_revision(), page.revision().min(3));
+    });
+}
+
+proof!(
+    page_against_eviction, loom_page_against_eviction,
+    loom_page_against_eviction_weak_token: Replace "RetentionToken" => "Causality violation",
+    loom_page_against_eviction_uncounted: KeepAll => "",
 );
 
 /// Rows "root", "token": a removed slot outlives every reader whose root still has it.

@@ -13,6 +13,7 @@ use crate::filter::range::{Filter, Range};
 use crate::log::ring::Located;
 use crate::position::Position;
 use crate::reclaim;
+use std::sync::Arc;
 
 impl Cache {
     /// The net changes from the state at `from` to that at `to`, both in the window, the latest of
@@ -73,7 +74,7 @@ struct Changed {
 }
 
 /// What changed between the states at two heads, as a filter sees it.
-fn changes(inner: &Inner, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<BatchBuilder, Left> {
+fn changes(inner: &Arc<Inner>, matcher: &Matcher, range: &Range, first: u64, last: u64) -> Result<BatchBuilder, Left> {
     let mut batch = BatchBuilder::new(usize::MAX, false, ());
     let mut scan = Scan::new(At::Head(inner, first), range, None);
     let (mut page, mut left) = (Vec::new(), false);

@@ -1,16 +1,16 @@
 //! Lists: pages of one revision, and the tokens between them.
 
-#![forbid(unsafe_code)]
-
 use super::continue_token::{ContinueToken, stable_hash};
 use super::view::{At, Left, Scan};
 use super::{Read, ReadOptions};
 use crate::cache::Cache;
-use crate::data::key_value::{KeyValue, KeyValueRef};
+use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
 use crate::error::{Code, Error, Result, say};
 use crate::filter::range::Range;
+use crate::log::kept::Keeper;
 use crate::position::Position;
 use crate::sync::lock;
+use std::sync::Arc;
 
 /// What [`Cache::list`] answers: key-values of one revision, in key order.
 ///
@@ -26,9 +26,15 @@ use crate::sync::lock;
 /// assert!(!page.more());
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+///
+/// It is one reading, and keeps what it shows as a snapshot does: the log from there on stays in memory until it is
+/// dropped. What is to stay for long is cloned out of it (`page.items()[0].clone()`).
+#[derive(Clone)]
 pub struct Page {
-    items: Vec<KeyValue>,
+    /// None of them is null.
+    items: Vec<VersionPtr>,
+    /// Keeps them, where there are any.
+    _keeper: Option<Arc<Keeper>>,
     position: Position,
     remaining: u64,
     token: Option<String>,
@@ -45,15 +51,16 @@ impl Page {
     }
     /// The key-values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = KeyValueRef<'_>> + '_ {
-        self.items.iter().map(KeyValue::borrowed)
+        self.items().iter().map(KeyValue::borrowed)
     }
     /// The key-values as a slice.
     pub fn items(&self) -> &[KeyValue] {
-        &self.items
+        // SAFETY: I9: the keeper goes with the page, and keeps each of them.
+        unsafe { VersionPtr::all_in_place(&self.items) }
     }
     /// One of them.
     pub fn get(&self, at: usize) -> Option<&KeyValue> {
-        self.items.get(at)
+        self.items().get(at)
     }
     /// Number of key-values.
     pub fn len(&self) -> usize {
@@ -76,6 +83,17 @@ impl Page {
     /// in another process too, while the revision of this page is in the window there.
     pub fn continue_token(&self) -> Option<&str> {
         self.token.as_deref()
+    }
+}
+
+impl std::fmt::Debug for Page {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Page")
+            .field("items", &self.items())
+            .field("position", &self.position)
+            .field("remaining", &self.remaining)
+            .field("token", &self.token)
+            .finish()
     }
 }
 
@@ -118,20 +136,23 @@ impl Cache {
         let counts = options.filter.is_only_a_range();
         let read = |at: At<'_>| {
             let mut scan = Scan::new(at, &range, start.clone());
-            let items = scan.matching(&matcher, limit)?;
-            Ok((items, remaining(scan, counts)?))
+            let kept = scan.matching(&matcher, limit, |_| ())?;
+            Ok((kept, remaining(scan, counts)?))
         };
-        let Ok((position, (items, remaining))) = self.read_at(exact, read) else {
+        let Ok((position, (kept, remaining))) = self.read_at(exact, read) else {
             let revision = exact.map_or(0, |(position, _)| position.revision);
             return Err(going_on(self.inner.compacted("list at", revision), token, start));
         };
-        let token = (remaining > 0).then(|| {
+        let (items, keeper) = kept.into_parts();
+        let _keeper = (!items.is_empty()).then(|| Arc::new(keeper));
+        let mut page = Page { items, _keeper, position, remaining: if counts { remaining } else { 0 }, token: None };
+        if remaining > 0 {
             (token.epoch, token.revision) = (position.epoch, position.revision);
-            token.next = items.last().map_or_else(Vec::new, |kv| kv.key().to_vec());
+            token.next = page.items().last().map_or_else(Vec::new, |kv| kv.key().to_vec());
             token.next.push(0);
-            token.encode()
-        });
-        Ok(Page { items, position, remaining: if counts { remaining } else { 0 }, token })
+            page.token = Some(token.encode());
+        }
+        Ok(page)
     }
 
     /// What tokens of this cache have in common.

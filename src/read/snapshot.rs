@@ -67,6 +67,10 @@ impl Snapshot {
         self.position.revision
     }
 
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
     pub(crate) fn view(&self) -> StateView<'_> {
         // SAFETY: `take` loaded them in this order and looked at `oldest_seq`; the token goes with the
         // snapshot.

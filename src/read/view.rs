@@ -1,22 +1,22 @@
 //! The state that a read answers from: waited for, found, and scanned at one head.
 //!
-//! A scan takes what it wants of a page of keys under one pin, and counts on it: what users wrote (the
-//! predicates of filters) runs between the pages, so no pin waits for it.
-
-#![forbid(unsafe_code)]
+//! A scan takes what it wants of a page of keys under one pin, and counts on it, or keeps it by a token ([`Kept`]): what
+//! users wrote (the predicates of filters) runs between the pages, so no pin waits for it.
 
 use super::Read;
 use super::snapshot::Snapshot;
 pub(crate) use crate::cache::Left;
 use crate::cache::{Cache, Inner, StateView};
-use crate::data::key_value::{KeyValue, KeyValueRef};
+use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
+use crate::log::kept::Kept;
 use crate::position::Position;
 use crate::reclaim;
 use crate::store::root::Span;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Keys that a scan visits under one pin.
@@ -26,7 +26,7 @@ pub(crate) const PIN_KEYS: usize = 1024;
 #[derive(Clone, Copy)]
 pub(crate) enum At<'a> {
     /// At a head, as long as that is in the window.
-    Head(&'a Inner, u64),
+    Head(&'a Arc<Inner>, u64),
     /// In a snapshot, which keeps its state.
     Held(&'a Snapshot),
 }
@@ -56,6 +56,34 @@ impl<'a> Scan<'a> {
         (!self.over).then_some(self.next)
     }
 
+    /// Visits the next keys: a page of them, or until `visit` says false. It runs under a pin, so it is none of a
+    /// user's code. Where the head has left the window, nothing was visited.
+    #[inline]
+    fn visit(
+        &mut self,
+        mut visit: impl FnMut(StateView<'_>, SlotRef<'_>, Option<KeyValueRef<'_>>) -> bool,
+    ) -> std::result::Result<(), Left> {
+        let pin = reclaim::pin();
+        let view = match self.at {
+            At::Head(inner, head) => StateView::pinned(inner, head, &pin).ok_or(Left)?,
+            At::Held(snapshot) => snapshot.view(),
+        };
+        let span = Span { from: std::mem::take(&mut self.next), to: self.range.span.to.clone() };
+        let (mut more, narrow) = (true, self.range.has_paths());
+        for (looked, slot) in view.slots(&span).enumerate() {
+            if looked == PIN_KEYS || !more {
+                self.next = slot.key().to_vec();
+                return Ok(());
+            }
+            // The span holds it: `slots` gives no others.
+            if !narrow || self.range.path_holds(slot.key()) {
+                more = visit(view, slot, view.live(slot));
+            }
+        }
+        self.over = true;
+        Ok(())
+    }
+
     /// Visits the next keys: a page of them, or until `taken` has `most`. `pick` says what to take of a
     /// key, and of the key-value that lives there; it runs under a pin, so it is none of a user's code.
     /// Where the head has left the window, nothing of this page was taken.
@@ -65,38 +93,39 @@ impl<'a> Scan<'a> {
         taken: &mut Vec<T>,
         mut pick: impl FnMut(StateView<'_>, SlotRef<'_>, Option<KeyValueRef<'_>>) -> Option<T>,
     ) -> std::result::Result<(), Left> {
-        let pin = reclaim::pin();
-        let view = match self.at {
-            At::Head(inner, head) => StateView::pinned(inner, head, &pin).ok_or(Left)?,
-            At::Held(snapshot) => snapshot.view(),
-        };
-        let span = Span { from: std::mem::take(&mut self.next), to: self.range.span.to.clone() };
-        for (looked, slot) in view.slots(&span).enumerate() {
-            if looked == PIN_KEYS || taken.len() >= most {
-                self.next = slot.key().to_vec();
-                return Ok(());
-            }
-            // The span holds it: `slots` gives no others.
-            if self.range.path_holds(slot.key()) {
-                taken.extend(pick(view, slot, view.live(slot)));
-            }
-        }
-        self.over = true;
-        Ok(())
+        self.visit(|view, slot, live| {
+            taken.extend(pick(view, slot, live));
+            taken.len() < most
+        })
     }
 
-    /// The live key-values that a filter lets pass, up to `most`. Those taken before the head left are lost
-    /// with it.
-    pub(crate) fn matching(&mut self, matcher: &Matcher, most: usize) -> std::result::Result<Vec<KeyValue>, Left> {
-        let mut all = Vec::new();
-        while !self.over && all.len() < most {
-            let before = all.len();
-            self.page(most, &mut all, |_, _, live| {
-                live.filter(|kv| matcher.may_hold_value(kv)).map(|kv| kv.to_owned())
+    /// The live key-values that a filter lets pass, up to `most`, each with what `with` makes of its slot. Those taken
+    /// before the head left are lost with it.
+    pub(crate) fn matching<T>(
+        &mut self,
+        matcher: &Matcher,
+        most: usize,
+        with: impl Fn(SlotRef<'_>) -> T,
+    ) -> std::result::Result<Kept<T>, Left> {
+        let inner = match self.at {
+            At::Head(inner, _) => inner,
+            At::Held(snapshot) => snapshot.inner(),
+        };
+        let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { 0 } else { most });
+        while !self.over && kept.len() < most {
+            let before = kept.len();
+            self.visit(|_, slot, live| {
+                if let Some(kv) = live.filter(|kv| matcher.may_hold_value(kv)) {
+                    // SAFETY: I9: the view is of the cache that `kept` was made for, and later.
+                    unsafe { kept.push(slot, kv, with(slot)) };
+                }
+                kept.len() < most
             })?;
-            matcher.keep(&mut all, before, |kv| kv);
+            if matcher.has_predicates() {
+                kept.retain_from(before, |kv| matcher.predicates_hold(kv));
+            }
         }
-        Ok(all)
+        Ok(kept)
     }
 }
 

@@ -101,8 +101,8 @@ impl<'a> RootRef<'a> {
 
     /// The slots of a span of keys, in key order.
     pub(crate) fn range(self, span: &Span) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
-        let to = span.to.clone();
-        self.from(&span.from).take_while(move |slot| to.as_ref().is_none_or(|to| slot.key() < &to[..]))
+        // SAFETY: as `get`.
+        self.tree.range(&span.from, span.to.as_deref()).map(|Leaf(slot)| unsafe { slot.get() })
     }
 }
 

@@ -338,7 +338,13 @@ impl<E: TreeEntry> Tree<E> {
 
     /// The slots from `from` on, inclusive, in key order.
     pub(crate) fn from(&self, from: &[u8]) -> Iter<'_, E> {
-        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter() };
+        self.range(from, None)
+    }
+
+    /// The slots from `from` on, inclusive, to `to`, exclusive (`None`: to the end), in key order. O(log n), and
+    /// one comparison a leaf.
+    pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Iter<'_, E> {
+        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), to: to.map(<[u8]>::to_vec) };
         let mut node = self.root.as_deref();
         while let Some(at) = node {
             node = match at {
@@ -349,7 +355,7 @@ impl<E: TreeEntry> Tree<E> {
                     child
                 }
                 TreeNode::Leaf(slots) => {
-                    iter.leaf = slots[slots.partition_point(|slot| slot.key() < from)..].iter();
+                    iter.enter(&slots[slots.partition_point(|slot| slot.key() < from)..]);
                     None
                 }
             };
@@ -371,9 +377,25 @@ impl<E: TreeEntry> Tree<E> {
 pub(crate) struct Iter<'a, E> {
     path: Vec<std::slice::Iter<'a, TreeChild<E>>>,
     leaf: std::slice::Iter<'a, E>,
+    to: Option<Vec<u8>>,
 }
 
-impl<'a, E> Iterator for Iter<'a, E> {
+impl<'a, E: TreeEntry> Iter<'a, E> {
+    /// Continues with the entries of a leaf: to their end, or to that of the range, which is looked for here and
+    /// not at each entry.
+    fn enter(&mut self, entries: &'a [E]) {
+        let ends = |to: &Vec<u8>| entries.last().is_some_and(|last| last.key() >= &to[..]);
+        self.leaf = match &self.to {
+            Some(to) if ends(to) => {
+                self.path.clear();
+                entries[..entries.partition_point(|entry| entry.key() < &to[..])].iter()
+            }
+            _ => entries.iter(),
+        };
+    }
+}
+
+impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
     type Item = &'a E;
 
     #[inline]
@@ -393,7 +415,7 @@ impl<'a, E> Iterator for Iter<'a, E> {
             loop {
                 match &*child.node {
                     TreeNode::Leaf(slots) => {
-                        self.leaf = slots.iter();
+                        self.enter(slots);
                         break;
                     }
                     TreeNode::Branch(children) => {
@@ -500,7 +522,13 @@ mod tests {
                 for probe in [start, start / 2, 5999] {
                     let key = format!("/{probe:05}x");
                     let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.to_vec()).collect();
-                    let there: Vec<_> = oracle.range(key.into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
+                    let there: Vec<_> =
+                        oracle.range(key.clone().into_bytes()..).take(3).map(|(key, _)| key.clone()).collect();
+                    prop_assert_eq!(here, there);
+                    let to = format!("/{:05}", u32::from(probe) + u32::from(count)).into_bytes();
+                    let here: Vec<_> = tree.range(key.as_bytes(), Some(&to)).map(|s| s.to_vec()).collect();
+                    let span = key.into_bytes()..to;
+                    let there: Vec<_> = if span.is_empty() { Vec::new() } else { oracle.range(span).map(|(key, _)| key.clone()).collect() };
                     prop_assert_eq!(here, there);
                     let key = format!("/{probe:05}").into_bytes();
                     prop_assert_eq!(tree.get(&key).is_some(), oracle.contains_key(&key));

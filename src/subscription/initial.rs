@@ -10,6 +10,7 @@ use super::loss::Loss;
 use super::{Halt, Step, Subscription, SubscriptionPhase};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::data::event::{Kind, Mark, flags};
+use crate::data::key_value::KeyValue;
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::read::view::{At, Left, Scan};
@@ -65,30 +66,25 @@ impl Subscription {
     /// gathered whole is not handed out, and so not delivered.
     fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
         let matcher = self.matcher.clone();
-        let (shows, needs_delivered_keys) = (matcher.delivers(Kind::Added), self.delivered.is_some());
-        if !shows && !needs_delivered_keys {
+        let shows = matcher.delivers(Kind::Added);
+        if !shows && self.delivered.is_none() {
             // Masked: the state is not delivered, its end is.
             return Ok(None);
         }
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, self.cursor.seq()), &range, from);
-        let (mut page, most) = (Vec::new(), if shows { batch.room() } else { usize::MAX });
-        while !scan.is_over() && page.len() < most {
-            let before = page.len();
-            scan.page(most, &mut page, |_, slot, live| {
-                let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
-                Some((kv.to_owned(), needs_delivered_keys.then(|| slot.shared_key())))
-            })?;
-            matcher.keep(&mut page, before, |(kv, _)| kv);
-        }
-        for (kv, key) in page {
-            if let (Some(delivered), Some(key)) = (&mut self.delivered, key) {
-                delivered.add(key);
-            }
-            if shows {
-                let (kind, revision) = (matcher.delivered_kind(Kind::Added), kv.mod_revision());
-                let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
-                batch.push_made(Made { kind, revision, sequence: 0, flags }, kv, None);
+        let most = if shows { batch.room() } else { usize::MAX };
+        let kind = matcher.delivered_kind(Kind::Added);
+        let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
+        let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags };
+        match &mut self.delivered {
+            None => batch.push_kept(scan.matching(&matcher, most, |_| ())?, made),
+            Some(delivered) => {
+                let kept = scan.matching(&matcher, most, |slot| slot.shared_key())?;
+                kept.each_with().for_each(|key| delivered.add(key.clone()));
+                if shows {
+                    batch.push_kept(kept, made);
+                }
             }
         }
         Ok(scan.into_next())

@@ -24,6 +24,62 @@ fn reads_return_the_revision_they_answered_at_also_for_an_absent_key() {
     }
 }
 
+/// A page, one of an older revision and a batch of the initial state keep what they show, whatever leaves the log,
+/// and let the log go when they go.
+#[test]
+fn what_a_read_hands_out_stays_while_the_log_goes_on() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let keys: Vec<String> = (0..20).map(|number| format!("/{number:02}")).collect();
+    let put = |writer: &mut Writer, revision: u64, at: usize| {
+        writer.apply(revision, [Change::put(&keys[at % 20], &revision.to_string())]).unwrap();
+    };
+    (0..60).for_each(|at| put(&mut writer, 1 + at as u64, at));
+    let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+    let older = cache.list(&Range::all(), Read::Exact(25), 0).unwrap();
+    let mut subscription = cache.subscribe(Start::State).open().unwrap();
+    let batch = subscription.poll(16).unwrap();
+    // Overwritten, then deleted and forgotten, with segments and slots.
+    (60..300).for_each(|at| put(&mut writer, 1 + at as u64, at));
+    for (revision, key) in (301..).zip(&keys[1..]) {
+        writer.apply(revision, [Change::delete(key)]).unwrap();
+    }
+    (400..900).for_each(|revision| put(&mut writer, revision, 0));
+    assert!(cache.stats().oldest_snapshot > Duration::ZERO);
+    let segments = cache.stats().segments;
+    let check = |items: &[KeyValue], newest: u64| {
+        assert_eq!(items.len(), 20);
+        for (at, kv) in items.iter().enumerate() {
+            let revision = (1..=newest).rev().find(|revision| (revision - 1) % 20 == at as u64).unwrap();
+            assert_eq!((kv.key(), kv.mod_revision()), (keys[at].as_bytes(), revision));
+            assert_eq!(kv.value(), Some(revision.to_string().as_bytes()));
+        }
+    };
+    check(page.items(), 60);
+    check(older.items(), 25);
+    let again = page.clone();
+    drop((page, older));
+    check(again.items(), 60);
+    assert!(
+        batch.len() == 16
+            && batch.events().iter().all(|event| event.value() == Some(event.revision().to_string().as_bytes()))
+    );
+    drop((again, batch, subscription));
+    until("the log is let go", || cache.stats().segments < segments / 4);
+    assert_eq!(cache.stats().oldest_snapshot, Duration::ZERO);
+}
+
+#[test]
+fn what_a_read_hands_out_stays_when_the_cache_is_gone() {
+    let (cache, mut writer) = embedded();
+    writer.apply(1, [Change::put("/a", "1")]).unwrap();
+    let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+    let batch = cache.subscribe(Start::State).open().unwrap().poll(16).unwrap();
+    writer.apply(2, [Change::put("/a", "2")]).unwrap();
+    drop((writer, cache));
+    assert_eq!((page.items()[0].value(), batch.events()[0].value()), (Some(&b"1"[..]), Some(&b"1"[..])));
+}
+
 #[test]
 fn exact_is_the_state_at_exactly_that_revision() {
     let (cache, mut writer) = embedded();

@@ -64,7 +64,7 @@ pub struct watchcore_event {
 
 /// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 /// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-/// release one copy.
+/// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does.
 #[repr(C)]
 pub struct watchcore_batch {
     /// The first event; NULL where there is none.

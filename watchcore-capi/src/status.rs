@@ -139,7 +139,7 @@ pub struct watchcore_stats {
     pub waiting: u64,
     /// How often the notifier itself lost its place in the log.
     pub notifier_laps: u64,
-    /// The age of the oldest snapshot; 0 without one.
+    /// The age of the oldest snapshot, page or batch of an initial state; 0 without one.
     pub oldest_snapshot_ms: u64,
     /// Buckets of the declared indexes.
     pub buckets: u64,
