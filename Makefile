@@ -112,12 +112,13 @@ else
 endif
 
 .PHONY: bench-peers
-bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two
+bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two, MINUTES=N
 	@scripts/bench-peers.sh
 
 .PHONY: performance
 performance: ## docs/PERFORMANCE.md and docs/figures, from what bench-peers measured
-	@$(CARGO) run --quiet --release --locked --manifest-path benches/peers/Cargo.toml --target-dir target/peers -- render
+	@test -x target/peers/release/peers || { echo "nothing was measured: run 'make bench-peers'" >&2; exit 1; }
+	@target/peers/release/peers render
 
 .PHONY: demo
 demo: ## a live demonstration against etcd; FAULT=name adds a fault

@@ -20,8 +20,10 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub fn new(quick: bool) -> Limits {
-        let (minutes, rounds, millis) = if quick { (2, 3, 40) } else { (10, 5, 120) };
+    /// `minutes`: longer or shorter than usual.
+    pub fn new(quick: bool, minutes: Option<u64>) -> Limits {
+        let (usual, rounds, millis) = if quick { (2, 3, 40) } else { (10, 5, 100) };
+        let minutes = minutes.unwrap_or(usual);
         Limits { quick, whole: Duration::from_secs(minutes * 60), rounds, section: Duration::from_millis(millis) }
     }
 }
@@ -103,6 +105,10 @@ pub fn run(programs: &[Program], limits: &Limits, only: Option<&str>) -> Result<
     }
     let (begun, load) = (Instant::now(), machine::load());
     let mut left_out = Vec::new();
+    for case in groups.iter().flat_map(|group| &group.cases).filter(|case| case.language == Language::Rust) {
+        let Listed { row, size, contestant, .. } = &case.listed;
+        rows::contestant(row, contestant).inspect(|one| (one.prepare)(*size));
+    }
     for round in 1..=limits.rounds {
         for group in &mut groups {
             let left = limits.whole.saturating_sub(begun.elapsed());

@@ -1,6 +1,6 @@
 //! watchcore beside its peers, at the same work, in one run: `make bench-peers`, then `make performance`.
 //!
-//! - `peers run [--go PROGRAM] [--quick] [--only ROW] [--results FILE]`: measures, and writes the results.
+//! - `peers run [--go PROGRAM] [--quick] [--minutes N] [--only ROW] [--results FILE]`: measures, and writes the results.
 //! - `peers render [--results FILE] [--repository DIRECTORY]`: makes docs/PERFORMANCE.md and docs/figures of them.
 //! - `peers list`, `peers versions`, `peers measure ROW SIZE CONTESTANT`: what `run` asks each program,
 //!   this one and the one in Go. A measurement is one line of JSON.
@@ -56,7 +56,8 @@ fn run(arguments: &[String]) -> Result<(), String> {
     if let Some(path) = option(arguments, "--go") {
         programs.push(Program { language: Language::Go, path: path.into() });
     }
-    let limits = Limits::new(arguments.iter().any(|argument| argument == "--quick"));
+    let minutes = option(arguments, "--minutes").map(|text| text.parse().map_err(|error| format!("{text}: {error}")));
+    let limits = Limits::new(arguments.iter().any(|argument| argument == "--quick"), minutes.transpose()?);
     let only = option(arguments, "--only");
     if let Some(name) = only.filter(|name| catalog::row(name).is_none()) {
         let names: Vec<&str> = catalog::ROWS.iter().map(|row| row.name).collect();
@@ -100,8 +101,7 @@ fn measure(arguments: &[String]) -> Result<(), String> {
         return Err("measure ROW SIZE CONTESTANT".to_string());
     };
     let size: usize = size.parse().map_err(|error| format!("{size}: {error}"))?;
-    let contestant = rows::contestants().find(|one| one.row == row && one.name == name);
-    let contestant = contestant.ok_or_else(|| format!("nobody is named {name:?} at row {row:?}"))?;
+    let contestant = rows::contestant(row, name).ok_or_else(|| format!("nobody is named {name:?} at row {row:?}"))?;
     let measured = (contestant.run)(size);
     println!("{}", serde_json::to_string(&measured).map_err(|error| error.to_string())?);
     // Watchers still run, and nothing is taken down: what a large store takes for that is no part of the run.

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 pub struct Measured {
     /// The figure of the row, in nanoseconds of processor time where the row says nothing else.
     pub value: f64,
-    /// The same by the clock on the wall, where that has a meaning.
-    pub wall: Option<f64>,
+    /// What stands beside it, where that has a meaning: the wall's time beside processor time, and the other
+    /// way round.
+    pub beside: Option<f64>,
     /// How many operations it is the mean of, or the largest, or the median of.
     pub count: u64,
     /// Of a distribution: (part, value).
@@ -19,7 +20,7 @@ pub struct Measured {
 
 impl Measured {
     pub fn plain(value: f64, count: u64) -> Measured {
-        Measured { value, wall: None, count, quantiles: Vec::new() }
+        Measured { value, beside: None, count, quantiles: Vec::new() }
     }
 }
 
@@ -88,7 +89,7 @@ impl Section {
         let wall = self.begun.elapsed().saturating_sub(self.paused).as_nanos() as f64 / count as f64;
         let cpu = (process_time() - self.process).saturating_sub(self.waited);
         let value = cpu.as_nanos() as f64 / count as f64;
-        Measured { value, wall: Some(wall), count, quantiles: Vec::new() }
+        Measured { value, beside: Some(wall), count, quantiles: Vec::new() }
     }
 }
 
@@ -114,7 +115,7 @@ pub fn distribution(mut samples: Vec<f64>) -> Measured {
     let parts = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1.0];
     Measured {
         value: at(0.5),
-        wall: None,
+        beside: None,
         count: samples.len() as u64,
         quantiles: parts.iter().map(|part| (*part, at(*part))).collect(),
     }
@@ -139,6 +140,6 @@ impl Largest {
 
     pub fn measured(self) -> Measured {
         let nanos = |time: Duration| time.as_nanos() as f64;
-        Measured { value: nanos(self.cpu), wall: Some(nanos(self.wall)), count: self.count, quantiles: Vec::new() }
+        Measured { value: nanos(self.cpu), beside: Some(nanos(self.wall)), count: self.count, quantiles: Vec::new() }
     }
 }

@@ -64,9 +64,9 @@ impl Case {
         Spread::of(self.rounds.iter().map(|round| round.value).collect())
     }
 
-    pub fn wall(&self) -> Option<Spread> {
-        let walls: Option<Vec<f64>> = self.rounds.iter().map(|round| round.wall).collect();
-        walls.map(Spread::of)
+    pub fn beside(&self) -> Option<Spread> {
+        let values: Option<Vec<f64>> = self.rounds.iter().map(|round| round.beside).collect();
+        values.map(Spread::of)
     }
 
     /// A quantile of the distribution, the median of the rounds.

@@ -22,7 +22,9 @@ struct Chart<'a> {
     curves: Vec<Curve>,
 }
 
-const SIZE: (u32, u32) = (880, 500);
+const SIZE: (u32, u32) = (960, 500);
+/// Of the width.
+const LEGEND: u32 = 180;
 const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 90, 181),
     RGBColor(220, 50, 32),
@@ -53,15 +55,14 @@ pub fn write(results: &Results, directory: &Path) -> Result<Vec<Figure>, String>
         }
     }
     for (size, whom) in [(1, "the only watcher"), (1000, "one watcher of 1000")] {
-        // The part of wake-ups that took longer: 0.5 is the median, 0.01 the 99th percentile.
-        let label = |rest: &f64| format!("{rest:.3}");
-        let title = format!("Wake-up of {whom}: how long, against the part that took longer");
-        let chart = Chart {
-            title: &title,
-            x: ("part of all wake-ups that took longer", &label),
-            curves: waking(results, size),
-        };
-        figures.extend(draw("wake", &format!("wake-{size}"), &chart, directory)?);
+        for language in [Language::Rust, Language::Go] {
+            // The part of wake-ups that took longer: 0.5 is the median, 0.01 the 99th percentile.
+            let label = |rest: &f64| format!("{rest:.3}");
+            let title = format!("Wake-up of {whom}, {language:?}: how long, and which part took longer");
+            let curves = waking(results, size, language);
+            let chart = Chart { title: &title, x: ("part of all wake-ups that took longer", &label), curves };
+            figures.extend(draw("wake", &format!("wake-{size}-{language:?}"), &chart, directory)?);
+        }
     }
     Ok(figures)
 }
@@ -78,15 +79,15 @@ fn by_size(results: &Results, row: &str, language: Language) -> Vec<Curve> {
     curves
 }
 
-fn waking(results: &Results, size: usize) -> Vec<Curve> {
-    let cases = results.cases.iter().filter(|case| case.listed.row == "wake" && case.listed.size == size);
+fn waking(results: &Results, size: usize, language: Language) -> Vec<Curve> {
+    let of_size = results.cases.iter().filter(|case| case.listed.row == "wake" && case.listed.size == size);
     let curve = |case: &Case| {
         let parts = case.rounds.first().map(|round| round.quantiles.iter().map(|(part, _)| *part));
         let parts = parts.into_iter().flatten().filter(|part| *part < 1.0);
         let points = parts.filter_map(|part| Some((1.0 - part, case.quantile(part)?))).collect();
-        (format!("{:?}: {}", case.language, case.listed.contestant), points)
+        (case.listed.contestant.clone(), points)
     };
-    cases.map(curve).collect()
+    of_size.filter(|case| case.language == language).map(curve).collect()
 }
 
 /// Draws it, if there is something to draw.
@@ -103,10 +104,11 @@ fn draw(row: &'static str, name: &str, chart: &Chart, directory: &Path) -> Resul
 
 fn lines(area: &DrawingArea<SVGBackend, Shift>, chart: &Chart) -> Result<(), Box<dyn std::error::Error>> {
     area.fill(&WHITE)?;
+    let (plot, legend) = area.split_horizontally(SIZE.0 - LEGEND);
     let points = || chart.curves.iter().flat_map(|(_, points)| points.iter());
     let (low, high) = bounds(points().map(|point| point.1));
     let (left, right) = bounds(points().map(|point| point.0));
-    let mut context = ChartBuilder::on(area)
+    let mut context = ChartBuilder::on(&plot)
         .caption(chart.title, ("sans-serif", 20))
         .margin(14)
         .x_label_area_size(44)
@@ -115,14 +117,13 @@ fn lines(area: &DrawingArea<SVGBackend, Shift>, chart: &Chart) -> Result<(), Box
     let mesh = &mut context.configure_mesh();
     mesh.x_desc(chart.x.0).x_label_formatter(chart.x.1).y_label_formatter(&|nanos| time(*nanos)).draw()?;
     for (at, (name, points)) in chart.curves.iter().enumerate() {
-        let colour = COLOURS[at % COLOURS.len()];
         // watchcore is what a reader looks for.
-        let style = colour.stroke_width(if name.contains("watchcore") { 3 } else { 1 });
-        let drawn = context.draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))?;
-        drawn.label(name).legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+        let style = COLOURS[at % COLOURS.len()].stroke_width(if name.starts_with("watchcore") { 3 } else { 1 });
+        context.draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))?;
+        let y = 60 + 22 * at as i32;
+        legend.draw(&PathElement::new([(4, y), (24, y)], style))?;
+        legend.draw(&Text::new(name.as_str(), (32, y - 7), ("sans-serif", 14)))?;
     }
-    let labels = &mut context.configure_series_labels();
-    labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).label_font(("sans-serif", 13)).draw()?;
     area.present()?;
     Ok(())
 }

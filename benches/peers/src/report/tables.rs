@@ -106,8 +106,9 @@ fn measured(case: &Case, figure: Figure) -> String {
         }
     };
     let mut text = spread(case.figures());
-    if let Some(wall) = case.wall() {
-        text += &format!("; wall {}", figure.show(wall.median));
+    if let Some(beside) = case.beside() {
+        let name = if figure == Figure::Wall { "CPU" } else { "wall" };
+        text += &format!("; {name} {}", figure.show(beside.median));
     }
     if let Some(late) = case.quantile(0.99) {
         text += &format!("; p99 {}", figure.show(late));
@@ -139,16 +140,16 @@ impl Figure {
     fn order(self, a: f64, b: f64) -> std::cmp::Ordering {
         match self {
             Figure::Times => b.total_cmp(&a),
-            Figure::Cpu | Figure::Latency | Figure::Bytes => a.total_cmp(&b),
+            _ => a.total_cmp(&b),
         }
     }
 
     /// With its unit, in three digits.
     fn show(self, value: f64) -> String {
         match self {
-            Figure::Cpu | Figure::Latency => time(value),
+            Figure::Cpu | Figure::Wall | Figure::Latency => time(value),
             Figure::Bytes => format!("{} B", grouped(value.max(0.0).round() as usize)),
-            Figure::Times => format!("{value:.2}"),
+            Figure::Times | Figure::Part => format!("{value:.2}"),
         }
     }
 }

@@ -145,7 +145,7 @@ fn get_together<S: Keyed>(objects: usize) -> Measured {
     let (alone, together) = (run(1), run(2));
     Measured {
         value: 2.0 * alone.0 / together.0,
-        wall: Some(alone.1 / together.1),
+        beside: Some(alone.1 / together.1),
         count: together.2 as u64,
         quantiles: Vec::new(),
     }

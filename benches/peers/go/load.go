@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// What every row works on: see benches/peers/src/load.rs.
+const (
+	prefix        = "/registry/pods/"
+	namespaceSize = 1000
+)
+
+var value = bytes.Repeat([]byte{'v'}, 512)
+
+// key is the key of an object: 37 bytes.
+func key(number int) string {
+	return fmt.Sprintf("%sp-%05d", namespace(number/namespaceSize), number%namespaceSize)
+}
+
+// newKey is a key that no object has, between those of the objects.
+func newKey(number int) string {
+	return fmt.Sprintf("%sp-%05d", namespace(number/namespaceSize), namespaceSize+number%namespaceSize)
+}
+
+// namespace is the prefix of a namespace.
+func namespace(number int) string {
+	return fmt.Sprintf("%snamespace-%04d/", prefix, number)
+}
+
+// namespaceOf is the prefix of a key up to its last slash.
+func namespaceOf(key string) string {
+	return key[:strings.LastIndexByte(key, '/')+1]
+}
+
+func keys(count int) []string {
+	all := make([]string, count)
+	for number := range all {
+		all[number] = key(number)
+	}
+	return all
+}
+
+// scattered gives the numbers below count, each once before any is repeated,
+// neighbours far apart.
+type scattered struct{ count, at int }
+
+func (s *scattered) next() int {
+	at := s.at
+	s.at = (at + 7919) % s.count
+	return at
+}
+
+// version is what peers keep of a version of an object, and send.
+type version struct {
+	key      string
+	value    []byte
+	revision uint64
+}
+
+// copied makes a version of its own: key and value in one allocation each.
+func copied(revision uint64, key string, value []byte) *version {
+	return &version{key: strings.Clone(key), value: bytes.Clone(value), revision: revision}
+}
+
+// touched is what a consumer does with an object whose content it reads.
+func touched(value []byte) uint64 {
+	if len(value) == 0 {
+		return 0
+	}
+	return uint64(value[0])
+}

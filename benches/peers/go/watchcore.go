@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"unsafe"
+
+	"watchcore"
+)
+
+// watchcorePublisher writes a cache; each watcher is a subscription.
+type watchcorePublisher struct {
+	cache    *watchcore.Cache
+	writer   *watchcore.Writer
+	revision uint64
+}
+
+func newWatchcore(options ...watchcore.Option) *watchcorePublisher {
+	cache := must(watchcore.New(append(options, watchcore.Prefix("/"))...))
+	return &watchcorePublisher{cache: cache, writer: must(cache.Writer())}
+}
+
+func (p *watchcorePublisher) publish(key string, value []byte) {
+	p.revision++
+	check(p.writer.Apply(p.revision, watchcore.Put(key, value)))
+}
+
+// indexes are those that these watchers can use.
+func indexes(interests []interest) (options []watchcore.Option) {
+	if len(interests) > 0 {
+		switch interests[0].what {
+		case oneKey, nothing:
+			options = append(options, watchcore.IndexByKey())
+		case inNamespace:
+			options = append(options, watchcore.IndexByPrefix(3))
+		}
+	}
+	return options
+}
+
+func (i interest) keys() watchcore.Range {
+	switch i.what {
+	case everything:
+		return watchcore.AllKeys()
+	case inNamespace:
+		return watchcore.KeyPrefix(i.wanted())
+	}
+	return watchcore.Key(i.wanted())
+}
+
+func openWatchcore(interests []interest) (publisher, []receiver) {
+	p := newWatchcore(indexes(interests)...)
+	receivers := make([]receiver, len(interests))
+	for at, interest := range interests {
+		options := []watchcore.SubscribeOption{watchcore.FromNow(), interest.keys()}
+		sub := must(p.cache.Subscribe(context.Background(), options...))
+		receivers[at] = func(took func(int)) {
+			for batch, err := range sub.Batches(context.Background()) {
+				check(err)
+				took(readHeads(batch))
+			}
+		}
+	}
+	if len(interests) > 0 && interests[0].what != everything {
+		// The writer answers sixteen requests for a bucket with each revision.
+		for range len(interests)/16 + 1 {
+			p.publish("/outside", nil)
+		}
+	}
+	return p, receivers
+}
+
+// readHeads reads the head of every event.
+func readHeads(batch *watchcore.Batch) int {
+	var sum uint64
+	for event := range batch.Events() {
+		sum += event.Revision + uint64(uintptr(unsafe.Pointer(unsafe.SliceData(event.KeyView()))))
+	}
+	sink.Store(sum)
+	return batch.Len()
+}
+
+// pollWatchcore reads a window of 1024 events in such batches, a new subscription each
+// time.
+func pollWatchcore(size int) measured {
+	const events = 1024
+	p := newWatchcore()
+	for _, key := range keys(events) {
+		p.publish(key, value)
+	}
+	return repeat(func(*section) (count uint64) {
+		sub := must(p.cache.Subscribe(context.Background(), watchcore.After(p.revision-events)))
+		defer sub.Close()
+		for {
+			batch := must(sub.Poll(size))
+			if batch == nil {
+				return count
+			}
+			count += uint64(readHeads(batch))
+			batch.Release()
+		}
+	})
+}
+
+// watchcoreStore is a cache with objects, loaded as from a first listing.
+type watchcoreStore struct{ *watchcorePublisher }
+
+func fillWatchcore(objects int) store {
+	p := newWatchcore(watchcore.ExpectLoad())
+	listing := make([]watchcore.KeyValue, objects)
+	for number := range listing {
+		revision := uint64(number + 1)
+		listing[number] = watchcore.KeyValue{
+			Key: []byte(key(number)), Value: value, CreateRevision: revision, ModRevision: revision, Version: 1,
+		}
+	}
+	p.revision = uint64(max(objects, 1))
+	check(p.writer.Load(p.revision, listing))
+	return watchcoreStore{p}
+}
+
+func (s watchcoreStore) put(key string, value []byte) { s.publish(key, value) }
+
+func (s watchcoreStore) get(key string) uint64 {
+	kv, _, err := s.cache.Get(context.Background(), key, watchcore.Any())
+	check(err)
+	return touched(kv.Value)
+}
+
+// list makes a page of views.
+func (s watchcoreStore) list(prefix string, touch bool) (count int) {
+	page := must(s.cache.List(context.Background(), watchcore.KeyPrefix(prefix), watchcore.Any()))
+	defer page.Release()
+	var sum uint64
+	for item := range page.All() {
+		if touch {
+			sum += touched(item.ValueView())
+		}
+		count++
+	}
+	sink.Store(sum)
+	return count
+}
+
+// takeState reads to the mark that ends the initial state.
+func (s watchcoreStore) takeState(int) (count int) {
+	sub := must(s.cache.Subscribe(context.Background(), watchcore.FromState()))
+	defer sub.Close()
+	var sum uint64
+	for batch, err := range sub.Batches(context.Background()) {
+		check(err)
+		for event := range batch.Events() {
+			if event.EndsInitialState() {
+				sink.Store(sum)
+				return count
+			}
+			sum += touched(event.ValueView())
+			count++
+		}
+	}
+	return count
+}

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// interest is what a watcher wants to see: see Interest in benches/peers/src/watchers/mod.rs.
+type interest struct {
+	what   what
+	number int
+}
+
+type what int
+
+const (
+	everything  what = iota
+	oneKey           // one object
+	inNamespace      // all objects of one namespace
+	nothing          // an object that is never published
+)
+
+// wanted is the key or the prefix that a watcher wants.
+func (i interest) wanted() string {
+	switch i.what {
+	case oneKey:
+		return key(i.number)
+	case inNamespace:
+		return namespace(i.number)
+	case nothing:
+		return fmt.Sprintf("/registry/pods/never/%06d", i.number)
+	}
+	return prefix
+}
+
+func interests(what what, count int) []interest {
+	all := make([]interest, count)
+	for number := range all {
+		all[number] = interest{what, number}
+	}
+	return all
+}
+
+// publisher is the publishing side: it copies key and value and hands them to whom
+// they interest.
+type publisher interface {
+	publish(key string, value []byte)
+}
+
+// receiver waits for events and says of each that it took how many more were taken
+// with it, until the process ends.
+type receiver func(took func(events int))
+
+// fanout is a way from a publisher to watchers.
+type fanout struct {
+	name, note string
+	selective  bool // it has a filter
+	window     int  // events that may be published before the watchers are waited for
+	most       int  // with more watchers it takes longer than a run can wait for
+	open       func(interests []interest) (publisher, []receiver)
+}
+
+// seen is what the watchers have taken: each adds once for each time that it took some.
+type seen struct {
+	events atomic.Uint64
+	last   atomic.Int64 // nanoseconds from birth to the last addition
+	birth  time.Time
+}
+
+func (s *seen) add(events int) {
+	s.last.Store(s.now())
+	s.events.Add(uint64(events))
+}
+
+func (s *seen) now() int64 { return int64(time.Since(s.birth)) }
+
+// waitFor sleeps in short steps until so many events were taken.
+func (s *seen) waitFor(events uint64) {
+	for s.events.Load() < events {
+		time.Sleep(50 * time.Microsecond)
+	}
+	if s.events.Load() != events {
+		check(fmt.Errorf("%d events were delivered in place of %d", s.events.Load(), events))
+	}
+}
+
+// fallAsleep is time enough for a watcher that has taken everything to fall asleep.
+const fallAsleep = 500 * time.Microsecond
+
+// stage is a publisher whose watchers sleep, a goroutine each.
+type stage struct {
+	publisher publisher
+	seen      *seen
+	keys      []string
+	window    int
+	takers    uint64
+	expected  uint64 // events that must have been taken before the next window
+}
+
+// goroutines are there before anything is opened for them: their memory is not the
+// subscription's.
+type goroutines struct {
+	bodies chan func()
+	ready  sync.WaitGroup
+}
+
+func startGoroutines(count int) *goroutines {
+	g := &goroutines{bodies: make(chan func())}
+	for range count {
+		g.ready.Add(1)
+		go func() {
+			g.ready.Done()
+			(<-g.bodies)()
+		}()
+	}
+	g.ready.Wait()
+	return g
+}
+
+// openStage opens the watchers and warms them up: each object was published once and
+// all sleep. So many takers take each event.
+func openStage(f fanout, keys []string, interests []interest, takers int) *stage {
+	return openIn(startGoroutines(len(interests)), f, keys, interests, takers)
+}
+
+func openIn(g *goroutines, f fanout, keys []string, interests []interest, takers int) *stage {
+	publisher, receivers := f.open(interests)
+	s := &stage{publisher: publisher, seen: &seen{birth: time.Now()}, keys: keys, window: f.window, takers: uint64(takers)}
+	for _, receive := range receivers {
+		g.bodies <- func() { receive(s.seen.add) }
+	}
+	for at := range keys {
+		s.publish(at)
+		if (at+1)%s.window == 0 || at+1 == len(keys) {
+			s.settle()
+		}
+	}
+	return s
+}
+
+func (s *stage) publish(object int) {
+	s.publisher.publish(s.keys[object], value)
+	s.expected += s.takers
+}
+
+// settle waits until all is taken and all sleep again.
+func (s *stage) settle() {
+	s.seen.waitFor(s.expected)
+	time.Sleep(fallAsleep)
+}
+
+// settleIn is settle outside of what is measured: time counts until the last event
+// was taken.
+func (s *stage) settleIn(section *section) {
+	section.waiting(s.settle)
+	section.paused += time.Duration(s.seen.now() - s.seen.last.Load())
+}
+
+// drained takes what is there in a channel after a first event, and says how many
+// that were.
+func drained[E any](events <-chan E, first E, read func(E)) int {
+	read(first)
+	count := 1
+	for {
+		select {
+		case event, open := <-events:
+			if !open {
+				return count
+			}
+			read(event)
+			count++
+		default:
+			return count
+		}
+	}
+}
+
+// sink keeps what was read from being optimized away.
+var sink atomic.Uint64
+
+func readVersion(v *version) { runtime.KeepAlive(v.revision) }

@@ -1,0 +1,129 @@
+//! Rows about the first listing from etcd: they join with the feature `etcd`, where
+//! `WATCHCORE_TEST_ENDPOINT` names one.
+
+use super::Contestant;
+use crate::measure::{Measured, process_time};
+use etcd_client::{Client, GetOptions, Txn, TxnOp};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use watchcore::Cache;
+use watchcore_etcd::Feeder;
+
+pub const CONTESTANTS: &[Contestant] = &[
+    Contestant::new("listing", "watchcore", "a feeder, until the cache is ready", |objects| feeder(objects).0)
+        .prepared(fill),
+    Contestant::new("listing", "etcd-client, one read", BARE, |objects| bare(objects, 0)).prepared(fill),
+    Contestant::new("listing", "etcd-client, pages", BARE_PAGES, |objects| bare(objects, 100_000)).prepared(fill),
+    Contestant::new("listing-memory", "watchcore", "", |objects| feeder(objects).1).prepared(fill),
+];
+
+const BARE: &str = "nothing is checked or kept";
+const BARE_PAGES: &str = "of 100,000 objects; nothing is checked or kept";
+
+/// The endpoint, where there is one.
+pub fn endpoint() -> Option<String> {
+    std::env::var("WATCHCORE_TEST_ENDPOINT").ok().filter(|endpoint| !endpoint.is_empty())
+}
+
+const VALUE: [u8; 380] = [b'v'; 380];
+/// Above any message of these listings.
+const MESSAGE_LIMIT: usize = 2 << 30;
+
+/// Each size has a prefix of its own.
+fn prefix(objects: usize) -> String {
+    format!("/peers/{objects}/")
+}
+
+fn run<T>(work: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let done = runtime.block_on(async {
+        let endpoint = endpoint().expect("WATCHCORE_TEST_ENDPOINT names an etcd");
+        work(Client::connect([endpoint], None).await?).await
+    });
+    done.expect("etcd answers")
+}
+
+/// Writes what is not there yet of so many objects.
+pub fn fill(objects: usize) {
+    /// Puts of a transaction (etcd's limit is 128), and transactions that are under way at once.
+    const PUTS: usize = 100;
+    const LANES: usize = 16;
+    run(async |mut client| {
+        let count = GetOptions::new().with_prefix().with_count_only();
+        if client.get(prefix(objects), Some(count)).await?.count() as usize >= objects {
+            return Ok(());
+        }
+        let mut lanes = JoinSet::new();
+        for lane in 0..LANES {
+            let mut client = client.clone();
+            lanes.spawn(async move {
+                for first in (lane * PUTS..objects).step_by(LANES * PUTS) {
+                    let put = |number| TxnOp::put(format!("{}{number:09}", prefix(objects)), VALUE, None);
+                    let puts: Vec<TxnOp> = (first..objects.min(first + PUTS)).map(put).collect();
+                    client.txn(Txn::new().and_then(puts)).await?;
+                }
+                Ok::<(), etcd_client::Error>(())
+            });
+        }
+        while let Some(lane) = lanes.join_next().await {
+            lane.expect("no panic")?;
+        }
+        Ok(())
+    });
+}
+
+/// The time of a listing by the clock on the wall, and the processor time of this process beside it.
+fn timed(objects: usize, listing: impl FnOnce() -> usize) -> Measured {
+    let (begun, before) = (Instant::now(), process_time());
+    assert_eq!(listing(), objects, "all objects");
+    let wall = begun.elapsed().as_nanos() as f64;
+    let cpu = (process_time() - before).as_nanos() as f64;
+    Measured { value: wall, beside: Some(cpu), count: 1, quantiles: Vec::new() }
+}
+
+/// Reads everything at one revision, in pages of so many objects (0: in one).
+fn bare(objects: usize, page: i64) -> Measured {
+    let client_and_all = async |client: Client| {
+        let mut kv = client.kv_client().max_decoding_message_size(MESSAGE_LIMIT);
+        let (mut from, end) = (prefix(objects).into_bytes(), crate::load::end_of(&prefix(objects)));
+        let (mut count, mut revision) = (0, 0);
+        loop {
+            let options = GetOptions::new().with_range(end.clone()).with_limit(page).with_revision(revision);
+            let answer = kv.get(from, Some(options)).await?;
+            revision = answer.header().map_or(0, |header| header.revision());
+            count += answer.kvs().len();
+            match answer.kvs().last() {
+                Some(last) if answer.more() => from = [last.key(), &[0]].concat(),
+                _ => return Ok(count),
+            }
+        }
+    };
+    timed(objects, || run(client_and_all))
+}
+
+/// A field of /proc/self/status, in KiB.
+fn memory(name: &str) -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("the process has a status");
+    let line = status.lines().find(|line| line.starts_with(name)).expect("it says how much memory it has");
+    line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// The time, and the peak of memory against what the finished cache takes.
+fn feeder(objects: usize) -> (Measured, Measured) {
+    let before = memory("VmRSS");
+    let cache = Cache::builder(prefix(objects)).build().expect("a cache");
+    let endpoint = endpoint().expect("WATCHCORE_TEST_ENDPOINT names an etcd");
+    let time = timed(objects, || {
+        let feeder = Feeder::new([endpoint]).start(cache.writer().expect("is free")).expect("starts");
+        cache.wait_ready(Duration::from_secs(300)).expect("lists");
+        // It follows until the process ends.
+        std::mem::forget(feeder);
+        cache.status().objects as usize
+    });
+    let peak = memory("VmHWM") - before;
+    assert!(watchcore::quiesce(Duration::from_secs(30)), "everything is freed");
+    // SAFETY: the call asks nothing of its caller; what the allocator does not need goes back.
+    unsafe { libc::malloc_trim(0) };
+    let finished = memory("VmRSS") - before;
+    (time, Measured::plain(peak / finished, 1))
+}
