@@ -6,6 +6,7 @@
 
 use super::error::invalid;
 use std::ffi::{c_char, c_void};
+use std::fmt::Display;
 use watchcore::{Error, Result};
 
 /// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty".
@@ -21,12 +22,12 @@ pub struct watchcore_bytes {
 impl watchcore_bytes {
     pub(super) const ABSENT: watchcore_bytes = watchcore_bytes { data: std::ptr::null(), length: 0 };
 
-    /// The bytes, or `None` where they are absent.
+    /// The bytes, or `None` where they are absent. `what` they are is written out for an error alone.
     ///
     /// # Safety
     ///
     /// Where `data` is not NULL, `length` bytes must be readable there during `'a`.
-    pub(super) unsafe fn get<'a>(self, what: &str) -> Result<Option<&'a [u8]>> {
+    pub(super) unsafe fn get<'a>(self, what: impl Display) -> Result<Option<&'a [u8]>> {
         // SAFETY: the same contract.
         unsafe { slice(self.data, self.length, what) }
     }
@@ -36,7 +37,7 @@ impl watchcore_bytes {
     /// # Safety
     ///
     /// As for `get`.
-    pub(super) unsafe fn text<'a>(self, what: &str) -> Result<Option<&'a str>> {
+    pub(super) unsafe fn text<'a>(self, what: impl Display + Copy) -> Result<Option<&'a str>> {
         // SAFETY: the same contract.
         let Some(bytes) = (unsafe { self.get(what)? }) else { return Ok(None) };
         match std::str::from_utf8(bytes) {
@@ -51,7 +52,7 @@ impl watchcore_bytes {
 /// # Safety
 ///
 /// Where `data` is not NULL, `length` elements must be readable there during `'a`.
-pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: &str) -> Result<Option<&'a [T]>> {
+pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: impl Display) -> Result<Option<&'a [T]>> {
     if data.is_null() {
         if length == 0 {
             return Ok(None);
@@ -196,7 +197,7 @@ pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, valu
 }
 
 /// A switch that a struct carries as a number.
-pub(super) fn switch(value: u32, what: &str) -> Result<bool> {
+pub(super) fn switch(value: u32, what: impl Display) -> Result<bool> {
     match value {
         0 => Ok(false),
         1 => Ok(true),

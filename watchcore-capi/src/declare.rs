@@ -106,7 +106,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
     reserved(what, given.reserved)?;
     // SAFETY: the contract.
     let (name, pointer) =
-        unsafe { (given.name.text(&format!("{what}.name"))?, given.pointer.text(&format!("{what}.pointer"))?) };
+        unsafe { (given.name.text(format_args!("{what}.name"))?, given.pointer.text(format_args!("{what}.pointer"))?) };
     let Some(name) = name else { return Err(invalid(format!("{what}.name is absent. Give the attribute a name."))) };
     let length = given.protobuf_path_length;
     if length > MAX_PROTOBUF_PATH {
@@ -116,7 +116,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
         )));
     }
     // SAFETY: the contract.
-    let path = unsafe { slice::<u32>(given.protobuf_path.cast(), length, &format!("{what}.protobuf_path"))? };
+    let path = unsafe { slice::<u32>(given.protobuf_path.cast(), length, format_args!("{what}.protobuf_path"))? };
     match given.kind {
         WATCHCORE_ATTRIBUTE_KEY_SEGMENT if pointer.is_some() => Err(extra(what, given.kind, "pointer")),
         WATCHCORE_ATTRIBUTE_KEY_SEGMENT if path.is_some() => Err(extra(what, given.kind, "protobuf_path")),
@@ -139,7 +139,7 @@ pub(super) unsafe fn attribute(given: &watchcore_attribute, what: &str) -> Resul
 pub(super) unsafe fn index(given: &watchcore_index, what: &str) -> Result<Index> {
     reserved(what, given.reserved)?;
     // SAFETY: the contract.
-    let name = unsafe { given.name.text(&format!("{what}.name"))? };
+    let name = unsafe { given.name.text(format_args!("{what}.name"))? };
     let kind = given.kind;
     match (kind, name) {
         (WATCHCORE_INDEX_KEY | WATCHCORE_INDEX_PREFIX, Some(_)) => Err(extra(what, kind, "name")),

@@ -58,11 +58,12 @@ pub(super) unsafe fn selected(
     let mut filter = if nothing == 0 {
         Filter::any()
     } else {
-        switch(nothing, &format!("{what}.nothing"))?;
+        switch(nothing, format_args!("{what}.nothing"))?;
         Filter::none()
     };
     // SAFETY: the contract.
-    let (labels, fields) = unsafe { (labels.get(&format!("{what}.labels"))?, fields.get(&format!("{what}.fields"))?) };
+    let (labels, fields) =
+        unsafe { (labels.get(format_args!("{what}.labels"))?, fields.get(format_args!("{what}.fields"))?) };
     if let Some(labels) = labels {
         filter = filter.labels(labels)?;
     }
