@@ -257,6 +257,7 @@ impl Builder {
             indexes,
             decoder: self.decoder,
             requests: Requests::default(),
+            matchers: Mutex::default(),
             registry: Registry::default(),
             ring,
             root: Published::new(Arc::default()),

@@ -34,8 +34,8 @@ use crate::store::table::TablePages;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
 use std::time::{Instant, SystemTime};
 
 #[derive(Clone, Copy)]
@@ -76,6 +76,29 @@ pub(crate) struct Gauges {
     pub(crate) link_bytes: AtomicU64,
 }
 
+/// The filters that were subscribed with last: ten thousand watchers of one filter have one.
+#[derive(Default)]
+pub(crate) struct RecentMatchers {
+    last: [Weak<Matcher>; 8],
+    /// Which of them was replaced last.
+    newest: usize,
+}
+
+impl RecentMatchers {
+    /// The matcher, or an equal one that somebody has. Not for those with code of a user's: who drops such a one last
+    /// should be who made it.
+    fn share(&mut self, matcher: Matcher) -> Arc<Matcher> {
+        let mut living = self.last.iter().filter_map(Weak::upgrade);
+        if let Some(same) = living.find(|other| **other == matcher) {
+            return same;
+        }
+        let fresh = Arc::new(matcher);
+        self.newest = (self.newest + 1) % self.last.len();
+        self.last[self.newest] = Arc::downgrade(&fresh);
+        fresh
+    }
+}
+
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
@@ -89,6 +112,7 @@ pub(crate) struct Inner {
     pub(crate) indexes: Arc<Indexes>,
     pub(crate) decoder: Option<Decoder>,
     pub(crate) requests: Requests,
+    pub(crate) matchers: Mutex<RecentMatchers>,
     pub(crate) registry: Registry,
     pub(crate) ring: Ring,
     pub(crate) root: Published<Root>,
@@ -184,6 +208,11 @@ impl Inner {
 
     pub(crate) fn position(&self) -> Position {
         self.now(&reclaim::pin()).0
+    }
+
+    /// A matcher to keep: an equal one that a subscription has, or this one.
+    pub(crate) fn share(&self, matcher: Matcher) -> Arc<Matcher> {
+        if matcher.has_predicates() { Arc::new(matcher) } else { lock(&self.matchers).share(matcher) }
     }
 
     /// Counts a new subscription; whether the cache has its listing. In one step for [`crate::Writer::attach`],

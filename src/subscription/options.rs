@@ -277,7 +277,7 @@ impl SubscribeBuilder {
         if self.kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync)) {
             return Err(say::invalid("subscribe: only kinds of changes can be masked; marks come always"));
         }
-        let matcher = Arc::new(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
+        let matcher = inner.share(Matcher::new(&filter, self.raw, &inner.prefix, &inner.schema)?);
         if FilterCode::of(&matcher) == FilterCode::Foreign {
             #[cfg(not(loom))]
             crate::wake::start(FilterCode::Foreign)

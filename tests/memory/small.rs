@@ -33,7 +33,8 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
 
     let (plain, bytes) = each(|_| cache.subscribe(Start::Now).open().unwrap());
     println!("an idle subscription: {bytes} bytes");
-    assert!(bytes <= 512, "{bytes} bytes an idle subscription");
+    // Its filter is everybody's.
+    assert!(bytes <= 400, "{bytes} bytes an idle subscription");
     drop(plain);
 
     // Of one namespace each, with their buckets.
