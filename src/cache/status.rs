@@ -128,8 +128,8 @@ pub struct Stats {
     /// Revisions with events published since birth, as of the last commit that is over: the one under way may
     /// be visible to readers, and is not counted yet.
     pub revisions: u64,
-    /// Age of the oldest living snapshot, page or batch of an initial state, at most (of several that overlapped in one segment: of
-    /// the first of them); zero if there is none.
+    /// Age of the oldest living snapshot, page or batch of an initial state, at most (of several that overlapped
+    /// in one segment: of the first of them); zero if there is none.
     pub oldest_snapshot: Duration,
     /// Tombstones that wait to be purged.
     pub tombstones: u64,
