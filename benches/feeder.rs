@@ -1,11 +1,12 @@
 //! What the feeder applies per second, beside what a bare loop of its client reads of the same history:
-//! one etcd, one run, the two in turns. `make bench BENCH=feeder`.
+//! one etcd, one run, the two in turns; and its first listing, in pages by bytes and in pages of 5000 keys, beside
+//! bare clients that read the same range. `make bench BENCH=feeder`; `LISTING=n` lists n objects and does nothing else.
 #![allow(missing_docs)]
 
 #[path = "../tests/support/mod.rs"]
 mod support;
 
-use etcd_client::{Client, EventType, TxnOp, WatchOptions};
+use etcd_client::{Client, EventType, GetOptions, TxnOp, WatchOptions};
 use std::time::{Duration, Instant};
 use support::BOUND;
 use support::etcd::Etcd;
@@ -13,6 +14,8 @@ use watchcore::Cache;
 use watchcore_etcd::Feeder;
 
 const PREFIX: &str = "/registry/pods/";
+/// Above all keys with the prefix.
+const END: &str = "/registry/pods0";
 const VALUE: [u8; 512] = [b'v'; 512];
 const KEYS: usize = 1000;
 const ROUNDS: usize = 7;
@@ -149,17 +152,125 @@ fn compare(history: &History) {
     );
 }
 
+/// An etcd with so many objects of 380 bytes.
+fn filled(objects: usize) -> Etcd {
+    const TXN: usize = 1000;
+    let etcd = Etcd::with(&["--max-txn-ops", "1000", "--quota-backend-bytes", "8589934592"]);
+    etcd.ctl().run(async |mut client: Client| {
+        for first in (0..objects).step_by(TXN) {
+            let put = |i| TxnOp::put(format!("{PREFIX}namespace-{:04}/p-{i:08}", i / 100), [b'v'; 339], None);
+            let puts: Vec<TxnOp> = (first..objects.min(first + TXN)).map(put).collect();
+            client.txn(etcd_client::Txn::new().and_then(puts)).await?;
+        }
+        Ok(())
+    });
+    etcd
+}
+
+/// Reads all objects in pages of `limit` keys, 0 for one page, and keeps them until the end.
+fn bare_listing(url: &str, objects: usize, limit: i64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::connect([url], None).await.expect("connects");
+        let mut kv = client.kv_client().max_decoding_message_size(1 << 30);
+        let (mut from, mut revision, mut pages) = (PREFIX.as_bytes().to_vec(), 0, Vec::new());
+        loop {
+            let options = GetOptions::new().with_range(END).with_limit(limit).with_revision(revision);
+            let mut page = kv.get(from, Some(options)).await.expect("reads");
+            revision = page.header().expect("a header").revision();
+            let more = page.more();
+            pages.push(page.take_kvs());
+            let Some(last) = pages.last().and_then(|page| page.last()).filter(|_| more) else { break };
+            from = [last.key(), b"\0"].concat();
+        }
+        assert_eq!(pages.iter().map(Vec::len).sum::<usize>(), objects);
+        report();
+    });
+}
+
+/// Lists until the cache is ready.
+fn feeder_listing(url: &str, objects: usize, page_size: i64) {
+    let cache = Cache::builder(PREFIX).build().expect("a cache");
+    let feeder = Feeder::new([url]).stop_after_listing(true).page_size(page_size);
+    let _feeder = feeder.start(cache.writer().expect("is free")).expect("starts");
+    cache.wait_ready(Duration::from_secs(600)).expect("lists");
+    let held = cache.count(&watchcore::Range::all(), watchcore::Read::Any).expect("counts").count;
+    assert_eq!(held, objects as u64);
+    report();
+}
+
+/// What this process took so far: CPU seconds, and the peak of its memory in MB.
+fn report() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    let kilobytes: f64 = peak.trim().trim_end_matches(" kB").parse().expect("a number");
+    println!("{} {}", cpu().as_secs_f64(), kilobytes / 1024.0);
+}
+
+/// How a process of its own lists: a name, whether by the feeder, and the keys of a page.
+const WAYS: [(&str, bool, i64); 5] = [
+    ("feeder, pages of 5000", true, 5000),
+    ("feeder, pages by bytes", true, i64::MAX),
+    ("bare, pages of 20,000", false, 20_000),
+    ("bare, pages of 100,000", false, 100_000),
+    ("bare, one page", false, 0),
+];
+
+/// In the process of one listing.
+fn list_once(way: usize) {
+    let of = |name| std::env::var(name).expect("the bench gave it");
+    let (url, objects) = (of("LISTING_URL"), of("LISTING").parse().expect("a number"));
+    match WAYS[way] {
+        (_, true, keys) => feeder_listing(&url, objects, keys),
+        (_, false, keys) => bare_listing(&url, objects, keys),
+    }
+}
+
+/// Each listing in a process of its own: what an earlier one left to be freed costs a later one nothing.
+fn listings(objects: usize, rounds: usize) {
+    let etcd = filled(objects);
+    let mut taken = WAYS.map(|_| Vec::new());
+    for _ in 0..rounds {
+        for (way, taken) in taken.iter_mut().enumerate() {
+            let mut child = std::process::Command::new(std::env::current_exe().expect("it runs"));
+            child.env("LISTING_WAY", way.to_string()).env("LISTING_URL", etcd.url());
+            let begin = Instant::now();
+            let output = child.env("LISTING", objects.to_string()).output().expect("it runs");
+            let wall = begin.elapsed().as_secs_f64();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let text = String::from_utf8(output.stdout).expect("text");
+            let figures: Vec<f64> = text.split_whitespace().map(|part| part.parse().expect("a number")).collect();
+            taken.push([wall, figures[0], figures[1]]);
+        }
+    }
+    for ((name, ..), taken) in WAYS.iter().zip(&taken) {
+        let [wall, cpu, peak] = [0, 1, 2].map(|which| median(taken.iter().map(|of| of[which]).collect()));
+        let least = taken.iter().map(|of| of[0]).fold(f64::INFINITY, f64::min);
+        println!(
+            "list {objects:<9} {name:<24} {wall:>6.2} s (least {least:.2}), {cpu:>5.2} s CPU, peak {peak:>5.0} MB"
+        );
+    }
+}
+
 fn main() {
+    if let Ok(way) = std::env::var("LISTING_WAY") {
+        return list_once(way.parse().expect("a number"));
+    }
     // `cargo test --benches` only wants to see it compile and run.
     if !std::env::args().any(|argument| argument == "--bench") {
         return compare_once();
     }
+    if let Ok(objects) = std::env::var("LISTING") {
+        return listings(objects.parse().expect("LISTING is a number"), 3);
+    }
     compare(&written("20,000 single puts", 20_000, 1));
     compare(&written("2000 transactions of 50", 2000, 50));
+    listings(300_000, 3);
 }
 
 fn compare_once() {
     let history = written("100 transactions of 5", 100, 5);
     bare(&history);
     feeder(&history);
+    listings(10_000, 1);
 }

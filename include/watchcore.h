@@ -540,7 +540,7 @@ typedef struct watchcore_etcd_options {
     struct watchcore_bytes domain;
     // Begin with etcd's own history from this revision on. 0: at the newest revision.
     uint64_t start_revision;
-    // Keys per page of a listing. 0: 5000.
+    // The most keys per page of a listing. 0: as many as some 32 MiB hold.
     uint64_t page_size;
     // List instead of replaying where more than so many revisions were missed. 0: 20000.
     uint64_t too_far_behind;

@@ -285,6 +285,43 @@ impl Drop for Etcd {
     }
 }
 
+/// etcd's own gRPC proxy before a server.
+pub(crate) struct GrpcProxy {
+    port: Port,
+    child: Child,
+}
+
+impl GrpcProxy {
+    /// One that takes messages of at most `longest` bytes from the server.
+    pub(crate) fn to(etcd: &Etcd, longest: usize) -> GrpcProxy {
+        let port = Port::reserve();
+        let mut command = Command::new(binaries().join("etcd"));
+        let address = format!("127.0.0.1:{}", port.number);
+        command
+            .args(["grpc-proxy", "start", "--endpoints", &etcd.url(), "--listen-addr", &address])
+            .args(["--data-dir", &etcd.directory.join("proxy").to_string_lossy()])
+            // It wants to send less than it takes.
+            .args(["--max-recv-bytes", &longest.to_string(), "--max-send-bytes", &(longest / 2).to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let proxy = GrpcProxy { port, child: command.spawn().expect("the proxy runs") };
+        wait_for("the proxy listens", || TcpStream::connect(("127.0.0.1", proxy.port.number)).is_ok());
+        proxy
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port.number)
+    }
+}
+
+impl Drop for GrpcProxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 fn ports() -> [Port; 3] {
     [(); 3].map(|()| Port::reserve())
 }

@@ -37,7 +37,7 @@ pub struct watchcore_etcd_options {
     pub domain: watchcore_bytes,
     /// Begin with etcd's own history from this revision on. 0: at the newest revision.
     pub start_revision: u64,
-    /// Keys per page of a listing. 0: 5000.
+    /// The most keys per page of a listing. 0: as many as some 32 MiB hold.
     pub page_size: u64,
     /// List instead of replaying where more than so many revisions were missed. 0: 20000.
     pub too_far_behind: u64,

@@ -131,7 +131,7 @@ impl FeederBuilder {
             start_revision: None,
             only_key: None,
             stop_after_listing: false,
-            page_size: 5000,
+            page_size: i64::MAX,
             too_far_behind: 20_000,
             progress_interval: Duration::from_secs(1),
             progress_requests: true,
@@ -187,7 +187,9 @@ impl FeederBuilder {
         self
     }
 
-    /// The most keys in one page of a listing (default 5000). Pages of large values are shorter.
+    /// The most keys in one page of a listing. By default pages are as long as their bytes allow: some 32 MiB, at
+    /// most half of `message_limit`. etcd counts the rest of the range for each page, so short pages make a listing
+    /// of many keys slow.
     pub fn page_size(mut self, keys: i64) -> Self {
         self.options.page_size = keys;
         self
@@ -241,7 +243,8 @@ impl FeederBuilder {
         self
     }
 
-    /// The longest message taken before the watch is opened again with fragments (default 64 MiB).
+    /// The longest message taken before the watch is opened again with fragments (default 64 MiB). Pages of a
+    /// listing weigh at most half of it, except one of a single key.
     pub fn message_limit(mut self, bytes: usize) -> Self {
         self.options.message_limit = bytes;
         self
@@ -504,7 +507,7 @@ mod tests {
     fn what_holds_unless_told() {
         let Options { page_size, too_far_behind, progress_interval, progress_requests, message_limit, .. } =
             FeederBuilder::new(vec!["a".into()]).options;
-        assert_eq!((page_size, too_far_behind), (5000, 20_000));
+        assert_eq!((page_size, too_far_behind), (i64::MAX, 20_000));
         assert_eq!((progress_interval, progress_requests), (Duration::from_secs(1), true));
         assert_eq!(message_limit, 64 << 20);
         let options = FeederBuilder::new(vec!["a".into()]).options;

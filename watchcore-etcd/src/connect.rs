@@ -73,12 +73,13 @@ pub(super) struct Reader {
     kv: KvClient,
     watch: WatchClient,
     timeout: Duration,
+    message_limit: usize,
 }
 
 impl Reader {
     pub(super) fn new(url: &str, client: &Client, options: &Options, message_limit: usize) -> Reader {
         let kv = client.kv_client().max_decoding_message_size(message_limit);
-        Reader { url: url.into(), kv, watch: client.watch_client(), timeout: options.request_timeout }
+        Reader { url: url.into(), kv, watch: client.watch_client(), timeout: options.request_timeout, message_limit }
     }
 
     /// A new connection to the same endpoint.
@@ -94,7 +95,7 @@ impl Reader {
 
     /// A page of a listing, which may take longer.
     pub(super) async fn page(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
-        within("a page of the listing", self.timeout * 6, self.kv.clone().get(key, Some(options))).await
+        within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await
     }
 
     /// The header of a linearizable read that moves no data: etcd's newest revision.
@@ -120,6 +121,16 @@ impl Reader {
 
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
+    }
+
+    /// How long a page of a listing may take.
+    pub(super) fn page_timeout(&self) -> Duration {
+        self.timeout * 6
+    }
+
+    /// The longest message that this connection takes.
+    pub(super) fn message_limit(&self) -> usize {
+        self.message_limit
     }
 }
 

@@ -26,6 +26,9 @@ pub(super) enum Class {
     Future,
     /// A message is longer than the limit of one side; the number is its length, 0 if unknown.
     TooLarge(u64),
+    /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
+    /// tried again, with backoff.
+    Exhausted,
     /// An endpoint, a certificate or a limit of the cache: only the user can mend it.
     Refused,
     /// The cache was closed: nothing is left to do.
@@ -41,6 +44,7 @@ pub(super) struct Failure {
 
 // The codes of gRPC that are looked at.
 const PERMISSION_DENIED: i32 = 7;
+const RESOURCE_EXHAUSTED: i32 = 8;
 const UNAUTHENTICATED: i32 = 16;
 
 impl Failure {
@@ -106,7 +110,7 @@ impl Failure {
     /// The error code for users.
     pub(super) fn code(&self) -> Code {
         match self.class {
-            Class::Retry | Class::OtherEndpoint => Code::Unavailable,
+            Class::Retry | Class::OtherEndpoint | Class::Exhausted => Code::Unavailable,
             Class::Authenticate | Class::AuthenticationOff | Class::Credentials => Code::Unauthenticated,
             Class::Denied => Code::PermissionDenied,
             Class::Compacted(_) => Code::Compacted,
@@ -146,6 +150,10 @@ fn class_of(code: i32, message: &str) -> Class {
     if says("permission denied") || code == PERMISSION_DENIED {
         return Class::Denied;
     }
+    // etcd says what it is out of, and no length of an answer is among it.
+    if code == RESOURCE_EXHAUSTED && !says("etcdserver: ") {
+        return Class::Exhausted;
+    }
     if code == UNAUTHENTICATED { Class::Authenticate } else { Class::Retry }
 }
 
@@ -176,6 +184,8 @@ mod tests {
             (2, "transport error", Class::Retry),
             (14, "etcdserver: request timed out", Class::Retry),
             (8, "etcdserver: too many requests", Class::Retry),
+            (8, "response exceeds the limit of the gateway", Class::Exhausted),
+            (8, "", Class::Exhausted),
         ] {
             assert_eq!(class_of(code, message), class, "{code} {message}");
         }
@@ -187,6 +197,8 @@ mod tests {
         assert_eq!(class_of(11, limit), Class::TooLarge(5_242_890));
         let server = "trying to send message larger than max (3000000000 vs. 2147483647)";
         assert_eq!(class_of(8, server), Class::TooLarge(3_000_000_000));
+        let proxy = "grpc: received message larger than max (2100036 vs. 1048576)";
+        assert_eq!(class_of(8, proxy), Class::TooLarge(2_100_036));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use super::range::KeyRange;
 use crate::log::log;
 use etcd_client::proto::PbKeyValue;
 use etcd_client::{GetOptions, KeyValue};
+use std::time::Instant;
 use watchcore::Record;
 
 /// The keys of a range at one revision.
@@ -66,7 +67,9 @@ impl Pages<'_> {
         if let Some(revision) = self.pinned {
             options = options.with_revision(revision as i64);
         }
+        let asked = Instant::now();
         let mut response = self.reader.page(self.from.clone(), options).await?;
+        let took = asked.elapsed();
         let header = Header::of(response.header());
         let revision = *self.pinned.get_or_insert(header.revision);
         if revision == 0 {
@@ -80,7 +83,7 @@ impl Pages<'_> {
         let more = response.more();
         let page = response.take_kvs();
         let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
-        size.came(page.len() as u64, bytes as u64);
+        size.came(page.len() as u64, bytes as u64, took);
         self.listing.count += page.len() as u64;
         let last = page.last().filter(|_| more);
         let goes_on = last.is_some();
@@ -93,7 +96,8 @@ impl Pages<'_> {
 }
 
 /// Lists at `at`, or at the newest revision: then the first page is the linearizable read that pins
-/// it, and a compaction on the way begins the listing again.
+/// it, and a compaction on the way begins the listing again. A page that is refused as too long is asked for again,
+/// shorter.
 pub(super) async fn list(
     reader: &Reader,
     range: &KeyRange,
@@ -101,7 +105,8 @@ pub(super) async fn list(
     page_size: i64,
     counts: &Counts,
 ) -> Result<Listing, Failure> {
-    let mut size = PageSize::new(page_size);
+    // A page that is expected to come in a quarter of its time still comes where the connection gets slower.
+    let mut size = PageSize::new(page_size, reader.message_limit(), reader.page_timeout() / 4);
     loop {
         one(&counts.listings);
         let listing = Listing { revision: 0, header: Header::default(), count: 0, pages: Vec::new() };
@@ -119,6 +124,7 @@ pub(super) async fn list(
                     break;
                 }
                 Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => {}
+                Err(Failure { class: Class::Exhausted, .. }) if size.too_large(0) => {}
                 Err(failure) => return Err(failure),
             }
         }

@@ -1,44 +1,70 @@
 //! How many keys the next page of a listing asks for.
+//!
+//! etcd counts the rest of the range for every page, so a listing in pages of a fixed number of keys is quadratic
+//! in the number of keys. A page is therefore measured in bytes: the first one is small, and each one after it is as
+//! long as the mean item so far allows. What comes in the way makes pages shorter: a message that one side or a proxy
+//! between them refuses, and a connection so slow that a page would not come in time.
 
-/// What a page should weigh.
-const TARGET: u64 = 8 << 20;
+use std::time::Duration;
+
+/// What a page should weigh, where the limit of messages allows it.
+const TARGET: u64 = 32 << 20;
 /// The first page: values of 1.5 MiB, etcd's usual limit, still fit a message.
 const FIRST: i64 = 32;
-/// Pages grow at most by this factor.
-const GROWTH: i64 = 16;
+/// A page has at most so many times the keys of the one before it: a few small values say little of many.
+const GROWTH: i64 = 64;
+/// What an item weighs in a message beside its key and its value: two lengths, three revisions, a lease, the tags.
+const ITEM: u64 = 40;
 
-/// The size of the next page. It follows the size of the values seen so far; each page makes the
-/// server count the rest of the range, so pages are as long as they can be.
+/// The size of the next page, in keys.
 #[derive(Debug)]
 pub(super) struct PageSize {
     next: i64,
     most: i64,
+    /// What a page should weigh: less than at the start, where a lighter page was refused than that.
+    target: u64,
+    /// How long a page may take.
+    patience: Duration,
+    /// The mean weight of an item of the last page; 0 before one came.
+    each: u64,
 }
 
 impl PageSize {
-    pub(super) fn new(most: i64) -> PageSize {
-        PageSize { next: FIRST.min(most), most }
+    /// Pages of at most `most` keys, in messages of at most `message_limit` bytes, of which each should come
+    /// within `patience`.
+    pub(super) fn new(most: i64, message_limit: usize, patience: Duration) -> PageSize {
+        // Items differ: a page that weighs twice what was expected still fits the message.
+        let target = TARGET.min(message_limit as u64 / 2).max(1);
+        PageSize { next: FIRST.min(most), most, target, patience, each: 0 }
     }
 
     pub(super) fn next(&self) -> i64 {
         self.next
     }
 
-    /// After a page of so many keys and bytes.
-    pub(super) fn came(&mut self, keys: u64, bytes: u64) {
-        let each = (bytes / keys.max(1)).max(1);
-        let fitting = i64::try_from(TARGET / each).unwrap_or(i64::MAX);
-        self.next = fitting.min(self.next.saturating_mul(GROWTH)).clamp(1, self.most);
+    /// After a page of so many keys, and bytes in keys and values, that took so long.
+    pub(super) fn came(&mut self, keys: u64, bytes: u64, took: Duration) {
+        self.each = (bytes / keys.max(1)).saturating_add(ITEM);
+        let fitting = self.target / self.each;
+        let in_time = u128::from(keys) * self.patience.as_nanos() / took.as_nanos().max(1);
+        let wanted = i64::try_from(in_time.min(u128::from(fitting))).unwrap_or(i64::MAX);
+        self.next = wanted.min(self.next.saturating_mul(GROWTH)).clamp(1, self.most);
     }
 
-    /// After a page was too long for a message, by its length if known. False: it was one key.
+    /// After a page was refused as too long for a message, by its length or 0 where that is not known.
+    /// False: it was one key, and cannot be smaller.
     pub(super) fn too_large(&mut self, length: u64) -> bool {
         if self.next <= 1 {
             return false;
         }
-        let fitting =
-            i64::try_from(u128::from(TARGET) * self.next as u128 / u128::from(length.max(1))).unwrap_or(i64::MAX);
-        self.next = if length == 0 { self.next / 2 } else { fitting.min(self.next / 2) }.max(1);
+        let keys = self.next as u64;
+        let weight = if length == 0 { self.each.saturating_mul(keys) } else { length };
+        if (1..=self.target).contains(&weight) {
+            // It was as light as it should be: somebody between has a limit below the target.
+            self.target = (weight / 2).max(1);
+        }
+        let fitting = u128::from(self.target) * u128::from(keys) / u128::from(weight.max(1));
+        self.next = i64::try_from(fitting).unwrap_or(i64::MAX).clamp(1, self.next / 2);
         true
     }
 }
@@ -47,49 +73,118 @@ impl PageSize {
 mod tests {
     use super::*;
 
+    const MIB: u64 = 1 << 20;
+    const QUICK: Duration = Duration::from_millis(1);
+
+    fn new(most: i64) -> PageSize {
+        PageSize::new(most, 64 << 20, Duration::from_secs(15))
+    }
+
     #[test]
-    fn small_values_come_in_full_pages() {
-        let mut size = PageSize::new(5000);
+    fn pages_grow_to_the_target() {
+        let mut size = new(i64::MAX);
         assert_eq!(size.next(), 32);
-        size.came(32, 32 * 500);
-        assert_eq!(size.next(), 512);
-        size.came(512, 512 * 500);
-        assert_eq!(size.next(), 5000);
-        size.came(5000, 5000 * 500);
-        assert_eq!(size.next(), 5000);
+        size.came(32, 32 * 380, QUICK);
+        assert_eq!(size.next(), 2048);
+        for _ in 0..3 {
+            size.came(size.next() as u64, size.next() as u64 * 380, QUICK);
+            let weight = size.next() as u64 * (380 + ITEM);
+            assert!((31 * MIB..=32 * MIB).contains(&weight), "{weight}");
+        }
+    }
+
+    /// A million objects in pages of 5000 keys made etcd count 100 million.
+    #[test]
+    fn large_listing_counts_little() {
+        let (mut size, mut left, mut counted, mut pages) = (new(i64::MAX), 1_000_000u64, 0, 0);
+        while left > 0 {
+            let keys = left.min(size.next() as u64);
+            counted += left;
+            pages += 1;
+            left -= keys;
+            size.came(keys, keys * 380, QUICK);
+        }
+        assert!(pages <= 16 && counted <= 9_000_000, "{pages} pages, {counted} keys counted");
     }
 
     #[test]
     fn large_values_make_short_pages() {
-        let mut size = PageSize::new(5000);
-        size.came(32, 32 * 1_400_000);
-        assert_eq!(size.next(), 5);
-        size.came(5, 5 * 100_000_000);
+        let mut size = new(5000);
+        size.came(32, 32 * 1_400_000, QUICK);
+        assert_eq!(size.next(), 23);
+        size.came(5, 5 * 100_000_000, QUICK);
         assert_eq!(size.next(), 1);
-        size.came(1, 10);
-        assert_eq!(size.next(), 16, "and grow again");
+        size.came(1, 10, QUICK);
+        assert_eq!(size.next(), 64, "and grow again");
+    }
+
+    #[test]
+    fn empty_values_have_weight() {
+        let mut size = new(i64::MAX);
+        for _ in 0..9 {
+            size.came(size.next() as u64, 0, QUICK);
+        }
+        assert_eq!(size.next() as u64, 32 * MIB / ITEM);
+    }
+
+    #[test]
+    fn slow_connection_makes_short_pages() {
+        let mut size = new(i64::MAX);
+        size.came(32, 32 * 380, Duration::from_secs(1));
+        assert_eq!(size.next(), 480, "what comes in 15 s at this pace");
+        size.came(480, 480 * 380, Duration::from_secs(480));
+        assert_eq!(size.next(), 15);
+        size.came(15, 15 * 380, Duration::from_secs(1000));
+        assert_eq!(size.next(), 1);
     }
 
     #[test]
     fn too_large_shrinks_down_to_one_key() {
-        let mut size = PageSize::new(5000);
-        size.came(32, 320);
-        size.came(512, 5120);
+        let mut size = new(5000);
+        size.came(32, 320, QUICK);
+        size.came(2048, 20_480, QUICK);
         assert_eq!(size.next(), 5000);
         assert!(size.too_large(5000 * 1_000_000));
-        assert_eq!(size.next(), 8);
-        assert!(size.too_large(0));
-        assert_eq!(size.next(), 4);
-        assert!(size.too_large(0) && size.too_large(0));
-        assert_eq!(size.next(), 1);
+        assert_eq!(size.next(), 33);
+        while size.next() > 1 {
+            let before = size.next();
+            assert!(size.too_large(0));
+            assert!((1..=before / 2).contains(&size.next()));
+        }
         assert!(!size.too_large(0));
+    }
+
+    /// Of a limit that only a proxy knows, a page finds out once.
+    #[test]
+    fn refused_pages_lower_the_target() {
+        let (mut size, mut refused) = (new(i64::MAX), 0);
+        for _ in 0..20 {
+            let keys = size.next() as u64;
+            if keys * 420 > 4 * MIB {
+                refused += 1;
+                assert!(size.too_large(0));
+            } else {
+                size.came(keys, keys * 380, QUICK);
+            }
+        }
+        assert_eq!(refused, 3, "32, 16 and 8 MiB");
+        assert!((3 * MIB..=4 * MIB).contains(&(size.next() as u64 * 420)), "{}", size.next());
+    }
+
+    #[test]
+    fn short_messages_make_short_pages() {
+        let mut size = PageSize::new(i64::MAX, 4 << 20, Duration::from_secs(15));
+        size.came(32, 32 * 380, QUICK);
+        size.came(2048, 2048 * 380, QUICK);
+        assert_eq!(size.next() as u64, 2 * MIB / 420);
+        assert!(PageSize::new(i64::MAX, 1, Duration::ZERO).next() == 32);
     }
 
     #[test]
     fn the_most_holds_from_the_start() {
-        assert_eq!(PageSize::new(7).next(), 7);
-        let mut size = PageSize::new(7);
-        size.came(7, 7);
+        assert_eq!(new(7).next(), 7);
+        let mut size = new(7);
+        size.came(7, 7, QUICK);
         assert_eq!(size.next(), 7);
     }
 }

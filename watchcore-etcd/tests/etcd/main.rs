@@ -9,6 +9,7 @@ mod ends;
 mod faults;
 mod feeder;
 mod histories;
+mod listing;
 mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
