@@ -2,7 +2,7 @@
 # watchcore beside its peers, at the same work, in one run of ten minutes at most: `make bench-peers`.
 #
 #   scripts/bench-peers.sh              builds, measures, writes target/peers/results.json
-#   scripts/bench-peers.sh --only ROW   one row alone
+#   scripts/bench-peers.sh --only ROW   one row again, in place of that row in the results
 #
 # QUICK=1          two minutes: the smaller sizes, shorter sections
 # MINUTES=N        more rounds, or fewer: where other work runs on the machine, ten minutes are one round

@@ -11,7 +11,8 @@ import (
 // The rows about objects: see benches/peers/src/rows/objects.rs.
 
 // store is written by one goroutine and read by any number. A write copies key and
-// value, and readers see it when it returns.
+// value; readers see it when it returns, or, where the store has a method wait, when
+// that does.
 type store interface {
 	put(key string, value []byte)
 	get(key string) uint64

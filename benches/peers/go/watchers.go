@@ -79,16 +79,22 @@ func (s *seen) now() int64 { return int64(time.Since(s.birth)) }
 
 // waitFor sleeps in short steps until so many events were taken.
 func (s *seen) waitFor(events uint64) {
-	for s.events.Load() < events {
-		time.Sleep(50 * time.Microsecond)
+	for until := time.Now().Add(bound); s.events.Load() < events; time.Sleep(50 * time.Microsecond) {
+		if time.Now().After(until) {
+			break
+		}
 	}
 	if s.events.Load() != events {
 		check(fmt.Errorf("%d events were delivered in place of %d", s.events.Load(), events))
 	}
 }
 
-// fallAsleep is time enough for a watcher that has taken everything to fall asleep.
-const fallAsleep = 500 * time.Microsecond
+const (
+	// fallAsleep is time enough for a watcher that has taken everything to fall asleep.
+	fallAsleep = 500 * time.Microsecond
+	// bound: a window that takes longer has lost something.
+	bound = time.Minute
+)
 
 // stage is a publisher whose watchers sleep, a goroutine each.
 type stage struct {

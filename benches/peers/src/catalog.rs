@@ -266,7 +266,8 @@ pub const ROWS: &[Row] = &[
         of: "objects of 380 bytes",
         figure: Figure::Part,
         sizes: &[goal(100_000, 1.25, 1.25).no_goal_in_go(), goal(1_000_000, 1.25, 1.25).no_goal_in_go().not_quick()],
-        includes: "Resident memory at its peak over that after the listing, both less what the process had before.",
+        includes: "Resident memory at its peak over what the allocator has handed out after the listing, both less what the \
+            process had before.",
     },
 ];
 

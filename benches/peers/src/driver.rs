@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a run may take, how often it measures at most, and how long a measured section is.
+/// How long a run may take beyond its first round, how often it measures at most, and how long a measured
+/// section is.
 pub struct Limits {
     pub quick: bool,
     pub whole: Duration,
@@ -20,7 +21,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `minutes`: longer or shorter than usual.
+    /// What is usual, for `minutes` where they are given.
     pub fn new(quick: bool, minutes: Option<u64>) -> Limits {
         let (usual, rounds, millis) = if quick { (2, 3, 40) } else { (10, 5, 100) };
         let minutes = minutes.unwrap_or(usual);
@@ -41,13 +42,14 @@ impl Program {
         command
     }
 
-    /// What it prints; an error has the last line of what it said.
+    /// What it prints; an error has the beginning of what it said.
     fn output(&self, command: &mut Command) -> Result<String, String> {
         let output = command.output().map_err(|error| format!("{}: {error}", self.path.display()))?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            let reason = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("it said nothing");
-            return Err(format!("{}: {reason}", output.status));
+            // Of a panic the first line is the place, the second the message.
+            let reason: Vec<&str> = said.lines().filter(|line| !line.trim().is_empty()).take(2).collect();
+            return Err(format!("{}: {}", output.status, reason.join(" ")));
         }
         String::from_utf8(output.stdout).map_err(|error| error.to_string())
     }

@@ -1,6 +1,7 @@
 //! watchcore beside its peers, at the same work, in one run: `make bench-peers`, then `make performance`.
 //!
-//! - `peers run [--go PROGRAM] [--quick] [--minutes N] [--only ROW] [--results FILE]`: measures, and writes the results.
+//! - `peers run [--go PROGRAM] [--quick] [--minutes N] [--only ROW] [--results FILE]`: measures, and writes the results;
+//!   one row alone takes the place of that row in them.
 //! - `peers render [--results FILE] [--repository DIRECTORY]`: makes docs/PERFORMANCE.md and docs/figures of them.
 //! - `peers list`, `peers versions`, `peers measure ROW SIZE CONTESTANT`: what `run` asks each program,
 //!   this one and the one in Go. A measurement is one line of JSON.
@@ -63,8 +64,11 @@ fn run(arguments: &[String]) -> Result<(), String> {
         let names: Vec<&str> = catalog::ROWS.iter().map(|row| row.name).collect();
         return Err(format!("no row is named {name:?}; there are {}", names.join(", ")));
     }
-    let results = driver::run(&programs, &limits, only)?;
     let path = results_file(arguments);
+    let mut results = driver::run(&programs, &limits, only)?;
+    if let Some(row) = only.filter(|_| path.exists()) {
+        results = results::read(&path)?.with_row(row, results);
+    }
     results::write(&path, &results)?;
     println!("{:.0} s; the results are in {}", results.seconds, path.display());
     match results.left_out.len() {

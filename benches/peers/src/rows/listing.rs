@@ -2,7 +2,7 @@
 //! `WATCHCORE_TEST_ENDPOINT` names one.
 
 use super::Contestant;
-use crate::measure::{Measured, process_time};
+use crate::measure::{Measured, allocated, process_time};
 use etcd_client::{Client, GetOptions, Txn, TxnOp};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -101,16 +101,32 @@ fn bare(objects: usize, page: i64) -> Measured {
     timed(objects, || run(client_and_all))
 }
 
-/// A field of /proc/self/status, in KiB.
+/// A field of /proc/self/status, in bytes.
 fn memory(name: &str) -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("the process has a status");
     let line = status.lines().find(|line| line.starts_with(name)).expect("it says how much memory it has");
-    line.split_whitespace().nth(1).and_then(|word| word.parse().ok()).expect("a number")
+    let kib = line.split_whitespace().nth(1).and_then(|word| word.parse::<f64>().ok());
+    kib.expect("a number") * 1024.0
 }
 
-/// The time, and the peak of memory against what the finished cache takes.
+/// Waits until the feeder's thread, too, has freed what the listing took: two looks see the same.
+fn settled() {
+    let mut seen = usize::MAX;
+    loop {
+        assert!(watchcore::quiesce(Duration::from_secs(30)), "everything is freed");
+        let now = allocated();
+        if now.abs_diff(seen) < now / 1000 {
+            return;
+        }
+        seen = now;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// The time, and the peak of resident memory against what the allocator has handed out for the finished cache.
+/// (Resident memory does not fall to that: what is freed lies between what stays.)
 fn feeder(objects: usize) -> (Measured, Measured) {
-    let before = memory("VmRSS");
+    let (resident, before) = (memory("VmRSS"), allocated() as f64);
     let cache = Cache::builder(prefix(objects)).build().expect("a cache");
     let endpoint = endpoint().expect("WATCHCORE_TEST_ENDPOINT names an etcd");
     let time = timed(objects, || {
@@ -120,10 +136,8 @@ fn feeder(objects: usize) -> (Measured, Measured) {
         std::mem::forget(feeder);
         cache.status().objects as usize
     });
-    let peak = memory("VmHWM") - before;
-    assert!(watchcore::quiesce(Duration::from_secs(30)), "everything is freed");
-    // SAFETY: the call asks nothing of its caller; what the allocator does not need goes back.
-    unsafe { libc::malloc_trim(0) };
-    let finished = memory("VmRSS") - before;
+    let peak = memory("VmHWM") - resident;
+    settled();
+    let finished = allocated() as f64 - before;
     (time, Measured::plain(peak / finished, 1))
 }

@@ -11,7 +11,7 @@ use watchcore::{Cache, Change, Index, Start, Writer};
 pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("largest-insert", "watchcore", "", largest_insert::<Watchcore>),
     Contestant::new("largest-insert", "RwLock<BTreeMap>", "", largest_insert::<BTree>),
-    Contestant::new("largest-insert", "papaya", "it grows with the threads that write", largest_insert::<Papaya>),
+    Contestant::new("largest-insert", "papaya", "it moves its entries by steps as it grows", largest_insert::<Papaya>),
     Contestant::new("largest-insert", "imbl", "", largest_insert::<Imbl>),
     Contestant::new("largest-opened", "watchcore", "", largest_opened),
     Contestant::new("largest-dropped", "watchcore", "", largest_dropped),

@@ -130,13 +130,17 @@ impl Seen {
 
     /// Sleeps in short steps until so many events were taken.
     fn wait_for(&self, events: u64) {
+        let until = Instant::now() + BOUND;
         while self.events() < events {
+            assert!(Instant::now() < until, "{} of {events} events were delivered", self.events());
             std::thread::sleep(Duration::from_micros(50));
         }
         assert_eq!(self.events(), events, "each event is delivered once");
     }
 }
 
+/// A window that takes longer has lost something.
+const BOUND: Duration = Duration::from_secs(60);
 /// Events that are published before the watchers are waited for.
 pub const WINDOW: usize = 96;
 /// Time enough for a watcher that has taken everything to fall asleep.
