@@ -327,5 +327,9 @@ pub(crate) fn quiesce(bound: Duration) -> bool {
         this.wake();
         std::thread::yield_now();
     }
+    // The collector keeps the memory of its own lists until epochs have passed.
+    for _ in 0..64 {
+        pin().0.flush();
+    }
     true
 }
