@@ -11,7 +11,7 @@ use crate::data::event::{Event, Kind};
 use crate::data::key_value::KeyValue;
 use crate::filter::matcher::Matcher;
 use crate::filter::selector::Test;
-use crate::store::table::KeyHash;
+use crate::store::hash::KeyHash;
 use std::hash::{BuildHasher, Hasher};
 
 /// Bits of the filter of attribute values.

@@ -1,4 +1,4 @@
-//! The keyed store: the ordered index of slots, and the writer's hash.
+//! The keyed store: the ordered index of slots, and the table that finds one by its key.
 //!
 //! The life of a key: its first put makes a slot, which the writer's table owns, and adds it to the index. Later
 //! changes store a newer version into the slot and touch neither. A delete leaves a tombstone in the queue; when that
@@ -8,9 +8,11 @@
 //! | file | what |
 //! | --- | --- |
 //! | `tree`, `root` | the persistent ordered set, and the index that is published |
-//! | `table` | the writer's hash, which grows by steps |
+//! | `table` | the table of slots, a hash that grows by steps: one thread changes it, any number read |
+//! | `hash` | the keyed hash of keys |
 //! | `queue` | the tombstones, in the order of their events |
 
+pub(crate) mod hash;
 pub(crate) mod queue;
 pub(crate) mod root;
 pub(crate) mod table;

@@ -32,7 +32,7 @@ const NEAR: u64 = 64;
 
 /// By an id of ours. loom replays executions: the same order each time.
 #[cfg(not(loom))]
-type IdMap<V> = std::collections::HashMap<u64, V, crate::store::table::KeyHash>;
+type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
 #[cfg(loom)]
 type IdMap<V> = std::collections::BTreeMap<u64, V>;
 

@@ -5,7 +5,7 @@
 use super::change::{Change, Operation, Record};
 use crate::cache::{Core, Inner};
 use crate::error::{Code, Error, Result, say, show};
-use crate::store::table::KeyHash;
+use crate::store::hash::KeyHash;
 use std::collections::HashSet;
 
 pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {

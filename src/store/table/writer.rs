@@ -1,0 +1,317 @@
+//! The writer's side of a table: what comes and goes, and which page is due. See [`super`].
+
+use super::*;
+
+/// How full a page is: entries, and cells in use, those of entries that are gone among them.
+#[derive(Clone, Copy, Default)]
+struct Fill {
+    entries: u32,
+    used: u32,
+}
+
+/// The writer's side: see the module.
+pub(crate) struct Table<E: TableEntry> {
+    shared: Arc<TablePages<E>>,
+    fills: Vec<Fill>,
+    len: usize,
+    /// Of all pages.
+    cells: usize,
+    /// Entries that the last call moved.
+    #[cfg(test)]
+    moved: usize,
+}
+
+impl<E: TableEntry> Default for Table<E> {
+    fn default() -> Table<E> {
+        Table {
+            shared: Arc::new(TablePages::new()),
+            fills: Vec::new(),
+            len: 0,
+            cells: 0,
+            #[cfg(test)]
+            moved: 0,
+        }
+    }
+}
+
+impl<E: TableEntry> Drop for Table<E> {
+    fn drop(&mut self) {
+        while self.take_page().is_some() {}
+    }
+}
+
+/// How far a walk through a table has come; see [`Table::sweep`].
+pub(crate) struct Place {
+    /// Pages that it has not left yet; the last of them is that of `cell`.
+    pages: usize,
+    cell: usize,
+}
+
+impl Default for Place {
+    fn default() -> Place {
+        Place { pages: usize::MAX, cell: 0 }
+    }
+}
+
+/// A page that no reader knows yet.
+type NewPage<E> = (TablePage<<E as TableEntry>::Target>, Fill);
+/// The cells of a page of the writer's.
+type Cells<'a, E> = &'a [TableCell<<E as TableEntry>::Target>];
+
+impl<E: TableEntry> Table<E> {
+    /// What readers search.
+    pub(crate) fn pages(&self) -> Arc<TablePages<E>> {
+        self.shared.clone()
+    }
+
+    /// The cells of a page that is there.
+    #[inline]
+    fn cells(&self, page: usize) -> Cells<'_, E> {
+        // Relaxed: only the writer stores here.
+        let word = self.shared.place(page).load(Relaxed);
+        // SAFETY: I1: only the writer replaces a page, and it is borrowed.
+        unsafe { &*TablePage::cells_of(word) }
+    }
+
+    #[inline]
+    fn find(&self, key: &[u8]) -> Option<(usize, usize, *mut E::Target)> {
+        if self.fills.is_empty() {
+            return None;
+        }
+        let hash = self.shared.hash.hash_one(key);
+        let page = page_of(hash, self.fills.len());
+        // SAFETY: the table owns its entries, and it is borrowed.
+        let (cell, entry) = unsafe { TablePages::<E>::search(self.cells(page), hash, key) }?;
+        Some((page, cell, entry))
+    }
+
+    /// The entry of a key. O(1).
+    #[inline]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<EntryRef<'_, E>> {
+        let (_, _, entry) = self.find(key)?;
+        // SAFETY: the table owns it, and it is borrowed.
+        Some(unsafe { EntryRef::new(entry) })
+    }
+
+    /// Adds an entry whose key is not there. O(1): at most the entries of two pages are moved.
+    pub(crate) fn insert(&mut self, entry: E) {
+        self.begin();
+        if self.fills.is_empty() {
+            self.add((TablePage::new(0), Fill::default()));
+            self.set_state();
+        }
+        let hash = self.shared.hash.hash_one(entry.key());
+        let page = page_of(hash, self.fills.len());
+        if (self.fills[page].used as usize + 1) * 8 > self.cells(page).len() * 7 {
+            let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize);
+            self.replace(page, fresh);
+        }
+        put(self.cells(page), hash, entry.into_address());
+        self.fills[page].entries += 1;
+        self.fills[page].used += 1;
+        self.len += 1;
+        if self.len > self.fills.len() * AVERAGE {
+            self.divide();
+        }
+    }
+
+    /// Takes the entry of a key out. O(1): at most the entries of two pages are moved.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<E> {
+        let (page, cell, _) = self.find(key)?;
+        self.begin();
+        let entry = self.take(page, cell);
+        self.shrink();
+        Some(entry)
+    }
+
+    /// Takes out what a cell holds.
+    fn take(&mut self, page: usize, cell: usize) -> E {
+        let place = &self.cells(page)[cell].entry;
+        let entry = place.load(Relaxed);
+        // Release: partner of the load in `search`: who misses it sees what left the log before.
+        place.store(gone(), ord!(TableEntry, Release));
+        self.fills[page].entries -= 1;
+        self.len -= 1;
+        // SAFETY: the cell had it, and has it no more.
+        unsafe { E::from_address(entry) }
+    }
+
+    /// Visits so many cells from `place` on, and takes out what is `unused`. True: this was the last
+    /// part of a round, which has seen every entry that was there all the time, unless pages were divided
+    /// meanwhile. From the last page to the first: what is joined comes into a page that is still to come,
+    /// or was seen on both sides.
+    pub(crate) fn sweep(
+        &mut self,
+        place: &mut Place,
+        cells: usize,
+        unused: impl Fn(&E) -> bool,
+        mut taken: impl FnMut(E),
+    ) -> bool {
+        self.begin();
+        for _ in 0..cells {
+            place.pages = place.pages.min(self.fills.len());
+            let Some(page) = place.pages.checked_sub(1) else { return true };
+            let Some(cell) = self.cells(page).get(place.cell) else {
+                *place = Place { pages: page, cell: 0 };
+                continue;
+            };
+            let entry = cell.entry.load(Relaxed);
+            let at = place.cell;
+            place.cell += 1;
+            // SAFETY: the table owns it, and it is borrowed.
+            if is_entry(entry) && unused(&*unsafe { EntryRef::<E>::new(entry) }) {
+                taken(self.take(page, at));
+                if self.shrink() {
+                    place.cell = 0;
+                }
+            }
+        }
+        false
+    }
+
+    /// Takes out all entries of one page; the table is of no other use afterwards. `None`: nothing is left.
+    pub(crate) fn take_page(&mut self) -> Option<Vec<E>> {
+        let page = self.fills.len().checked_sub(1)?;
+        let entries = self.cells(page).iter().map(|cell| cell.entry.load(Relaxed)).filter(|entry| is_entry(*entry));
+        // SAFETY: the page has them, and is not looked at again.
+        let all = entries.map(|entry| unsafe { E::from_address(entry) }).collect();
+        self.fills.pop();
+        self.set_state();
+        self.unlink(page);
+        Some(all)
+    }
+
+    /// Entries.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the table itself.
+    pub(crate) fn bytes(&self) -> usize {
+        let chunks = (self.fills.len() / FIRST_CHUNK + 1).next_power_of_two() * FIRST_CHUNK;
+        TablePage::<E::Target>::bytes(self.cells) + self.fills.capacity() * size_of::<Fill>() + chunks * 8
+    }
+
+    fn begin(&mut self) {
+        #[cfg(test)]
+        {
+            self.moved = 0;
+        }
+    }
+
+    /// Adds a page at the end, which no reader looks at before [`Table::set_state`].
+    fn add(&mut self, (page, fill): NewPage<E>) {
+        self.cells += page.0.len();
+        self.shared.new_place(self.fills.len()).store(page.into_word(), Release);
+        self.fills.push(fill);
+    }
+
+    /// Publishes how many pages there are.
+    fn set_state(&self) {
+        let times = self.shared.state.load(Relaxed) >> 32;
+        // Release: partner of the loads in `find`, so that who sees the number finds the page.
+        self.shared.state.store((times + 1) << 32 | self.fills.len() as u64, Release);
+    }
+
+    /// Puts another page in the place of one, which is retired.
+    fn replace(&mut self, at: usize, (page, fill): NewPage<E>) {
+        self.cells += page.0.len();
+        self.fills[at] = fill;
+        let place = self.shared.place(at);
+        let old = place.load(Relaxed);
+        // Release: partner of the load in `find`.
+        place.store(page.into_word(), ord!(TablePage, Release));
+        self.retire(old);
+    }
+
+    /// Empties the place of a page that is not counted any more, and retires it.
+    fn unlink(&mut self, at: usize) {
+        let place = self.shared.place(at);
+        let old = place.load(Relaxed);
+        // Release: partner of the load in `find`: who finds it empty sees the state without it.
+        place.store(ptr::null_mut(), Release);
+        self.retire(old);
+    }
+
+    fn retire(&mut self, word: *mut TableCell<E::Target>) {
+        let cells = SMALLEST << (word.addr() & 15);
+        self.cells -= cells;
+        struct Unlinked<T>(*mut TableCell<T>);
+        // SAFETY: the page of a table has atomics only, and nobody else frees it.
+        unsafe impl<T> Send for Unlinked<T> {}
+        let unlinked = Unlinked(word);
+        let free = move || {
+            let Unlinked(word) = { unlinked };
+            // SAFETY: I9: it has left its place, and every pin that could have loaded it has ended.
+            drop(unsafe { TablePage::from_word(word) });
+        };
+        reclaim::retire(TablePage::<E::Target>::bytes(cells), Box::new(free));
+    }
+
+    /// Pages of the entries of others: of those whose hash has a zero where `level` has a one, and of the rest, with
+    /// room for so many. What no page holds any more is left out.
+    fn made_of(&mut self, pages: &[usize], level: usize, rooms: [usize; 2]) -> [NewPage<E>; 2] {
+        let mut fresh = rooms.map(|room| (TablePage::new(room), Fill::default()));
+        for cell in pages.iter().flat_map(|page| self.cells(*page)) {
+            let (hash, entry) = (cell.hash.load(Relaxed), cell.entry.load(Relaxed));
+            if is_entry(entry) {
+                let (page, fill) = &mut fresh[usize::from(hash as usize & level != 0)];
+                put(&page.0, hash, entry);
+                fill.entries += 1;
+                fill.used += 1;
+            }
+        }
+        #[cfg(test)]
+        {
+            self.moved += fresh.iter().map(|(_, fill)| fill.used as usize).sum::<usize>();
+        }
+        fresh
+    }
+
+    /// One page of the entries of others.
+    fn joined(&mut self, pages: &[usize], room: usize) -> NewPage<E> {
+        let [page, _] = self.made_of(pages, 0, [room, 0]);
+        page
+    }
+
+    /// Adds a page, and gives it what belongs there of the page before it in the order.
+    fn divide(&mut self) {
+        let (from, level) = origin(self.fills.len());
+        let cells = self.cells(from).iter().filter(|cell| is_entry(cell.entry.load(Relaxed)));
+        let going = cells.filter(|cell| cell.hash.load(Relaxed) as usize & level != 0).count();
+        let staying = self.fills[from].entries as usize - going;
+        let [left, right] = self.made_of(&[from], level, [staying, going]);
+        self.add(right);
+        self.set_state();
+        self.replace(from, left);
+    }
+
+    /// Joins the last page with its origin, where a quarter of the entries is left that so many pages
+    /// are for. True: entries have moved.
+    fn shrink(&mut self) -> bool {
+        let pages = self.fills.len();
+        if pages > 1 && self.len * 4 < pages * AVERAGE {
+            self.join(pages - 1);
+            return true;
+        }
+        let empties = pages == 1 && self.cells > 8 * SMALLEST.max(self.len);
+        if empties {
+            let fresh = self.joined(&[0], self.len);
+            self.replace(0, fresh);
+        }
+        empties
+    }
+
+    fn join(&mut self, last: usize) {
+        let (into, _) = origin(last);
+        let room = self.fills[into].entries + self.fills[last].entries;
+        let joined = self.joined(&[into, last], room as usize);
+        self.replace(into, joined);
+        self.fills.pop();
+        self.set_state();
+        self.unlink(last);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

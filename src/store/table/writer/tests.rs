@@ -1,0 +1,126 @@
+//! The table against a set, and what one operation moves at most.
+
+use super::*;
+use crate::data::slot::Key;
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+impl TableEntry for Arc<Key> {
+    type Target = Key;
+    fn into_address(self) -> *mut Key {
+        Arc::into_raw(self).cast_mut()
+    }
+    unsafe fn from_address(address: *mut Key) -> Arc<Key> {
+        // SAFETY: by the caller's promise.
+        unsafe { Arc::from_raw(address) }
+    }
+    fn key(&self) -> &[u8] {
+        self
+    }
+}
+
+fn key(number: u64) -> Arc<Key> {
+    Arc::new(number.to_string().into_bytes().into())
+}
+
+impl<E: TableEntry> Table<E> {
+    /// Every entry is found, no page is too full, and the sums are right.
+    fn check(&self) {
+        let pages: Vec<_> = (0..self.fills.len()).map(|page| (self.cells(page), self.fills[page])).collect();
+        assert_eq!(pages.iter().map(|(_, fill)| fill.entries as usize).sum::<usize>(), self.len);
+        assert_eq!(pages.iter().map(|(cells, _)| cells.len()).sum::<usize>(), self.cells);
+        for (cells, fill) in pages {
+            let count =
+                |is: fn(*mut E::Target) -> bool| cells.iter().filter(|cell| is(cell.entry.load(Relaxed))).count();
+            assert_eq!(count(|entry| !entry.is_null()), fill.used as usize);
+            assert_eq!(count(is_entry), fill.entries as usize);
+            assert!(fill.used as usize * 8 <= cells.len() * 7);
+            for cell in cells.iter().filter(|cell| is_entry(cell.entry.load(Relaxed))) {
+                // SAFETY: the table owns it, and it is borrowed.
+                let entry = unsafe { EntryRef::<E>::new(cell.entry.load(Relaxed)) };
+                assert!(self.get(entry.key()).is_some());
+            }
+        }
+    }
+}
+
+#[test]
+fn table_moves_few_entries_at_once() {
+    let mut table = Table::default();
+    let most = 5 * AVERAGE;
+    let count = 300_000;
+    let mut worst = 0;
+    for number in 0..count {
+        table.insert(key(number));
+        worst = worst.max(table.moved);
+        assert!(table.moved <= most, "{} moved by entry {number}", table.moved);
+    }
+    table.check();
+    assert!(worst > AVERAGE, "nothing was measured: {worst}");
+    assert!(table.bytes() <= 44 * count as usize, "{} bytes", table.bytes());
+    for number in 0..count {
+        assert_eq!(table.remove(&key(number)).as_deref(), Some(&*key(number)));
+        assert!(table.moved <= most, "{} moved without entry {number}", table.moved);
+    }
+    table.check();
+    assert!(table.len() == 0 && table.cells <= 8 * SMALLEST, "{} cells are left", table.cells);
+}
+
+#[test]
+fn sweep_takes_a_few_cells_a_time() {
+    let mut table = Table::default();
+    (0..10_000).for_each(|number| table.insert(key(number)));
+    let mut taken = Vec::new();
+    let mut round = |table: &mut Table<Arc<Key>>, unused: &dyn Fn(&Arc<Key>) -> bool| {
+        let (mut place, mut calls) = (Place::default(), 1);
+        while !table.sweep(&mut place, 16, unused, |entry| taken.push(entry)) {
+            calls += 1;
+            assert!(calls < 100_000);
+        }
+        assert!(taken.iter().all(unused));
+        taken.clear();
+        table.check();
+        calls
+    };
+    let calls = round(&mut table, &|entry| entry.len() < 4);
+    assert_eq!(table.len(), 9000);
+    assert!(calls >= 10_000 / 16, "each call is short: {calls}");
+    // Pages are joined on the way.
+    round(&mut table, &|entry| entry[0] != b'7');
+    assert_eq!(table.len(), 1000);
+    round(&mut table, &|_| true);
+    assert_eq!(table.len(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn table_equals_a_set(ops in prop::collection::vec((any::<bool>(), 0u64..4000, 1u64..900), 1..40)) {
+        let mut table = Table::default();
+        let mut oracle = BTreeSet::new();
+        for (adds, start, count) in ops {
+            for number in start..start + count {
+                let key = key(number);
+                match (adds, oracle.contains(&key)) {
+                    (true, false) => {
+                        table.insert(key.clone());
+                        oracle.insert(key);
+                    }
+                    (false, present) => {
+                        prop_assert_eq!(table.remove(&key).is_some(), present);
+                        oracle.remove(&key);
+                    }
+                    _ => {}
+                }
+            }
+            table.check();
+            prop_assert_eq!(table.len(), oracle.len());
+            prop_assert!(oracle.iter().all(|key| table.get(key).is_some()));
+        }
+        let mut all = BTreeSet::new();
+        while let Some(page) = table.take_page() {
+            all.extend(page);
+        }
+        prop_assert_eq!(all, oracle);
+    }
+}
