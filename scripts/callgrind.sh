@@ -10,7 +10,8 @@ program=$(cargo build --quiet --profile bench --example armed --message-format j
     sed -n 's/.*"executable":"\([^"]*armed[^"]*\)".*/\1/p' | tail -n 1)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-events=${EVENTS:-400}
+# Enough of them that what the allocator does now and then is spread.
+events=${EVENTS:-4000}
 for how in "0" "1" "10000" "0 indexed" "1 indexed" "10000 indexed"; do
     read -r subscriptions index <<<"$how"
     valgrind --tool=callgrind --callgrind-out-file="$scratch/out" --toggle-collect='armed::count_this*' \

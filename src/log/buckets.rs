@@ -144,6 +144,7 @@ impl TableEntry for Arc<Bucket> {
     fn into_address(self) -> *mut Bucket {
         Arc::into_raw(self).cast_mut()
     }
+    // SAFETY: what the trait asks of the caller, and nothing else.
     unsafe fn from_address(address: *mut Bucket) -> Arc<Bucket> {
         // SAFETY: by the caller's promise.
         unsafe { Arc::from_raw(address) }

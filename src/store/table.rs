@@ -270,6 +270,7 @@ impl<E: TableEntry> TablePages<E> {
                 return None;
             }
             let word = self.place(page_of(hash, pages)).load(ord!(TablePageLoad, Acquire));
+            // Empty: the page was joined with another one after the state was loaded. Begin again.
             if !word.is_null() {
                 #[cfg(loom)]
                 read(word as usize);

@@ -10,6 +10,7 @@ impl TableEntry for Arc<Key> {
     fn into_address(self) -> *mut Key {
         Arc::into_raw(self).cast_mut()
     }
+    // SAFETY: what the trait asks of the caller, and nothing else.
     unsafe fn from_address(address: *mut Key) -> Arc<Key> {
         // SAFETY: by the caller's promise.
         unsafe { Arc::from_raw(address) }
