@@ -222,26 +222,25 @@ fn a_close_ends_every_wait_and_loses_nothing() {
         until("all have begun", || harness.begun() == tasks.len() as u64);
         let at = mix(plan.seed, round) % plan.steps;
         let closing = harness.worker();
-        // Odd rounds: in the middle of the writer's work; even: behind it.
-        let close = move || {
-            until("the writer is there", || closing.cache.position().revision >= revision_of(at));
-            closing.close();
-        };
-        let mut close = Some(Task::spawn("close", close)).filter(|_| round % 2 == 1).or_else(|| {
+        let close = if round % 2 == 1 {
+            // In the middle of the writer's work.
+            Task::spawn("close", move || {
+                until("the writer is there", || closing.cache.position().revision >= revision_of(at));
+                closing.close();
+            })
+        } else {
+            // Behind a part of it.
             (1..=at).for_each(|step| harness.write(&mut writer, step));
-            None
-        });
-        let (mut next, mut refused) = (writer.position().revision / 2 + 1, None);
-        if close.is_none() {
-            let closing = harness.worker();
-            close = Some(Task::spawn("close", move || closing.close()));
+            let close = Task::spawn("close", move || closing.close());
             until("the writer learns of it", || writer.is_closed());
-        }
+            close
+        };
+        let (mut next, mut refused) = (writer.position().revision / 2 + 1, None);
         while refused.is_none() && next <= plan.steps {
             refused = plan.write(&mut writer, next).err();
             next += 1;
         }
-        tasks.extend(close);
+        tasks.push(close);
         tasks.into_iter().for_each(Task::join);
         let error = refused.or_else(|| writer.apply(1 << 30, [Change::put("/s/x", "")]).err()).expect("it is closed");
         assert_eq!(error.code(), Code::Closed);
