@@ -915,7 +915,7 @@ typedef struct watchcore_stats {
     uint64_t objects;
     // Bytes of live keys with their values, and of tombstones not purged yet.
     uint64_t version_bytes;
-    // Bytes of the indexes.
+    // Bytes of the indexes, and of memory that the cache keeps for what is written next.
     uint64_t index_bytes;
     // Bytes of the log's segments and of the replaced versions that they keep.
     uint64_t log_bytes;

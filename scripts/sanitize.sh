@@ -43,7 +43,8 @@ address() {
     runtime=$(find "$sysroot/lib/rustlib/$host/lib" -name 'librustc*_rt.asan.*' 2>/dev/null | head -n 1)
     [ -n "$runtime" ] ||
         { missing address "the runtime librustc_rt.asan of $(rustc --version)" "install Rust by rustup, whose toolchains bring it"; return 1; }
-    export RUSTFLAGS="-Zsanitizer=address"
+    # Without slabs, and so without the heap's own tests: each block is an allocation, whose end is seen.
+    export RUSTFLAGS="-Zsanitizer=address --cfg watchcore_plain_heap"
     export LSAN_OPTIONS="suppressions=$suppressions/leaks.txt:print_suppressions=0"
     # A use after return and a stack use after scope are looked for too.
     export ASAN_OPTIONS="detect_stack_use_after_return=1:strict_init_order=1"

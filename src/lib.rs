@@ -50,6 +50,7 @@ mod data;
 mod error;
 mod filter;
 mod foreign;
+mod heap;
 mod log;
 #[cfg(all(test, loom))]
 mod loom;

@@ -11,11 +11,15 @@
 
 mod inbox;
 mod steps;
+#[cfg(loom)]
+mod track;
 
 pub(crate) use inbox::{Inbox, Taken};
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
 pub(crate) use steps::step;
+#[cfg(loom)]
+pub(crate) use track::Track;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -133,6 +137,13 @@ pub(crate) mod weak {
         Nothing,
         InboxPush,
         InboxTake,
+        /// A slab: a block that comes back, and the owner that takes what came; announced, and taken.
+        BlockFreed,
+        BlocksTaken,
+        SlabAnnounced,
+        SlabsTaken,
+        SlabOrphan,
+        HomeClosed,
         /// `Published`: the swap and the load, by the type that is published.
         Replace,
         Load,

@@ -11,6 +11,7 @@ use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
 use crate::error::{Result, say};
 use crate::filter::indexes::{Index, Indexes};
+use crate::heap::One;
 use crate::log::buckets::{Requests, Router};
 use crate::log::epochs::Epochs;
 use crate::log::retention::LogClock;
@@ -250,6 +251,7 @@ impl Builder {
         let core = Core::new(ring_writer, epochs, router);
         let inner = Inner {
             slots: core.slots.pages(),
+            heap: core.heap.free_bytes(),
             prefix: self.prefix.into(),
             name: self.name,
             limits: self.limits,
@@ -260,7 +262,7 @@ impl Builder {
             matchers: Mutex::default(),
             registry: Registry::default(),
             ring,
-            root: Published::new(Arc::default()),
+            root: Published::new(One::default()),
             hubs: Hubs::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             broken: AtomicBool::new(false),

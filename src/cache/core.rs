@@ -1,6 +1,7 @@
 //! What only the writer touches. A [`crate::Writer`] takes it out of the cache and puts it back when it is dropped.
 
 use crate::data::slot::{OwnedSlot, SlotPtr, SlotRef};
+use crate::heap::Heap;
 use crate::log::buckets::Router;
 use crate::log::epochs::Epochs;
 use crate::log::writer::RingWriter;
@@ -15,6 +16,8 @@ const PIECE: usize = 16;
 
 /// The writer's private state; it outlives the handle.
 pub(crate) struct Core {
+    /// What versions, slots and nodes of the index are made of.
+    pub(crate) heap: Heap,
     pub(crate) ring: RingWriter,
     pub(crate) slots: Table<OwnedSlot>,
     /// The writer's own copy of the index; published when it changed.
@@ -40,6 +43,7 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(ring: RingWriter, epochs: Epochs, router: Router) -> Core {
         Core {
+            heap: Heap::new(|slab| reclaim::free(slab.bytes(), Box::new(move || drop(slab)))),
             ring,
             slots: Table::default(),
             index: Root::default(),

@@ -24,6 +24,7 @@ use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
+use crate::heap::{HeapBytes, One};
 use crate::log::buckets::Requests;
 use crate::log::ring::{Ring, Run};
 use crate::log::segment::{Held, Segment};
@@ -118,6 +119,8 @@ pub(crate) struct Inner {
     pub(crate) root: Published<Root>,
     /// The slots by the hash of their keys, for reads of one key.
     pub(crate) slots: Arc<TablePages<OwnedSlot>>,
+    /// What the writer's heap keeps.
+    pub(super) heap: HeapBytes,
     pub(crate) hubs: Hubs,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
@@ -348,7 +351,8 @@ impl Inner {
     /// Bytes of live keys and indexes, for status and stats.
     fn index_bytes(&self) -> u64 {
         let gauges = &self.gauges;
-        gauges.slot_bytes.load(Relaxed) + gauges.table_bytes.load(Relaxed) + gauges.tree_bytes.load(Relaxed)
+        let tables = gauges.table_bytes.load(Relaxed) + gauges.tree_bytes.load(Relaxed);
+        gauges.slot_bytes.load(Relaxed) + tables + self.heap.get()
     }
 
     pub(super) fn stats(&self, standings: &Standings) -> Stats {
@@ -457,7 +461,7 @@ pub(crate) fn living() -> usize {
 impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
-        let root = std::mem::replace(&mut self.root, Published::new(Arc::default()));
+        let root = std::mem::replace(&mut self.root, Published::new(One::default()));
         let last = move || {
             drop(root);
             let gone = || {

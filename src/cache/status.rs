@@ -102,7 +102,7 @@ pub struct Stats {
     pub objects: u64,
     /// Versions of live keys, and tombstones not purged yet.
     pub version_bytes: u64,
-    /// Slots and indexes.
+    /// Slots and indexes, and memory that the cache keeps for what is written next.
     pub index_bytes: u64,
     /// Segments that exist: the window, and what batches, subscriptions and snapshots keep.
     pub segments: u64,

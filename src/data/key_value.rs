@@ -14,9 +14,9 @@
 use crate::data::decoded::{DecodedCell, Decoder};
 use crate::error::{Code, Error, Result};
 use crate::foreign;
+use crate::heap::{self, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release, ord};
-use std::alloc::Layout;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -69,16 +69,12 @@ pub(crate) struct VersionExtras<'a> {
     pub(crate) decoder: Option<&'a Decoder>,
 }
 
-const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>());
+const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>() && align_of::<Version>() <= heap::ALIGN);
 
 /// Bytes of a version: its lengths are limited, so this never overflows.
 const fn size(cells: usize, bytes: usize) -> usize {
     let align = align_of::<Version>();
     (size_of::<Version>() + cells * size_of::<DecodedCell>() + bytes + align - 1) & !(align - 1)
-}
-
-fn layout(cells: usize, bytes: usize) -> Layout {
-    Layout::from_size_align(size(cells, bytes), align_of::<Version>()).expect("lengths are limited")
 }
 
 impl Version {
@@ -115,13 +111,14 @@ unsafe impl Send for KeyValue {}
 unsafe impl Sync for KeyValue {}
 
 impl KeyValue {
-    /// A version with a count of one. `value` None makes a tombstone.
+    /// A version with a count of one, outside of any heap. `value` None makes a tombstone.
     pub(crate) fn new(key: &[u8], value: Option<&[u8]>, meta: KeyMeta, seq: u64, older: VersionPtr) -> KeyValue {
-        KeyValue::with_extras(key, value, meta, seq, older, VersionExtras::default())
+        KeyValue::with_extras(&mut System, key, value, meta, seq, older, VersionExtras::default())
     }
 
     /// As [`KeyValue::new`], with attributes and room for the decoded value.
     pub(crate) fn with_extras(
+        memory: &mut impl Memory,
         key: &[u8],
         value: Option<&[u8]>,
         meta: KeyMeta,
@@ -131,14 +128,11 @@ impl KeyValue {
     ) -> KeyValue {
         let value_length = value.map_or(0, <[u8]>::len);
         let cells = usize::from(extras.decoder.is_some());
-        let layout = layout(cells, key.len() + value_length + extras.attributes.len());
-        // SAFETY: the layout is not empty and has room for all that is written here; all fields and
-        // bytes are written before anybody sees it.
+        let place = memory.allocate(size(cells, key.len() + value_length + extras.attributes.len()));
+        // SAFETY: the block has room for all that is written here; all fields and bytes are written before anybody
+        // sees it.
         unsafe {
-            let place = std::alloc::alloc(layout).cast::<Version>();
-            if place.is_null() {
-                std::alloc::handle_alloc_error(layout);
-            }
+            let place = place.as_ptr().cast::<Version>();
             let cell = place.add(1).cast::<DecodedCell>();
             if let Some(decoder) = extras.decoder {
                 cell.write(DecodedCell::new(decoder));
@@ -275,13 +269,13 @@ impl KeyValue {
 
     /// Bytes of the tombstone of a key.
     pub(crate) fn tombstone_bytes(key: &[u8]) -> usize {
-        size(0, key.len())
+        heap::footprint(size(0, key.len()))
     }
 
     /// Bytes of the allocation.
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
-        size(body.cells as usize, body.bytes())
+        heap::footprint(size(body.cells as usize, body.bytes()))
     }
 
     /// The address of the version before; `data::slot` says which readers may follow it.
@@ -438,18 +432,17 @@ impl VersionPtr {
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
         let cells = kv.body().cells as usize;
-        let layout = layout(cells, kv.body().bytes());
         #[cfg(loom)]
         kv.body().track.end();
         let free = move || {
             let VersionPtr(place) = self;
-            // SAFETY: the last count is gone, so nobody has the pointer; made by `new` with this layout.
+            // SAFETY: the last count is gone, so nobody has the pointer; a block that `with_extras` has taken.
             unsafe {
                 if cells > 0 {
                     foreign::drop_guarded(place.add(1).cast::<DecodedCell>().read(), "a decoded value");
                 }
                 ptr::drop_in_place(place.cast_mut());
-                std::alloc::dealloc(place.cast_mut().cast(), layout);
+                heap::free(NonNull::new_unchecked(place.cast_mut()).cast());
             }
         };
         #[cfg(loom)]
@@ -476,14 +469,6 @@ impl VersionPtr {
 pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
 
 impl<'a> KeyValueRef<'a> {
-    /// The key, for as long as the key-value is kept.
-    #[inline]
-    pub(crate) fn into_key(self) -> &'a [u8] {
-        let key = self.key();
-        // SAFETY: the bytes live as long as the version, which is kept for 'a: see `VersionPtr::get`.
-        unsafe { std::slice::from_raw_parts(key.as_ptr(), key.len()) }
-    }
-
     /// An owned one: one increment.
     pub fn to_owned(&self) -> KeyValue {
         self.deref().clone()

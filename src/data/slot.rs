@@ -13,7 +13,7 @@
 //! `docs/internals/reading.md` has an example in numbers, and what a panic finds.
 //!
 //! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
-//! address, a [`SlotRef`] is bound to what keeps it.
+//! address, a [`SlotRef`] is bound to what keeps it. A [`Key`] keeps the block of a slot, and of that only the key.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -24,23 +24,118 @@
 //! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
 use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
+use crate::heap::{self, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use std::marker::PhantomData;
-use std::ptr::NonNull;
+use std::ops::Deref;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::AtomicU32 as Count;
 
-/// The bytes of a key, shared by its slot and by the delivered keys of subscriptions.
-pub(crate) type Key = std::sync::Arc<[u8]>;
-
-/// The place of one key.
+/// The place of one key: this, then the bytes of the key, in one block.
+#[repr(C)]
 pub(crate) struct Slot {
     newest: AtomicPtr<Version>,
     /// What a reader asks first of the newest version: see [`mark_of`].
     mark: AtomicU64,
-    /// Counted: the delivered keys of subscriptions share it.
-    key: Key,
+    /// Counts on the block: the slot's own, and those of the delivered keys of subscriptions, which use its key after
+    /// the slot is gone. As std's Arc, it is no part of the models.
+    count: Count,
+    length: u32,
     #[cfg(loom)]
     track: reclaim::Track,
+}
+
+const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
+
+impl Slot {
+    /// A block with one count, for a key.
+    fn allocate(key: &[u8], newest: *mut Version, mark: u64, memory: &mut impl Memory) -> NonNull<Slot> {
+        let place = memory.allocate(size_of::<Slot>() + key.len()).cast::<Slot>();
+        let slot = Slot {
+            newest: AtomicPtr::new(newest),
+            mark: AtomicU64::new(mark),
+            count: Count::new(1),
+            length: key.len() as u32,
+            #[cfg(loom)]
+            track: reclaim::Track::new(),
+        };
+        // SAFETY: a block of our own, with room for both.
+        unsafe {
+            place.write(slot);
+            ptr::copy_nonoverlapping(key.as_ptr(), place.add(1).cast().as_ptr(), key.len());
+        }
+        place
+    }
+
+    /// The key of a slot.
+    ///
+    /// # Safety
+    ///
+    /// For 'a the block is counted.
+    #[inline]
+    unsafe fn key<'a>(place: NonNull<Slot>) -> &'a [u8] {
+        // SAFETY: it follows the slot, in the same block, and never changes.
+        unsafe { std::slice::from_raw_parts(place.add(1).cast().as_ptr(), place.as_ref().length as usize) }
+    }
+}
+
+/// A count on the key of a slot, or on one of its own.
+pub(crate) struct Key(NonNull<Slot>);
+
+// SAFETY: the key is immutable, and the count atomic.
+unsafe impl Send for Key {}
+// SAFETY: as above.
+unsafe impl Sync for Key {}
+
+/// More counts than a program can have in use: see `KeyValue::clone`.
+const MOST_COUNTS: u32 = u32::MAX / 2;
+
+impl Key {
+    /// Whether both are of one slot.
+    #[cfg(test)]
+    pub(crate) fn is_same(&self, other: &Key) -> bool {
+        self.0 == other.0
+    }
+}
+
+/// A key of no slot.
+impl From<&[u8]> for Key {
+    fn from(key: &[u8]) -> Key {
+        Key(Slot::allocate(key, ptr::null_mut(), 0, &mut System))
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: this has a count.
+        unsafe { Slot::key(self.0) }
+    }
+}
+
+impl Clone for Key {
+    fn clone(&self) -> Key {
+        // SAFETY: this has a count. Relaxed: it is held while this runs.
+        if unsafe { self.0.as_ref() }.count.fetch_add(1, Relaxed) > MOST_COUNTS {
+            std::process::abort();
+        }
+        Key(self.0)
+    }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        // SAFETY: the count that this has. Release: partner of the fence, in the thread that has the last one.
+        unsafe {
+            if self.0.as_ref().count.fetch_sub(1, Release) == 1 {
+                std::sync::atomic::fence(Acquire);
+                self.0.drop_in_place();
+                heap::free(self.0.cast());
+            }
+        }
+    }
 }
 
 /// The sequence number of a version, and whether it is a tombstone.
@@ -61,16 +156,12 @@ unsafe impl Sync for OwnedSlot {}
 
 impl OwnedSlot {
     /// A slot that owns one count of `newest`.
-    pub(crate) fn new(newest: KeyValue) -> OwnedSlot {
-        let (key, mark) = (newest.key().into(), mark_of(&newest));
-        let slot = Slot {
-            mark: AtomicU64::new(mark),
-            newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
-            key,
-            #[cfg(loom)]
-            track: reclaim::Track::new(),
-        };
-        OwnedSlot(NonNull::from(Box::leak(Box::new(slot))))
+    pub(crate) fn new(newest: KeyValue, memory: &mut impl Memory) -> OwnedSlot {
+        let place = newest.pointer().0.cast_mut();
+        let slot = Slot::allocate(newest.key(), place, mark_of(&newest), memory);
+        // The slot has the count.
+        let _ = newest.into_pointer();
+        OwnedSlot(slot)
     }
 
     /// Its address, for the index.
@@ -115,8 +206,8 @@ impl OwnedSlot {
         self.get().slot().track.end();
         let free = move || {
             let OwnedSlot(place) = self;
-            // SAFETY: made by `new`; nobody can find it any more, by the caller's promise.
-            drop(unsafe { Box::from_raw(place.as_ptr()) });
+            // The count of the slot itself; nobody can find it any more, by the caller's promise.
+            drop(Key(place));
         };
         #[cfg(loom)]
         reclaim::bury(Box::new(free));
@@ -164,18 +255,14 @@ impl<'a> SlotRef<'a> {
 
     #[inline]
     pub(crate) fn key(self) -> &'a [u8] {
-        &self.slot().key
-    }
-
-    /// The same bytes, in the newest version: for who looks at that next.
-    #[inline]
-    pub(crate) fn newest_key(self) -> &'a [u8] {
-        self.newest().into_key()
+        // SAFETY: alive for 'a: see `SlotPtr::get`.
+        unsafe { Slot::key(self.0) }
     }
 
     /// A count on the key, for the delivered keys of a subscription.
     pub(crate) fn shared_key(self) -> Key {
-        self.slot().key.clone()
+        // SAFETY: alive for 'a, so its count is held while another one is added.
+        Key::clone(&std::mem::ManuallyDrop::new(Key(self.0)))
     }
 
     /// Its address.
@@ -235,8 +322,7 @@ impl<'a> SlotRef<'a> {
 
     /// Bytes of the slot itself.
     pub(crate) fn bytes(self) -> usize {
-        // With the two counts of the key.
-        size_of::<Slot>() + 16 + self.key().len()
+        heap::footprint(size_of::<Slot>() + self.key().len())
     }
 }
 
@@ -278,9 +364,9 @@ impl Fresh {
     }
 
     /// The slot of a key that has none yet.
-    pub(crate) fn first(self) -> (OwnedSlot, EventCounts) {
+    pub(crate) fn first(self, memory: &mut impl Memory) -> (OwnedSlot, EventCounts) {
         assert!(self.slot.older().is_null(), "I9: the first version of a slot replaces nothing");
-        (OwnedSlot::new(self.slot), EventCounts { version: self.event.into_pointer(), prev: VersionPtr::NULL })
+        (OwnedSlot::new(self.slot, memory), EventCounts { version: self.event.into_pointer(), prev: VersionPtr::NULL })
     }
 }
 
@@ -337,7 +423,7 @@ mod tests {
     fn a_slot_is_read_at_any_head() {
         let first = kv(10, Some("a"), VersionPtr::NULL);
         let second = Fresh::new(kv(20, Some("b"), first.pointer()));
-        let slot = OwnedSlot::new(first.clone());
+        let slot = OwnedSlot::new(first.clone(), &mut System);
         // SAFETY: the slot is owned here, and both versions are held to the end.
         let counts = unsafe {
             assert!(slot.get().at(10).is_none());

@@ -31,6 +31,7 @@ use super::retention::{Ages, LogClock};
 use super::writer::{RingWriter, WindowLimits};
 use crate::attribute::schema::Schema;
 use crate::data::event::Event;
+use crate::heap::{One, System};
 use crate::log::epochs::{EpochView, Epochs};
 use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
@@ -163,8 +164,8 @@ impl Ring {
         let held = Arc::new(Held::default());
         let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
         let first = pen.segment().clone();
-        let directory = Shared::new(Directory::new(segments));
-        let epochs = Shared::new(epochs);
+        let directory = One::new(Directory::new(segments), &mut System);
+        let epochs = One::new(epochs, &mut System);
         directory.entry(1).store(first.as_ptr().cast_mut(), Release);
         let token = RetentionToken::first(first, clock);
         let ages = token.token().ages.clone();
@@ -179,7 +180,7 @@ impl Ring {
                 revision: epochs.listing,
             }))),
             directory: Published::new(directory),
-            token: Published::new(Shared::new(token)),
+            token: Published::new(One::new(token, &mut System)),
             oldest_seq: AtomicU64::new(slots),
             oldest_revision: AtomicU64::new(epochs.listing + 1),
             epochs: Published::new(epochs),

@@ -18,6 +18,7 @@ use super::summaries::Summary;
 use crate::attribute::schema::Schema;
 use crate::data::event::LogEvent;
 use crate::data::slot::{EventCounts, OwnedSlot};
+use crate::heap::{One, System};
 use crate::position::Position;
 use crate::reclaim;
 #[cfg(loom)]
@@ -80,8 +81,8 @@ pub(crate) struct RingWriter {
     /// Bytes that stay because of deletes that have left, until their tombstones are purged.
     unpurged: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
-    directory: Shared<Directory>,
-    epochs: Shared<Epochs>,
+    directory: One<Directory>,
+    epochs: One<Epochs>,
     /// Base of the newest segment, and slots used in it.
     base: u64,
     fill: u64,
@@ -111,8 +112,8 @@ impl RingWriter {
     pub(super) fn new(
         token: RetentionToken,
         pen: Pen,
-        directory: Shared<Directory>,
-        epochs: Shared<Epochs>,
+        directory: One<Directory>,
+        epochs: One<Epochs>,
         limits: WindowLimits,
         schema: Shared<Schema>,
     ) -> RingWriter {
@@ -227,7 +228,7 @@ impl RingWriter {
             }
             let bytes = self.directory.size() as usize * size_of::<*const ()>();
             self.directory = directory.clone();
-            ring.directory.replace(directory, bytes);
+            ring.directory.replace(directory, bytes, &mut System);
         }
     }
 
@@ -256,7 +257,7 @@ impl RingWriter {
         }
         let bytes = segment.bytes();
         let token = oldest.token;
-        reclaim::retire(bytes, Box::new(move || drop(token)));
+        reclaim::retire(bytes, Box::new(move || drop(token)), &mut System);
     }
 
     fn open(&mut self, ring: &Ring, opened: Opened, closed: u64, giant: u64) {
@@ -303,7 +304,8 @@ impl RingWriter {
             self.token_base = self.base;
             let newest = &self.live.back().expect("never empty").token;
             // After the head: a token k+1 with a head in k would hold too little.
-            ring.token.replace(Shared::new(newest.clone()), size_of::<RetentionToken>());
+            let token = One::new(newest.clone(), &mut System);
+            ring.token.replace(token, size_of::<RetentionToken>(), &mut System);
         }
         true
     }
@@ -323,8 +325,8 @@ impl RingWriter {
         // The end of the bracket: a batch that begins inside it must see that mark too.
         let mark = if epochs.is_empty() { 0 } else { self.base + self.fill - 1 };
         let bytes = self.epochs.bytes();
-        self.epochs = Shared::new(epochs);
-        ring.epochs.replace(self.epochs.clone(), bytes);
+        self.epochs = One::new(epochs, &mut System);
+        ring.epochs.replace(self.epochs.clone(), bytes, &mut System);
         // Release: partner of `newest_mark`, which is read after head.
         ring.newest_mark.store(mark, Release);
     }

@@ -25,6 +25,7 @@
 
 mod chain;
 mod close;
+mod heap;
 mod log;
 mod reclaim;
 mod store;

@@ -2,6 +2,7 @@
 
 use super::Job;
 use crate::foreign;
+use crate::heap::{self, Memory, System};
 use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Relaxed, Release};
 use crossbeam_epoch::{Collector, LocalHandle};
 use crossbeam_utils::CachePadded;
@@ -99,11 +100,14 @@ fn reclaimer() -> &'static Reclaimer {
 }
 
 impl Reclaimer {
-    fn enqueue(&self, bytes: usize, grace: bool, job: Job) {
+    fn enqueue(&self, bytes: usize, grace: bool, job: Job, memory: &mut impl Memory) {
         // Relaxed: statistics. Release: partner of the Acquire in `run`.
         self.queued.bytes.fetch_add(bytes as u64, Relaxed);
         self.queued.jobs.fetch_add(1, Release);
-        if self.inbox.push(Queued { job, bytes: bytes as u64, grace }) {
+        const { assert!(Inbox::<Queued>::NODE.align() <= heap::ALIGN) };
+        let place = memory.allocate(Inbox::<Queued>::NODE.size());
+        // SAFETY: a block of our own, of that layout, that any thread may free.
+        if unsafe { self.inbox.push_in(place, heap::free, Queued { job, bytes: bytes as u64, grace }) } {
             self.wake();
         }
     }
@@ -186,7 +190,7 @@ impl Reclaimer {
     }
 
     fn free(&self, queued: Queued) {
-        if foreign::guard(queued.job).is_none() {
+        if foreign::guard(|| queued.job.run()).is_none() {
             tracing::error!("a drop panicked on the reclaimer; it continues");
         }
         self.done.bytes.fetch_add(queued.bytes, Relaxed);
@@ -228,14 +232,14 @@ pub(crate) fn is_pinned() -> bool {
 }
 
 /// Runs `job`, which frees so many bytes, on the reclaimer once no thread pinned now is pinned any
-/// more. The caller has unlinked before what the job frees.
-pub(crate) fn retire(bytes: usize, job: Job) {
-    reclaimer().enqueue(bytes, true, job);
+/// more. The caller has unlinked before what the job frees. Where it waits until then is a block of `memory`.
+pub(crate) fn retire(bytes: usize, job: impl Into<Job>, memory: &mut impl Memory) {
+    reclaimer().enqueue(bytes, true, job.into(), memory);
 }
 
 /// Runs `job`, which frees so many bytes, on the reclaimer soon.
-pub(crate) fn free(bytes: usize, job: Job) {
-    reclaimer().enqueue(bytes, false, job);
+pub(crate) fn free(bytes: usize, job: impl Into<Job>) {
+    reclaimer().enqueue(bytes, false, job.into(), &mut System);
 }
 
 /// Whether this thread is the one that frees.

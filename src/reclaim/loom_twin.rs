@@ -6,8 +6,9 @@
 //! run in `collect`, if nobody is pinned then.
 
 use super::Job;
+use crate::heap::Memory;
 use crate::sync::weak::{self, Site};
-use crate::sync::{Acquire, AtomicUsize, Inbox, Release};
+use crate::sync::{Acquire, AtomicUsize, Inbox, Release, Track};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
@@ -65,9 +66,10 @@ impl Drop for Guard {
     }
 }
 
-pub(crate) fn retire(_bytes: usize, job: Job) {
+pub(crate) fn retire(_bytes: usize, job: impl Into<Job>, _memory: &mut impl Memory) {
+    let job = job.into();
     if weak::is(Site::Grace) {
-        return job();
+        return job.run();
     }
     if explored() {
         RETIRED.push(ManuallyDrop::new(job));
@@ -76,8 +78,8 @@ pub(crate) fn retire(_bytes: usize, job: Job) {
     }
 }
 
-pub(crate) fn free(_bytes: usize, job: Job) {
-    job();
+pub(crate) fn free(_bytes: usize, job: impl Into<Job>) {
+    job.into().run();
 }
 
 /// A model has no backlog.
@@ -117,51 +119,13 @@ pub(crate) fn collect() {
     // Two words, so that an unpin releases nothing to a later pin: both must hold at once.
     let all_unpinned = PINNED.with(Cell::get) == 0 && UNPINS.with(Cell::get) == unpins;
     if all_unpinned {
-        WAITING.take().into_iter().for_each(|job| job());
+        WAITING.take().into_iter().for_each(Job::run);
     }
     for job in taken {
         if all_unpinned {
-            ManuallyDrop::into_inner(job)();
+            ManuallyDrop::into_inner(job).run();
         } else {
             RETIRED.push(job);
-        }
-    }
-}
-
-/// Shows loom the reads of a plain object, and its making and its end.
-pub(crate) struct Track {
-    cell: loom::cell::UnsafeCell<()>,
-    ended: Cell<bool>,
-}
-
-// SAFETY: loom runs the threads of a model one at a time.
-unsafe impl Sync for Track {}
-// SAFETY: as above.
-unsafe impl Send for Track {}
-
-impl Track {
-    pub(crate) fn new() -> Track {
-        let track = Track { cell: loom::cell::UnsafeCell::new(()), ended: Cell::new(false) };
-        track.written();
-        track
-    }
-
-    pub(crate) fn written(&self) {
-        self.cell.with_mut(|_| ());
-    }
-
-    #[track_caller]
-    pub(crate) fn read(&self) {
-        if !std::thread::panicking() {
-            assert!(!self.ended.get(), "used after it was freed");
-            self.cell.with(|_| ());
-        }
-    }
-
-    pub(crate) fn end(&self) {
-        if !std::thread::panicking() {
-            assert!(!self.ended.replace(true), "freed twice");
-            self.cell.with_mut(|_| ());
         }
     }
 }

@@ -22,6 +22,8 @@ mod epoch;
 #[cfg(loom)]
 mod loom_twin;
 
+#[cfg(loom)]
+pub(crate) use crate::sync::Track;
 #[cfg(not(loom))]
 pub(crate) use epoch::{
     Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start,
@@ -30,29 +32,60 @@ pub(crate) use epoch::{
 pub(crate) use epoch::{WORK, is_pinned};
 #[cfg(loom)]
 pub(crate) use loom_twin::{
-    Allowance, Guard, Patience, Track, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed,
-    read, retire, unboxed,
+    Allowance, Guard, Patience, begin, boxed, bury, collect, free, held_bytes, on_reclaimer, pin, progressed, read,
+    retire, unboxed,
 };
 
+use crate::heap::{Memory, One};
 #[cfg(loom)]
 use crate::sync::weak::{self, Site};
 use crate::sync::{Acquire, AtomicPtr, Release, ord};
-use std::sync::Arc;
 
 /// Something to be done on the reclaimer thread.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) enum Job {
+    Call(Box<dyn FnOnce() + Send>),
+    /// A count of a [`One`] by its raw pointer, and what drops it: needs no memory of its own.
+    Release(*mut (), unsafe fn(*mut ())),
+}
+
+// SAFETY: a count of something that is Send, see `Job::of`.
+unsafe impl Send for Job {}
+
+impl<F: FnOnce() + Send + 'static> From<Box<F>> for Job {
+    fn from(call: Box<F>) -> Job {
+        Job::Call(call)
+    }
+}
+
+impl Job {
+    /// Releases a count.
+    fn of<T: Send + Sync + 'static>(value: One<T>) -> Job {
+        Job::Release(value.into_raw().cast(), |place| {
+            // SAFETY: the count that `of` gave away; a job is run once.
+            release(unsafe { One::<T>::from_raw(place.cast()) });
+        })
+    }
+
+    fn run(self) {
+        match self {
+            Job::Call(call) => call(),
+            // SAFETY: as `of` made it.
+            Job::Release(place, release) => unsafe { release(place) },
+        }
+    }
+}
 
 /// A pointer that is replaced as a whole, and that any reader follows under a pin.
 ///
 /// What was replaced is retired. The writer that replaces needs no pin, and none to read what it
 /// has published: it keeps a count of its own.
 pub(crate) struct Published<T: Send + Sync + 'static> {
-    /// From `Arc::into_raw`: one count is this object's.
+    /// From `One::into_raw`: one count is this object's.
     pointer: AtomicPtr<T>,
 }
 
 impl<T: Send + Sync + 'static> Published<T> {
-    pub(crate) fn new(value: Arc<T>) -> Published<T> {
+    pub(crate) fn new(value: One<T>) -> Published<T> {
         Published { pointer: AtomicPtr::new(into_raw(value)) }
     }
 
@@ -68,22 +101,22 @@ impl<T: Send + Sync + 'static> Published<T> {
     }
 
     /// Publishes a new value and retires the old one, which gives `bytes` free.
-    pub(crate) fn replace(&self, value: Arc<T>, bytes: usize) {
+    pub(crate) fn replace(&self, value: One<T>, bytes: usize, memory: &mut impl Memory) {
         let place = into_raw(value);
         #[cfg(loom)]
         if weak::is(Site::PushEarly) {
             let old = self.pointer.load(Acquire);
             // SAFETY: a twin that must fail: still reachable here.
-            let old = unsafe { Arc::from_raw(old) };
-            retire(bytes, Box::new(move || release(old)));
+            let old = unsafe { One::from_raw(old) };
+            retire(bytes, Job::of(old), memory);
             self.pointer.store(place, Release);
             return;
         }
         // Release: partner of the load above. It comes before the push in `retire`.
         let old = self.pointer.swap(place, ord!(Replace<T>, Release));
         // SAFETY: it came from `into_raw` and left the only place that had this count.
-        let old = unsafe { Arc::from_raw(old) };
-        retire(bytes, Box::new(move || release(old)));
+        let old = unsafe { One::from_raw(old) };
+        retire(bytes, Job::of(old), memory);
     }
 }
 
@@ -91,27 +124,29 @@ impl<T: Send + Sync + 'static> Drop for Published<T> {
     fn drop(&mut self) {
         let pointer = self.pointer.load(Acquire);
         // SAFETY: the last owner is here, nobody can load it any more.
-        let value = unsafe { Arc::from_raw(pointer) };
-        if on_reclaimer() { release(value) } else { free(0, Box::new(move || release(value))) }
+        let value = unsafe { One::from_raw(pointer) };
+        if on_reclaimer() { release(value) } else { free(0, Job::of(value)) }
     }
 }
 
-fn into_raw<T>(value: Arc<T>) -> *mut T {
-    let place = Arc::into_raw(value).cast_mut();
+fn into_raw<T>(value: One<T>) -> *mut T {
+    let place = value.into_raw();
     #[cfg(loom)]
     loom_twin::boxed(place as usize);
     place
 }
 
-fn release<T>(value: Arc<T>) {
+fn release<T>(value: One<T>) {
     #[cfg(loom)]
-    loom_twin::unboxed(Arc::as_ptr(&value) as usize);
+    loom_twin::unboxed(value.address());
     drop(value);
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::heap::System;
+    use std::sync::Arc;
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 
@@ -126,9 +161,9 @@ mod tests {
     #[test]
     fn replaced_values_are_dropped_on_the_reclaimer() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(Arc::new(Noisy(drops.clone())));
+        let published = Published::new(One::new(Noisy(drops.clone()), &mut System));
         for _ in 0..100 {
-            published.replace(Arc::new(Noisy(drops.clone())), 1);
+            published.replace(One::new(Noisy(drops.clone()), &mut System), 1, &mut System);
         }
         assert!(quiesce(Duration::from_secs(30)));
         assert_eq!(drops.load(Acquire), 100);
@@ -140,10 +175,10 @@ mod tests {
     #[test]
     fn a_pin_keeps_what_it_loaded() {
         let drops = Arc::new(AtomicUsize::new(0));
-        let published = Published::new(Arc::new(Noisy(drops.clone())));
+        let published = Published::new(One::new(Noisy(drops.clone()), &mut System));
         let guard = pin();
         let _held = published.load(&guard);
-        published.replace(Arc::new(Noisy(drops.clone())), 1);
+        published.replace(One::new(Noisy(drops.clone()), &mut System), 1, &mut System);
         assert!(!quiesce(Duration::from_millis(30)));
         assert_eq!(drops.load(Acquire), 0);
         drop(guard);
@@ -156,7 +191,7 @@ mod tests {
         let (done, freed) = std::sync::mpsc::channel();
         let guard = pin();
         // More than any bound.
-        retire(1 << 40, Box::new(move || done.send(()).unwrap()));
+        retire(1 << 40, Box::new(move || done.send(()).unwrap()), &mut System);
         Patience::default().wait_for_room();
         assert!(freed.try_recv().is_err(), "what the pin may have loaded is there");
         drop(guard);

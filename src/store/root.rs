@@ -8,6 +8,7 @@
 //! crossbeam-skiplist and scc (slow scans, fixes unreleased), `imbl::OrdSet` (see `store::tree`).
 
 use crate::data::slot::{SlotPtr, SlotRef};
+use crate::heap::Heap;
 use crate::reclaim;
 use crate::store::tree::{Tree, TreeEntry};
 
@@ -32,8 +33,8 @@ pub(crate) struct Root {
 
 impl Root {
     /// Of slots in key order.
-    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>) -> Root {
-        Root { tree: Tree::from_sorted(sorted.map(Leaf)) }
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = SlotPtr>, memory: &mut Heap) -> Root {
+        Root { tree: Tree::from_sorted(sorted.map(Leaf), memory) }
     }
 
     /// Adds a slot whose key is not there.
@@ -41,8 +42,8 @@ impl Root {
     /// # Safety
     ///
     /// As [`Root::read`]; the new slot is alive too.
-    pub(crate) unsafe fn insert(&mut self, slot: SlotPtr) {
-        self.tree.insert(Leaf(slot));
+    pub(crate) unsafe fn insert(&mut self, slot: SlotPtr, memory: &mut Heap) {
+        self.tree.insert(Leaf(slot), memory);
     }
 
     /// Takes a key out.
@@ -50,8 +51,8 @@ impl Root {
     /// # Safety
     ///
     /// As [`Root::read`].
-    pub(crate) unsafe fn remove(&mut self, key: &[u8]) {
-        self.tree.remove(key);
+    pub(crate) unsafe fn remove(&mut self, key: &[u8], memory: &mut Heap) {
+        self.tree.remove(key, memory);
     }
 
     /// The index, bound to what keeps its slots.

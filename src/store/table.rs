@@ -84,9 +84,8 @@ impl TableEntry for OwnedSlot {
         // SAFETY: by the caller's promise.
         unsafe { OwnedSlot::from_address(address) }
     }
-    // The version is looked at next, the slot's own copy of the key is not.
     fn key(&self) -> &[u8] {
-        self.get().newest_key()
+        self.get().key()
     }
 }
 

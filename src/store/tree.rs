@@ -11,7 +11,8 @@
 #![forbid(unsafe_code)]
 
 use crate::data::slot::Key;
-use std::sync::Arc;
+use crate::heap::Memory;
+use crate::heap::shared_list::{Either, SharedList, Side};
 
 /// What a tree holds: ordered by its key.
 pub(crate) trait TreeEntry: Clone {
@@ -28,16 +29,14 @@ impl TreeEntry for Key {
 const LEAF: usize = 64;
 const BRANCH: usize = 32;
 
-enum TreeNode<E> {
-    Leaf(Vec<E>),
-    Branch(Vec<TreeChild<E>>),
-}
+/// A node: of entries, or of children.
+type TreeNode<E> = Either<E, TreeChild<E>>;
 
 #[derive(Clone)]
 struct TreeChild<E> {
     /// The first entry below it: this very pointer.
     first: E,
-    node: Arc<TreeNode<E>>,
+    node: TreeNode<E>,
 }
 
 /// Room for `len` and a little more.
@@ -45,59 +44,57 @@ fn room(len: usize) -> usize {
     (len + 8) & !7
 }
 
-fn copied<T: Clone>(all: &[T]) -> Vec<T> {
-    let mut copy = Vec::with_capacity(room(all.len()));
-    copy.extend_from_slice(all);
-    copy
-}
-
 /// Inserts without doubling the memory.
-fn put<T>(all: &mut Vec<T>, at: usize, one: T) {
-    if all.len() == all.capacity() {
-        all.reserve_exact(8);
+fn put<T>(all: &mut SharedList<T>, at: usize, one: T, memory: &mut impl Memory) {
+    if all.len() == all.room() {
+        all.resize(all.room() + 8, memory);
     }
     all.insert(at, one);
 }
 
 /// Frees what many removals have left empty.
-fn trim<T>(all: &mut Vec<T>) {
-    if all.capacity() > room(all.len()) + 16 {
-        all.shrink_to(room(all.len()));
+fn trim<T>(all: &mut SharedList<T>, memory: &mut impl Memory) {
+    if all.room() > room(all.len()) + 16 {
+        all.resize(room(all.len()), memory);
     }
 }
 
-/// Splits a full vector so that `at` has room: in the middle, or (keys that only grow) at the end.
-fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
+/// Splits a full node so that `at` has room: in the middle, or (keys that only grow) at the end.
+fn split<T>(all: &mut SharedList<T>, at: usize, memory: &mut impl Memory) -> SharedList<T> {
     let middle = if at == all.len() { all.len() - 1 } else { all.len() / 2 };
-    let mut right = Vec::with_capacity(room(all.len() - middle));
-    right.extend(all.drain(middle..));
-    all.shrink_to(room(all.len()));
+    let right = all.split_off(middle, room(all.len() - middle), memory);
+    all.resize(room(all.len()), memory);
     right
 }
 
-impl<E: TreeEntry> TreeNode<E> {
-    fn first(&self) -> Option<E> {
-        match self {
-            TreeNode::Leaf(slots) => slots.first().cloned(),
-            TreeNode::Branch(children) => children.first().map(|child| child.first.clone()),
-        }
-    }
+fn leaf<E>(entries: SharedList<E>) -> TreeNode<E> {
+    Either::left(entries)
+}
 
-    /// How full, in 64ths.
-    fn fill(&self) -> usize {
-        match self {
-            TreeNode::Leaf(slots) => slots.len() * (64 / LEAF),
-            TreeNode::Branch(children) => children.len() * (64 / BRANCH),
-        }
-    }
+fn branch<E>(children: SharedList<TreeChild<E>>) -> TreeNode<E> {
+    Either::right(children)
+}
 
-    /// Bytes of this node alone, with the counts of its `Arc`.
-    fn bytes(&self) -> usize {
-        let content = match self {
-            TreeNode::Leaf(slots) => slots.capacity() * size_of::<E>(),
-            TreeNode::Branch(children) => children.capacity() * size_of::<TreeChild<E>>(),
-        };
-        size_of::<TreeNode<E>>() + 2 * size_of::<usize>() + content
+fn first<E: TreeEntry>(node: &TreeNode<E>) -> Option<E> {
+    match node.side() {
+        Side::Left(entries) => entries.first().cloned(),
+        Side::Right(children) => children.first().map(|child| child.first.clone()),
+    }
+}
+
+/// How full, in 64ths.
+fn fill<E>(node: &TreeNode<E>) -> usize {
+    match node.side() {
+        Side::Left(entries) => entries.len() * (64 / LEAF),
+        Side::Right(children) => children.len() * (64 / BRANCH),
+    }
+}
+
+/// Bytes of a node alone.
+fn bytes<E>(node: &TreeNode<E>) -> usize {
+    match node.side() {
+        Side::Left(entries) => entries.bytes(),
+        Side::Right(children) => children.bytes(),
     }
 }
 
@@ -111,15 +108,14 @@ struct Sizes {
 }
 
 /// The node for changing: a copy, unless nobody else has it.
-fn own<'a, E: TreeEntry>(node: &'a mut Arc<TreeNode<E>>, sizes: &mut Sizes) -> &'a mut TreeNode<E> {
-    if Arc::get_mut(node).is_none() {
-        sizes.copied += node.bytes();
-        *node = Arc::new(match &**node {
-            TreeNode::Leaf(slots) => TreeNode::Leaf(copied(slots)),
-            TreeNode::Branch(children) => TreeNode::Branch(copied(children)),
-        });
+fn own<E: TreeEntry>(node: &mut TreeNode<E>, sizes: &mut Sizes, memory: &mut impl Memory) {
+    if !node.is_unique() {
+        sizes.copied += bytes(node);
+        *node = match node.side() {
+            Side::Left(entries) => leaf(SharedList::copied(entries, room(entries.len()), memory)),
+            Side::Right(children) => branch(SharedList::copied(children, room(children.len()), memory)),
+        };
     }
-    Arc::get_mut(node).expect("just copied")
 }
 
 /// The child that holds `key`, if any does.
@@ -128,82 +124,112 @@ fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
 }
 
 /// Inserts; returns the right half where the node was split.
-fn insert<E: TreeEntry>(node: &mut Arc<TreeNode<E>>, slot: E, sizes: &mut Sizes) -> Option<TreeChild<E>> {
-    sizes.bytes -= node.bytes();
-    let right = match own(node, sizes) {
-        TreeNode::Leaf(slots) => {
-            let at = slots.partition_point(|other| other.key() < slot.key());
-            debug_assert!(slots.get(at).is_none_or(|other| other.key() != slot.key()), "one slot a key");
-            let mut right = (slots.len() == LEAF).then(|| split(slots, at));
-            match &mut right {
-                Some(right) if at > slots.len() => put(right, at - slots.len(), slot),
-                _ => put(slots, at, slot),
-            }
-            right.map(TreeNode::Leaf)
+fn insert<E: TreeEntry>(
+    node: &mut TreeNode<E>,
+    entry: E,
+    sizes: &mut Sizes,
+    memory: &mut impl Memory,
+) -> Option<TreeChild<E>> {
+    sizes.bytes -= bytes(node);
+    own(node, sizes, memory);
+    let right = node.renew(|side| match side {
+        Side::Left(entries) => insert_into_leaf(entries, entry, memory).map(leaf),
+        Side::Right(children) => {
+            let at = child_of(children, entry.key());
+            let child = children.get_mut(at);
+            let right = insert(&mut child.node, entry, sizes, memory);
+            child.first = first(&child.node).expect("an entry came");
+            right.and_then(|right| put_or_split(children, at + 1, BRANCH, right, memory)).map(branch)
         }
-        TreeNode::Branch(children) => {
-            let at = child_of(children, slot.key());
-            let right = insert(&mut children[at].node, slot, sizes);
-            children[at].first = children[at].node.first().expect("an entry came");
-            right.and_then(|child| {
-                let at = at + 1;
-                let mut right = (children.len() == BRANCH).then(|| split(children, at));
-                match &mut right {
-                    Some(right) if at > children.len() => put(right, at - children.len(), child),
-                    _ => put(children, at, child),
-                }
-                right.map(TreeNode::Branch)
-            })
-        }
-    };
-    sizes.bytes += node.bytes();
+    });
+    sizes.bytes += bytes(node);
     right.map(|right| {
-        sizes.bytes += right.bytes();
-        TreeChild { first: right.first().expect("half of a full node"), node: Arc::new(right) }
+        sizes.bytes += bytes(&right);
+        TreeChild { first: first(&right).expect("half of a full node"), node: right }
     })
 }
 
+fn insert_into_leaf<E: TreeEntry>(
+    entries: &mut SharedList<E>,
+    entry: E,
+    memory: &mut impl Memory,
+) -> Option<SharedList<E>> {
+    let at = entries.partition_point(|other| other.key() < entry.key());
+    debug_assert!(entries.get(at).is_none_or(|other| other.key() != entry.key()), "one slot a key");
+    put_or_split(entries, at, LEAF, entry, memory)
+}
+
+/// Inserts into a node of at most so many; the right half where it was full.
+fn put_or_split<T>(
+    all: &mut SharedList<T>,
+    at: usize,
+    most: usize,
+    one: T,
+    memory: &mut impl Memory,
+) -> Option<SharedList<T>> {
+    let mut right = (all.len() == most).then(|| split(all, at, memory));
+    match &mut right {
+        Some(right) if at > all.len() => put(right, at - all.len(), one, memory),
+        _ => put(all, at, one, memory),
+    }
+    right
+}
+
 /// Removes a key. True: it was there.
-fn remove<E: TreeEntry>(node: &mut Arc<TreeNode<E>>, key: &[u8], sizes: &mut Sizes) -> bool {
-    sizes.bytes -= node.bytes();
-    let removed = match own(node, sizes) {
-        TreeNode::Leaf(slots) => match slots.binary_search_by(|slot| slot.key().cmp(key)) {
+fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, memory: &mut impl Memory) -> bool {
+    sizes.bytes -= bytes(node);
+    own(node, sizes, memory);
+    let removed = node.renew(|side| match side {
+        Side::Left(entries) => match entries.binary_search_by(|entry| entry.key().cmp(key)) {
             Ok(at) => {
-                slots.remove(at);
-                trim(slots);
+                entries.remove(at);
+                trim(entries, memory);
                 true
             }
             Err(_) => false,
         },
-        TreeNode::Branch(children) => {
-            let at = child_of(children, key);
-            let removed = remove(&mut children[at].node, key, sizes);
-            match children[at].node.first() {
-                // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
-                Some(_) if !removed => {}
-                Some(first) => {
-                    children[at].first = first;
-                    if children[at].node.fill() < 16 {
-                        merge(children, at, sizes);
-                    }
-                }
-                None => {
-                    sizes.bytes -= children[at].node.bytes();
-                    children.remove(at);
-                }
+        Side::Right(children) => remove_below(children, key, sizes, memory),
+    });
+    sizes.bytes += bytes(node);
+    removed
+}
+
+fn remove_below<E: TreeEntry>(
+    children: &mut SharedList<TreeChild<E>>,
+    key: &[u8],
+    sizes: &mut Sizes,
+    memory: &mut impl Memory,
+) -> bool {
+    let at = child_of(children, key);
+    let child = children.get_mut(at);
+    let removed = remove(&mut child.node, key, sizes, memory);
+    match first(&child.node) {
+        // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
+        Some(_) if !removed => {}
+        Some(first) => {
+            child.first = first;
+            if fill(&child.node) < 16 {
+                merge(children, at, sizes, memory);
             }
-            trim(children);
-            removed
         }
-    };
-    sizes.bytes += node.bytes();
+        None => {
+            sizes.bytes -= bytes(&child.node);
+            children.remove(at);
+        }
+    }
+    trim(children, memory);
     removed
 }
 
 /// Joins a child that has become small with a neighbour, where both fit into one.
-fn merge<E: TreeEntry>(children: &mut Vec<TreeChild<E>>, at: usize, sizes: &mut Sizes) {
+fn merge<E: TreeEntry>(
+    children: &mut SharedList<TreeChild<E>>,
+    at: usize,
+    sizes: &mut Sizes,
+    memory: &mut impl Memory,
+) {
     let fits =
-        |left: usize| children.get(left + 1).is_some_and(|right| children[left].node.fill() + right.node.fill() <= 56);
+        |left: usize| children.get(left + 1).is_some_and(|right| fill(&children[left].node) + fill(&right.node) <= 56);
     let left = if fits(at) {
         at
     } else if at > 0 && fits(at - 1) {
@@ -212,26 +238,26 @@ fn merge<E: TreeEntry>(children: &mut Vec<TreeChild<E>>, at: usize, sizes: &mut 
         return;
     };
     let right = children.remove(left + 1).node;
-    let node = &mut children[left].node;
-    sizes.bytes -= node.bytes() + right.bytes();
-    match (own(node, sizes), &*right) {
-        (TreeNode::Leaf(all), TreeNode::Leaf(more)) => {
-            all.reserve_exact(room(all.len() + more.len()) - all.len());
-            all.extend_from_slice(more);
-        }
-        (TreeNode::Branch(all), TreeNode::Branch(more)) => {
-            all.reserve_exact(room(all.len() + more.len()) - all.len());
-            all.extend_from_slice(more);
-        }
+    let node = &mut children.get_mut(left).node;
+    sizes.bytes -= bytes(node) + bytes(&right);
+    own(node, sizes, memory);
+    node.renew(|side| match (side, right.side()) {
+        (Side::Left(all), Side::Left(more)) => append(all, more, memory),
+        (Side::Right(all), Side::Right(more)) => append(all, more, memory),
         _ => unreachable!("neighbours are of one height"),
-    }
-    sizes.bytes += node.bytes();
+    });
+    sizes.bytes += bytes(node);
+}
+
+fn append<T: Clone>(all: &mut SharedList<T>, more: &[T], memory: &mut impl Memory) {
+    all.resize(room(all.len() + more.len()), memory);
+    all.extend_from(more);
 }
 
 /// The set.
 #[derive(Clone)]
 pub(crate) struct Tree<E> {
-    root: Option<Arc<TreeNode<E>>>,
+    root: Option<TreeNode<E>>,
     sizes: Sizes,
 }
 
@@ -243,40 +269,37 @@ impl<E> Default for Tree<E> {
 
 impl<E: TreeEntry> Tree<E> {
     /// The set of slots that come in key order, each key once. O(n).
-    pub(crate) fn from_sorted(sorted: impl Iterator<Item = E>) -> Tree<E> {
+    pub(crate) fn from_sorted(sorted: impl Iterator<Item = E>, memory: &mut impl Memory) -> Tree<E> {
         let mut tree = Tree::default();
-        let mut level = Vec::new();
-        let mut leaf = Vec::with_capacity(LEAF);
-        for slot in sorted {
-            leaf.push(slot);
-            // Room for some to come.
-            if leaf.len() == LEAF * 7 / 8 {
-                level.push(TreeNode::Leaf(std::mem::replace(&mut leaf, Vec::with_capacity(LEAF))));
-            }
-        }
-        if !leaf.is_empty() {
-            level.push(TreeNode::Leaf(leaf));
-        }
+        // Room for some to come.
+        let mut level = Self::level_of(sorted, LEAF, leaf, memory);
         loop {
-            tree.sizes.bytes += level.iter().map(TreeNode::<E>::bytes).sum::<usize>();
+            tree.sizes.bytes += level.iter().map(bytes).sum::<usize>();
             if level.len() <= 1 {
-                tree.root = level.pop().map(Arc::new);
+                tree.root = level.pop();
                 return tree;
             }
-            let mut above = Vec::new();
-            let mut children = level
-                .into_iter()
-                .map(|node| TreeChild { first: node.first().expect("no node is empty"), node: Arc::new(node) });
-            loop {
-                let mut branch = Vec::with_capacity(BRANCH);
-                branch.extend(children.by_ref().take(BRANCH * 7 / 8));
-                if branch.is_empty() {
-                    break;
-                }
-                above.push(TreeNode::Branch(branch));
-            }
-            level = above;
+            let children =
+                level.into_iter().map(|node| TreeChild { first: first(&node).expect("no node is empty"), node });
+            level = Self::level_of(children, BRANCH, branch, memory);
         }
+    }
+
+    /// Nodes of 7/8 of what they can hold.
+    fn level_of<T>(
+        sorted: impl Iterator<Item = T>,
+        most: usize,
+        node: impl Fn(SharedList<T>) -> TreeNode<E>,
+        memory: &mut impl Memory,
+    ) -> Vec<TreeNode<E>> {
+        let mut level = Vec::new();
+        let mut sorted = sorted.peekable();
+        while sorted.peek().is_some() {
+            let mut all = SharedList::with_room(most, memory);
+            sorted.by_ref().take(most * 7 / 8).for_each(|one| all.insert(all.len(), one));
+            level.push(node(all));
+        }
+        level
     }
 
     /// Bytes of its nodes.
@@ -290,47 +313,47 @@ impl<E: TreeEntry> Tree<E> {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<E> {
-        let mut node = self.root.as_deref()?;
+        let mut node = self.root.as_ref()?;
         loop {
-            match node {
-                TreeNode::Branch(children) => node = &children[child_of(children, key)].node,
-                TreeNode::Leaf(slots) => {
-                    return slots.binary_search_by(|slot| slot.key().cmp(key)).ok().map(|at| slots[at].clone());
+            match node.side() {
+                Side::Right(children) => node = &children[child_of(children, key)].node,
+                Side::Left(entries) => {
+                    return entries.binary_search_by(|entry| entry.key().cmp(key)).ok().map(|at| entries[at].clone());
                 }
             }
         }
     }
 
     /// Adds a slot whose key is not there yet. O(log n).
-    pub(crate) fn insert(&mut self, slot: E) {
+    pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) {
         let Some(root) = &mut self.root else {
-            let leaf = TreeNode::Leaf(copied(&[slot]));
-            self.sizes.bytes = leaf.bytes();
-            self.root = Some(Arc::new(leaf));
+            let root = leaf(SharedList::copied(&[entry], room(1), memory));
+            self.sizes.bytes = bytes(&root);
+            self.root = Some(root);
             return;
         };
-        if let Some(right) = insert(root, slot, &mut self.sizes) {
-            let left = TreeChild { first: root.first().expect("half of a full node"), node: root.clone() };
-            let above = TreeNode::Branch(copied(&[left, right]));
-            self.sizes.bytes += above.bytes();
-            *root = Arc::new(above);
+        if let Some(right) = insert(root, entry, &mut self.sizes, memory) {
+            let left = TreeChild { first: first(root).expect("half of a full node"), node: root.clone() };
+            let above = branch(SharedList::copied(&[left, right], room(2), memory));
+            self.sizes.bytes += bytes(&above);
+            *root = above;
         }
     }
 
     /// Takes a key out. O(log n).
     /// True: it was there.
-    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+    pub(crate) fn remove(&mut self, key: &[u8], memory: &mut impl Memory) -> bool {
         let Some(root) = &mut self.root else { return false };
-        if !remove(root, key, &mut self.sizes) {
+        if !remove(root, key, &mut self.sizes, memory) {
             return false;
         }
-        while let TreeNode::Branch(children) = &**root
+        while let Side::Right(children) = root.side()
             && let [only] = &children[..]
         {
-            self.sizes.bytes -= root.bytes();
+            self.sizes.bytes -= bytes(root);
             *root = only.node.clone();
         }
-        if root.first().is_none() {
+        if first(root).is_none() {
             *self = Tree::default();
         }
         true
@@ -345,17 +368,17 @@ impl<E: TreeEntry> Tree<E> {
     /// one comparison a leaf.
     pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Iter<'_, E> {
         let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), to: to.map(<[u8]>::to_vec) };
-        let mut node = self.root.as_deref();
+        let mut node = self.root.as_ref();
         while let Some(at) = node {
-            node = match at {
-                TreeNode::Branch(children) => {
+            node = match at.side() {
+                Side::Right(children) => {
                     let mut rest = children[child_of(children, from)..].iter();
-                    let child = rest.next().map(|child| &*child.node);
+                    let child = rest.next().map(|child| &child.node);
                     iter.path.push(rest);
                     child
                 }
-                TreeNode::Leaf(slots) => {
-                    iter.enter(&slots[slots.partition_point(|slot| slot.key() < from)..]);
+                Side::Left(entries) => {
+                    iter.enter(&entries[entries.partition_point(|entry| entry.key() < from)..]);
                     None
                 }
             };
@@ -369,7 +392,7 @@ impl<E: TreeEntry> Tree<E> {
     where
         E: Send + Sync,
     {
-        self.root.and_then(Arc::into_inner)
+        self.root.and_then(Either::into_last)
     }
 }
 
@@ -413,12 +436,12 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
                 }
             };
             loop {
-                match &*child.node {
-                    TreeNode::Leaf(slots) => {
-                        self.enter(slots);
+                match child.node.side() {
+                    Side::Left(entries) => {
+                        self.enter(entries);
                         break;
                     }
-                    TreeNode::Branch(children) => {
+                    Side::Right(children) => {
                         let mut rest = children.iter();
                         child = rest.next().expect("no node is empty");
                         self.path.push(rest);
@@ -432,59 +455,61 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::heap::Heap;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     fn slot(number: u16) -> Key {
-        format!("/{number:05}").into_bytes().into()
+        format!("/{number:05}").as_bytes().into()
     }
 
     /// Height and bytes; every branch names the first entry of each child by its own pointer.
     fn check(node: &TreeNode<Key>, is_root: bool) -> (usize, usize) {
-        let first = node.first().expect("no node is empty");
-        match node {
-            TreeNode::Leaf(slots) => {
-                assert!(slots.len() <= LEAF && slots.capacity() <= LEAF + 8);
+        let begin = first(node).expect("no node is empty");
+        match node.side() {
+            Side::Left(slots) => {
+                assert!(slots.len() <= LEAF && slots.room() <= LEAF + 8);
                 assert!(slots.windows(2).all(|pair| pair[0].key() < pair[1].key()));
-                (1, node.bytes())
+                (1, bytes(node))
             }
-            TreeNode::Branch(children) => {
-                assert!(children.len() <= BRANCH && children.capacity() <= BRANCH + 8);
+            Side::Right(children) => {
+                assert!(children.len() <= BRANCH && children.room() <= BRANCH + 8);
                 assert!(!is_root || children.len() > 1);
-                assert!(Arc::ptr_eq(&children[0].first, &first));
+                assert!(Key::is_same(&children[0].first, &begin));
                 let below: Vec<_> = children
                     .iter()
                     .map(|child| {
-                        assert!(Arc::ptr_eq(&child.first, &child.node.first().unwrap()), "a stale first entry");
+                        assert!(Key::is_same(&child.first, &first(&child.node).unwrap()), "a stale first entry");
                         check(&child.node, false)
                     })
                     .collect();
                 assert!(below.windows(2).all(|pair| pair[0].0 == pair[1].0), "leaves of different depth");
-                (below[0].0 + 1, node.bytes() + below.iter().map(|one| one.1).sum::<usize>())
+                (below[0].0 + 1, bytes(node) + below.iter().map(|one| one.1).sum::<usize>())
             }
         }
     }
 
     fn same(tree: &Tree<Key>, oracle: &BTreeMap<Vec<u8>, Key>) {
-        let bytes = tree.root.as_deref().map_or(0, |root| check(root, true).1);
+        let bytes = tree.root.as_ref().map_or(0, |root| check(root, true).1);
         assert_eq!(tree.bytes(), bytes);
         let all: Vec<_> = tree.from(b"").cloned().collect();
         assert_eq!(all.len(), oracle.len());
-        assert!(all.iter().zip(oracle.values()).all(|(slot, oracle)| Arc::ptr_eq(slot, oracle)));
+        assert!(all.iter().zip(oracle.values()).all(|(slot, oracle)| Key::is_same(slot, oracle)));
     }
 
     /// A root with two children that would fit into one: nothing is removed, and nothing is joined.
     #[test]
     fn removal_of_absent_key() {
+        let memory = &mut Heap::new(drop);
         let made: Vec<Key> = (0..1569).map(slot).collect();
         let mut oracle: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
-        let mut tree = Tree::from_sorted(made.iter().cloned());
+        let mut tree = Tree::from_sorted(made.iter().cloned(), memory);
         for gone in &made[..59] {
-            assert!(tree.remove(gone));
+            assert!(tree.remove(gone, memory));
             oracle.remove(&gone[..]);
         }
         same(&tree, &oracle);
-        assert!(!tree.remove(&slot(1569)));
+        assert!(!tree.remove(&slot(1569), memory));
         same(&tree, &oracle);
     }
 
@@ -495,9 +520,10 @@ mod tests {
             initial in 0u16..6000,
             ops in prop::collection::vec((any::<bool>(), 0u16..6000, 1u16..400), 0..60),
         ) {
+            let memory = &mut Heap::new(drop);
             let made: Vec<Key> = (0..initial).map(slot).collect();
             let mut oracle: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
-            let mut tree = Tree::from_sorted(made.iter().cloned());
+            let mut tree = Tree::from_sorted(made.iter().cloned(), memory);
             same(&tree, &oracle);
             for (adds, start, count) in ops {
                 let before = (tree.clone(), oracle.clone());
@@ -507,11 +533,11 @@ mod tests {
                     let fresh = slot(number);
                     match (adds, oracle.contains_key(&fresh[..])) {
                         (true, false) => {
-                            tree.insert(fresh.clone());
+                            tree.insert(fresh.clone(), memory);
                             oracle.insert(fresh.to_vec(), fresh);
                         }
                         (false, _) => {
-                            tree.remove(&fresh);
+                            tree.remove(&fresh, memory);
                             oracle.remove(&fresh[..]);
                         }
                         _ => {}

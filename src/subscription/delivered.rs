@@ -10,6 +10,7 @@ use crate::cache::StateView;
 use crate::data::event::{Event, Kind};
 use crate::data::slot::{Key, SlotRef};
 use crate::filter::range::Range;
+use crate::heap::System;
 use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
@@ -37,13 +38,13 @@ impl DeliveredKeys {
 
     pub(super) fn add(&mut self, key: Key) {
         if !self.has(&key) {
-            self.keys.insert(key);
+            self.keys.insert(key, &mut System);
             self.len += 1;
         }
     }
 
     pub(super) fn remove(&mut self, key: &[u8]) {
-        self.len -= u64::from(self.keys.remove(key));
+        self.len -= u64::from(self.keys.remove(key, &mut System));
     }
 }
 

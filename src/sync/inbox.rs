@@ -11,11 +11,25 @@
 //! has read as `next` is never looked at by the push: there is no ABA.
 
 use super::{Acquire, AtomicPtr, Relaxed, Release, ord};
-use std::ptr;
+use std::alloc::Layout;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
 
 struct Node<T> {
     value: T,
     next: *mut Node<T>,
+    /// Gives its memory back.
+    free: unsafe fn(NonNull<u8>),
+}
+
+/// Frees a node of [`Inbox::push`].
+///
+/// # Safety
+///
+/// The place of a node that came from a box; once. What is in it was moved out.
+unsafe fn free_boxed<T>(place: NonNull<u8>) {
+    // SAFETY: by the caller's promise.
+    drop(unsafe { Box::from_raw(place.as_ptr().cast::<MaybeUninit<Node<T>>>()) });
 }
 
 /// See the module.
@@ -36,10 +50,27 @@ impl<T> Inbox<T> {
 
     /// Hands a value over. True: there was nothing before it. O(1); allocates one node.
     pub(crate) fn push(&self, value: T) -> bool {
-        let node = Box::into_raw(Box::new(Node { value, next: ptr::null_mut() }));
+        let place = NonNull::from(Box::leak(Box::new(MaybeUninit::<Node<T>>::uninit()))).cast();
+        // SAFETY: a box of a node, which `free_boxed` takes back.
+        unsafe { self.push_in(place, free_boxed::<T>, value) }
+    }
+
+    /// Memory for a node.
+    pub(crate) const NODE: Layout = Layout::new::<Node<T>>();
+
+    /// As [`Inbox::push`], in memory of the caller's, which `free` gives back once the value was taken.
+    ///
+    /// # Safety
+    ///
+    /// `place` is memory of the layout [`Inbox::NODE`] that nobody else has, and `free` may be called with it once, by
+    /// any thread.
+    pub(crate) unsafe fn push_in(&self, place: NonNull<u8>, free: unsafe fn(NonNull<u8>), value: T) -> bool {
+        let node = place.as_ptr().cast::<Node<T>>();
+        // SAFETY: memory for it, by the caller's promise.
+        unsafe { node.write(Node { value, next: ptr::null_mut(), free }) };
         let mut top = self.top.load(Relaxed);
         loop {
-            // SAFETY: the node came from a box and is ours alone until the exchange succeeds.
+            // SAFETY: the node is ours alone until the exchange succeeds.
             unsafe { (*node).next = top };
             // Release: partner of the swap in `take_all`.
             match self.top.compare_exchange_weak(top, node, ord!(InboxPush, Release), Relaxed) {
@@ -99,11 +130,15 @@ impl<T> Iterator for Taken<T> {
         if self.top.is_null() {
             return None;
         }
-        // SAFETY: the swap made the whole chain ours, each node came from a box, and each is taken once:
-        // the chain continues after it.
-        let node = unsafe { Box::from_raw(self.top) };
-        self.top = node.next;
-        Some(node.value)
+        // SAFETY: the swap made the whole chain ours, and each node is taken once: the chain continues after it. Its
+        // memory is given back by what came with it.
+        unsafe {
+            let place = NonNull::new_unchecked(self.top).cast();
+            let Node { value, next, free } = self.top.read();
+            free(place);
+            self.top = next;
+            Some(value)
+        }
     }
 }
 

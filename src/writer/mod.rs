@@ -11,7 +11,7 @@ mod validate;
 
 use change::Operation;
 pub use change::{Change, Record};
-use transaction::{Prepared, Transaction, Unfinished};
+use transaction::{Prepared, Transaction, Unfinished, extras};
 use validate::{check_keys, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
@@ -19,6 +19,7 @@ use crate::data::event::ResyncReason;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
 use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
+use crate::heap::One;
 use crate::log::epochs::EpochChange;
 use crate::position::Position;
 use crate::store::root::Root;
@@ -167,9 +168,9 @@ impl Writer {
         sort_listing(inner, revision, &mut records)?;
         let mut versions = Vec::with_capacity(records.len());
         for record in &records {
-            let extras = core.extras(inner, record.key, Some(record.value));
-            let (meta, older) = (record.meta(), VersionPtr::NULL);
-            versions.push(KeyValue::with_extras(record.key, Some(record.value), meta, 0, older, extras));
+            let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
+            let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
+            versions.push(KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras));
         }
         let mut sorted = Vec::with_capacity(versions.len());
         let (mut bytes, mut slot_bytes) = (0, 0);
@@ -178,20 +179,21 @@ impl Writer {
         let unfinished = Unfinished(inner);
         for version in versions {
             bytes += version.bytes();
-            let slot = OwnedSlot::new(version);
+            let slot = OwnedSlot::new(version, &mut core.heap);
             slot_bytes += slot.get().bytes();
             sorted.push(slot.pointer());
             core.slots.insert(slot);
         }
         step("listing stored");
-        core.index = Root::from_sorted(sorted.into_iter());
+        core.index = Root::from_sorted(sorted.into_iter(), &mut core.heap);
         core.position.revision = revision;
         core.highest = revision;
         core.epochs.listing = revision;
         core.written = true;
         core.ring.set_epochs(&inner.ring, core.epochs.clone());
         core.ring.set_oldest_revision(&inner.ring, revision + 1);
-        inner.root.replace(Arc::new(core.index.clone()), 0);
+        let index = One::new(core.index.clone(), &mut core.heap);
+        inner.root.replace(index, 0, &mut core.heap);
         core.ring.set_progress(&inner.ring, core.position);
         let gauges = &inner.gauges;
         gauges.version_bytes.store(bytes as u64, Relaxed);
@@ -313,6 +315,7 @@ impl Writer {
             return Err(inner.not_ready("progress"));
         }
         core.ring.age(&inner.ring);
+        core.heap.tidy();
         inner.gauges.window_segments.store(core.ring.segments_live() as u64, Relaxed);
         inner.gauges.window_bytes.store(core.ring.bytes(), Relaxed);
         if revision == core.position.revision {

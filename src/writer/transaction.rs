@@ -11,6 +11,7 @@ use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, KeyValueRef, VersionExtras, VersionPtr};
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
+use crate::heap::One;
 use crate::log::epochs::EpochChange;
 use crate::log::writer::{Added, Plan, Writing};
 use crate::sync::{Relaxed, step};
@@ -121,7 +122,7 @@ impl Core {
             let newest = slot.newest();
             if newest.seq() == seq && newest.is_tombstone() {
                 // SAFETY: I1: the table owns the slots of the writer's index.
-                unsafe { self.index.remove(slot.key()) };
+                unsafe { self.index.remove(slot.key(), &mut self.heap) };
                 self.index_changed = true;
                 self.ring.purged(slot.deleted_bytes());
                 self.removed_slots.extend(self.slots.remove(slot.key()));
@@ -215,20 +216,6 @@ impl Core {
         deletes
     }
 
-    /// What the cache adds to a version: all foreign code of a change runs here.
-    pub(super) fn extras<'a>(&'a mut self, inner: &'a Inner, key: &[u8], value: Option<&[u8]>) -> VersionExtras<'a> {
-        self.attributes.clear();
-        let Some(value) = value else { return VersionExtras::default() };
-        if !inner.schema.is_empty() {
-            let failed = inner.schema.extract(key, value, &mut self.attributes);
-            if failed > 0 {
-                let failures = &inner.gauges.extract_failures;
-                failures.store(failures.load(Relaxed) + failed, Relaxed);
-            }
-        }
-        VersionExtras { attributes: &self.attributes, decoder: inner.decoder.as_ref() }
-    }
-
     /// Makes the versions once their sequence numbers are known. `marks` is 1 where a mark comes
     /// before the first.
     pub(super) fn make_versions<'a>(
@@ -246,11 +233,14 @@ impl Core {
                 one.replaces_tombstone_of(earlier);
             }
             let version = match (one.kind, one.slot()) {
-                (Kind::Deleted, Some(slot)) => KeyValue::new(slot.key(), None, one.meta, seq, one.before),
+                (Kind::Deleted, Some(slot)) => {
+                    let none = VersionExtras::default();
+                    KeyValue::with_extras(&mut self.heap, slot.key(), None, one.meta, seq, one.before, none)
+                }
                 _ => {
                     let (key, value) = input(one.input);
-                    let extras = self.extras(inner, key, value);
-                    KeyValue::with_extras(key, value, one.meta, seq, one.before, extras)
+                    let extras = extras(&mut self.attributes, inner, key, value);
+                    KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
                 }
             };
             let live = |kv: &&KeyValue| !kv.is_tombstone();
@@ -319,6 +309,7 @@ impl Core {
             inner.hubs.published_events(inner, &self.router);
         }
         self.router.done();
+        self.heap.tidy();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.
         self.patience.wait_for_room();
         true
@@ -368,7 +359,7 @@ impl Core {
         let Some(fresh) = fresh else { return };
         let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
         let event = LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] };
-        let Core { ring, slots, router, .. } = self;
+        let Core { heap, ring, slots, router, .. } = self;
         let mut place = slot;
         ring.append(writing, router, (at, added), event, || {
             Some(match slot {
@@ -376,7 +367,7 @@ impl Core {
                 // and puts again stands twice: the second replaces the tombstone.
                 Some(slot) => unsafe { fresh.replace(slot) },
                 None => {
-                    let (slot, counts) = fresh.first();
+                    let (slot, counts) = fresh.first(heap);
                     place = Some(slot.pointer());
                     slots.insert(slot);
                     counts
@@ -390,7 +381,7 @@ impl Core {
         if slot.is_none() {
             // SAFETY: I1: the table owns it, as it owns every slot of the writer's index.
             let added = unsafe {
-                self.index.insert(place);
+                self.index.insert(place, &mut self.heap);
                 place.get()
             };
             grown.slot_bytes += added.bytes() as u64;
@@ -407,7 +398,8 @@ impl Core {
             return;
         }
         let copied = self.index.take_copied();
-        inner.root.replace(Arc::new(self.index.clone()), copied);
+        let index = One::new(self.index.clone(), &mut self.heap);
+        inner.root.replace(index, copied, &mut self.heap);
         let mut grown = Grown::of(&inner.gauges);
         while let Some(slot) = self.removed_slots.pop() {
             grown.slot_bytes -= slot.get().bytes() as u64;
@@ -417,6 +409,25 @@ impl Core {
         grown.show(&inner.gauges);
         inner.gauges.tree_bytes.store(self.index.bytes() as u64, Relaxed);
     }
+}
+
+/// What the cache adds to a version: all foreign code of a change runs here. `attributes` is room for them.
+pub(super) fn extras<'a>(
+    attributes: &'a mut Vec<u8>,
+    inner: &'a Inner,
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> VersionExtras<'a> {
+    attributes.clear();
+    let Some(value) = value else { return VersionExtras::default() };
+    if !inner.schema.is_empty() {
+        let failed = inner.schema.extract(key, value, attributes);
+        if failed > 0 {
+            let failures = &inner.gauges.extract_failures;
+            failures.store(failures.load(Relaxed) + failed, Relaxed);
+        }
+    }
+    VersionExtras { attributes, decoder: inner.decoder.as_ref() }
 }
 
 /// The gauges of the store while a commit changes them: loaded at its begin, stored at its end.

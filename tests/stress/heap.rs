@@ -3,9 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// Slots a segment, and bytes a value, of the test that is watched.
+/// Slots a segment, and bytes a value, of the test that is watched: such a value lies in no slab.
 pub const SLOTS: u64 = 2048;
-pub const VALUE: usize = 3_370;
+pub const VALUE: usize = 16_500;
 
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static ALIVE: [AtomicI64; 2] = [AtomicI64::new(0), AtomicI64::new(0)];
@@ -21,7 +21,7 @@ static HEAP: Heap = Heap;
 fn class(layout: Layout) -> Option<usize> {
     match (layout.size(), layout.align()) {
         (size, 64) if size == SLOTS as usize * size_of::<watchcore::Event>() => Some(0),
-        (size, align) if align >= 8 && size > VALUE + 60 && size < VALUE + 100 => Some(1),
+        (size, align) if align >= 8 && size > VALUE + 60 && size < VALUE + 120 => Some(1),
         _ => None,
     }
 }

@@ -123,7 +123,7 @@ pub struct watchcore_stats {
     pub objects: u64,
     /// Bytes of live keys with their values, and of tombstones not purged yet.
     pub version_bytes: u64,
-    /// Bytes of the indexes.
+    /// Bytes of the indexes, and of memory that the cache keeps for what is written next.
     pub index_bytes: u64,
     /// Bytes of the log's segments and of the replaced versions that they keep.
     pub log_bytes: u64,

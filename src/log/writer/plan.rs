@@ -6,12 +6,12 @@
 #![forbid(unsafe_code)]
 
 use super::RingWriter;
+use crate::heap::{One, System};
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
 use crate::log::segment::{Before, Pen, own_bytes};
 use crate::log::summaries::Summary;
 use std::ops::Range;
-use std::sync::Arc as Shared;
 
 /// What the window may hold.
 #[derive(Clone, Copy)]
@@ -71,7 +71,7 @@ pub(crate) struct Plan {
     pub(super) opened: Vec<Opened>,
     /// Slots used in the segments left: the newest one before, then each opened but the last.
     pub(super) closed: Vec<u64>,
-    pub(super) directory: Option<Shared<Directory>>,
+    pub(super) directory: Option<One<Directory>>,
     pub(super) giant: bool,
     /// How many of the oldest segments go first.
     pub(super) evicted: usize,
@@ -148,7 +148,7 @@ impl RingWriter {
             segments
         };
         if size != self.directory.size() {
-            plan.directory = Some(Shared::new(Directory::new(size)));
+            plan.directory = Some(One::new(Directory::new(size), &mut System));
         }
     }
 

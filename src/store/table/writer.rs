@@ -1,6 +1,7 @@
 //! The writer's side of a table: what comes and goes, and which page is due. See [`super`].
 
 use super::*;
+use crate::heap::System;
 
 /// How full a page is: entries, and cells in use, those of entries that are gone among them.
 #[derive(Clone, Copy, Default)]
@@ -245,7 +246,7 @@ impl<E: TableEntry> Table<E> {
             // SAFETY: I9: it has left its place, and every pin that could have loaded it has ended.
             drop(unsafe { TablePage::from_word(word) });
         };
-        reclaim::retire(TablePage::<E::Target>::bytes(cells), Box::new(free));
+        reclaim::retire(TablePage::<E::Target>::bytes(cells), Box::new(free), &mut System);
     }
 
     /// Pages of the entries of others: of those whose hash has a zero where `level` has a one, and of the rest, with

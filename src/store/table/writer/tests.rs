@@ -1,17 +1,17 @@
 //! The table against a set, and what one operation moves at most.
 
 use super::*;
-use crate::data::slot::Key;
+type TestKey = Arc<[u8]>;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-impl TableEntry for Arc<Key> {
-    type Target = Key;
-    fn into_address(self) -> *mut Key {
+impl TableEntry for Arc<TestKey> {
+    type Target = TestKey;
+    fn into_address(self) -> *mut TestKey {
         Arc::into_raw(self).cast_mut()
     }
     // SAFETY: what the trait asks of the caller, and nothing else.
-    unsafe fn from_address(address: *mut Key) -> Arc<Key> {
+    unsafe fn from_address(address: *mut TestKey) -> Arc<TestKey> {
         // SAFETY: by the caller's promise.
         unsafe { Arc::from_raw(address) }
     }
@@ -20,7 +20,7 @@ impl TableEntry for Arc<Key> {
     }
 }
 
-fn key(number: u64) -> Arc<Key> {
+fn key(number: u64) -> Arc<TestKey> {
     Arc::new(number.to_string().into_bytes().into())
 }
 
@@ -72,7 +72,7 @@ fn sweep_takes_a_few_cells_a_time() {
     let mut table = Table::default();
     (0..10_000).for_each(|number| table.insert(key(number)));
     let mut taken = Vec::new();
-    let mut round = |table: &mut Table<Arc<Key>>, unused: &dyn Fn(&Arc<Key>) -> bool| {
+    let mut round = |table: &mut Table<Arc<TestKey>>, unused: &dyn Fn(&Arc<TestKey>) -> bool| {
         let (mut place, mut calls) = (Place::default(), 1);
         while !table.sweep(&mut place, 16, unused, |entry| taken.push(entry)) {
             calls += 1;

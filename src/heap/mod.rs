@@ -1,0 +1,103 @@
+//! The writer's memory: blocks of one size in slabs, which come back to the writer when they are freed.
+//!
+//! A [`Heap`] belongs to one writer, which alone takes blocks from it, without a lock and without an atomic
+//! access where the slab in use has one left. Any thread gives a block back ([`free`]): by the word of its slab
+//! (`slab`). What a writer replaces, the reclaimer frees, and the writer takes again. The system's
+//! allocator sees slabs of up to 64 KiB, and nothing of what is in them: so it has little to sort, to join or to lock
+//! inside an apply, which is what the slowest single applies were made of.
+//!
+//! `docs/internals/heap.md` has the states of a slab, what is kept for later, and an example in numbers.
+//!
+//! Before each block stands where it came from: the address of its slab, or, odd, the bytes of a block that is an
+//! allocation of its own. Those are what is larger than [`classes::GREATEST`], and everything of who has no heap
+//! ([`System`]).
+//!
+//! Rejected: an allocator as a library. mimalloc has heaps, but a heap belongs to a thread, and a writer moves;
+//! a program that links this one chooses its allocator, not we. Bounded lists of freed blocks: what goes beyond the
+//! bound is what the system's allocator sorts.
+
+mod classes;
+mod one;
+pub(crate) mod shared_list;
+mod slab;
+#[cfg(all(test, not(any(loom, watchcore_plain_heap))))]
+mod tests;
+
+pub(crate) use classes::{Heap, HeapBytes};
+pub(crate) use one::One;
+
+use slab::Slab;
+use std::alloc::Layout;
+use std::ptr::{self, NonNull};
+
+/// Bytes before a block.
+const HEADER: usize = size_of::<*const Slab>();
+/// What blocks are aligned to.
+pub(crate) const ALIGN: usize = 8;
+
+/// Slabs of this thread's model that are not freed.
+#[cfg(loom)]
+pub(crate) fn living_slabs<T>(with: impl FnOnce(&mut usize) -> T) -> T {
+    thread_local! {
+        // One test runs on one thread of the system, all threads of its model included.
+        static LIVING: std::cell::RefCell<usize> = const { std::cell::RefCell::new(0) };
+    }
+    LIVING.with_borrow_mut(with)
+}
+
+/// Where memory comes from.
+pub(crate) trait Memory {
+    /// A block of so many bytes, aligned to [`ALIGN`]; [`free`] takes it back. Where the system has none the process
+    /// ends, as with a `Box`.
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
+}
+
+/// Memory of who has no heap: each block is an allocation of its own.
+pub(crate) struct System;
+
+impl Memory for System {
+    fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
+        let whole = layout(bytes + HEADER);
+        // SAFETY: the layout is not empty; the header lies in it.
+        unsafe {
+            let start = std::alloc::alloc(whole);
+            if start.is_null() {
+                std::alloc::handle_alloc_error(whole);
+            }
+            start.cast::<*const Slab>().write(ptr::without_provenance(whole.size() << 1 | 1));
+            NonNull::new_unchecked(start.add(HEADER))
+        }
+    }
+}
+
+/// Bytes that a block takes, with its header and what is left over.
+#[inline]
+pub(crate) fn footprint(bytes: usize) -> usize {
+    match classes::class_of(bytes + HEADER) {
+        Some((_, size)) => size,
+        None => layout(bytes + HEADER).size(),
+    }
+}
+
+fn layout(bytes: usize) -> Layout {
+    Layout::from_size_align(bytes.next_multiple_of(ALIGN), ALIGN).expect("lengths are limited")
+}
+
+/// Gives a block back. Any thread; no lock, no wait.
+///
+/// # Safety
+///
+/// The block is from [`Memory::allocate`], nobody uses it any more, and it is given back once. What others did with it
+/// happens before this call.
+pub(crate) unsafe fn free(block: NonNull<u8>) {
+    // SAFETY: by the caller's promise a header stands before it, and the block is ours.
+    unsafe {
+        let start = block.as_ptr().sub(HEADER);
+        let origin = start.cast::<*const Slab>().read();
+        if origin.addr() & 1 == 1 {
+            std::alloc::dealloc(start, layout(origin.addr() >> 1));
+        } else {
+            Slab::give_back(NonNull::new_unchecked(origin.cast_mut()), start);
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! A slab: blocks of one size in one allocation, and the word by which they come back to its owner.
+//!
+//! The word says in which state the slab is, which block was given back last, how many were since its owner looked, and,
+//! where the owner does not have it in hand, how many it had handed out. A block that was given back names the one
+//! that was before it: a stack, which others only push on and the owner only takes whole, so there is no ABA.
+//!
+//! | state | who has it | who leaves it |
+//! | --- | --- | --- |
+//! | Current | the owner takes blocks from it | the owner, for Full, when none is left |
+//! | Full | nobody | the first block that comes back: Announced |
+//! | Announced | it is on its way to the owner, by [`Home`] | the owner: Listed |
+//! | Listed | the owner knows that it has blocks | the owner, for Current; the last block that was out: Announced |
+//! | Orphan | nobody: its owner is gone | the last block that was out frees it |
+//!
+//! Who makes it Announced pushes it on its home's list, once, and nobody frees it before it was taken from there. When
+//! the owner goes, what is Announced is taken by whoever comes later: the owner after it has closed the home,
+//! or the one who pushed, if it sees it closed.
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | `give_back`: the block, then the word | `collect`, `take`, `accept`, `orphan`: the word, then the blocks | Release / Acquire |
+//! | the owner's word | `give_back`: the word | Release / Acquire |
+//! | `announce`: link, then `Home::announced` | `taken`: `Home::announced`, then links | Release / Acquire |
+//! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: who comes second sees the other |
+
+use super::HEADER;
+#[cfg(loom)]
+use crate::sync::Track;
+use crate::sync::{AcqRel, Acquire, Arc, AtomicBool, AtomicPtr, AtomicU64, Relaxed, Release, ord};
+use std::alloc::Layout;
+use std::cell::Cell;
+use std::ptr::{self, NonNull};
+// Statistics carry no order: std's also under loom.
+use std::sync::atomic::AtomicU64 as Count;
+
+/// See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub(super) enum SlabState {
+    Current,
+    Full,
+    Announced,
+    Listed,
+    Orphan,
+}
+
+impl SlabState {
+    const ALL: [SlabState; 5] =
+        [SlabState::Current, SlabState::Full, SlabState::Announced, SlabState::Listed, SlabState::Orphan];
+}
+
+/// The word of a slab, taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Word {
+    state: SlabState,
+    /// Blocks that are out: of any state but Current.
+    used: u16,
+    /// Blocks that were given back; `top` is the last of them, counted from 1.
+    count: u16,
+    top: u16,
+}
+
+impl Word {
+    const CURRENT: Word = Word { state: SlabState::Current, used: 0, count: 0, top: 0 };
+
+    fn pack(self) -> u64 {
+        self.state as u64 | u64::from(self.used) << 16 | u64::from(self.count) << 32 | u64::from(self.top) << 48
+    }
+
+    fn unpack(word: u64) -> Word {
+        Word {
+            state: SlabState::ALL[word as u16 as usize],
+            used: (word >> 16) as u16,
+            count: (word >> 32) as u16,
+            top: (word >> 48) as u16,
+        }
+    }
+}
+
+/// Blocks that were given back: the number of the last, counted from 1, and how many.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Chain {
+    pub(super) top: u16,
+    pub(super) count: u16,
+}
+
+/// The lists of the slabs that an owner does not have in hand.
+#[derive(Clone, Copy)]
+pub(super) enum List {
+    /// Nothing is known to have come back.
+    Full,
+    /// Some blocks have come back.
+    Partial,
+    /// All have.
+    Spare,
+}
+
+/// Where the slabs of a heap are announced.
+pub(super) struct Home {
+    announced: AtomicPtr<Slab>,
+    /// The owner is gone.
+    closed: AtomicBool,
+    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back.
+    slabs: Count,
+    taken: Count,
+    freed: Count,
+}
+
+impl Home {
+    pub(super) fn new() -> Arc<Home> {
+        Arc::new(Home {
+            announced: AtomicPtr::new(ptr::null_mut()),
+            closed: AtomicBool::new(false),
+            slabs: Count::new(0),
+            taken: Count::new(0),
+            freed: Count::new(0),
+        })
+    }
+
+    /// Counts a block that the owner takes.
+    #[inline]
+    pub(super) fn took(&self, bytes: usize) {
+        // Only the owner stores here.
+        self.taken.store(self.taken.load(Relaxed) + bytes as u64, Relaxed);
+    }
+
+    /// Bytes of the slabs that are in no block that is out.
+    pub(super) fn free_bytes(&self) -> u64 {
+        // In this order: what came back was taken before.
+        let freed = self.freed.load(Relaxed);
+        let out = self.taken.load(Relaxed).saturating_sub(freed);
+        self.slabs.load(Relaxed).saturating_sub(out)
+    }
+
+    /// What was announced, newest first; [`Slab::after`] leads from one to the next.
+    pub(super) fn taken(&self) -> *mut Slab {
+        // Relaxed: a look, so that nothing is written where nothing is there.
+        if self.announced.load(Relaxed).is_null() {
+            return ptr::null_mut();
+        }
+        // Acquire: partner of the exchange in `announce`.
+        self.announced.swap(ptr::null_mut(), ord!(SlabsTaken, Acquire))
+    }
+
+    fn announce(&self, slab: NonNull<Slab>) {
+        let mut top = self.announced.load(Relaxed);
+        loop {
+            // SAFETY: it is Announced: not freed before it was taken from the list.
+            unsafe { slab.as_ref() }.link.store(top, Relaxed);
+            // Release: partner of the swap in `taken`. Acquire: partner of the one in `abandon`.
+            match self.announced.compare_exchange_weak(top, slab.as_ptr(), ord!(SlabAnnounced, AcqRel), Relaxed) {
+                Ok(_) => break,
+                Err(now) => top = now,
+            }
+        }
+        if self.closed.load(Relaxed) {
+            self.abandon();
+        }
+    }
+
+    /// The owner is gone: what is announced from now on is nobody's.
+    pub(super) fn close(&self) {
+        // Relaxed: the swap in `abandon` shows it to who announces after it.
+        self.closed.store(true, Relaxed);
+        self.abandon();
+    }
+
+    fn abandon(&self) {
+        // Acquire: as in `taken`, without its look. Release: partner of the exchange in `announce`.
+        let mut next = self.announced.swap(ptr::null_mut(), ord!(HomeClosed, AcqRel));
+        while let Some(slab) = NonNull::new(next) {
+            // SAFETY: taken from the list, and Announced: ours until `orphan`.
+            unsafe {
+                next = slab.as_ref().after();
+                Slab::orphan(slab, 0, true);
+            }
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Slab {
+    word: AtomicU64,
+    home: Arc<Home>,
+    link: AtomicPtr<Slab>,
+    /// Bytes of a block with its header; how many there are; the place of the first.
+    size: u32,
+    pub(super) blocks: u16,
+    pub(super) class: u16,
+    first: u32,
+    /// The owner's: which of its lists has it, and beside whom.
+    pub(super) list: Cell<List>,
+    pub(super) neighbours: [Cell<*mut Slab>; 2],
+    /// Of what the owner writes, and of the blocks.
+    #[cfg(loom)]
+    pub(super) own: Track,
+    #[cfg(loom)]
+    tracks: Vec<Track>,
+}
+
+impl Slab {
+    /// Bytes of the slab's head.
+    pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(16);
+
+    fn layout(size: usize, blocks: usize) -> Layout {
+        Layout::from_size_align(Slab::HEAD + size * blocks, align_of::<Slab>()).expect("slabs are small")
+    }
+
+    /// A slab that its owner has in hand.
+    pub(super) fn new(home: &Arc<Home>, class: usize, size: usize, blocks: usize) -> NonNull<Slab> {
+        let layout = Slab::layout(size, blocks);
+        // SAFETY: the layout is not empty; its head is written before anybody sees it.
+        unsafe {
+            let place = std::alloc::alloc(layout).cast::<Slab>();
+            let Some(slab) = NonNull::new(place) else { std::alloc::handle_alloc_error(layout) };
+            #[cfg(loom)]
+            super::living_slabs(|living| *living += 1);
+            home.slabs.fetch_add(layout.size() as u64, Relaxed);
+            slab.write(Slab {
+                word: AtomicU64::new(Word::CURRENT.pack()),
+                home: home.clone(),
+                link: AtomicPtr::new(ptr::null_mut()),
+                size: size as u32,
+                blocks: blocks as u16,
+                class: class as u16,
+                first: Slab::HEAD as u32,
+                neighbours: [const { Cell::new(ptr::null_mut()) }; 2],
+                list: Cell::new(List::Full),
+                #[cfg(loom)]
+                own: Track::new(),
+                #[cfg(loom)]
+                tracks: (0..blocks).map(|_| Track::new()).collect(),
+            });
+            slab
+        }
+    }
+
+    /// Bytes of the allocation.
+    pub(super) fn bytes(&self) -> usize {
+        Slab::HEAD + self.size as usize * self.blocks as usize
+    }
+
+    /// The slab that was announced before this one.
+    pub(super) fn after(&self) -> *mut Slab {
+        self.link.load(Relaxed)
+    }
+
+    /// The block of a number, counted from 0.
+    ///
+    /// # Safety
+    ///
+    /// The slab is alive, and has as many.
+    #[inline]
+    pub(super) unsafe fn block(slab: NonNull<Slab>, number: u16) -> *mut u8 {
+        // SAFETY: it lies in the allocation, by the caller's promise. From the pointer of the whole.
+        unsafe {
+            let Slab { first, size, .. } = *slab.as_ptr();
+            slab.as_ptr().cast::<u8>().add(first as usize + size as usize * number as usize)
+        }
+    }
+
+    /// Where a block that was given back names the one before.
+    ///
+    /// # Safety
+    ///
+    /// The block is one of a slab.
+    #[inline]
+    unsafe fn before(block: *mut u8) -> *mut u16 {
+        // SAFETY: no block is smaller than its header and this.
+        unsafe { block.add(HEADER).cast() }
+    }
+
+    /// Takes a block off a chain that the owner has; what is left of the chain.
+    ///
+    /// # Safety
+    ///
+    /// The chain is not empty, came from this slab's word, and only the owner has it.
+    #[inline]
+    pub(super) unsafe fn pop(slab: NonNull<Slab>, top: u16) -> (*mut u8, u16) {
+        // SAFETY: a block of the slab, which `give_back` wrote and the owner has taken.
+        unsafe {
+            let block = Slab::block(slab, top - 1);
+            #[cfg(loom)]
+            slab.as_ref().tracks[usize::from(top) - 1].written();
+            (block, Slab::before(block).read())
+        }
+    }
+
+    /// Gives a block back.
+    ///
+    /// # Safety
+    ///
+    /// As [`super::free`]; it is a block of this slab, from its header on.
+    pub(super) unsafe fn give_back(slab: NonNull<Slab>, block: *mut u8) {
+        // SAFETY: a slab is alive while a block of it is out.
+        let this = unsafe { slab.as_ref() };
+        this.home.freed.fetch_add(u64::from(this.size), Relaxed);
+        let number = (block.addr() - slab.addr().get() - this.first as usize) / this.size as usize;
+        #[cfg(loom)]
+        this.tracks[number].written();
+        // Acquire: partner of the owner's stores.
+        let mut packed = this.word.load(Acquire);
+        let mut home = None;
+        let (state, is_last) = loop {
+            let word = Word::unpack(packed);
+            let count = word.count + 1;
+            let is_last = count == word.used;
+            let state = match word.state {
+                SlabState::Full => SlabState::Announced,
+                SlabState::Listed if is_last => SlabState::Announced,
+                same => same,
+            };
+            let announces = state == SlabState::Announced && word.state != SlabState::Announced;
+            // A count of its own: from the exchange on the slab may be taken, and freed.
+            home = home.take().filter(|_| announces).or_else(|| announces.then(|| this.home.clone()));
+            // SAFETY: the block is ours until the exchange.
+            unsafe { Slab::before(block).write(word.top) };
+            let after = Word { state, count, top: number as u16 + 1, ..word };
+            // Release: partner of the owner's Acquire. Acquire: the last one frees what the others used.
+            match this.word.compare_exchange_weak(packed, after.pack(), ord!(BlockFreed, AcqRel), Acquire) {
+                Ok(_) => break (state, is_last),
+                Err(now) => packed = now,
+            }
+        };
+        match home {
+            Some(home) => home.announce(slab),
+            None if state == SlabState::Orphan && is_last => {
+                // SAFETY: nobody has a block of it, nor knows it.
+                unsafe { Slab::destroy(slab) }
+            }
+            None => {}
+        }
+    }
+
+    /// The blocks that came back to the slab in hand. Only the owner.
+    pub(super) fn collect(&self) -> Chain {
+        // Relaxed: a look, so that nothing is written where nothing is there.
+        if Word::unpack(self.word.load(Relaxed)).top == 0 {
+            return Chain::default();
+        }
+        // Acquire: partner of the exchange in `give_back`.
+        let word = Word::unpack(self.word.swap(Word::CURRENT.pack(), ord!(BlocksTaken, AcqRel)));
+        Chain { top: word.top, count: word.count }
+    }
+
+    /// Puts the slab in hand away, with so many blocks out. False: some came back meanwhile. Only the owner.
+    pub(super) fn leave(&self, used: u16) -> bool {
+        let full = Word { state: SlabState::Full, used, count: 0, top: 0 };
+        // Release: partner of the load in `give_back`.
+        self.word.compare_exchange(Word::CURRENT.pack(), full.pack(), Release, Relaxed).is_ok()
+    }
+
+    /// Notes that an announced slab came. True: none of its blocks is out. Only the owner.
+    pub(super) fn accept(&self) -> bool {
+        let mut packed = self.word.load(Acquire);
+        loop {
+            let word = Word::unpack(packed);
+            debug_assert_eq!(word.state, SlabState::Announced);
+            let listed = Word { state: SlabState::Listed, ..word };
+            // Acquire: who finds it empty frees it, after all that others did with its blocks.
+            match self.word.compare_exchange_weak(packed, listed.pack(), AcqRel, Acquire) {
+                Ok(_) => return word.count == word.used,
+                Err(now) => packed = now,
+            }
+        }
+    }
+
+    /// Takes a listed slab in hand: what came back, and how many blocks are out beside that. None: it was announced
+    /// again. Only the owner.
+    pub(super) fn take(&self) -> Option<(Chain, u16)> {
+        let mut packed = self.word.load(Acquire);
+        loop {
+            let word = Word::unpack(packed);
+            if word.state != SlabState::Listed {
+                return None;
+            }
+            // Acquire: partner of the exchange in `give_back`.
+            match self.word.compare_exchange_weak(packed, Word::CURRENT.pack(), ord!(BlocksTaken, AcqRel), Acquire) {
+                Ok(_) => return Some((Chain { top: word.top, count: word.count }, word.used - word.count)),
+                Err(now) => packed = now,
+            }
+        }
+    }
+
+    /// Lets a slab go whose owner goes: its last block frees it, or this call. `used`: the blocks that are out of the
+    /// one in hand. One that is announced stays so, and is let go by who has `taken` it from its home.
+    ///
+    /// # Safety
+    ///
+    /// Once by the owner, once by who has taken it. The slab is not used after it.
+    pub(super) unsafe fn orphan(slab: NonNull<Slab>, used: u16, taken: bool) {
+        // SAFETY: nobody frees it before it is an orphan.
+        let this = unsafe { slab.as_ref() };
+        let mut packed = this.word.load(Acquire);
+        loop {
+            let word = Word::unpack(packed);
+            if word.state == SlabState::Announced && !taken {
+                return;
+            }
+            let used = if word.state == SlabState::Current { used } else { word.used };
+            let orphan = Word { state: SlabState::Orphan, used, ..word };
+            // Acquire: who finds it empty frees it. Release: partner of the load in `give_back`.
+            match this.word.compare_exchange_weak(packed, orphan.pack(), ord!(SlabOrphan, AcqRel), Acquire) {
+                Ok(_) if word.count == used => {
+                    // SAFETY: no block is out, and nobody else has it.
+                    return unsafe { Slab::destroy(slab) };
+                }
+                Ok(_) => return,
+                Err(now) => packed = now,
+            }
+        }
+    }
+
+    /// Frees a slab.
+    ///
+    /// # Safety
+    ///
+    /// No block of it is out, and nobody else knows it; once.
+    pub(super) unsafe fn destroy(slab: NonNull<Slab>) {
+        // SAFETY: by the caller's promise; made by `new` with this layout.
+        unsafe {
+            #[cfg(loom)]
+            super::living_slabs(|living| *living -= 1);
+            #[cfg(loom)]
+            slab.as_ref().tracks.iter().chain([&slab.as_ref().own]).for_each(Track::end);
+            let layout = Slab::layout(slab.as_ref().size as usize, slab.as_ref().blocks as usize);
+            slab.as_ref().home.slabs.fetch_sub(layout.size() as u64, Relaxed);
+            slab.drop_in_place();
+            std::alloc::dealloc(slab.as_ptr().cast(), layout);
+        }
+    }
+}
