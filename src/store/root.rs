@@ -22,6 +22,11 @@ impl TreeEntry for Leaf {
         // promise that its slots are alive.
         unsafe { self.0.get() }.key()
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.0.prefetch();
+    }
 }
 
 /// The persistent ordered set of slots. Cloning is O(1), and so is dropping a clone whose nodes another one

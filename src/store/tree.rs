@@ -17,6 +17,10 @@ use crate::heap::shared_list::{Either, SharedList, Side};
 /// What a tree holds: ordered by its key.
 pub(crate) trait TreeEntry: Clone {
     fn key(&self) -> &[u8];
+
+    /// Asks the processor for what is behind it, for who looks at it soon.
+    #[inline]
+    fn prefetch(&self) {}
 }
 
 impl TreeEntry for Key {
@@ -25,6 +29,8 @@ impl TreeEntry for Key {
     }
 }
 
+/// How many entries before its turn one is fetched: a leaf is there, and what its entries lead to lies anywhere.
+const AHEAD: usize = 8;
 /// Most entries of a leaf, most children of a branch.
 const LEAF: usize = 64;
 const BRANCH: usize = 32;
@@ -424,8 +430,11 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
     #[inline]
     fn next(&mut self) -> Option<&'a E> {
         loop {
-            if let Some(slot) = self.leaf.next() {
-                return Some(slot);
+            if let Some(entry) = self.leaf.next() {
+                if let Some(later) = self.leaf.as_slice().get(AHEAD - 1) {
+                    later.prefetch();
+                }
+                return Some(entry);
             }
             let mut child = loop {
                 match self.path.last_mut()?.next() {
