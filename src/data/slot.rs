@@ -229,12 +229,7 @@ impl SlotPtr {
     /// Asks the processor for it, for who looks at it soon.
     #[inline]
     pub(crate) fn prefetch(self) {
-        // SAFETY: a hint, which reads nothing as far as the program can tell.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().cast());
-        }
+        heap::prefetch(self.0.as_ptr().cast());
     }
 
     /// The slot.

@@ -7,7 +7,7 @@
 //! | state | who has it | who leaves it |
 //! | --- | --- | --- |
 //! | Current | the owner takes blocks from it | the owner, for Full, when none is left |
-//! | Full | nobody | the first block that comes back: Announced |
+//! | Full | nobody | so many blocks that it is worth a look have come back: Announced |
 //! | Announced | it is on its way to the owner, by [`Home`] | the owner: Listed |
 //! | Listed | the owner knows that it has blocks | the owner, for Current; the last block that was out: Announced |
 //! | Orphan | nobody: its owner is gone | the last block that was out frees it |
@@ -94,6 +94,10 @@ pub(super) enum List {
     /// All have.
     Spare,
 }
+
+/// A slab that was put away is worth a look once one block in so many has come back: each look costs its owner some
+/// lines of memory that others had.
+const WORTH: usize = 16;
 
 /// Where the slabs of a heap are announced.
 pub(super) struct Home {
@@ -186,6 +190,8 @@ pub(super) struct Slab {
     /// Bytes of a block with its header; how many there are; the place of the first.
     size: u32,
     pub(super) blocks: u16,
+    /// As many have to come back before the owner hears of it.
+    worth: u16,
     pub(super) class: u16,
     first: u32,
     /// The owner's: which of its lists has it, and beside whom.
@@ -222,6 +228,7 @@ impl Slab {
                 link: AtomicPtr::new(ptr::null_mut()),
                 size: size as u32,
                 blocks: blocks as u16,
+                worth: (blocks / WORTH).max(1) as u16,
                 class: class as u16,
                 first: Slab::HEAD as u32,
                 neighbours: [const { Cell::new(ptr::null_mut()) }; 2],
@@ -306,7 +313,7 @@ impl Slab {
             let count = word.count + 1;
             let is_last = count == word.used;
             let state = match word.state {
-                SlabState::Full => SlabState::Announced,
+                SlabState::Full if count >= this.worth => SlabState::Announced,
                 SlabState::Listed if is_last => SlabState::Announced,
                 same => same,
             };

@@ -139,6 +139,9 @@ impl Core {
     }
 
     pub(super) fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
+        if let Operation::Put(value) | Operation::Exact(value, _) = change.operation {
+            self.heap.prefetch(KeyValue::bytes_of(change.key, value));
+        }
         let slot = self.live(change.key);
         let before = slot.map(SlotRef::newest);
         let alive = before.as_deref().filter(|kv| !kv.is_tombstone());
