@@ -169,10 +169,13 @@ impl Registration {
         self.unpark(cache.hubs());
         if self.seat.announced().load(Acquire) {
             hub.post(cache, Message::Leave(self.seat.id()));
-            if let Some(Interest::Revision { position, .. }) = &self.interest
-                && position.revision >= hub.highest_revision_wanted()
-            {
-                // So that the source is not asked for it any more.
+            let is_wanted = match &self.interest {
+                Some(Interest::Revision { position, .. }) => position.revision >= hub.highest_revision_wanted(),
+                _ => false,
+            };
+            // So that the source is not asked for it any more; and so that a predicate goes, though nobody publishes:
+            // what it holds may be the cache itself.
+            if is_wanted || self.code == FilterCode::Foreign {
                 hub.notify(cache);
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Wake, Waker};
 use std::time::Instant;
-use watchcore::{Cache, Change, Start};
+use watchcore::{Cache, Change, Filter, Start};
 
 /// Holds the notifier until it is let go.
 struct Brake(Sender<()>, std::sync::Mutex<Receiver<()>>);
@@ -125,4 +125,27 @@ fn last_cache_is_dropped_by_the_notifier_and_panics() {
     assert!(once(&mut one, &bell).is_pending());
     writer.apply(1, [Change::put("/a", "")]).unwrap();
     assert_eq!(next(&mut one, &bell, &rings).unwrap().unwrap().len(), 1, "the notifier lives");
+}
+
+/// A predicate that holds its own cache goes with its subscription, though nothing is published and nothing is closed
+/// after it: a cycle of the two would stay for ever.
+#[test]
+fn predicate_that_holds_its_cache_goes_with_its_subscription() {
+    struct Told(Sender<()>, Cache);
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.0.send(()).ok();
+        }
+    }
+    let _alone = alone();
+    let cache = Cache::builder("/").build().unwrap();
+    let writer = cache.writer().unwrap();
+    let (gone, told) = channel();
+    let held = Told(gone, cache.clone());
+    let filter = Filter::any().predicate(move |_| held.1.stats().objects > 0);
+    let mut subscription = cache.subscribe(Start::Now).filter(filter).open().unwrap();
+    let (bell, _rings) = bell();
+    assert!(once(&mut subscription, &bell).is_pending());
+    drop((writer, subscription, cache));
+    told.recv_timeout(BOUND).expect("the predicate is dropped");
 }
