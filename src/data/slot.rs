@@ -127,10 +127,10 @@ impl Clone for Key {
 
 impl Drop for Key {
     fn drop(&mut self) {
-        // SAFETY: the count that this has. Release: partner of the fence, in the thread that has the last one.
+        // SAFETY: the count that this has. Release: partner of the load, in the thread that has the last one.
         unsafe {
             if self.0.as_ref().count.fetch_sub(1, Release) == 1 {
-                std::sync::atomic::fence(Acquire);
+                self.0.as_ref().count.load(Acquire);
                 self.0.drop_in_place();
                 heap::free(self.0.cast());
             }

@@ -2,7 +2,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `drop` of a count | the last one's fence | Release / Acquire |
+//! | `drop` of a count | the last one's load | Release / Acquire |
 
 use super::{ALIGN, Memory, System, free};
 use crate::sync::{Acquire, Relaxed, Release};
@@ -10,7 +10,7 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::ops::Deref;
 use std::ptr::NonNull;
 // As std's Arc, which this is, it is no part of the models.
-use std::sync::atomic::{AtomicUsize, fence};
+use std::sync::atomic::AtomicUsize;
 
 #[repr(C)]
 struct Whole<T> {
@@ -84,10 +84,10 @@ impl<T> Clone for One<T> {
 
 impl<T> Drop for One<T> {
     fn drop(&mut self) {
-        // SAFETY: the count that this has. Release: partner of the fence, in the thread that has the last one.
+        // SAFETY: the count that this has. Release: partner of the load, in the thread that has the last one.
         unsafe {
             if self.0.as_ref().count.fetch_sub(1, Release) == 1 {
-                fence(Acquire);
+                self.0.as_ref().count.load(Acquire);
                 self.0.drop_in_place();
                 free(self.0.cast());
             }

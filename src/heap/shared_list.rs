@@ -5,7 +5,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `drop` of a count | the last one's fence; `is_unique` | Release / Acquire |
+//! | `drop` of a count | the last one's load; `is_unique` | Release / Acquire |
 
 use super::{ALIGN, Memory, footprint, free};
 use crate::sync::{Acquire, Relaxed, Release};
@@ -14,7 +14,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 // As std's Arc, which this is, it is no part of the models.
-use std::sync::atomic::{AtomicUsize, fence};
+use std::sync::atomic::AtomicUsize;
 
 #[repr(C)]
 struct Counts {
@@ -38,10 +38,10 @@ impl Counts {
 
     /// True: that was the last one.
     fn sub(&self) -> bool {
-        // Release: partner of the fence below, in the thread that has the last one.
+        // Release: partner of the load below, in the thread that has the last one.
         let last = self.count.fetch_sub(1, Release) == 1;
         if last {
-            fence(Acquire);
+            self.count.load(Acquire);
         }
         last
     }
