@@ -161,7 +161,7 @@ type Stats struct {
 	Revisions         uint64        // published since then
 	Objects           uint64        // live keys
 	VersionBytes      uint64        // of live keys with their values, and of tombstones
-	IndexBytes        uint64        // of the indexes
+	IndexBytes        uint64        // of the indexes, and of memory that is kept for what is written next
 	LogBytes          uint64        // of the log, and of the replaced versions that it keeps
 	Segments          uint64        // of the log, and what batches, subscriptions and snapshots keep
 	WindowSegments    uint64        // of the log
