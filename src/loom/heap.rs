@@ -35,18 +35,6 @@ fn give_back(blocks: impl IntoIterator<Item = Sent<NonNull<u8>>>) {
     blocks.into_iter().for_each(|Sent(block)| unsafe { free(block) });
 }
 
-/// Two threads of a model, of which each begins once: see [`Model::run`].
-fn both<A: 'static, B: 'static>(one: impl FnOnce() -> A + 'static, other: impl FnOnce() -> B + 'static) -> (A, B) {
-    if WRITER_FIRST.with(Cell::get) {
-        let other = thread::spawn(other);
-        (one(), other.join().unwrap())
-    } else {
-        let one = thread::spawn(one);
-        let other = other();
-        (one.join().unwrap(), other)
-    }
-}
-
 /// Runs a model, in which every slab that was made is freed.
 fn counted(model: Model, weakened: Weak, body: impl Fn() + Send + Sync + 'static) {
     model.run(weakened, move || {

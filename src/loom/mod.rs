@@ -161,6 +161,18 @@ fn follow(cache: &Cache) -> Local<Subscription> {
     Local::new(cache.subscribe(Start::Now).open().unwrap())
 }
 
+/// Two threads, of which each begins once: see [`Model::run`].
+fn both<A: 'static, B: 'static>(one: impl FnOnce() -> A + 'static, other: impl FnOnce() -> B + 'static) -> (A, B) {
+    if WRITER_FIRST.with(Cell::get) {
+        let other = thread::spawn(other);
+        (one(), other.join().unwrap())
+    } else {
+        let one = thread::spawn(one);
+        let other = other();
+        (one.join().unwrap(), other)
+    }
+}
+
 /// Writes while another thread reads. The writer comes back: its drop is no part of the race.
 fn race<T: 'static>(
     mut writer: Local<Writer>,
@@ -171,14 +183,7 @@ fn race<T: 'static>(
         write(&mut writer);
         writer
     };
-    if WRITER_FIRST.with(Cell::get) {
-        let reading = thread::spawn(read);
-        (write(), reading.join().unwrap())
-    } else {
-        let writing = thread::spawn(write);
-        let read = read();
-        (writing.join().unwrap(), read)
-    }
+    both(write, read)
 }
 
 /// One revision that sets each of these keys to the revision.
