@@ -187,13 +187,12 @@ pub(super) struct Slab {
     word: AtomicU64,
     home: Arc<Home>,
     link: AtomicPtr<Slab>,
-    /// Bytes of a block with its header; how many there are; the place of the first.
+    /// Bytes of a block with its header; how many there are, behind [`Slab::HEAD`].
     size: u32,
     pub(super) blocks: u16,
     /// As many have to come back before the owner hears of it.
     worth: u16,
     pub(super) class: u16,
-    first: u32,
     /// The owner's: which of its lists has it, and beside whom.
     pub(super) list: Cell<List>,
     pub(super) neighbours: [Cell<*mut Slab>; 2],
@@ -230,7 +229,6 @@ impl Slab {
                 blocks: blocks as u16,
                 worth: (blocks / WORTH).max(1) as u16,
                 class: class as u16,
-                first: Slab::HEAD as u32,
                 neighbours: [const { Cell::new(ptr::null_mut()) }; 2],
                 list: Cell::new(List::Full),
                 #[cfg(loom)]
@@ -261,8 +259,8 @@ impl Slab {
     pub(super) unsafe fn block(slab: NonNull<Slab>, number: u16) -> *mut u8 {
         // SAFETY: it lies in the allocation, by the caller's promise. From the pointer of the whole.
         unsafe {
-            let Slab { first, size, .. } = *slab.as_ptr();
-            slab.as_ptr().cast::<u8>().add(first as usize + size as usize * number as usize)
+            let size = (*slab.as_ptr()).size as usize;
+            slab.as_ptr().cast::<u8>().add(Slab::HEAD + size * number as usize)
         }
     }
 
@@ -302,7 +300,7 @@ impl Slab {
         // SAFETY: a slab is alive while a block of it is out.
         let this = unsafe { slab.as_ref() };
         this.home.freed.fetch_add(u64::from(this.size), Relaxed);
-        let number = (block.addr() - slab.addr().get() - this.first as usize) / this.size as usize;
+        let number = (block.addr() - slab.addr().get() - Slab::HEAD) / this.size as usize;
         #[cfg(loom)]
         this.tracks[number].written();
         // Acquire: partner of the owner's stores.
