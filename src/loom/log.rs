@@ -5,7 +5,7 @@
 //! | event, prev, links; head | `publish_against_poll` | head store; head load |
 //! | head (I2) | `revision_is_whole` | head store |
 //! | directory entry | `entry_of_a_newer_lap` | entry store; entry load |
-//! | directory | `growing_directory` | directory swap; directory load |
+//! | directory | `growing_directory_against_list`, `_against_poll` | directory swap; directory load |
 //! | progress | `progress_against_head` | progress store; progress load |
 //! | the epochs, published as the root is | `resync_against_position` | epochs swap |
 //! | oldest, of a reset | `reset_against_exact` | the store of oldest |
@@ -86,30 +86,45 @@ proof!(
     loom_entry_of_a_newer_lap_weak_load: EntryLoad => "Causality violation",
 );
 
-/// Row "directory": a longer one, put in place for a revision longer than the ring, against a list
-/// (its position reads the log) and a poll at the oldest event: nothing is taken for a lap.
-fn growing_directory(weakened: Weak) {
+/// A revision longer than the ring is written, while a reader does `reads`.
+fn while_the_directory_grows<T: 'static>(reads: impl FnOnce(Local<Cache>, Local<Subscription>) -> T + 'static) {
+    let (cache, mut writer) = cache(1, 2);
+    let subscription = follow(&cache);
+    put(&mut writer, 1, &["/a"]);
+    race(writer, |writer| put(writer, 2, &["/a", "/b", "/c"]), move || reads(cache, subscription));
+}
+
+/// Row "directory": a longer one, put in place meanwhile, is complete where a list reads its position in the log.
+fn growing_directory_against_list(weakened: Weak) {
     PLAIN.run(weakened, || {
-        let (cache, mut writer) = cache(1, 2);
-        let mut subscription = follow(&cache);
-        put(&mut writer, 1, &["/a"]);
-        race(
-            writer,
-            |writer| put(writer, 2, &["/a", "/b", "/c"]),
-            move || {
-                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
-                assert!(matches!((page.revision(), page.len()), (1, 1) | (2, 3)));
-                assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
-                cache
-            },
-        );
+        while_the_directory_grows(|cache, subscription| {
+            let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+            assert!(matches!((page.revision(), page.len()), (1, 1) | (2, 3)));
+            (cache, subscription)
+        });
     });
 }
 
 proof!(
-    growing_directory, loom_growing_directory,
-    loom_growing_directory_weak_directory: Replace "Directory" => "Causality violation",
-    loom_growing_directory_weak_load: Load "Directory" => "Causality violation",
+    growing_directory_against_list, loom_growing_directory_against_list,
+    loom_growing_directory_against_list_weak_directory: Replace "Directory" => "Causality violation",
+    loom_growing_directory_against_list_weak_load: Load "Directory" => "Causality violation",
+);
+
+/// Row "directory": for a poll at the oldest event the growth is no lap.
+fn growing_directory_against_poll(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        while_the_directory_grows(|cache, mut subscription| {
+            assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
+            cache
+        });
+    });
+}
+
+proof!(
+    growing_directory_against_poll, loom_growing_directory_against_poll,
+    loom_growing_directory_against_poll_weak_directory: Replace "Directory" => "Causality violation",
+    loom_growing_directory_against_poll_weak_load: Load "Directory" => "Causality violation",
 );
 
 /// Row "progress": no bookmark beyond what was delivered.
