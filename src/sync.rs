@@ -174,7 +174,9 @@ pub(crate) mod weak {
         EndLoad,
         PublishFence,
         RegisterFence,
-        NotifierPending,
+        /// A hub: what was called for is answered; step: a call that came meanwhile is dropped.
+        TurnAnswer,
+        CallDropped,
         BucketNewest,
         BucketNewestLoad,
         Answer,

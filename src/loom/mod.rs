@@ -13,7 +13,7 @@
 //! What loom cannot tell apart here, because something else orders it already:
 //! - the Release of `oldest_seq`: a reader that misses the purged key has loaded the root after it, and a
 //!   reader that pins after a collection is ordered after all of it;
-//! - the writer's `pending` swap: its fence comes before it; and `armed`: the set's list has a lock;
+//! - the publisher's `call`: its fence comes before it; and `armed`: the set's list has a lock;
 //! - the fences of a closer and of its consumer, and a failure reported before the listing: both sides
 //!   take the lock of the ticket, or of the status.
 //!
@@ -58,14 +58,17 @@ struct Model {
     less: usize,
     /// Whether retired things are freed meanwhile: then pins are steps too.
     collects: bool,
+    /// Whether a publisher that finds little to do looks itself. Else the notifier does, as where there is more.
+    publisher_looks: bool,
 }
 
-const PLAIN: Model = Model { less: 0, collects: false };
-const LONG: Model = Model { less: 1, collects: false };
-const LONGEST: Model = Model { less: 2, collects: false };
-const COLLECTS: Model = Model { less: 1, collects: true };
-const COLLECTS_LONG: Model = Model { less: 2, collects: true };
-const COLLECTS_DEEP: Model = Model { less: 0, collects: true };
+const PLAIN: Model = Model { less: 0, collects: false, publisher_looks: false };
+const LONG: Model = Model { less: 1, ..PLAIN };
+const LONGEST: Model = Model { less: 2, ..PLAIN };
+const COLLECTS: Model = Model { collects: true, ..LONG };
+const COLLECTS_LONG: Model = Model { collects: true, ..LONGEST };
+const COLLECTS_DEEP: Model = Model { collects: true, ..PLAIN };
+const PUBLISHER: Model = Model { publisher_looks: true, ..PLAIN };
 
 thread_local! {
     /// Which side of a race the main thread of the model takes, and so begins.
@@ -78,7 +81,7 @@ struct Clean;
 impl Drop for Clean {
     fn drop(&mut self) {
         collector::begin(false);
-        notifier::begin();
+        notifier::begin(false);
         weak::choose(Site::Nothing, "");
     }
 }
@@ -101,7 +104,7 @@ impl Model {
             builder.check(move || {
                 count.fetch_add(1, Relaxed);
                 collector::begin(self.collects);
-                notifier::begin();
+                notifier::begin(self.publisher_looks);
                 body();
                 notifier::step();
                 collector::collect();

@@ -5,8 +5,10 @@
 //! | fence; waiting | `wait_against_publish` | the writer's fence; the waiter's fence |
 //! | status: ready | `listing_against_wait_ready` | ready store |
 //! | status: failed | `failure_against_wait_ready` | none: both sides lock the status |
-//! | pending, with publish | `notifier_against_publish` | the notifier's swap |
-//! | pending, with close | `notifier_against_close` | the notifier's swap |
+//! | called, with publish | `notifier_against_publish` | the notifier's answer |
+//! | called, with close | `notifier_against_close` | the notifier's answer |
+//! | the turn, held by the publisher | `publisher_against_arm` | the publisher's fence; the sleeper's fence |
+//! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of who found it held is dropped |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
@@ -87,7 +89,7 @@ fn armed(cache: &Cache) -> (WakeSet, Local<Waiter>) {
     (set, waiter)
 }
 
-/// Row "pending": the notifier looks while the writer publishes again.
+/// Row "called": the notifier looks while the writer publishes again.
 fn notifier_against_publish(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -101,10 +103,10 @@ fn notifier_against_publish(weakened: Weak) {
 
 proof!(
     notifier_against_publish, loom_notifier_against_publish,
-    loom_notifier_against_publish_weak_pending: NotifierPending => "lost wake-up",
+    loom_notifier_against_publish_weak_answer: TurnAnswer => "lost wake-up",
 );
 
-/// Rows "pending", "closed": the notifier looks while the cache is closed.
+/// Rows "called", "closed": the notifier looks while the cache is closed.
 fn notifier_against_close(weakened: Weak) {
     PLAIN.run(weakened, || {
         let (cache, mut writer) = cache(4, 2);
@@ -119,7 +121,7 @@ fn notifier_against_close(weakened: Weak) {
 
 proof!(
     notifier_against_close, loom_notifier_against_close,
-    loom_notifier_against_close_weak_pending: NotifierPending => "lost wake-up",
+    loom_notifier_against_close_weak_answer: TurnAnswer => "lost wake-up",
 );
 
 /// Row "notifier: head; fence; seats": a consumer that a pass does not see parked sees the head of that pass.
@@ -154,6 +156,61 @@ fn notifier_against_arm(weakened: Weak) {
 proof!(
     notifier_against_arm, loom_notifier_against_arm,
     loom_notifier_against_arm_weak_notifier: NotifierFence => "lost wake-up",
+);
+
+/// A subscription in an armed set that the notifier knows, at the head, which is 1.
+fn known(cache: &Cache, writer: &mut Writer) -> (WakeSet, Local<Subscription>) {
+    let set = WakeSet::new().unwrap();
+    let mut subscription = follow(cache);
+    set.add(&mut subscription, 7).unwrap();
+    assert!(!subscription.arm().unwrap());
+    put(writer, 1, &["/a"]);
+    notifier::is_due(cache.inner.clone());
+    notifier::step();
+    assert_eq!(read(&subscription.poll(8).unwrap()), [1]);
+    assert_eq!(set.take(&mut [0; 4]), 1);
+    (set, subscription)
+}
+
+/// Row "the turn, held by the publisher": who parks is woken by the publisher alone, or sees to itself.
+fn publisher_against_arm(weakened: Weak) {
+    PUBLISHER.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!set.arm());
+        let (_writer, (ready, subscription)) =
+            race(writer, |writer| put(writer, 2, &["/a"]), move || (subscription.arm().unwrap(), subscription));
+        assert!(ready || set.arm(), "lost wake-up");
+        drop(subscription);
+    });
+}
+
+proof!(
+    publisher_against_arm, loom_publisher_against_arm,
+    loom_publisher_against_arm_weak_writer: PublishFence => "lost wake-up",
+    loom_publisher_against_arm_weak_waiter: RegisterFence => "lost wake-up",
+);
+
+/// Row "the turn, between publisher and notifier": one of them looks at what is published meanwhile, and neither
+/// waits for the other.
+fn publisher_against_notifier(weakened: Weak) {
+    PUBLISHER.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        // A bookmark's time has come, say: the notifier looks, though nobody has called.
+        notifier::is_due(cache.inner.clone());
+        race(writer, |writer| put(writer, 2, &["/a"]), notifier::step);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+        drop(subscription);
+    });
+}
+
+proof!(
+    publisher_against_notifier, loom_publisher_against_notifier,
+    loom_publisher_against_notifier_dropped: CallDropped => "lost wake-up",
+    loom_publisher_against_notifier_weak_answer: TurnAnswer => "lost wake-up",
 );
 
 /// Row "a pass under way": it began at the cursor of another sleeper, and says nothing of what lies below that.

@@ -1,27 +1,35 @@
 //! The hubs of a cache: the words by which its writer, its consumers and the notifiers reach each other.
 //!
-//! A [`Hub`] belongs to one notifier. The writer looks at its count of waiters and wakes the notifier, once until
-//! that has passed; a consumer counts itself there and leaves messages in its inbox; the notifier takes them,
-//! passes over its tables and says how far it has come. Nothing here waits, and no lock is taken but that of the
-//! filter groups, when a subscription is opened or dropped.
+//! A [`Hub`] belongs to one notifier. The writer looks at its count of waiters and calls; a consumer counts itself
+//! there and leaves messages in its inbox; the notifier takes them, passes over its tables and says how far it has
+//! come. Where little is to be done the writer takes the turn and does it itself. Nothing here waits, and no lock is
+//! taken but that of the filter groups, when a subscription is opened or dropped, and that of the tables, by who has
+//! the turn.
 
 #![forbid(unsafe_code)]
 
 use super::group::{FilterGroup, FilterGroups};
 use super::interest::Interest;
 use super::seat::SeatRef;
-use super::tables::Tables;
+use super::tables::{FewWakeUps, Tables};
+use super::turn::Turn;
+use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
 use crate::log::buckets::{Bucket, Router};
-use crate::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord,
-};
+use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
+#[cfg(not(loom))]
+use crate::sys::clock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Instant;
 
 /// Messages after which the notifier is woken to read them, though nobody publishes.
 const UNREAD: u64 = 256;
+
+/// Nanoseconds within which the next publish is one of a burst. A consumer that is woken for each event of one pays
+/// a sleep for each: the notifier, which passes over what has come meanwhile, does better.
+#[cfg(not(loom))]
+const BURST: u64 = 20_000;
 
 /// What a consumer says to the notifier.
 pub(super) enum Message {
@@ -57,7 +65,7 @@ impl Hubs {
     #[inline]
     pub(crate) fn published<W: Watched + 'static>(&self, cache: &Arc<W>) {
         fence(ord!(PublishFence, SeqCst));
-        self.own.notify_if(self.own.has_waiters(), cache);
+        self.own.look_if(self.own.has_waiters(), cache);
         self.foreign.notify_if(self.foreign.has_waiters(), cache);
     }
 
@@ -67,7 +75,7 @@ impl Hubs {
     pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
         fence(ord!(PublishFence, SeqCst));
         // Partner: for buckets, `Bucket::add_waiter`.
-        self.own.notify_if(self.own.has_waiters() || router.has_waiters(), cache);
+        self.own.look_if(self.own.has_waiters() || router.has_waiters(), cache);
         self.foreign.notify_if(self.foreign.has_waiters(), cache);
     }
 
@@ -99,8 +107,10 @@ pub(crate) struct Hub {
     code: FilterCode,
     /// Parked seats for which every revision is looked at. Each adds and removes itself.
     waiting: AtomicUsize,
-    /// Whether the notifier is on its way.
-    pending: AtomicBool,
+    turn: Turn,
+    /// When a publisher called last, as a time of [`clock`]; 0: never.
+    #[cfg(not(loom))]
+    called_at: Statistic,
     inbox: Inbox<Message>,
     /// Messages posted so far.
     posted: Statistic,
@@ -108,7 +118,7 @@ pub(crate) struct Hub {
     scanned_to: AtomicU64,
     /// The highest revision that somebody waits for.
     wanted: AtomicU64,
-    /// The notifier's alone: nobody else ever takes it.
+    /// Of who has the turn: nobody ever waits for it.
     tables: Mutex<Tables>,
     pub(crate) groups: FilterGroups,
     /// Seats that are parked, and passes that were lapped: statistics.
@@ -121,7 +131,9 @@ impl Hub {
         Hub {
             code,
             waiting: AtomicUsize::new(0),
-            pending: AtomicBool::new(false),
+            turn: Turn::new(),
+            #[cfg(not(loom))]
+            called_at: Statistic::new(0),
             inbox: Inbox::new(),
             posted: Statistic::new(0),
             scanned_to: AtomicU64::new(0),
@@ -150,12 +162,69 @@ impl Hub {
         }
     }
 
-    /// Wakes the notifier for this cache, once until it has looked.
+    /// Calls the notifier for this cache, once until it has looked.
     #[cold]
     pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
-        if !self.pending.swap(true, AcqRel) {
+        if self.turn.call() {
             notifier::push(self.code, cache.clone());
         }
+    }
+
+    #[inline]
+    fn look_if<W: Watched + 'static>(&self, needed: bool, cache: &Arc<W>) {
+        if needed && self.turn.call() {
+            self.look_or_push(cache);
+        }
+    }
+
+    /// Whether a publisher called a moment ago.
+    #[cfg(not(loom))]
+    fn is_in_a_burst(&self) -> bool {
+        let now = clock::now().max(1);
+        let before = self.called_at.swap(now, Relaxed);
+        before != 0 && now.saturating_sub(before) < BURST
+    }
+
+    #[cfg(loom)]
+    fn is_in_a_burst(&self) -> bool {
+        !notifier::model::do_publishers_look()
+    }
+
+    /// After a call that nobody else sees to: the writer looks itself where little is to be done, else the notifier.
+    fn look_or_push<W: Watched + 'static>(&self, cache: &Arc<W>) {
+        if self.is_in_a_burst() {
+            return notifier::push(self.code, cache.clone());
+        }
+        let Some(turn) = self.turn.take(|| notifier::push(self.code, cache.clone())) else {
+            // Who holds it has taken it behind the call.
+            return;
+        };
+        // A panic here is a fault of ours. It is the writer's thread: what it publishes stands already.
+        let woken = crate::foreign::guard(|| {
+            turn.answer();
+            self.look_at_few(&**cache)
+        });
+        let (woken, all) = woken.flatten().unwrap_or_default();
+        if !all {
+            turn.call_again();
+        }
+        drop(turn);
+        woken.into_iter().flatten().for_each(WakeUp::call);
+    }
+
+    /// Who was woken, and whether that was everything. `None`: nothing was done.
+    fn look_at_few(&self, cache: &dyn Watched) -> Option<(FewWakeUps, bool)> {
+        // Behind the fence of `published`, as `has_waiters`. Partner: `Registration::park`, which has left its message
+        // before its own fence: who comes now sees the new head, and sees to itself.
+        if !self.inbox.is_empty() {
+            return None;
+        }
+        let now = cache.frontier();
+        let mut tables = lock(&self.tables);
+        let woken = tables.look_at_few(cache, &now)?;
+        // Release: partner of the load in `scanned_to`.
+        self.scanned_to.store(now.head, Release);
+        Some((woken, !tables.has_woken()))
     }
 
     // ---- Everybody ------------------------------------------------------------------------------------
@@ -213,12 +282,14 @@ impl Hub {
     // ---- The notifier's half --------------------------------------------------------------------------
 
     /// One pass of the notifier; returns when it wants to pass again.
-    pub(super) fn pass(&self, cache: &dyn Watched) -> Option<Instant> {
+    pub(super) fn pass(&self, cache: &Arc<dyn Watched>) -> Option<Instant> {
+        // Held: the publisher looks, and pushes this cache again.
+        let turn = self.turn.take_or_call(|| notifier::push(self.code, cache.clone()))?;
+        let cache = &**cache;
         let mut tables = lock(&self.tables);
         let mut again;
         loop {
-            // The swap comes before the look. Partner: the swap in `notify`.
-            self.pending.swap(false, ord!(NotifierPending, AcqRel));
+            turn.answer();
             let now = cache.frontier();
             // Partner: PARKED, fence, look in `Registration::park`: who is not seen parked now looks
             // later than this, and does not sleep below `now.head`.
@@ -235,7 +306,9 @@ impl Hub {
         }
         let (woken, garbage) = tables.finish();
         drop(tables);
-        woken.into_iter().for_each(super::waker::WakeUp::call);
+        drop(turn);
+        // A waker that does not return holds up those whom this thread wakes, and no others.
+        woken.into_iter().for_each(WakeUp::call);
         crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()

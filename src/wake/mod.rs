@@ -1,8 +1,9 @@
 //! Waking: where consumers sleep, and the threads of the process that wake them.
 //!
 //! A consumer sleeps in its [`seat::Seat`]. The writer pays a fence and a load per revision while nobody
-//! sleeps; else it wakes the notifier, never a consumer. The notifier alone owns the tables that say
-//! who waits for what; consumers and feeders reach it by the words and the inbox of the [`Hub`].
+//! sleeps. Else somebody looks who is to be woken: the writer itself where few events, filters and seats are to be
+//! looked at, or the notifier. Whoever has the turn owns the tables that say who waits for what; consumers and
+//! feeders reach it by the words and the inbox of the [`hub::Hub`].
 //! Filters run on its thread, and nothing is locked meanwhile that anybody else could want. Filters with a
 //! predicate of the user's have a hub and a notifier of their own ([`FilterCode`]).
 //!
@@ -13,7 +14,8 @@
 //! | `interest` | what a sleeper waits for |
 //! | `registration` | a consumer's side of its seat |
 //! | `seat` | the states of one sleeper |
-//! | `tables` | the notifier's: who waits for what, and one pass over it |
+//! | `turn` | whose turn it is to look |
+//! | `tables` | who waits for what, and one pass over it; `few`: the look that a publisher takes itself |
 //! | `timers` | the notifier's: bookmarks and deadlines |
 //! | `notifier` | its thread |
 //! | `waker`, `wake_set` | how a sleeper is woken |
@@ -22,7 +24,7 @@
 //! | --- | --- | --- |
 //! | head or progress or state; fence; `waiting.load` | count in `waiting`, PARKED; fence; look | SeqCst fences: one of the two sees the other |
 //! | notifier: look; fence; inbox and seats | the same | SeqCst fences: as above |
-//! | `pending.swap(true)`; notifier: `pending.swap(false)`, then look | | AcqRel: no lost wake-up |
+//! | call; who has the turn: answer, then look | | AcqRel: no lost wake-up (`turn`) |
 //! | notifier: `scanned_to` stored at the end of a pass | loaded before PARKED is left | Release / Acquire |
 //!
 //! The protocol with a worked example: docs/internals/waking.md.
@@ -37,6 +39,7 @@ mod tables;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod timers;
+mod turn;
 mod wake_set;
 mod waker;
 

@@ -90,7 +90,7 @@ mod thread {
                     continue;
                 }
                 for cache in caches {
-                    let again = foreign::guard(|| cache.hubs().of(self.code).pass(&*cache));
+                    let again = foreign::guard(|| cache.hubs().of(self.code).pass(&cache));
                     if again.is_none() {
                         tracing::error!("the notifier caught a panic and continues");
                     }
@@ -138,11 +138,13 @@ mod thread {
 pub(crate) mod model {
     use crate::sync::{AcqRel, AtomicUsize};
     use crate::wake::{FilterCode, Watched};
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::sync::Arc;
 
     thread_local! {
         static HANDED: RefCell<Vec<(FilterCode, Arc<dyn Watched>)>> = const { RefCell::new(Vec::new()) };
+        /// Whether a publisher looks itself: else every model is one of the notifier.
+        static PUBLISHERS_LOOK: Cell<bool> = const { Cell::new(false) };
     }
 
     loom::lazy_static! {
@@ -151,8 +153,13 @@ pub(crate) mod model {
     }
 
     /// Begins an execution; what a failed one left behind belongs to objects that are gone.
-    pub(crate) fn begin() {
+    pub(crate) fn begin(publishers_look: bool) {
         std::mem::forget(HANDED.take());
+        PUBLISHERS_LOOK.set(publishers_look);
+    }
+
+    pub(in crate::wake) fn do_publishers_look() -> bool {
+        PUBLISHERS_LOOK.get()
     }
 
     pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
@@ -160,11 +167,16 @@ pub(crate) mod model {
         HANDED.with_borrow_mut(|handed| handed.push((code, cache)));
     }
 
+    /// A time has come: the notifier looks at this cache, though nobody has called.
+    pub(crate) fn is_due(cache: Arc<dyn Watched>) {
+        push(FilterCode::Own, cache);
+    }
+
     /// Looks at the caches that were handed over.
     pub(crate) fn step() {
         INBOX.fetch_add(0, AcqRel);
         HANDED.take().into_iter().for_each(|(code, cache)| {
-            cache.hubs().of(code).pass(&*cache);
+            cache.hubs().of(code).pass(&cache);
         });
     }
 }

@@ -11,6 +11,10 @@
 
 #![forbid(unsafe_code)]
 
+mod few;
+
+pub(super) use few::FewWakeUps;
+
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
@@ -282,7 +286,7 @@ impl Tables {
             }
             for bucket in buckets {
                 if let Some(members) = chains.get(&bucket) {
-                    wake_where_it_matches(members, entries, event, woken);
+                    each_match(members, entries, event, |seat| woken.extend(seat.wake_behind(event.sequence())));
                 }
             }
         });
@@ -416,8 +420,9 @@ fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
     members.0.iter().for_each(|seat| woken.extend(seat.wake_behind(seq)));
 }
 
-/// As [`wake_at`], of a bucket: each filter there is evaluated once.
-fn wake_where_it_matches(members: &Members, entries: &IdMap<Entry>, event: &Event, woken: &mut Vec<WakeUp>) {
+/// The members of a bucket that have not handed out this event, and whose filter it passes: each filter is
+/// evaluated once.
+fn each_match<'t>(members: &'t Members, entries: &IdMap<Entry>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
     for seat in &members.0 {
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
@@ -430,7 +435,7 @@ fn wake_where_it_matches(members: &Members, entries: &IdMap<Entry>, event: &Even
         };
         last = Some((group.id(), matches));
         if matches {
-            woken.extend(seat.wake_behind(event.sequence()));
+            found(seat);
         }
     }
 }

@@ -1,6 +1,8 @@
-//! Sleeps that meet a pass of the notifier in the middle.
+//! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
-use super::{CacheFrontier, Due, FilterCode, Hubs, Interest, Overtaken, Registration, VisitEvent, Waker, Watched};
+use super::{
+    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, Registration, Rest, VisitEvent, Waker, Watched,
+};
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Filter;
@@ -9,6 +11,7 @@ use crate::sync::{Mutex, current_thread, lock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(30);
@@ -20,6 +23,9 @@ type Stop = Mutex<Option<(Sender<()>, Receiver<()>)>>;
 struct Log {
     hubs: Hubs,
     head: AtomicU64,
+    /// Where it is set, the notifier's thread finds nobody here: only this one looks.
+    alone: Option<ThreadId>,
+    nobody: Hubs,
     /// Where the next call stops: it says that it is there, and waits to go on.
     match_stops: Stop,
     frontier_stops: Stop,
@@ -69,8 +75,107 @@ impl Watched for Log {
     }
 
     fn hubs(&self) -> &Hubs {
-        &self.hubs
+        if self.alone.is_none_or(|thread| thread == std::thread::current().id()) { &self.hubs } else { &self.nobody }
     }
+}
+
+impl Log {
+    /// At 50.
+    fn alone() -> Arc<Log> {
+        Arc::new(Log { head: AtomicU64::new(50), alone: Some(std::thread::current().id()), ..Log::default() })
+    }
+
+    /// The group of those who follow everything.
+    fn group(&self) -> GroupRef {
+        let schema = Schema::new(Vec::new(), None).unwrap();
+        let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
+        self.hubs.of(FilterCode::Own).groups.join(&matcher)
+    }
+
+    /// As many sleepers at 50, which the notifier knows.
+    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<Registration> {
+        let group = self.group();
+        let sleeper = |waker| {
+            let mut sleeper = Registration::new(FilterCode::Own);
+            let interest = Interest::Events(group.clone(), None);
+            assert!(sleeper.park(self, interest, 50, waker, Due::default()).is_ok(), "it has everything");
+            sleeper
+        };
+        let sleepers = wakers.into_iter().map(sleeper).collect();
+        self.look();
+        sleepers
+    }
+
+    fn look(self: &Arc<Log>) {
+        self.hubs.of(FilterCode::Own).pass(&(self.clone() as Arc<dyn Watched>));
+    }
+
+    /// Publishes an event that passes, and those below it.
+    fn publish(self: &Arc<Log>, seq: u64) {
+        self.head.store(seq + 1, Ordering::SeqCst);
+        self.hubs.published(self);
+    }
+}
+
+fn are_woken(sleepers: &[Registration]) -> usize {
+    sleepers.iter().filter(|one| matches!(one.seat().rest(), Rest::Woken { resume: 60, .. })).count()
+}
+
+/// Few sleepers are woken by the publisher.
+#[test]
+fn publisher_wakes_few_itself() {
+    for (sleepers, woken) in [(1, 1), (4, 4), (5, 0)] {
+        let log = Log::alone();
+        let sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        log.publish(60);
+        assert_eq!(are_woken(&sleepers), woken, "of {}", sleepers.len());
+        log.look();
+        assert_eq!(are_woken(&sleepers), sleepers.len());
+    }
+}
+
+/// What a publisher looks at is bounded: of a longer gap it looks at nothing.
+#[test]
+fn publisher_leaves_many_events_to_the_notifier() {
+    let log = Log::alone();
+    let sleepers = log.sleepers([Waker::Thread(current_thread())]);
+    log.publish(70);
+    assert_eq!(are_woken(&sleepers), 0);
+    log.look();
+    assert_eq!(are_woken(&sleepers), 1);
+}
+
+/// A message that nobody has read yet may be of somebody who sleeps: the notifier looks.
+#[test]
+fn publisher_reads_no_messages() {
+    let log = Log::alone();
+    let _known = log.sleepers([Waker::Thread(current_thread())]);
+    let mut late = Registration::new(FilterCode::Own);
+    let interest = Interest::Events(log.group(), None);
+    assert!(late.park(&log, interest, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
+    log.publish(60);
+    assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
+    log.look();
+    assert_eq!(are_woken(&[late]), 1);
+}
+
+/// Foreign code runs on the notifier's thread: a task of those that a publisher has looked at is woken there.
+#[cfg(feature = "async")]
+#[test]
+fn publisher_calls_no_task() {
+    struct Called(AtomicU64);
+    impl std::task::Wake for Called {
+        fn wake(self: Arc<Called>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    let log = Log::alone();
+    let called = Arc::new(Called(AtomicU64::new(0)));
+    let sleepers = log.sleepers([Waker::Task(called.clone().into()), Waker::Thread(current_thread())]);
+    log.publish(60);
+    assert_eq!((are_woken(&sleepers), called.0.load(Ordering::SeqCst)), (2, 0));
+    log.look();
+    assert_eq!(called.0.load(Ordering::SeqCst), 1);
 }
 
 /// Ann sleeps at 50, and the pass for the head 100 begins there. Bob, at 10, parks while it looks: it wakes him for
@@ -78,10 +183,8 @@ impl Watched for Log {
 #[test]
 fn pass_moves_nobody_who_parks_meanwhile() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
-    let schema = Schema::new(Vec::new(), None).unwrap();
-    let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
     let hub = log.hubs.of(FilterCode::Own);
-    let group = hub.groups.join(&matcher);
+    let group = log.group();
     let park = |sleeper: &mut Registration, cursor| {
         let interest = Interest::Events(group.clone(), None);
         sleeper.park(&log, interest, cursor, Waker::Thread(current_thread()), Due::default())
@@ -93,7 +196,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     log.head.store(100, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let (looks, look_on) = stops(&log.match_stops);
-        let notifier = scope.spawn(|| hub.pass(&*log));
+        let notifier = scope.spawn(|| hub.pass(&(log.clone() as Arc<dyn Watched>)));
         looks.recv_timeout(BOUND).unwrap();
         let (parked, go_on) = stops(&log.frontier_stops);
         let bob = scope.spawn(|| park(&mut bob, 10));

@@ -43,6 +43,11 @@ impl Timers {
         self.seats.remove(&id);
     }
 
+    /// Whether somebody is due with the next move.
+    pub(super) fn awaits_a_move(&self) -> bool {
+        !self.awaiting_a_move.is_empty()
+    }
+
     /// Wakes what is due. True: the position has to be looked at once more.
     pub(super) fn pass(&mut self, hub: &Hub, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
         let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;

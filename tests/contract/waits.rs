@@ -367,6 +367,53 @@ fn a_task_that_goes_with_its_waker_may_wait_itself() {
     assert_eq!(cache.stats().waiting, 0);
 }
 
+/// Few are woken by the writer, more by the notifier, one who has just come by either; in groups and at buckets.
+#[test]
+fn each_is_woken_whoever_looks() {
+    for key in [None, Some("/a")] {
+        let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut members: Vec<(WakeSet, Subscription)> = Vec::new();
+        for revision in 1..=40 {
+            if revision % 4 == 1 {
+                let open = cache.subscribe(Start::Now);
+                let open = if let Some(key) = key { open.key(key) } else { open };
+                let (set, mut one) = (WakeSet::new().unwrap(), open.open().unwrap());
+                set.add(&mut one, revision).unwrap();
+                members.push((set, one));
+            }
+            for (set, one) in &mut members {
+                assert!(!one.arm().unwrap() && !set.arm());
+            }
+            writer.apply(revision, [Change::put("/a", "v")]).unwrap();
+            for (at, (set, one)) in members.iter_mut().enumerate() {
+                assert!(set.wait(BOUND), "member {at} of {key:?} at revision {revision}");
+                assert_eq!((set.take(&mut [0; 4]), one.poll(10).unwrap().len()), (1, 1));
+            }
+        }
+    }
+}
+
+/// Tasks are foreign code, and called by the notifier: one that the writer has found among others, too.
+#[cfg(feature = "async")]
+#[test]
+fn a_task_is_woken_beside_those_that_the_writer_wakes() {
+    let (cache, mut writer) = embedded();
+    let (set, mut member) = (WakeSet::new().unwrap(), cache.subscribe(Start::Now).open().unwrap());
+    set.add(&mut member, 1).unwrap();
+    let mut task = cache.subscribe(Start::Now).open().unwrap();
+    let (bell, rings) = crate::bell::bell();
+    for revision in 1..=20 {
+        assert!(!member.arm().unwrap() && !set.arm());
+        assert!(crate::bell::once(&mut task, &bell).is_pending());
+        write(&mut writer, [revision]);
+        rings.recv_timeout(BOUND).expect("the task is woken");
+        assert!(set.wait(BOUND));
+        assert_eq!((set.take(&mut [0; 4]), member.poll(10).unwrap().len()), (1, 1));
+        assert!(crate::bell::once(&mut task, &bell).is_ready());
+    }
+}
+
 #[test]
 fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
     let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::{Context, Wake, Waker};
-use std::time::Instant;
-use watchcore::{Cache, Change, Filter, Start};
+use std::time::{Duration, Instant};
+use watchcore::{Cache, Change, Filter, Start, WakeSet, Want};
 
 /// Holds the notifier until it is let go.
 struct Brake(Sender<()>, std::sync::Mutex<Receiver<()>>);
@@ -32,6 +32,10 @@ fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
     let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
     assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
     assert!(once(&mut parked, &bell).is_pending());
+    // While somebody waits for a revision no publisher looks itself.
+    let (set, mut far) = (WakeSet::new().unwrap(), cache.waiter(Want::Revision(1_000_000)).unwrap());
+    set.add_waiter(&mut far, 1).unwrap();
+    assert!(!far.arm().unwrap());
     assert_eq!(cache.stats().notifier_lapped, 0);
     writer.apply(1, [Change::put("/a", "")]).unwrap();
     arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
@@ -45,6 +49,32 @@ fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
     let error = next(&mut parked, &bell, &rings).unwrap().unwrap_err();
     assert_eq!((error.code(), error.lost_to()), (watchcore::Code::Lagged, cache.oldest() - 1));
     assert_eq!(cache.stats().notifier_lapped, 1);
+}
+
+#[test]
+fn a_publisher_wakes_a_few_while_the_notifier_is_held() {
+    let _alone = alone();
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
+    let ((here, arrived), (go, going)) = (channel(), channel());
+    let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
+    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    let (set, mut other) = (WakeSet::new().unwrap(), cache.subscribe(Start::Now).key("/b").open().unwrap());
+    set.add(&mut other, 7).unwrap();
+    assert!(!other.arm().unwrap() && !set.arm());
+    writer.apply(1, [Change::put("/a", "")]).unwrap();
+    let began = Instant::now();
+    arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
+    // What follows within microseconds is one of a burst, and the notifier's.
+    while began.elapsed() < Duration::from_millis(1) {
+        std::thread::yield_now();
+    }
+    writer.apply(2, [Change::put("/b", "")]).unwrap();
+    // No wait: it was woken before `apply` returned.
+    assert!(set.arm(), "the notifier is held, and nobody else has looked");
+    assert_eq!(other.poll(8).unwrap().len(), 1);
+    go.send(()).unwrap();
 }
 
 /// Panics where it is woken.

@@ -1,0 +1,129 @@
+//! The look that a publisher takes itself: the few events that are new, against a few filters and the buckets that
+//! they touched, where few are to be woken.
+//!
+//! It is bounded by the constants below, whatever the tables hold, calls nothing of the user's, and has no system
+//! call but one for each thread or set that it wakes. Where anything else is to be done, it changes nothing, and
+//! the notifier looks: the messages of consumers, revisions and listings that are waited for, due times, and
+//! filters and seats beyond the bounds are its alone.
+
+#![forbid(unsafe_code)]
+
+use super::{Scanners, Tables, each_match};
+use crate::data::event::Kind;
+use crate::wake::seat::SeatRef;
+use crate::wake::waker::WakeUp;
+use crate::wake::{CacheFrontier, Watched};
+
+/// Seats that are woken.
+pub(in crate::wake) const SEATS: usize = 4;
+/// Events that are looked at.
+const EVENTS: u64 = 16;
+/// Filters that are asked.
+const FILTERS: usize = 8;
+/// Members of a group or bucket of which some sleep.
+const MEMBERS: usize = 8;
+
+/// What a publisher calls itself, once the turn is given back.
+pub(in crate::wake) type FewWakeUps = [Option<WakeUp>; SEATS];
+
+/// Seats and the events for which they are to be woken.
+#[derive(Default)]
+struct FewSeats<'t> {
+    found: [Option<(&'t SeatRef, u64)>; SEATS],
+    taken: usize,
+}
+
+impl<'t> FewSeats<'t> {
+    /// A seat that has not handed out the event of `seq`; its first event counts. `None`: they are more than few.
+    fn add(&mut self, seat: &'t SeatRef, seq: u64) -> Option<()> {
+        let known = |(other, _): &(&SeatRef, u64)| other.id() == seat.id();
+        if seat.parked_at().is_none_or(|cursor| cursor > seq) || self.found.iter().flatten().any(known) {
+            return Some(());
+        }
+        *self.found.get_mut(self.taken)? = Some((seat, seq));
+        self.taken += 1;
+        Some(())
+    }
+}
+
+impl Tables {
+    /// Brings every seat up to `now.head`, as a pass does. `None`: that is more than a publisher does, and nothing
+    /// was changed. Wake-ups that run foreign code are left to the notifier.
+    pub(in crate::wake) fn look_at_few(&mut self, cache: &dyn Watched, now: &CacheFrontier) -> Option<FewWakeUps> {
+        if !self.is_short(now) {
+            return None;
+        }
+        let few = self.few_behind(cache, self.scanned_to, now.head)?;
+        let mut woken = FewWakeUps::default();
+        let mut left = Vec::new();
+        for ((seat, seq), place) in few.found.into_iter().flatten().zip(&mut woken) {
+            match seat.wake_behind(seq) {
+                Some(WakeUp::Task(task)) => left.push(WakeUp::Task(task)),
+                own => *place = own,
+            }
+        }
+        self.scanned_to = now.head;
+        self.woken.extend(left);
+        Some(woken)
+    }
+
+    /// Whether wake-ups are left for the notifier to call.
+    pub(in crate::wake) fn has_woken(&self) -> bool {
+        !self.woken.is_empty()
+    }
+
+    /// Whether nothing but events is to be looked at, and few of them.
+    fn is_short(&self, now: &CacheFrontier) -> bool {
+        // A pass came before, in this epoch.
+        self.scanned_to != 0
+            && self.epoch == now.position.epoch
+            && now.head.saturating_sub(self.scanned_to) <= EVENTS
+            && self.groups.len() <= FILTERS
+            && self.asking.is_empty()
+            && self.revisions.is_empty()
+            && self.tickets.is_empty()
+            && self.listing.is_empty()
+            && !self.timers.awaits_a_move()
+            && !now.closed
+    }
+
+    /// Who has something in [from, head).
+    fn few_behind(&self, cache: &dyn Watched, from: u64, head: u64) -> Option<FewSeats<'_>> {
+        let mut few = FewSeats::default();
+        for Scanners { group, members } in self.groups.values() {
+            let mut at = from;
+            while at < head && group.has_parked() {
+                let Some(seq) = cache.first_match(&group.matcher, at, head).ok()? else { break };
+                if members.0.len() > MEMBERS {
+                    return None;
+                }
+                for seat in &members.0 {
+                    few.add(seat, seq)?;
+                }
+                at = seq + 1;
+            }
+        }
+        if self.chains.is_empty() {
+            return Some(few);
+        }
+        let mut all = Some(());
+        let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
+            if event.kind() == Kind::Resync {
+                all = None;
+                return;
+            }
+            for members in buckets.filter_map(|bucket| self.chains.get(&bucket)) {
+                if members.0.len() > MEMBERS {
+                    all = None;
+                }
+                if all.is_none() {
+                    return;
+                }
+                each_match(members, &self.entries, event, |seat| {
+                    all = all.and_then(|()| few.add(seat, event.sequence()));
+                });
+            }
+        });
+        visited.ok().and(all).map(|()| few)
+    }
+}

@@ -1,0 +1,93 @@
+//! Whose turn it is to look over the tables of a hub.
+//!
+//! One word. Who has something that others wait for calls; where nobody was called and nobody looks, the caller
+//! sees to it that somebody does. Who looks holds the turn meanwhile: the notifier, or the publisher where little
+//! is to be done. Who finds it held leaves a call behind, and who gives it back hands that on. Nobody waits for it.
+//!
+//! | word | who sees to it that somebody looks |
+//! | --- | --- |
+//! | 0 | nobody: everything was looked at |
+//! | CALLED | who has called |
+//! | HELD | who holds it: the look may be behind it already |
+//! | HELD, CALLED | who holds it, when it is given back |
+//!
+//! | step | partner | order |
+//! | --- | --- | --- |
+//! | what is to be seen, then `call` | `answer`, then the look | AcqRel: the look sees it, or the call stays |
+//! | the look, then `give_back` | `take`, then the look | AcqRel: the tables lie as they were left |
+
+#![forbid(unsafe_code)]
+
+#[cfg(loom)]
+use crate::sync::weak;
+use crate::sync::{AcqRel, AtomicU32, ord};
+
+const CALLED: u32 = 1;
+const HELD: u32 = 2;
+
+/// See the module.
+pub(super) struct Turn(AtomicU32);
+
+impl Turn {
+    pub(super) fn new() -> Turn {
+        Turn(AtomicU32::new(0))
+    }
+
+    /// Something is to be looked at. True: the caller sees to it that somebody does.
+    #[inline]
+    pub(super) fn call(&self) -> bool {
+        // Partner: `answer`.
+        self.0.fetch_or(CALLED, AcqRel) == 0
+    }
+
+    /// Takes the turn; `None`: somebody holds it. `hand_on` is called when it is given back with a call that came
+    /// meanwhile.
+    pub(super) fn take<F: Fn()>(&self, hand_on: F) -> Option<HeldTurn<'_, F>> {
+        // Partner: `give_back`.
+        (self.0.fetch_or(HELD, AcqRel) & HELD == 0).then_some(HeldTurn { turn: self, hand_on })
+    }
+
+    /// As [`Turn::take`]; `None`: somebody holds it, and hands the call that is left on.
+    pub(super) fn take_or_call<F: Fn() + Copy>(&self, hand_on: F) -> Option<HeldTurn<'_, F>> {
+        loop {
+            let held = self.take(hand_on);
+            // Given back in between: nobody would hand the call on.
+            if held.is_some() || !self.call() {
+                return held;
+            }
+        }
+    }
+}
+
+/// The turn, held: given back when it is dropped, by a panic, too.
+#[must_use]
+pub(super) struct HeldTurn<'a, F: Fn()> {
+    turn: &'a Turn,
+    hand_on: F,
+}
+
+impl<F: Fn()> HeldTurn<'_, F> {
+    /// The look that follows answers every call until now. Partner: `Turn::call`.
+    pub(super) fn answer(&self) {
+        self.turn.0.fetch_and(!CALLED, ord!(TurnAnswer, AcqRel));
+    }
+
+    /// Leaves it to who is called when it is given back.
+    pub(super) fn call_again(&self) {
+        self.turn.call();
+    }
+}
+
+impl<F: Fn()> Drop for HeldTurn<'_, F> {
+    fn drop(&mut self) {
+        // Partner: `take`.
+        let before = self.turn.0.fetch_and(!HELD, AcqRel);
+        #[cfg(loom)]
+        if weak::is(weak::Site::CallDropped) {
+            return;
+        }
+        if before & CALLED != 0 {
+            (self.hand_on)();
+        }
+    }
+}
