@@ -127,10 +127,51 @@ static inline watchcore_error *wc_compact(watchcore_writer *writer, uint64_t rev
 
 // ---- reads ------------------------------------------------------------------
 
-static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *key, size_t length,
-                                      const watchcore_read_options *read, watchcore_answer *answer)
+static inline watchcore_error *wc_answer(const watchcore_cache *cache, const char *key, size_t length,
+                                         const watchcore_read_options *read, watchcore_answer *answer)
 {
     WC_RETURN(watchcore_cache_get(cache, key, length, read, answer, &error));
+}
+
+// What a get found. `kept`: the caller's, ended by watchcore_key_value_release; NULL where the value was copied.
+typedef struct {
+    uint64_t revision;
+    const watchcore_key_value *kept;
+    uint64_t found, value_length, create, mod, generation;
+    int64_t lease;
+} wc_found;
+
+// A value of at most `capacity` bytes is copied to `room`, so that nothing is left to be given back. `words` is a
+// wc_found.
+static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *key, size_t length,
+                                      const watchcore_read_options *read, uint64_t *words, char *room,
+                                      size_t capacity)
+{
+    watchcore_answer answer;
+    answer.size = (uint32_t)sizeof answer;
+    watchcore_error *error = wc_answer(cache, key, length, read, &answer);
+    if (error != NULL) {
+        return error;
+    }
+    wc_found *found = (wc_found *)words;
+    found->revision = answer.revision;
+    found->found = answer.found;
+    if (!answer.found) {
+        return NULL;
+    }
+    const watchcore_key_value *kv = answer.kv;
+    found->kept = kv;
+    found->value_length = kv->value_length;
+    found->create = kv->create_revision;
+    found->mod = kv->mod_revision;
+    found->generation = kv->version;
+    found->lease = kv->lease;
+    if (kv->value_length <= capacity) {
+        memcpy(room, kv->value, kv->value_length);
+        watchcore_key_value_release(kv);
+        found->kept = NULL;
+    }
+    return NULL;
 }
 
 // `token`: NULL before; where an error brings one, the caller's, ended by watchcore_text_free.

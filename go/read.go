@@ -20,6 +20,7 @@ import (
 	"errors"
 	"iter"
 	"runtime"
+	"sync"
 	"time"
 	"unsafe"
 )
@@ -117,6 +118,9 @@ func (c *listConfig) fill(o *C.watchcore_read_options, pin *runtime.Pinner) {
 // fulfils the conditions, and the revision says when that was so.
 func (c *Cache) Get(ctx context.Context, key string, read Read, conditions ...Condition) (*KeyValue, uint64, error) {
 	defer runtime.KeepAlive(c)
+	if read.mode == C.WATCHCORE_READ_ANY && len(conditions) == 0 {
+		return c.core.get(ctx, key, read, nil)
+	}
 	config, err := readConfig(read, conditions)
 	if err != nil {
 		return nil, 0, err
@@ -125,19 +129,44 @@ func (c *Cache) Get(ctx context.Context, key string, read Read, conditions ...Co
 	defer pin.Unpin()
 	var options C.watchcore_read_options
 	config.fill(&options, &pin)
-	answer := C.watchcore_answer{size: C.sizeof_watchcore_answer}
-	err = c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
-		return C.wc_get(cache, characters(key), C.size_t(len(key)), &options, &answer)
+	return c.core.get(ctx, key, read, &options)
+}
+
+// room is where C copies a value that fits, so that a get is one crossing.
+type room [4096]byte
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+func (core *cacheCore) get(ctx context.Context, key string, read Read, options *C.watchcore_read_options) (*KeyValue, uint64, error) {
+	room := rooms.Get().(*room)
+	defer rooms.Put(room)
+	var found C.wc_found
+	err := core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
+		words, bytes := (*C.uint64_t)(unsafe.Pointer(&found)), (*C.char)(unsafe.Pointer(room))
+		return C.wc_get(cache, characters(key), C.size_t(len(key)), options, words, bytes, C.size_t(len(room)))
 	})
 	if err != nil {
 		return nil, 0, err
 	}
-	if answer.found == 0 {
-		return nil, uint64(answer.revision), nil
+	if found.found == 0 {
+		return nil, uint64(found.revision), nil
 	}
-	kv := (*keyValue)(unsafe.Pointer(answer.kv)).clone()
-	C.watchcore_key_value_release(answer.kv)
-	return &kv, uint64(answer.revision), nil
+	var value []byte
+	if found.kept != nil {
+		defer C.watchcore_key_value_release(found.kept)
+		value = (*keyValue)(unsafe.Pointer(found.kept)).valueBytes()
+	} else {
+		value = room[:found.value_length]
+	}
+	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
+	return &KeyValue{
+		Key:            bytes[:len(key):len(key)],
+		Value:          bytes[len(key):],
+		CreateRevision: uint64(found.create),
+		ModRevision:    uint64(found.mod),
+		Version:        uint64(found.generation),
+		Lease:          int64(found.lease),
+	}, uint64(found.revision), nil
 }
 
 // characters is typed so that cgo does not look inside.
@@ -271,7 +300,7 @@ func (core *cacheCore) read(ctx context.Context, read Read, call func(*C.watchco
 	}
 	defer core.cache.release()
 	err := failed(call(core.c()))
-	if !isFuture(err) {
+	if err == nil || !isFuture(err) {
 		return err
 	}
 	if read.mode == C.WATCHCORE_READ_ANY { // a token brings its own revision

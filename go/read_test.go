@@ -3,6 +3,7 @@ package watchcore_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"watchcore"
@@ -48,6 +49,25 @@ func TestGet(t *testing.T) {
 	cancel()
 	_, _, err = cache.Get(ctx, "/a", watchcore.Any())
 	wantError(t, "a context that is done", err, context.Canceled)
+}
+
+// What a get gives is the program's own, whether it was copied in the crossing or behind it.
+func TestGetOfEverySize(t *testing.T) {
+	cache, writer := embedded(t)
+	for revision, size := range []int{0, 1, 549, 4095, 4096, 4097, 100_000} {
+		value := strings.Repeat("v", size)
+		check(t, writer.Apply(uint64(revision+1), watchcore.Put("/a", value)))
+		for _, read := range []watchcore.Read{watchcore.Any(), watchcore.AtLeast(1)} {
+			kv, at, err := cache.Get(bounded(t), "/a", read)
+			check(t, err)
+			want(t, fmt.Sprint(size), string(kv.Value), value)
+			want(t, "its revision", kv.ModRevision, at)
+			other, _, err := cache.Get(bounded(t), "/a", watchcore.Any())
+			check(t, err)
+			clear(other.Value)
+			want(t, "beside another", string(kv.Value), value)
+		}
+	}
 }
 
 func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {

@@ -127,14 +127,19 @@ pub unsafe extern "C" fn watchcore_cache_get(
                 "watchcore_answer has size {size}, without room for the key-value. Initialise it with its _INIT macro."
             )));
         }
-        // SAFETY: the contract.
-        let options = unsafe { read_options(read, false)? };
-        let cache = try_handle!(cache);
-        let found = if options.waits {
-            // The clone outlives a free of the handle meanwhile.
-            cache.leave().get_with(key, &options.core)?
+        let found = if read.is_null() {
+            // The common case makes no options.
+            try_handle!(cache).get(key, Read::Any)?
         } else {
-            cache.get_with(key, &options.core)?
+            // SAFETY: the contract.
+            let options = unsafe { read_options(read, false)? };
+            let cache = try_handle!(cache);
+            if options.waits {
+                // The clone outlives a free of the handle meanwhile.
+                cache.leave().get_with(key, &options.core)?
+            } else {
+                cache.get_with(key, &options.core)?
+            }
         };
         let value = watchcore_answer {
             found: found.kv.is_some() as u32,
