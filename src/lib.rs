@@ -87,7 +87,7 @@ pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscriptio
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;
 pub use wake::WakeSet;
-pub use writer::{Change, Demand, Record, Writer};
+pub use writer::{Change, Demand, Loading, Record, Writer};
 
 /// Waits until everything that was retired is freed. For tests.
 #[doc(hidden)]

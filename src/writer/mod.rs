@@ -6,24 +6,23 @@
 //! writer for good, and readers stay at the head before it (I2).
 
 mod change;
+mod loading;
 mod transaction;
 mod validate;
 
 use change::Operation;
 pub use change::{Change, Record};
-use transaction::{Prepared, Transaction, Unfinished, extras};
+pub use loading::Loading;
+use transaction::{Prepared, Transaction};
 use validate::{check_keys, rises, sort_listing};
 
-use crate::cache::{Cache, Core, Info, Inner, NOT_READY, READY, Source, SourceReport, SourceState};
+use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, SourceState};
 use crate::data::event::ResyncReason;
-use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::data::slot::OwnedSlot;
+use crate::data::key_value::KeyValueRef;
 use crate::error::{Code, Error, Result, say};
-use crate::heap::One;
 use crate::log::epochs::EpochChange;
 use crate::position::Position;
-use crate::store::root::Root;
-use crate::sync::{Relaxed, Release, lock, step};
+use crate::sync::{Relaxed, Release, lock};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -148,65 +147,6 @@ impl Writer {
     /// Whether the cache was closed: a feeder ends then.
     pub fn is_closed(&self) -> bool {
         self.inner.is_closed()
-    }
-
-    /// Sets the first listing, all at once; then the cache is Ready. Once, and only while NotReady:
-    /// else OUT_OF_ORDER. O(n log n).
-    pub fn load<'a>(&mut self, revision: u64, records: impl IntoIterator<Item = Record<'a>>) -> Result<()> {
-        let mut records: Vec<Record<'a>> = records.into_iter().collect();
-        let (inner, core) = self.open("load")?;
-        if inner.is_ready() || core.written {
-            let current = core.position.revision;
-            return Err(Error::new(
-                Code::OutOfOrder,
-                format!("load at revision {revision}: the cache has its listing and stands at {current}. Use resync, or build the cache with expect_load."),
-            )
-            .with_asked(revision)
-            .with_current(current));
-        }
-        say::check_revision("load", revision)?;
-        sort_listing(inner, revision, &mut records)?;
-        let mut versions = Vec::with_capacity(records.len());
-        for record in &records {
-            let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
-            let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
-            versions.push(KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras));
-        }
-        let mut sorted = Vec::with_capacity(versions.len());
-        let (mut bytes, mut slot_bytes) = (0, 0);
-        // From here on only stores: nothing that others see is half done.
-        core.poisoned = true;
-        let unfinished = Unfinished(inner);
-        for version in versions {
-            bytes += version.bytes();
-            let slot = OwnedSlot::new(version, &mut core.heap);
-            slot_bytes += slot.get().bytes();
-            sorted.push(slot.pointer());
-            core.slots.insert(slot);
-        }
-        step("listing stored");
-        core.index = Root::from_sorted(sorted.into_iter(), &mut core.heap);
-        core.position.revision = revision;
-        core.highest = revision;
-        core.epochs.listing = revision;
-        core.written = true;
-        core.ring.set_epochs(&inner.ring, core.epochs.clone());
-        core.ring.set_oldest_revision(&inner.ring, revision + 1);
-        let index = One::new(core.index.clone(), &mut core.heap);
-        inner.root.replace(index, 0, &mut core.heap);
-        core.ring.set_progress(&inner.ring, core.position);
-        let gauges = &inner.gauges;
-        gauges.version_bytes.store(bytes as u64, Relaxed);
-        gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
-        gauges.objects.store(records.len() as u64, Relaxed);
-        gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
-        gauges.table_bytes.store(core.table_bytes(), Relaxed);
-        step("listing published");
-        inner.set_ready(READY);
-        unfinished.finished();
-        core.poisoned = false;
-        inner.hubs.published(inner);
-        Ok(())
     }
 
     /// Applies the changes of one revision: readers see all of them or none (I2).

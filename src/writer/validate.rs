@@ -47,29 +47,39 @@ pub(super) fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a record can stand in a listing at this revision.
+pub(super) fn check_record(inner: &Inner, revision: u64, record: &Record<'_>) -> Result<()> {
+    check_pair(inner, record.key, Some(record.value))?;
+    let sound = (1..=record.mod_revision).contains(&record.create_revision)
+        && record.mod_revision <= revision
+        && record.version >= 1;
+    if sound {
+        return Ok(());
+    }
+    Err(say::invalid(format!(
+        "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
+        show(record.key),
+        record.create_revision,
+        record.mod_revision,
+        record.version
+    )))
+}
+
+/// Brings a listing into key order. `key` may be asked for any number of times.
+pub(super) fn sort_by_key<T>(listing: &mut [T], key: impl Fn(&T) -> &[u8]) -> Result<()> {
+    if listing.is_sorted_by(|a, b| key(a) < key(b)) {
+        return Ok(());
+    }
+    listing.sort_unstable_by(|a, b| key(a).cmp(key(b)));
+    match listing.windows(2).find(|pair| key(&pair[0]) == key(&pair[1])) {
+        Some(pair) => Err(say::invalid(format!("key {}: twice in one listing", show(key(&pair[0]))))),
+        None => Ok(()),
+    }
+}
+
 pub(super) fn sort_listing(inner: &Inner, revision: u64, records: &mut [Record<'_>]) -> Result<()> {
-    for record in records.iter() {
-        check_pair(inner, record.key, Some(record.value))?;
-        let sound = (1..=record.mod_revision).contains(&record.create_revision)
-            && record.mod_revision <= revision
-            && record.version >= 1;
-        if !sound {
-            return Err(say::invalid(format!(
-                "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
-                show(record.key),
-                record.create_revision,
-                record.mod_revision,
-                record.version
-            )));
-        }
-    }
-    if !records.is_sorted_by(|a, b| a.key < b.key) {
-        records.sort_by_key(|record| record.key);
-        if let Some(pair) = records.windows(2).find(|pair| pair[0].key == pair[1].key) {
-            return Err(say::invalid(format!("key {}: twice in one listing", show(pair[0].key))));
-        }
-    }
-    Ok(())
+    records.iter().try_for_each(|record| check_record(inner, revision, record))?;
+    sort_by_key(records, |record| record.key)
 }
 
 fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {

@@ -161,6 +161,61 @@ fn load_is_once_and_only_while_not_ready() {
 }
 
 #[test]
+fn a_listing_comes_in_pieces_and_shows_at_its_end() {
+    let (cache, mut writer) = unloaded();
+    let given_up = {
+        let mut loading = writer.begin_load(5).unwrap();
+        writer.load_more(&mut loading, [record("/gone", "1", 1, 1, 1)]).unwrap();
+        loading
+    };
+    drop(given_up);
+    let mut loading = writer.begin_load(8).unwrap();
+    assert!(loading.is_empty() && loading.revision() == 8);
+    writer.load_more(&mut loading, [record("/b", "1", 1, 8, 5), record("/c", "1", 1, 1, 1)]).unwrap();
+    refused(
+        writer.load_more(&mut loading, [record("/a", "", 2, 2, 1), record("/z", "1", 1, 9, 1)]),
+        Code::InvalidArgument,
+    );
+    assert_eq!((loading.len(), cache.status().objects, cache.status().state), (3, 0, State::NotReady));
+    // Of another cache: neither takes it.
+    let (_other, mut others) = unloaded();
+    refused(others.load_more(&mut loading, []), Code::InvalidArgument);
+    refused(others.finish_load(loading), Code::InvalidArgument);
+
+    let mut twice = writer.begin_load(8).unwrap();
+    writer.load_more(&mut twice, [record("/b", "1", 1, 1, 1)]).unwrap();
+    writer.load_more(&mut twice, [record("/a", "1", 1, 1, 1), record("/b", "2", 1, 1, 1)]).unwrap();
+    refused(writer.finish_load(twice), Code::InvalidArgument);
+    assert!(!writer.is_loaded());
+
+    let mut loading = writer.begin_load(8).unwrap();
+    for at in (0..1000).rev() {
+        let key = format!("/{at:03}");
+        writer.load_more(&mut loading, [record(&key, "v", 1, 1 + at % 8, 1)]).unwrap();
+    }
+    let late = writer.begin_load(8).unwrap();
+    // It outlives the writer that began it.
+    drop(writer);
+    let mut writer = cache.writer().unwrap();
+    writer.finish_load(loading).unwrap();
+    let all = cache.list(&Range::all(), Read::Any, 0).unwrap();
+    assert!(all.len() == 1000 && all.items().is_sorted_by(|a, b| a.key() < b.key()));
+    refused(writer.finish_load(late), Code::OutOfOrder);
+    refused(writer.begin_load(9), Code::OutOfOrder);
+    cache.close();
+    refused(writer.begin_load(9), Code::Closed);
+}
+
+#[test]
+fn a_listing_that_is_given_up_outlives_its_cache() {
+    let (cache, mut writer) = unloaded();
+    let mut loading = writer.begin_load(8).unwrap();
+    writer.load_more(&mut loading, [record("/b", "1", 1, 8, 5)]).unwrap();
+    drop((writer, cache));
+    std::thread::spawn(move || drop(loading)).join().unwrap();
+}
+
+#[test]
 fn an_empty_listing_is_a_listing() {
     let (cache, mut writer) = unloaded();
     writer.load(8, []).unwrap();

@@ -296,7 +296,13 @@ impl Harness {
             Op::Load { changes, gap } if !self.oracle.loaded => {
                 let revision = u64::from(gap % 50) + 1;
                 let state = self.listing(changes, revision);
-                self.writer.as_mut().unwrap().load(revision, records(&state)).unwrap();
+                let writer = self.writer.as_mut().unwrap();
+                let mut loading = writer.begin_load(revision).unwrap();
+                let (mut all, piece) = (records(&state).into_iter(), 1 + *gap as usize % 7);
+                while loading.len() < state.len() {
+                    writer.load_more(&mut loading, all.by_ref().take(piece)).unwrap();
+                }
+                writer.finish_load(loading).unwrap();
                 self.oracle.load(revision, state);
                 self.audit();
             }

@@ -9,6 +9,10 @@ use std::time::Duration;
 
 /// What a page should weigh, where the limit of messages allows it.
 const TARGET: u64 = 32 << 20;
+/// Of a shorter listing a page is this part: what is in the way is held beside what is in the cache already.
+const SHARES: u64 = 8;
+/// But not less than this: each page is a question.
+const LEAST: u64 = 1 << 20;
 /// The first page: values of 1.5 MiB, etcd's usual limit, still fit a message.
 const FIRST: i64 = 32;
 /// A page has at most so many times the keys of the one before it: a few small values say little of many.
@@ -27,6 +31,8 @@ pub(super) struct PageSize {
     patience: Duration,
     /// The mean weight of an item of the last page; 0 before one came.
     each: u64,
+    /// The keys of the whole listing, as etcd counts them; 0 before a page came.
+    keys: u64,
 }
 
 impl PageSize {
@@ -35,17 +41,20 @@ impl PageSize {
     pub(super) fn new(most: i64, message_limit: usize, patience: Duration) -> PageSize {
         // Items differ: a page that weighs twice what was expected still fits the message.
         let target = TARGET.min(message_limit as u64 / 2).max(1);
-        PageSize { next: FIRST.min(most), most, target, patience, each: 0 }
+        PageSize { next: FIRST.min(most), most, target, patience, each: 0, keys: 0 }
     }
 
     pub(super) fn next(&self) -> i64 {
         self.next
     }
 
-    /// After a page of so many keys, and bytes in keys and values, that took so long.
-    pub(super) fn came(&mut self, keys: u64, bytes: u64, took: Duration) {
+    /// After a page of so many keys, and bytes in keys and values, that took so long; etcd had counted `left` keys
+    /// from its first on.
+    pub(super) fn came(&mut self, keys: u64, bytes: u64, left: u64, took: Duration) {
         self.each = (bytes / keys.max(1)).saturating_add(ITEM);
-        let fitting = self.target / self.each;
+        self.keys = self.keys.max(left);
+        let share = (self.keys.saturating_mul(self.each) / SHARES).max(LEAST);
+        let fitting = self.target.min(share) / self.each;
         let in_time = u128::from(keys) * self.patience.as_nanos() / took.as_nanos().max(1);
         let wanted = i64::try_from(in_time.min(u128::from(fitting))).unwrap_or(i64::MAX);
         self.next = wanted.min(self.next.saturating_mul(GROWTH)).clamp(1, self.most);
@@ -74,6 +83,8 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+    /// So many keys that no page is a share of them.
+    const ALL: u64 = 1 << 40;
     const QUICK: Duration = Duration::from_millis(1);
 
     fn new(most: i64) -> PageSize {
@@ -84,10 +95,10 @@ mod tests {
     fn pages_grow_to_the_target() {
         let mut size = new(i64::MAX);
         assert_eq!(size.next(), 32);
-        size.came(32, 32 * 380, QUICK);
+        size.came(32, 32 * 380, ALL, QUICK);
         assert_eq!(size.next(), 2048);
         for _ in 0..3 {
-            size.came(size.next() as u64, size.next() as u64 * 380, QUICK);
+            size.came(size.next() as u64, size.next() as u64 * 380, ALL, QUICK);
             let weight = size.next() as u64 * (380 + ITEM);
             assert!((31 * MIB..=32 * MIB).contains(&weight), "{weight}");
         }
@@ -101,20 +112,37 @@ mod tests {
             let keys = left.min(size.next() as u64);
             counted += left;
             pages += 1;
+            size.came(keys, keys * 380, left, QUICK);
             left -= keys;
-            size.came(keys, keys * 380, QUICK);
         }
         assert!(pages <= 16 && counted <= 9_000_000, "{pages} pages, {counted} keys counted");
+    }
+
+    /// What is in the way beside the cache is a part of it.
+    #[test]
+    fn short_listings_come_in_shares() {
+        let (mut size, mut left, mut pages) = (new(i64::MAX), 100_000u64, 0);
+        while left > 0 {
+            let keys = left.min(size.next() as u64);
+            assert!(keys <= 100_000 / SHARES);
+            pages += 1;
+            size.came(keys, keys * 380, left, QUICK);
+            left -= keys;
+        }
+        assert!(pages <= SHARES + 2, "{pages}");
+        let mut size = new(i64::MAX);
+        size.came(32, 32 * 380, 1000, QUICK);
+        assert_eq!(size.next() as u64, GROWTH as u64 * 32, "a page of {LEAST} bytes, were it not the second");
     }
 
     #[test]
     fn large_values_make_short_pages() {
         let mut size = new(5000);
-        size.came(32, 32 * 1_400_000, QUICK);
+        size.came(32, 32 * 1_400_000, ALL, QUICK);
         assert_eq!(size.next(), 23);
-        size.came(5, 5 * 100_000_000, QUICK);
+        size.came(5, 5 * 100_000_000, ALL, QUICK);
         assert_eq!(size.next(), 1);
-        size.came(1, 10, QUICK);
+        size.came(1, 10, ALL, QUICK);
         assert_eq!(size.next(), 64, "and grow again");
     }
 
@@ -122,7 +150,7 @@ mod tests {
     fn empty_values_have_weight() {
         let mut size = new(i64::MAX);
         for _ in 0..9 {
-            size.came(size.next() as u64, 0, QUICK);
+            size.came(size.next() as u64, 0, ALL, QUICK);
         }
         assert_eq!(size.next() as u64, 32 * MIB / ITEM);
     }
@@ -130,19 +158,19 @@ mod tests {
     #[test]
     fn slow_connection_makes_short_pages() {
         let mut size = new(i64::MAX);
-        size.came(32, 32 * 380, Duration::from_secs(1));
+        size.came(32, 32 * 380, ALL, Duration::from_secs(1));
         assert_eq!(size.next(), 480, "what comes in 15 s at this pace");
-        size.came(480, 480 * 380, Duration::from_secs(480));
+        size.came(480, 480 * 380, ALL, Duration::from_secs(480));
         assert_eq!(size.next(), 15);
-        size.came(15, 15 * 380, Duration::from_secs(1000));
+        size.came(15, 15 * 380, ALL, Duration::from_secs(1000));
         assert_eq!(size.next(), 1);
     }
 
     #[test]
     fn too_large_shrinks_down_to_one_key() {
         let mut size = new(5000);
-        size.came(32, 320, QUICK);
-        size.came(2048, 20_480, QUICK);
+        size.came(32, 320, ALL, QUICK);
+        size.came(2048, 20_480, ALL, QUICK);
         assert_eq!(size.next(), 5000);
         assert!(size.too_large(5000 * 1_000_000));
         assert_eq!(size.next(), 33);
@@ -164,7 +192,7 @@ mod tests {
                 refused += 1;
                 assert!(size.too_large(0));
             } else {
-                size.came(keys, keys * 380, QUICK);
+                size.came(keys, keys * 380, ALL, QUICK);
             }
         }
         assert_eq!(refused, 3, "32, 16 and 8 MiB");
@@ -174,8 +202,8 @@ mod tests {
     #[test]
     fn short_messages_make_short_pages() {
         let mut size = PageSize::new(i64::MAX, 4 << 20, Duration::from_secs(15));
-        size.came(32, 32 * 380, QUICK);
-        size.came(2048, 2048 * 380, QUICK);
+        size.came(32, 32 * 380, ALL, QUICK);
+        size.came(2048, 2048 * 380, ALL, QUICK);
         assert_eq!(size.next() as u64, 2 * MIB / 420);
         assert!(PageSize::new(i64::MAX, 1, Duration::ZERO).next() == 32);
     }
@@ -184,7 +212,7 @@ mod tests {
     fn the_most_holds_from_the_start() {
         assert_eq!(new(7).next(), 7);
         let mut size = new(7);
-        size.came(7, 7, QUICK);
+        size.came(7, 7, ALL, QUICK);
         assert_eq!(size.next(), 7);
     }
 }

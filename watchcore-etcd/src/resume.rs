@@ -34,7 +34,7 @@ pub(super) struct Evidence {
 
 impl Evidence {
     fn of_listing(listing: &Listing) -> Evidence {
-        let held = Held::Listing { count: listing.count, newest: listing.newest().cloned() };
+        let held = Held::Listing { count: listing.count, newest: listing.newest.clone() };
         Evidence { revision: listing.revision, held }
     }
 

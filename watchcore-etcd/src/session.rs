@@ -13,7 +13,7 @@ use super::endpoints::Endpoints;
 use super::failure::{Class, Failure};
 use super::history::{HistoryCheck, check};
 use super::integrity;
-use super::list::{Listing, list};
+use super::list::{KeptPages, Listing, LoadedPages, TakesPages, list};
 use crate::log::log;
 
 use super::report::{LONGEST_MESSAGE, Reporter};
@@ -197,21 +197,22 @@ impl<'a> Session<'a> {
             tokio::time::sleep(self.listings_in_a_row.next()).await;
         }
         self.shared.take_resync();
-        let options = &self.config.options;
-        let at = options.start_revision.filter(|_| step == NextStep::Load);
+        let at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
         let started = Instant::now();
-        let listing = match list(reader, &self.config.range, at, options.page_size, &self.shared.counts).await {
-            Ok(listing) => listing,
-            Err(failure) => return Err(self.of_listing(reader, failure, at, url).await),
-        };
-        self.reporter.listing(&listing.header);
-        match step {
-            NextStep::Resync(wanted) => self.resync(&listing, wanted)?,
-            NextStep::Load | NextStep::Watch => {
-                let done = self.writer.borrow_mut().load(listing.revision, listing.records());
-                done.map_err(|error| refused(&error))?;
+        let listing = match step {
+            NextStep::Resync(wanted) => {
+                let mut pages = KeptPages::default();
+                let listing = self.read(reader, at, url, &mut pages).await?;
+                self.resync(&listing, &pages, wanted)?;
+                listing
             }
-        }
+            NextStep::Load | NextStep::Watch => {
+                let mut pages = LoadedPages::new(self.writer);
+                let listing = self.read(reader, at, url, &mut pages).await?;
+                pages.publish()?;
+                listing
+            }
+        };
         let elapsed = started.elapsed();
         log!(info, endpoint = url, revision = listing.revision, keys = listing.count, ?elapsed, "listed");
         self.pending_resync = None;
@@ -220,18 +221,36 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// Reads a listing, at the revision `at` or the newest.
+    async fn read(
+        &mut self,
+        reader: &Reader,
+        at: Option<u64>,
+        url: &str,
+        takes: &mut impl TakesPages,
+    ) -> Result<Listing, Failure> {
+        let page_size = self.config.options.page_size;
+        match list(reader, &self.config.range, at, page_size, &self.shared.counts, takes).await {
+            Ok(listing) => {
+                self.reporter.listing(&listing.header);
+                Ok(listing)
+            }
+            Err(failure) => Err(self.of_listing(reader, failure, at, url).await),
+        }
+    }
+
     /// Publishes the difference to a listing; for another reason, where the listing shows that one.
-    fn resync(&mut self, listing: &Listing, wanted: ResyncReason) -> Result<(), Failure> {
+    fn resync(&mut self, listing: &Listing, pages: &KeptPages, wanted: ResyncReason) -> Result<(), Failure> {
         let is_reset = self.resume.as_ref().is_some_and(|old| {
             old.is_refuted_by(listing)
                 // The evidence is gone, so the listing itself has to show whether the history is the same.
-                || wanted == ResyncReason::Compacted && !self.continues(listing, old.point())
+                || wanted == ResyncReason::Compacted && !self.continues(pages, old.point())
         });
         let reason = if is_reset { ResyncReason::HistoryReset } else { wanted };
         let from = self.writer.borrow().position().revision;
         // Before it shows: a reader who sees the marks finds it counted.
         self.shared.counts.resynced(reason);
-        let done = self.writer.borrow_mut().resync(listing.revision, listing.records(), reason);
+        let done = self.writer.borrow_mut().resync(listing.revision, pages.records(), reason);
         done.map_err(|error| {
             self.shared.counts.resync_refused(reason);
             refused(&error)
@@ -244,10 +263,10 @@ impl<'a> Session<'a> {
 
     /// Whether a listing can be what became of the state at `point`. A restored backup whose revisions
     /// were raised shows by the keys that went back.
-    fn continues(&self, listing: &Listing, point: u64) -> bool {
+    fn continues(&self, pages: &KeptPages, point: u64) -> bool {
         let writer = self.writer.borrow();
         let other =
-            listing.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
+            pages.records().find(|record| !integrity::continues(record, writer.get(record.key).as_deref(), point));
         let Some(record) = other else { return true };
         log!(warn,
             key = %record.key.escape_ascii(),

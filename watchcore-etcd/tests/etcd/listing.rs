@@ -34,8 +34,8 @@ fn pages_are_as_long_as_bytes_allow() {
     let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     assert_same(&cache, &ctl);
-    // 32 keys, 2048, and 15 MB with the rest.
-    assert_eq!((feeder.counters().pages, feeder.counters().listings), (3, 1));
+    // 32 keys, 2048, and the rest in eighths of the 15 MB.
+    assert_eq!((feeder.counters().pages, feeder.counters().listings), (10, 1));
 }
 
 #[test]
@@ -59,12 +59,12 @@ fn refused_pages_come_shorter() {
 fn stop_drops_a_long_page() {
     let (etcd, _ctl) = filled(40_000);
     let proxy = Proxy::to(etcd.address());
-    // In the middle of the third page, which is nearly all of it.
+    // In the middle of the fifth page: 12 KB, 0.7 MB and two of 1.8 MB come before.
     proxy.stall_after(5_000_000);
     let cache = cache("/p/");
     let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
     wait_for("the middle of the page", || proxy.is_stalled());
-    assert_eq!(feeder.counters().pages, 2);
+    assert_eq!(feeder.counters().pages, 4);
     let begin = Instant::now();
     feeder.stop();
     assert!(feeder.is_stopped() && begin.elapsed() < STOP, "{:?}", begin.elapsed());

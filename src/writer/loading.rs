@@ -1,0 +1,176 @@
+//! The first listing: at once, or in the pieces in which it comes.
+//!
+//! Each record is copied into its version when it is handed over, so that whoever reads a listing page by page holds
+//! one page beside the cache, and not the listing. Nothing shows before the end.
+
+#![forbid(unsafe_code)]
+
+use super::Writer;
+use super::change::Record;
+use super::transaction::{Unfinished, extras};
+use super::validate::{check_record, sort_by_key};
+use crate::cache::{Core, Inner, READY};
+use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::data::slot::OwnedSlot;
+use crate::error::{Code, Error, Result, say};
+use crate::heap::One;
+use crate::store::root::Root;
+use crate::sync::{Relaxed, step};
+use std::sync::Arc;
+
+/// A first listing under way: [`Writer::begin_load`] begins it, [`Writer::load_more`] hands records over, and
+/// [`Writer::finish_load`] publishes it. Dropped before, it frees what it has, and the cache is as it was.
+///
+/// Send. It keeps the memory of its cache.
+#[must_use = "the cache has no listing before finish_load"]
+pub struct Loading {
+    revision: u64,
+    versions: Vec<KeyValue>,
+    bytes: usize,
+    /// Behind the versions: they go first.
+    inner: Arc<Inner>,
+}
+
+impl Loading {
+    /// The revision of the listing.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// How many records were handed over.
+    pub fn len(&self) -> usize {
+        self.versions.len()
+    }
+
+    /// Whether there are none yet.
+    pub fn is_empty(&self) -> bool {
+        self.versions.is_empty()
+    }
+}
+
+impl std::fmt::Debug for Loading {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loading").field("revision", &self.revision).field("len", &self.len()).finish_non_exhaustive()
+    }
+}
+
+fn may_load(inner: &Inner, core: &Core, revision: u64) -> Result<()> {
+    if inner.is_ready() || core.written {
+        let current = core.position.revision;
+        return Err(Error::new(
+            Code::OutOfOrder,
+            format!("load at revision {revision}: the cache has its listing and stands at {current}. Use resync, or build the cache with expect_load."),
+        )
+        .with_asked(revision)
+        .with_current(current));
+    }
+    say::check_revision("load", revision)
+}
+
+impl Writer {
+    /// Sets the first listing, all at once; then the cache is Ready. Once, and only while NotReady:
+    /// else OUT_OF_ORDER. Records may come in any order, each key once. O(n), O(n log n) where they are not sorted.
+    ///
+    /// Refused, changing nothing: a key twice, an empty or too long key, a key outside the prefix, a too long value,
+    /// revisions that cannot be (INVALID_ARGUMENT).
+    pub fn load<'a>(&mut self, revision: u64, records: impl IntoIterator<Item = Record<'a>>) -> Result<()> {
+        let mut loading = self.begin_load(revision)?;
+        self.load_more(&mut loading, records)?;
+        self.finish_load(loading)
+    }
+
+    /// Begins a first listing that comes in pieces, as [`Writer::load`]: what was handed over is copied, and can be
+    /// dropped, while the rest is still to come.
+    ///
+    /// ```
+    /// use watchcore::{Cache, Read, Record};
+    ///
+    /// let record = |key: &'static str| Record {
+    ///     key: key.as_bytes(), value: b"x", create_revision: 1, mod_revision: 1, version: 1, lease: 0,
+    /// };
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// let mut writer = cache.writer()?;
+    /// let mut loading = writer.begin_load(7)?;
+    /// writer.load_more(&mut loading, [record("/a"), record("/b")])?;
+    /// writer.load_more(&mut loading, [record("/c")])?;
+    /// assert!(!writer.is_loaded() && loading.len() == 3);
+    /// writer.finish_load(loading)?;
+    /// assert_eq!(cache.list(&watchcore::Range::all(), Read::Any, 0)?.len(), 3);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn begin_load(&mut self, revision: u64) -> Result<Loading> {
+        let (inner, core) = self.open("load")?;
+        may_load(inner, core, revision)?;
+        Ok(Loading { revision, versions: Vec::new(), bytes: 0, inner: inner.clone() })
+    }
+
+    /// Copies records into a listing that this writer has begun. After an error, which names the record, those
+    /// before it are part of the listing. O(n).
+    pub fn load_more<'a>(
+        &mut self,
+        loading: &mut Loading,
+        records: impl IntoIterator<Item = Record<'a>>,
+    ) -> Result<()> {
+        let (inner, core) = self.open("load")?;
+        if !Arc::ptr_eq(inner, &loading.inner) {
+            return Err(say::invalid("load: the listing was begun by the writer of another cache"));
+        }
+        let records = records.into_iter();
+        loading.versions.reserve(records.size_hint().0);
+        for record in records {
+            check_record(inner, loading.revision, &record)?;
+            let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
+            let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
+            let version = KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras);
+            loading.bytes += version.bytes();
+            loading.versions.push(version);
+        }
+        Ok(())
+    }
+
+    /// Publishes a listing that this writer has begun: then the cache is Ready. Errors as of [`Writer::load`]; the
+    /// listing is gone then. O(n), O(n log n) where it is not sorted.
+    pub fn finish_load(&mut self, loading: Loading) -> Result<()> {
+        let Loading { revision, mut versions, bytes, inner: begun_for } = loading;
+        let (inner, core) = self.open("load")?;
+        if !Arc::ptr_eq(inner, &begun_for) {
+            return Err(say::invalid("load: the listing was begun by the writer of another cache"));
+        }
+        may_load(inner, core, revision)?;
+        sort_by_key(&mut versions, |version| version.key())?;
+        let (count, mut slot_bytes) = (versions.len() as u64, 0);
+        let mut sorted = Vec::with_capacity(versions.len());
+        // From here on only stores: nothing that others see is half done.
+        core.poisoned = true;
+        let unfinished = Unfinished(inner);
+        for version in versions {
+            let slot = OwnedSlot::new(version, &mut core.heap);
+            slot_bytes += slot.get().bytes();
+            sorted.push(slot.pointer());
+            core.slots.insert(slot);
+        }
+        step("listing stored");
+        core.index = Root::from_sorted(sorted.into_iter(), &mut core.heap);
+        core.position.revision = revision;
+        core.highest = revision;
+        core.epochs.listing = revision;
+        core.written = true;
+        core.ring.set_epochs(&inner.ring, core.epochs.clone());
+        core.ring.set_oldest_revision(&inner.ring, revision + 1);
+        let index = One::new(core.index.clone(), &mut core.heap);
+        inner.root.replace(index, 0, &mut core.heap);
+        core.ring.set_progress(&inner.ring, core.position);
+        let gauges = &inner.gauges;
+        gauges.version_bytes.store(bytes as u64, Relaxed);
+        gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
+        gauges.objects.store(count, Relaxed);
+        gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
+        gauges.table_bytes.store(core.table_bytes(), Relaxed);
+        step("listing published");
+        inner.set_ready(READY);
+        unfinished.finished();
+        core.poisoned = false;
+        inner.hubs.published(inner);
+        Ok(())
+    }
+}
