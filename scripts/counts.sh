@@ -41,15 +41,22 @@ trap 'rm -rf "$scratch"' EXIT
 # count PATH TIMES: instructions, L1 misses and last-level misses a step, of the least of three runs: hashes are
 # drawn anew in each, and what other threads do meanwhile differs.
 count() {
-    for _ in 1 2 3; do count_once "$@" || return 1; done | sort -n | head -n 1
+    local run running=()
+    for run in 1 2 3; do
+        count_once "$run" "$@" &
+        running+=($!)
+    done
+    for run in "${running[@]}"; do wait "$run" || return 1; done
+    sort -n "$scratch"/count.? | head -n 1
 }
 count_once() {
-    valgrind --tool=callgrind --callgrind-out-file="$scratch/out" --toggle-collect='counts::counted*' \
+    local out=$scratch/out.$1 log=$scratch/log.$1
+    valgrind --tool=callgrind --callgrind-out-file="$out" --toggle-collect='counts::counted*' \
         --cache-sim=yes --I1=32768,8,64 --D1=32768,8,64 --LL=1048576,16,64 \
-        "$program" "$1" "$2" >/dev/null 2>"$scratch/log" || { cat "$scratch/log" >&2; return 1; }
+        "$program" "$2" "$3" >/dev/null 2>"$log" || { cat "$log" >&2; return 1; }
     # Ir Dr Dw I1mr D1mr D1mw ILmr DLmr DLmw
-    sed -n 's/^summary: *//p;s/^totals: *//p' "$scratch/out" | tail -n 1 |
-        awk -v n="$2" '{ printf "%.0f %.1f %.2f\n", $1 / n, ($5 + $6) / n, ($8 + $9) / n }'
+    sed -n 's/^summary: *//p;s/^totals: *//p' "$out" | tail -n 1 |
+        awk -v n="$3" '{ printf "%.0f %.1f %.2f\n", $1 / n, ($5 + $6) / n, ($8 + $9) / n }' >"$scratch/count.$1"
 }
 
 {
