@@ -34,6 +34,8 @@ use std::ptr::{self, NonNull};
 const HEADER: usize = size_of::<*const Slab>();
 /// What blocks are aligned to.
 pub(crate) const ALIGN: usize = 8;
+/// What lies one word behind the begin of a block is aligned to this.
+pub(crate) const WIDE: usize = 2 * HEADER;
 
 /// Slabs of this thread's model that are not freed.
 #[cfg(loom)]
@@ -47,7 +49,7 @@ pub(crate) fn living_slabs<T>(with: impl FnOnce(&mut usize) -> T) -> T {
 
 /// Where memory comes from.
 pub(crate) trait Memory {
-    /// A block of so many bytes, aligned to [`ALIGN`]; [`free`] takes it back. Where the system has none the process
+    /// A block of so many bytes, aligned to [`ALIGN`], and behind its first word to [`WIDE`]; [`free`] takes it back. Where the system has none the process
     /// ends, as with a `Box`.
     fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
 }
@@ -80,7 +82,7 @@ pub(crate) fn footprint(bytes: usize) -> usize {
 }
 
 fn layout(bytes: usize) -> Layout {
-    Layout::from_size_align(bytes.next_multiple_of(ALIGN), ALIGN).expect("lengths are limited")
+    Layout::from_size_align(bytes.next_multiple_of(ALIGN), WIDE).expect("lengths are limited")
 }
 
 /// Asks the processor for a line of memory, for who looks at it soon.

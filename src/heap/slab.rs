@@ -23,7 +23,7 @@
 //! | `announce`: link, then `Home::announced` | `taken`: `Home::announced`, then links | Release / Acquire |
 //! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: who comes second sees the other |
 
-use super::HEADER;
+use super::{HEADER, WIDE};
 #[cfg(loom)]
 use crate::sync::Track;
 use crate::sync::{AcqRel, Acquire, Arc, AtomicBool, AtomicPtr, AtomicU64, Relaxed, Release, ord};
@@ -205,10 +205,11 @@ pub(super) struct Slab {
 
 impl Slab {
     /// Bytes of the slab's head.
-    pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(16);
+    pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(WIDE);
 
     fn layout(size: usize, blocks: usize) -> Layout {
-        Layout::from_size_align(Slab::HEAD + size * blocks, align_of::<Slab>()).expect("slabs are small")
+        const { assert!(align_of::<Slab>() <= WIDE) };
+        Layout::from_size_align(Slab::HEAD + size * blocks, WIDE).expect("slabs are small")
     }
 
     /// A slab that its owner has in hand.

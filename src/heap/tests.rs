@@ -30,6 +30,7 @@ impl Filled {
     fn new(memory: &mut impl Memory, bytes: usize, with: u8) -> Filled {
         let block = memory.allocate(bytes);
         assert!(block.addr().get().is_multiple_of(ALIGN));
+        assert!((block.addr().get() + HEADER).is_multiple_of(WIDE));
         // SAFETY: a block of so many bytes.
         unsafe { block.write_bytes(with, bytes) };
         Filled(block, bytes, with)

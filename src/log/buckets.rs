@@ -22,6 +22,7 @@
 
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
+use crate::heap::Memory;
 use crate::log::segment::Pen;
 use crate::reclaim;
 use crate::store::table::{Place, Table, TableEntry};
@@ -206,12 +207,12 @@ impl Router {
 
     /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
     /// revision. `linked_from`: the next sequence number. Prepare: it allocates.
-    pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64) {
+    pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) {
         let left = requests.left.load(Relaxed);
         if left - self.left > (self.table.len() / 2).max(FEW) as u64 {
             self.begin_round(left);
         }
-        self.sweep();
+        self.sweep(memory);
         #[cfg(loom)]
         let linked_from = if weak::is(weak::Site::EarlyLinkedFrom) { 0 } else { linked_from };
         for _ in 0..REQUESTS {
@@ -220,7 +221,7 @@ impl Router {
             if Arc::strong_count(&request) == 1 {
                 continue;
             }
-            if !self.answer(&request, left, linked_from) {
+            if !self.answer(&request, left, linked_from, memory) {
                 self.held = Some(request);
                 return;
             }
@@ -240,13 +241,13 @@ impl Router {
 
     /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
     /// full, and a round looks for a bucket that no subscription reads any more.
-    fn answer(&mut self, request: &Request, left: u64, linked_from: u64) -> bool {
+    fn answer(&mut self, request: &Request, left: u64, linked_from: u64, memory: &mut impl Memory) -> bool {
         let mut bucket = self.table.get(&request.name).map(|bucket| bucket.clone());
         let somebody_left = left > self.left;
         #[cfg(loom)]
         let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);
         if bucket.is_none() && self.table.len() < self.limit {
-            bucket = Some(self.add(&request.name, linked_from));
+            bucket = Some(self.add(&request.name, linked_from, memory));
         } else if bucket.is_none() && (self.round.is_some() || somebody_left) {
             self.begin_round(left);
             return false;
@@ -257,7 +258,7 @@ impl Router {
         true
     }
 
-    fn add(&mut self, name: &[u8], linked_from: u64) -> Arc<Bucket> {
+    fn add(&mut self, name: &[u8], linked_from: u64, memory: &mut impl Memory) -> Arc<Bucket> {
         let bucket = Arc::new(Bucket {
             id: self.next_id,
             linked_from,
@@ -266,7 +267,7 @@ impl Router {
             name: name.into(),
         });
         self.next_id += 1;
-        self.table.insert(bucket.clone());
+        self.table.insert(bucket.clone(), memory);
         bucket
     }
 
@@ -279,7 +280,7 @@ impl Router {
     }
 
     /// Evicts some buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
-    fn sweep(&mut self) {
+    fn sweep(&mut self, memory: &mut impl Memory) {
         let Some(place) = &mut self.round else { return };
         let unused = |bucket: &Arc<Bucket>| {
             #[cfg(loom)]
@@ -289,7 +290,7 @@ impl Router {
             Arc::strong_count(bucket) == 1
         };
         let mut evicted = Vec::new();
-        let over = self.table.sweep(place, PLACES, unused, |bucket| evicted.push(bucket));
+        let over = self.table.sweep(place, PLACES, unused, |bucket| evicted.push(bucket), memory);
         if over {
             self.round = None;
         }
@@ -355,6 +356,7 @@ const BUCKET: usize = size_of::<Bucket>() + 2 * size_of::<usize>();
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::heap::System;
 
     /// What is in the list, and put back.
     fn listed(requests: &Requests) -> Vec<Arc<Request>> {
@@ -392,7 +394,7 @@ mod tests {
             if all.iter().all(|one| one.answer().is_some()) {
                 return revision;
             }
-            router.take_requests(requests, 7);
+            router.take_requests(requests, 7, &mut System);
         }
         panic!("not answered");
     }
@@ -423,7 +425,7 @@ mod tests {
         let all = ask(&requests, 0..ASKED);
         while granted(&all[..1]) == 0 {
             let before = router.len();
-            router.take_requests(&requests, 7);
+            router.take_requests(&requests, 7, &mut System);
             assert!(router.len() <= before + REQUESTS, "{} in one revision", router.len() - before);
         }
         assert_eq!(granted(&all), ASKED as usize, "the oldest comes last");
@@ -432,7 +434,7 @@ mod tests {
         let mut took = 0;
         while router.len() > 0 {
             let before = router.len();
-            router.take_requests(&requests, 7);
+            router.take_requests(&requests, 7, &mut System);
             assert!(before - router.len() <= PLACES, "{} in one revision", before - router.len());
             took += 1;
             assert!(took < 100_000, "{} are left", router.len());

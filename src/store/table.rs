@@ -37,7 +37,8 @@ pub(crate) use writer::{Place, Table};
 
 use super::hash::KeyHash;
 use crate::data::slot::OwnedSlot;
-use crate::reclaim::{self, Guard};
+use crate::heap::{self, ALIGN, Memory, WIDE, footprint};
+use crate::reclaim::{self, Guard, Job};
 #[cfg(loom)]
 use crate::reclaim::{boxed, read, unboxed};
 #[cfg(loom)]
@@ -47,7 +48,7 @@ use std::hash::BuildHasher;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
-use std::ptr;
+use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 /// Entries a page, on average, when another one comes. One that is due to be divided holds about twice
@@ -125,21 +126,32 @@ fn is_entry<T>(address: *mut T) -> bool {
     address.addr() > 1
 }
 
-/// The cells of a page.
-struct TablePage<T>(Box<[TableCell<T>]>);
+/// The cells of a page, and the block that they are in.
+struct TablePage<T>(NonNull<[TableCell<T>]>);
+
+/// Bytes of the block before the first cell, which is aligned then.
+const BEFORE: usize = WIDE - ALIGN;
 
 impl<T> TablePage<T> {
     /// With room for so many.
-    fn new(entries: usize) -> TablePage<T> {
+    fn new(entries: usize, memory: &mut impl Memory) -> TablePage<T> {
+        const { assert!(align_of::<TableCell<T>>() == WIDE && WIDE == 16) };
         let cells = (entries * 8).div_ceil(7).next_power_of_two().clamp(SMALLEST, GREATEST);
-        let cell = || TableCell { hash: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) };
-        TablePage((0..cells).map(|_| cell()).collect())
+        let block = memory.allocate(BEFORE + cells * size_of::<TableCell<T>>());
+        // SAFETY: the block has room for so many cells behind `BEFORE`, where it is aligned for them; all are written.
+        unsafe {
+            let first = block.add(BEFORE).cast::<TableCell<T>>();
+            for at in 0..cells {
+                first.add(at).write(TableCell { hash: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) });
+            }
+            TablePage(NonNull::slice_from_raw_parts(first, cells))
+        }
     }
 
     /// As one address: its cells are aligned to 16 bytes, and the low four bits say how many there are.
     fn into_word(self) -> *mut TableCell<T> {
         let size = (self.0.len() / SMALLEST).ilog2() as usize;
-        let word = Box::into_raw(self.0).cast::<TableCell<T>>().wrapping_byte_add(size);
+        let word = ManuallyDrop::new(self).0.cast::<TableCell<T>>().as_ptr().wrapping_byte_add(size);
         #[cfg(loom)]
         boxed(word as usize);
         word
@@ -157,12 +169,30 @@ impl<T> TablePage<T> {
     unsafe fn from_word(word: *mut TableCell<T>) -> TablePage<T> {
         #[cfg(loom)]
         unboxed(word as usize);
-        // SAFETY: the box that it was made of, by the caller's promise.
-        TablePage(unsafe { Box::from_raw(Self::cells_of(word)) })
+        // SAFETY: the cells that it was made of, by the caller's promise.
+        TablePage(unsafe { NonNull::new_unchecked(Self::cells_of(word)) })
     }
 
     fn bytes(cells: usize) -> usize {
-        cells * size_of::<TableCell<T>>()
+        footprint(BEFORE + cells * size_of::<TableCell<T>>())
+    }
+}
+
+impl<T> Deref for TablePage<T> {
+    type Target = [TableCell<T>];
+    fn deref(&self) -> &[TableCell<T>] {
+        // SAFETY: written by `new`, and owned.
+        unsafe { self.0.as_ref() }
+    }
+}
+
+impl<T> Drop for TablePage<T> {
+    fn drop(&mut self) {
+        // SAFETY: the cells are owned, and the block that they are in begins `BEFORE` them.
+        unsafe {
+            self.0.drop_in_place();
+            heap::free(self.0.cast::<u8>().sub(BEFORE));
+        }
     }
 }
 

@@ -147,7 +147,7 @@ impl Writer {
             let slot = OwnedSlot::new(version, &mut core.heap);
             slot_bytes += slot.get().bytes();
             sorted.push(slot.pointer());
-            core.slots.insert(slot);
+            core.slots.insert(slot, &mut core.heap);
         }
         step("listing stored");
         core.index = Root::from_sorted(sorted.into_iter(), &mut core.heap);

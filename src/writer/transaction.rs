@@ -125,7 +125,7 @@ impl Core {
                 unsafe { self.index.remove(slot.key(), &mut self.heap) };
                 self.index_changed = true;
                 self.ring.purged(slot.deleted_bytes());
-                self.removed_slots.extend(self.slots.remove(slot.key()));
+                self.removed_slots.extend(self.slots.remove(slot.key(), &mut self.heap));
             }
         }
     }
@@ -134,7 +134,7 @@ impl Core {
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
         self.router.done();
         if !inner.indexes.is_empty() {
-            self.router.take_requests(&inner.requests, self.ring.next_seq());
+            self.router.take_requests(&inner.requests, self.ring.next_seq(), &mut self.heap);
         }
     }
 
@@ -372,7 +372,7 @@ impl Core {
                 None => {
                     let (slot, counts) = fresh.first(heap);
                     place = Some(slot.pointer());
-                    slots.insert(slot);
+                    slots.insert(slot, heap);
                     counts
                 }
             })

@@ -62,9 +62,10 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     let without = held();
     write_until(&cache, 0);
     let bucket = (without - held()) / COUNT as i64;
-    let bytes = both / COUNT as i64 - bucket;
-    println!("an idle subscription of one namespace: {bytes} bytes, its bucket: {bucket} bytes");
-    assert!(bytes <= 512, "{bytes} bytes an idle subscription of one namespace");
+    let bytes = both / COUNT as i64;
+    println!("an idle subscription of one namespace: {bytes} bytes with its bucket, which gave {bucket} back");
+    // Together: pages of the table of buckets are the heap's, which keeps some for what is written next.
+    assert!(bytes <= 640, "{bytes} bytes an idle subscription of one namespace");
     assert!(bucket <= 128, "{bucket} bytes a bucket");
 
     // What was delivered to a consumer, by policy.

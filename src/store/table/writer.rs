@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::heap::System;
-
 /// How full a page is: entries, and cells in use, those of entries that are gone among them.
 #[derive(Clone, Copy, Default)]
 struct Fill {
@@ -95,33 +94,33 @@ impl<E: TableEntry> Table<E> {
     }
 
     /// Adds an entry whose key is not there. O(1): at most the entries of two pages are moved.
-    pub(crate) fn insert(&mut self, entry: E) {
+    pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) {
         self.begin();
         if self.fills.is_empty() {
-            self.add((TablePage::new(0), Fill::default()));
+            self.add((TablePage::new(0, memory), Fill::default()));
             self.set_state();
         }
         let hash = self.shared.hash.hash_one(entry.key());
         let page = page_of(hash, self.fills.len());
         if (self.fills[page].used as usize + 1) * 8 > self.cells(page).len() * 7 {
-            let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize);
-            self.replace(page, fresh);
+            let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize, memory);
+            self.replace(page, fresh, memory);
         }
         put(self.cells(page), hash, entry.into_address());
         self.fills[page].entries += 1;
         self.fills[page].used += 1;
         self.len += 1;
         if self.len > self.fills.len() * AVERAGE {
-            self.divide();
+            self.divide(memory);
         }
     }
 
     /// Takes the entry of a key out. O(1): at most the entries of two pages are moved.
-    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<E> {
+    pub(crate) fn remove(&mut self, key: &[u8], memory: &mut impl Memory) -> Option<E> {
         let (page, cell, _) = self.find(key)?;
         self.begin();
         let entry = self.take(page, cell);
-        self.shrink();
+        self.shrink(memory);
         Some(entry)
     }
 
@@ -147,6 +146,7 @@ impl<E: TableEntry> Table<E> {
         cells: usize,
         unused: impl Fn(&E) -> bool,
         mut taken: impl FnMut(E),
+        memory: &mut impl Memory,
     ) -> bool {
         self.begin();
         for _ in 0..cells {
@@ -162,7 +162,7 @@ impl<E: TableEntry> Table<E> {
             // SAFETY: the table owns it, and it is borrowed.
             if is_entry(entry) && unused(&*unsafe { EntryRef::<E>::new(entry) }) {
                 taken(self.take(page, at));
-                if self.shrink() {
+                if self.shrink(memory) {
                     place.cell = 0;
                 }
             }
@@ -178,7 +178,7 @@ impl<E: TableEntry> Table<E> {
         let all = entries.map(|entry| unsafe { E::from_address(entry) }).collect();
         self.fills.pop();
         self.set_state();
-        self.unlink(page);
+        self.unlink(page, &mut System);
         Some(all)
     }
 
@@ -202,7 +202,7 @@ impl<E: TableEntry> Table<E> {
 
     /// Adds a page at the end, which no reader looks at before [`Table::set_state`].
     fn add(&mut self, (page, fill): NewPage<E>) {
-        self.cells += page.0.len();
+        self.cells += page.len();
         self.shared.new_place(self.fills.len()).store(page.into_word(), Release);
         self.fills.push(fill);
     }
@@ -215,49 +215,51 @@ impl<E: TableEntry> Table<E> {
     }
 
     /// Puts another page in the place of one, which is retired.
-    fn replace(&mut self, at: usize, (page, fill): NewPage<E>) {
-        self.cells += page.0.len();
+    fn replace(&mut self, at: usize, (page, fill): NewPage<E>, memory: &mut impl Memory) {
+        self.cells += page.len();
         self.fills[at] = fill;
         let place = self.shared.place(at);
         let old = place.load(Relaxed);
         // Release: partner of the load in `find`.
         place.store(page.into_word(), ord!(TablePage, Release));
-        self.retire(old);
+        self.retire(old, memory);
     }
 
     /// Empties the place of a page that is not counted any more, and retires it.
-    fn unlink(&mut self, at: usize) {
+    fn unlink(&mut self, at: usize, memory: &mut impl Memory) {
         let place = self.shared.place(at);
         let old = place.load(Relaxed);
         // Release: partner of the load in `find`: who finds it empty sees the state without it.
         place.store(ptr::null_mut(), Release);
-        self.retire(old);
+        self.retire(old, memory);
     }
 
-    fn retire(&mut self, word: *mut TableCell<E::Target>) {
+    fn retire(&mut self, word: *mut TableCell<E::Target>, memory: &mut impl Memory) {
         let cells = SMALLEST << (word.addr() & 15);
         self.cells -= cells;
-        struct Unlinked<T>(*mut TableCell<T>);
-        // SAFETY: the page of a table has atomics only, and nobody else frees it.
-        unsafe impl<T> Send for Unlinked<T> {}
-        let unlinked = Unlinked(word);
-        let free = move || {
-            let Unlinked(word) = { unlinked };
-            // SAFETY: I9: it has left its place, and every pin that could have loaded it has ended.
-            drop(unsafe { TablePage::from_word(word) });
+        let free = |word: *mut ()| {
+            // SAFETY: I9: it has left its place, and every pin that could have loaded it has ended. Its cells are
+            // atomics only, and nobody else frees it.
+            drop(unsafe { TablePage::<E::Target>::from_word(word.cast()) });
         };
-        reclaim::retire(TablePage::<E::Target>::bytes(cells), Box::new(free), &mut System);
+        reclaim::retire(TablePage::<E::Target>::bytes(cells), Job::Release(word.cast(), free), memory);
     }
 
     /// Pages of the entries of others: of those whose hash has a zero where `level` has a one, and of the rest, with
     /// room for so many. What no page holds any more is left out.
-    fn made_of(&mut self, pages: &[usize], level: usize, rooms: [usize; 2]) -> [NewPage<E>; 2] {
-        let mut fresh = rooms.map(|room| (TablePage::new(room), Fill::default()));
+    fn made_of(
+        &mut self,
+        pages: &[usize],
+        level: usize,
+        rooms: [usize; 2],
+        memory: &mut impl Memory,
+    ) -> [NewPage<E>; 2] {
+        let mut fresh = rooms.map(|room| (TablePage::new(room, memory), Fill::default()));
         for cell in pages.iter().flat_map(|page| self.cells(*page)) {
             let (hash, entry) = (cell.hash.load(Relaxed), cell.entry.load(Relaxed));
             if is_entry(entry) {
                 let (page, fill) = &mut fresh[usize::from(hash as usize & level != 0)];
-                put(&page.0, hash, entry);
+                put(page, hash, entry);
                 fill.entries += 1;
                 fill.used += 1;
             }
@@ -270,47 +272,47 @@ impl<E: TableEntry> Table<E> {
     }
 
     /// One page of the entries of others.
-    fn joined(&mut self, pages: &[usize], room: usize) -> NewPage<E> {
-        let [page, _] = self.made_of(pages, 0, [room, 0]);
+    fn joined(&mut self, pages: &[usize], room: usize, memory: &mut impl Memory) -> NewPage<E> {
+        let [page, _] = self.made_of(pages, 0, [room, 0], memory);
         page
     }
 
     /// Adds a page, and gives it what belongs there of the page before it in the order.
-    fn divide(&mut self) {
+    fn divide(&mut self, memory: &mut impl Memory) {
         let (from, level) = origin(self.fills.len());
         let cells = self.cells(from).iter().filter(|cell| is_entry(cell.entry.load(Relaxed)));
         let going = cells.filter(|cell| cell.hash.load(Relaxed) as usize & level != 0).count();
         let staying = self.fills[from].entries as usize - going;
-        let [left, right] = self.made_of(&[from], level, [staying, going]);
+        let [left, right] = self.made_of(&[from], level, [staying, going], memory);
         self.add(right);
         self.set_state();
-        self.replace(from, left);
+        self.replace(from, left, memory);
     }
 
     /// Joins the last page with its origin, where a quarter of the entries is left that so many pages
     /// are for. True: entries have moved.
-    fn shrink(&mut self) -> bool {
+    fn shrink(&mut self, memory: &mut impl Memory) -> bool {
         let pages = self.fills.len();
         if pages > 1 && self.len * 4 < pages * AVERAGE {
-            self.join(pages - 1);
+            self.join(pages - 1, memory);
             return true;
         }
         let empties = pages == 1 && self.cells > 8 * SMALLEST.max(self.len);
         if empties {
-            let fresh = self.joined(&[0], self.len);
-            self.replace(0, fresh);
+            let fresh = self.joined(&[0], self.len, memory);
+            self.replace(0, fresh, memory);
         }
         empties
     }
 
-    fn join(&mut self, last: usize) {
+    fn join(&mut self, last: usize, memory: &mut impl Memory) {
         let (into, _) = origin(last);
         let room = self.fills[into].entries + self.fills[last].entries;
-        let joined = self.joined(&[into, last], room as usize);
-        self.replace(into, joined);
+        let joined = self.joined(&[into, last], room as usize, memory);
+        self.replace(into, joined, memory);
         self.fills.pop();
         self.set_state();
-        self.unlink(last);
+        self.unlink(last, memory);
     }
 }
 

@@ -1,6 +1,7 @@
 //! The table against a set, and what one operation moves at most.
 
 use super::*;
+use crate::heap::Heap;
 type TestKey = Arc<[u8]>;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -47,12 +48,12 @@ impl<E: TableEntry> Table<E> {
 
 #[test]
 fn table_moves_few_entries_at_once() {
-    let mut table = Table::default();
+    let (mut table, memory) = (Table::default(), &mut Heap::new(drop));
     let most = 5 * AVERAGE;
     let count = 300_000;
     let mut worst = 0;
     for number in 0..count {
-        table.insert(key(number));
+        table.insert(key(number), memory);
         worst = worst.max(table.moved);
         assert!(table.moved <= most, "{} moved by entry {number}", table.moved);
     }
@@ -60,7 +61,7 @@ fn table_moves_few_entries_at_once() {
     assert!(worst > AVERAGE, "nothing was measured: {worst}");
     assert!(table.bytes() <= 44 * count as usize, "{} bytes", table.bytes());
     for number in 0..count {
-        assert_eq!(table.remove(&key(number)).as_deref(), Some(&*key(number)));
+        assert_eq!(table.remove(&key(number), memory).as_deref(), Some(&*key(number)));
         assert!(table.moved <= most, "{} moved without entry {number}", table.moved);
     }
     table.check();
@@ -69,12 +70,12 @@ fn table_moves_few_entries_at_once() {
 
 #[test]
 fn sweep_takes_a_few_cells_a_time() {
-    let mut table = Table::default();
-    (0..10_000).for_each(|number| table.insert(key(number)));
+    let (mut table, memory) = (Table::default(), &mut Heap::new(drop));
+    (0..10_000).for_each(|number| table.insert(key(number), memory));
     let mut taken = Vec::new();
     let mut round = |table: &mut Table<Arc<TestKey>>, unused: &dyn Fn(&Arc<TestKey>) -> bool| {
         let (mut place, mut calls) = (Place::default(), 1);
-        while !table.sweep(&mut place, 16, unused, |entry| taken.push(entry)) {
+        while !table.sweep(&mut place, 16, unused, |entry| taken.push(entry), memory) {
             calls += 1;
             assert!(calls < 100_000);
         }
@@ -97,18 +98,18 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn table_equals_a_set(ops in prop::collection::vec((any::<bool>(), 0u64..4000, 1u64..900), 1..40)) {
-        let mut table = Table::default();
+        let (mut table, memory) = (Table::default(), &mut Heap::new(drop));
         let mut oracle = BTreeSet::new();
         for (adds, start, count) in ops {
             for number in start..start + count {
                 let key = key(number);
                 match (adds, oracle.contains(&key)) {
                     (true, false) => {
-                        table.insert(key.clone());
+                        table.insert(key.clone(), memory);
                         oracle.insert(key);
                     }
                     (false, present) => {
-                        prop_assert_eq!(table.remove(&key).is_some(), present);
+                        prop_assert_eq!(table.remove(&key, memory).is_some(), present);
                         oracle.remove(&key);
                     }
                     _ => {}
