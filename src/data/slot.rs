@@ -232,6 +232,14 @@ impl SlotPtr {
         heap::prefetch(self.0.as_ptr().cast());
     }
 
+    /// The same with the key, as far as keys usually go.
+    #[inline]
+    pub(crate) fn prefetch_key(self) {
+        let place = self.0.as_ptr().cast::<u8>();
+        heap::prefetch(place);
+        heap::prefetch(place.wrapping_add(63));
+    }
+
     /// The slot.
     ///
     /// # Safety

@@ -35,6 +35,17 @@ struct Asks {
     predicates: Box<[Predicate]>,
 }
 
+impl Asks {
+    /// Whether a value holds but for the predicates. Apart, so that who asks nothing of values does not pay for it.
+    #[inline(never)]
+    fn hold_value(&self, kv: &KeyValue) -> bool {
+        let attributes = Attributes(kv.attributes());
+        !self.nothing
+            && self.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
+            && self.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
+    }
+}
+
 impl Matcher {
     /// Binds a filter to the declared attributes: what is not declared is INVALID_ARGUMENT.
     ///
@@ -134,11 +145,7 @@ impl Matcher {
     /// Whether a live key-value whose key lies in the range matches but for the predicates, which are users' code.
     #[inline]
     pub(crate) fn may_hold_value(&self, kv: &KeyValue) -> bool {
-        let Some(asks) = &self.asks else { return true };
-        let attributes = Attributes(kv.attributes());
-        !asks.nothing
-            && asks.labels.iter().all(|label| label.holds(attributes.label(label.key.as_bytes())))
-            && asks.fields.iter().all(|(number, field)| field.holds(attributes.field(*number)))
+        self.asks.as_ref().is_none_or(|asks| asks.hold_value(kv))
     }
 
     /// The rest of the question that [`Matcher::may_hold_value`] leaves open. Not under a pin.

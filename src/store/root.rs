@@ -27,6 +27,11 @@ impl TreeEntry for Leaf {
     fn prefetch(&self) {
         self.0.prefetch();
     }
+
+    #[inline]
+    fn prefetch_key(&self) {
+        self.0.prefetch_key();
+    }
 }
 
 /// The persistent ordered set of slots. Cloning is O(1), and so is dropping a clone whose nodes another one

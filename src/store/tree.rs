@@ -21,6 +21,10 @@ pub(crate) trait TreeEntry: Clone {
     /// Asks the processor for what is behind it, for who looks at it soon.
     #[inline]
     fn prefetch(&self) {}
+
+    /// The same with its key, for who compares that.
+    #[inline]
+    fn prefetch_key(&self) {}
 }
 
 impl TreeEntry for Key {
@@ -31,9 +35,11 @@ impl TreeEntry for Key {
 
 /// How many entries before its turn one is fetched: a leaf is there, and what its entries lead to lies anywhere.
 const AHEAD: usize = 8;
+/// Parts that a search divides a node into at once.
+const TOGETHER: usize = 8;
 /// Most entries of a leaf, most children of a branch.
 const LEAF: usize = 64;
-const BRANCH: usize = 32;
+const BRANCH: usize = 16;
 
 /// A node: of entries, or of children.
 type TreeNode<E> = Either<E, TreeChild<E>>;
@@ -124,9 +130,40 @@ fn own<E: TreeEntry>(node: &mut TreeNode<E>, sizes: &mut Sizes, memory: &mut imp
     }
 }
 
+/// Where those begin whose key is not `below`, as [`slice::partition_point`] has it. Keys lie anywhere in memory, so
+/// those that a part of the search may look at are fetched together: it waits for memory once a part, and not once a
+/// comparison.
+fn search<T, E: TreeEntry>(all: &[T], entry: impl Fn(&T) -> &E, below: impl Fn(&[u8]) -> bool) -> usize {
+    let (mut from, mut to) = (0, all.len());
+    while from < to {
+        let step = (to - from).div_ceil(TOGETHER);
+        let pivots = (to - from) / step;
+        let pivot = |number: usize| entry(&all[from + (number + 1) * step - 1]);
+        (0..pivots).for_each(|number| pivot(number).prefetch_key());
+        let (mut low, mut high) = (0, pivots);
+        while low < high {
+            let middle = (low + high) / 2;
+            if below(pivot(middle).key()) { low = middle + 1 } else { high = middle }
+        }
+        (from, to) = (from + low * step, if low < pivots { from + (low + 1) * step - 1 } else { to });
+    }
+    from
+}
+
 /// The child that holds `key`, if any does.
 fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
-    children.partition_point(|child| child.first.key() <= key).saturating_sub(1)
+    search(children, |child| &child.first, |first| first <= key).saturating_sub(1)
+}
+
+/// The first entry that is not below `key`.
+fn place_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> usize {
+    search(entries, |entry| entry, |other| other < key)
+}
+
+/// The entry of `key`.
+fn entry_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> Option<usize> {
+    let at = place_of(entries, key);
+    entries.get(at).is_some_and(|entry| entry.key() == key).then_some(at)
 }
 
 /// Inserts; returns the right half where the node was split.
@@ -160,7 +197,7 @@ fn insert_into_leaf<E: TreeEntry>(
     entry: E,
     memory: &mut impl Memory,
 ) -> Option<SharedList<E>> {
-    let at = entries.partition_point(|other| other.key() < entry.key());
+    let at = place_of(entries, entry.key());
     debug_assert!(entries.get(at).is_none_or(|other| other.key() != entry.key()), "one slot a key");
     put_or_split(entries, at, LEAF, entry, memory)
 }
@@ -186,13 +223,13 @@ fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, m
     sizes.bytes -= bytes(node);
     own(node, sizes, memory);
     let removed = node.renew(|side| match side {
-        Side::Left(entries) => match entries.binary_search_by(|entry| entry.key().cmp(key)) {
-            Ok(at) => {
+        Side::Left(entries) => match entry_of(entries, key) {
+            Some(at) => {
                 entries.remove(at);
                 trim(entries, memory);
                 true
             }
-            Err(_) => false,
+            None => false,
         },
         Side::Right(children) => remove_below(children, key, sizes, memory),
     });
@@ -324,7 +361,7 @@ impl<E: TreeEntry> Tree<E> {
             match node.side() {
                 Side::Right(children) => node = &children[child_of(children, key)].node,
                 Side::Left(entries) => {
-                    return entries.binary_search_by(|entry| entry.key().cmp(key)).ok().map(|at| entries[at].clone());
+                    return entry_of(entries, key).map(|at| entries[at].clone());
                 }
             }
         }
@@ -384,7 +421,7 @@ impl<E: TreeEntry> Tree<E> {
                     child
                 }
                 Side::Left(entries) => {
-                    iter.enter(&entries[entries.partition_point(|entry| entry.key() < from)..]);
+                    iter.enter(&entries[place_of(entries, from)..]);
                     None
                 }
             };
@@ -417,10 +454,37 @@ impl<'a, E: TreeEntry> Iter<'a, E> {
         self.leaf = match &self.to {
             Some(to) if ends(to) => {
                 self.path.clear();
-                entries[..entries.partition_point(|entry| entry.key() < &to[..])].iter()
+                entries[..place_of(entries, to)].iter()
             }
             _ => entries.iter(),
         };
+    }
+
+    /// Goes on to the next leaf; false: there is none. Apart, so that what is done for each entry stands inline.
+    #[inline(never)]
+    fn go_on(&mut self) -> bool {
+        let mut child = loop {
+            let Some(rest) = self.path.last_mut() else { return false };
+            match rest.next() {
+                Some(child) => break child,
+                None => {
+                    self.path.pop();
+                }
+            }
+        };
+        loop {
+            match child.node.side() {
+                Side::Left(entries) => {
+                    self.enter(entries);
+                    return true;
+                }
+                Side::Right(children) => {
+                    let mut rest = children.iter();
+                    child = rest.next().expect("no node is empty");
+                    self.path.push(rest);
+                }
+            }
+        }
     }
 }
 
@@ -436,26 +500,8 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
                 }
                 return Some(entry);
             }
-            let mut child = loop {
-                match self.path.last_mut()?.next() {
-                    Some(child) => break child,
-                    None => {
-                        self.path.pop();
-                    }
-                }
-            };
-            loop {
-                match child.node.side() {
-                    Side::Left(entries) => {
-                        self.enter(entries);
-                        break;
-                    }
-                    Side::Right(children) => {
-                        let mut rest = children.iter();
-                        child = rest.next().expect("no node is empty");
-                        self.path.push(rest);
-                    }
-                }
+            if !self.go_on() {
+                return None;
             }
         }
     }
