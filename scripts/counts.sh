@@ -38,7 +38,7 @@ program=$(cargo build --quiet --profile bench --example counts --message-format 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# count PATH TIMES: instructions, L1 misses and last-level misses a step, of the least of three runs: hashes are
+# count PATH TIMES: instructions, L1 misses and last-level misses a step, of one of three runs, compared the least: hashes are
 # drawn anew in each, and what other threads do meanwhile differs.
 count() {
     local run running=()
@@ -47,7 +47,8 @@ count() {
         running+=($!)
     done
     for run in "${running[@]}"; do wait "$run" || return 1; done
-    sort -n "$scratch"/count.? | head -n 1
+    # A list that need not be copied where it grows is cheaper, and not in each run: the file has the greatest of three.
+    if [ $write = yes ]; then sort -rn "$scratch"/count.?; else sort -n "$scratch"/count.?; fi | head -n 1
 }
 count_once() {
     local out=$scratch/out.$1 log=$scratch/log.$1
