@@ -44,7 +44,7 @@ impl Turn {
     /// meanwhile.
     pub(super) fn take<F: Fn()>(&self, hand_on: F) -> Option<HeldTurn<'_, F>> {
         // Partner: `give_back`.
-        (self.0.fetch_or(HELD, AcqRel) & HELD == 0).then_some(HeldTurn { turn: self, hand_on })
+        (self.0.fetch_or(HELD, AcqRel) & HELD == 0).then(|| HeldTurn { turn: self, hand_on })
     }
 
     /// As [`Turn::take`]; `None`: somebody holds it, and hands the call that is left on.
@@ -89,5 +89,28 @@ impl<F: Fn()> Drop for HeldTurn<'_, F> {
         if before & CALLED != 0 {
             (self.hand_on)();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    /// Who does not get the turn leaves it with who has it, and a call that came meanwhile is handed on once.
+    #[test]
+    fn turn_is_of_one_until_it_is_given_back() {
+        let (turn, handed_on) = (Turn::new(), Cell::new(0));
+        let hand_on = || handed_on.set(handed_on.get() + 1);
+        assert!(turn.call());
+        let held = turn.take(hand_on).expect("nobody has it");
+        held.answer();
+        assert!(turn.take(hand_on).is_none() && turn.take_or_call(hand_on).is_none() && !turn.call());
+        assert!(turn.take(hand_on).is_none(), "it was taken from its holder");
+        assert_eq!(handed_on.get(), 0);
+        drop(held);
+        assert_eq!(handed_on.get(), 1);
+        turn.take(hand_on).expect("it was given back").answer();
+        assert_eq!(handed_on.get(), 1, "the call was answered");
     }
 }
