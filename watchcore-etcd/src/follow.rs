@@ -166,8 +166,8 @@ impl Follower<'_, '_> {
         self.requests.demanded(self.wanted());
     }
 
-    fn silence_limit(&self) -> Option<Duration> {
-        self.state().silence_limit(&self.session.config.options, self.session.silences)
+    fn silence_due(&self) -> Option<Instant> {
+        self.health.silence_due(self.state(), &self.session.config.options, self.session.silences)
     }
 
     /// When progress is to be asked for next, if at all.
@@ -179,26 +179,37 @@ impl Follower<'_, '_> {
     }
 
     fn next_timer(&self) -> Instant {
-        let silence = self.silence_limit().map(|limit| self.health.heard() + limit);
-        let timers = silence.into_iter().chain(self.request_due());
+        let timers = self.silence_due().into_iter().chain(self.request_due());
         timers.min().unwrap_or_else(|| Instant::now() + LONGEST_SLEEP)
     }
 
     /// Does what is due: gives up a silent watch, asks for progress, begins a liveness read.
     async fn time(&mut self) -> Result<Option<WatchEnd>, Failure> {
         let now = Instant::now();
-        if let Some(limit) = self.silence_limit().filter(|limit| self.health.heard() + *limit <= now) {
-            // This thread itself may have stood still: a message that came meanwhile shows that the watch lives.
-            if let Ok(message) = tokio::time::timeout(GRACE, self.watch.message()).await {
-                return self.message(message).await;
-            }
-            one(&self.session.shared.counts.silences);
-            self.session.silences = self.session.silences.saturating_add(1);
-            return Err(Failure::timeout("the watch", limit.as_secs_f64()));
+        if self.silence_due().is_some_and(|due| due <= now) {
+            // This thread itself may have stood still: what came meanwhile shows that the watch lives.
+            let late = async {
+                tokio::select! {
+                    message = self.watch.message() => Occurrence::Message(message),
+                    answer = answer(&mut self.liveness) => Occurrence::Liveness(answer),
+                }
+            };
+            return match tokio::time::timeout(GRACE, late).await {
+                Ok(Occurrence::Message(message)) => self.message(message).await,
+                Ok(Occurrence::Liveness(Ok(newest))) => Ok(self.lives(Ok(newest))),
+                _ => {
+                    one(&self.session.shared.counts.silences);
+                    self.session.silences = self.session.silences.saturating_add(1);
+                    Err(Failure::timeout("the watch", (now - self.health.heard()).as_secs_f64()))
+                }
+            };
         }
         if self.request_due().is_some_and(|at| at <= now) {
             self.requests.sent(now, self.wanted());
             one(&self.session.shared.counts.progress_requests);
+            if self.state() != WatchState::Mute {
+                self.health.asked_at(now);
+            }
             // A stalled connection may have no room for it: then the silence says so.
             let sent = tokio::time::timeout(Duration::from_millis(1), self.watch.stream.request_progress()).await;
             if let Ok(Err(error)) = sent {
@@ -207,10 +218,13 @@ impl Follower<'_, '_> {
         }
         let options = &self.session.config.options;
         let is_idle = self.health.heard() + options.progress_interval <= now;
-        if self.state() == WatchState::Mute && options.progress_requests && is_idle && self.liveness.is_none() {
-            let (reader, config) = (self.reader.clone(), self.session.config);
-            let (range, point) = (config.range.clone(), self.resume().point());
-            self.liveness = Some(Box::pin(async move { reader.newest_since(&range, point).await }));
+        if self.state() == WatchState::Mute && options.progress_requests && is_idle {
+            if self.liveness.is_none() {
+                let (reader, config) = (self.reader.clone(), self.session.config);
+                let (range, point) = (config.range.clone(), self.resume().point());
+                self.liveness = Some(Box::pin(async move { reader.newest_since(&range, point).await }));
+            }
+            self.health.asked_at(now);
         }
         Ok(None)
     }

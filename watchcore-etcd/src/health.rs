@@ -33,13 +33,15 @@ pub(super) struct WatchHealth {
     is_created: bool,
     /// When the last sign of the server was dealt with.
     heard: Instant,
+    /// When the first question since then was asked that shows whether the server lives. The watch itself is one.
+    asked: Option<Instant>,
     /// The newest revision of the store that it spoke of.
     newest: u64,
 }
 
 impl WatchHealth {
     pub(super) fn new(from: u64, now: Instant) -> WatchHealth {
-        WatchHealth { from, is_created: false, heard: now, newest: 0 }
+        WatchHealth { from, is_created: false, heard: now, asked: Some(now), newest: 0 }
     }
 
     pub(super) fn from(&self) -> u64 {
@@ -57,11 +59,24 @@ impl WatchHealth {
 
     /// What the server said has been dealt with.
     pub(super) fn heard_at(&mut self, now: Instant) {
-        self.heard = now;
+        (self.heard, self.asked) = (now, None);
+    }
+
+    /// A question was asked that a living server answers.
+    pub(super) fn asked_at(&mut self, now: Instant) {
+        self.asked.get_or_insert(now);
     }
 
     pub(super) fn heard(&self) -> Instant {
         self.heard
+    }
+
+    /// When a watch in this state has been silent for too long. Silence before the first question says nothing: this
+    /// thread itself may have stood still, and have asked none.
+    pub(super) fn silence_due(&self, state: WatchState, options: &Options, silences: u32) -> Option<Instant> {
+        let limit = state.silence_limit(options, silences)?;
+        let usual = if state == WatchState::Opening { Duration::ZERO } else { options.progress_interval };
+        Some((self.heard + limit).max(self.asked? + limit.saturating_sub(usual)))
     }
 
     /// The state of a watch that is complete up to `point`.
@@ -81,7 +96,7 @@ impl WatchHealth {
 impl WatchState {
     /// How long a watch in this state may be silent, after so many silences in a row. Without requests for
     /// progress only keep-alive shows a dead server.
-    pub(super) fn silence_limit(self, options: &Options, silences: u32) -> Option<Duration> {
+    fn silence_limit(self, options: &Options, silences: u32) -> Option<Duration> {
         if self == WatchState::Opening {
             return Some(options.request_timeout);
         }
@@ -131,6 +146,25 @@ mod tests {
         let limit = |state: WatchState| state.silence_limit(&options, 9);
         assert_eq!([WatchState::Synced, WatchState::Mute, WatchState::CatchingUp].map(limit), [None; 3]);
         assert_eq!(limit(WatchState::Opening), Some(options.request_timeout));
+    }
+
+    #[test]
+    fn silence_follows_a_question() {
+        let options = Options::for_tests(Feeder::new(["a"]));
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        let mut health = WatchHealth::new(11, start);
+        let due = |health: &WatchHealth, state| health.silence_due(state, &options, 0).map(|due| due - start);
+        assert_eq!(due(&health, WatchState::Opening), Some(options.request_timeout), "the watch is a question");
+        health.heard_at(start + second);
+        assert_eq!(due(&health, WatchState::Synced), None, "whoever asked nothing has nothing to wait for");
+        health.asked_at(start + 2 * second);
+        assert_eq!(due(&health, WatchState::Synced), Some(4 * second), "three periods after the last sign");
+        health.asked_at(start + 3 * second);
+        assert_eq!(due(&health, WatchState::Mute), Some(4 * second), "the first question counts");
+        // The thread stood still for a minute.
+        health.heard_at(start + 5 * second);
+        health.asked_at(start + 65 * second);
+        assert_eq!(due(&health, WatchState::Mute), Some(67 * second));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The option that follows etcd's compaction.
 
-use super::feeder::{cache, feeder};
+use super::feeder::{cache, feeder, patient};
 use crate::support::etcd::Etcd;
 use crate::support::history::assert_same;
 use crate::support::proxy::Proxy;
@@ -41,7 +41,7 @@ fn following_a_compaction_reads_no_history() {
     let first = ctl.put("/c/x", "0");
     let proxy = Proxy::to(etcd.address());
     let cache = cache("/c/");
-    let builder = feeder(&proxy.url()).follow_compaction(Duration::from_millis(20));
+    let builder = patient(&proxy.url()).follow_compaction(Duration::from_millis(20));
     let feeder = builder.start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     wait_for("the watch", || feeder.counters().connects > 0);
@@ -51,7 +51,12 @@ fn following_a_compaction_reads_no_history() {
     // Nothing happens in the range, and each question is answered all the same.
     let before = reads();
     wait_for("many questions", || reads() >= before + 50);
-    assert_eq!((watches(), proxy.accepted()), (1, 2), "one read each, on the connection that is there");
+    assert_eq!(
+        (watches(), proxy.accepted()),
+        (1, 2),
+        "one read each, on the connection that is there: {:?}",
+        feeder.counters()
+    );
     let last = (1..10).map(|i| ctl.put("/c/x", i.to_string())).last().unwrap();
     cache.wait_until(last, BOUND).unwrap();
     assert_eq!(cache.oldest(), first + 1);

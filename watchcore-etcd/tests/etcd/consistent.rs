@@ -4,8 +4,8 @@ use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::assert_same;
 use crate::support::proxy::Proxy;
 use crate::support::{BOUND, STOP, wait_for};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Code, State, Waiter, WakeSet, Want};
 use watchcore_etcd::Feeder;
@@ -129,7 +129,7 @@ fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
     let (cache, feeder) = follow(&etcd.url());
     let over = AtomicBool::new(false);
     let written = AtomicU64::new(0);
-    let ready = AtomicU64::new(0);
+    let gate = RwLock::new(());
     let before = feeder.counters().consistent_reads;
     std::thread::scope(|scope| {
         let writes = || {
@@ -140,15 +140,18 @@ fn a_thousand_threads_cost_few_reads_and_miss_nothing() {
         };
         let writer = scope.spawn(writes);
         let ask = || {
-            ready.fetch_add(1, Ordering::SeqCst);
-            wait_for("the others", || ready.load(Ordering::SeqCst) == MANY as u64);
+            drop(gate.read());
             let known = written.load(Ordering::SeqCst);
             let found = cache.consistent_revision(BOUND).expect("an answer");
             assert!(found >= known, "{found} does not hold what was written before: {known}");
             assert!(cache.wait_until(found, BOUND).expect("it comes").revision >= found);
         };
         let small = || std::thread::Builder::new().stack_size(128 << 10);
+        // Asleep until all are there, also where there is no thread for one: a thousand that look now and then starve
+        // whatever else this machine does.
+        let closed = gate.write();
         let threads: Vec<_> = (0..MANY).map(|_| small().spawn_scoped(scope, ask).expect("a thread")).collect();
+        drop(closed);
         let ended: Vec<_> = threads.into_iter().map(|thread| thread.join()).collect();
         over.store(true, Ordering::Relaxed);
         writer.join().unwrap();

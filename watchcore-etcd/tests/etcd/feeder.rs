@@ -18,6 +18,11 @@ pub fn feeder(url: &str) -> FeederBuilder {
     Feeder::new([url])
 }
 
+/// One that takes no starved server for a silent one: where connections are counted.
+pub fn patient(url: &str) -> FeederBuilder {
+    feeder(url).progress_requests(false)
+}
+
 pub fn follow(etcd: &Etcd, prefix: impl AsRef<[u8]>) -> (Cache, Feeder) {
     let cache = cache(prefix);
     let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
@@ -235,7 +240,7 @@ fn large_values_pass_and_a_long_message_comes_in_fragments() {
     let proxy = Proxy::to(etcd.address());
     let cache = cache("/l/");
     // Pages of the listing shrink below this limit by themselves.
-    let feeder = feeder(&proxy.url()).message_limit(4 << 20).start(cache.writer().unwrap()).unwrap();
+    let feeder = patient(&proxy.url()).message_limit(4 << 20).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     assert_same(&cache, &ctl);
     let recorder = Recorder::start(&cache, Start::Now);
@@ -282,7 +287,7 @@ fn the_watch_has_a_connection_of_its_own_and_brings_no_previous_value() {
     ctl.put("/w/a", "the value before");
     let proxy = Proxy::swallowing(etcd.address(), "the value before");
     let cache = cache("/w/");
-    let feeder = feeder(&proxy.url()).start(cache.writer().unwrap()).unwrap();
+    let feeder = patient(&proxy.url()).start(cache.writer().unwrap()).unwrap();
     cache.wait_ready(BOUND).unwrap();
     wait_for("the connection of the watch", || proxy.accepted() == 2);
     // The listing has passed; a watch that asked for previous values would lose its event now.
