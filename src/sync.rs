@@ -156,6 +156,9 @@ pub(crate) mod weak {
         ProgressLoad,
         Newest,
         NewestLoad,
+        /// A leaf of the index: what is appended to it.
+        Tail,
+        TailLoad,
         /// The table of slots: an entry in its cell, a page in the place of another.
         TableEntry,
         TableEntryLoad,

@@ -1,11 +1,16 @@
 //! Values in one counted block, with room for more: what the nodes of a tree are.
 //!
 //! As `Arc<Vec<T>>`, but one block of a [`Memory`], and one word. Who alone has it may change it in place
-//! ([`SharedList::is_unique`]); everybody else copies. Two kinds of them can stand in one word: [`Either`].
+//! ([`SharedList::is_unique`]); everybody else copies, or appends to its tail (`tail`). Two kinds of them can stand in
+//! one word: [`Either`].
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | `drop` of a count | the last one's load; `is_unique` | Release / Acquire |
+
+mod tail;
+
+pub(crate) use tail::{TAIL, Tail};
 
 use super::{ALIGN, Memory, footprint, free};
 use crate::sync::{Acquire, Relaxed, Release};
@@ -15,6 +20,7 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 // As std's Arc, which this is, it is no part of the models.
 use std::sync::atomic::AtomicUsize;
+use tail::TailWord;
 
 #[repr(C)]
 struct Counts {
@@ -23,6 +29,7 @@ struct Counts {
     room: u16,
     /// Which side of an [`Either`] it is.
     is_right: bool,
+    tail: TailWord,
 }
 
 /// More counts than a program can have in use: see `KeyValue::clone`.
@@ -63,7 +70,10 @@ impl<T> SharedList<T> {
         let place = memory.allocate(Self::bytes_of(room)).cast::<Counts>();
         let room = u16::try_from(room).expect("nodes are small");
         // SAFETY: a block of our own, with room for the head.
-        unsafe { place.write(Counts { count: AtomicUsize::new(1), len: 0, room, is_right: false }) };
+        unsafe {
+            let (count, tail) = (AtomicUsize::new(1), TailWord::new());
+            place.write(Counts { count, len: 0, room, is_right: false, tail });
+        }
         SharedList(place, PhantomData)
     }
 
@@ -100,9 +110,9 @@ impl<T> SharedList<T> {
 
     /// # Panics
     ///
-    /// Where somebody else has it, too.
+    /// Where somebody else has it, too, or it has a tail.
     fn set_len(&mut self, len: usize) {
-        assert!(self.is_unique(), "only who alone has it changes it");
+        assert!(self.is_unique() && self.head().tail.len() == 0, "only who alone has it changes it, and settled");
         // SAFETY: nobody else has it, and it is borrowed for changing.
         unsafe { self.0.as_mut() }.len = len as u32;
     }
@@ -171,18 +181,20 @@ impl<T> SharedList<T> {
 impl<T: Clone> SharedList<T> {
     /// Adds copies of values; there is room, and nobody else has it.
     pub(crate) fn extend_from(&mut self, values: &[T]) {
-        values.iter().for_each(|value| self.insert(self.len(), value.clone()));
+        let len = self.len();
+        assert!(len + values.len() <= self.room(), "room for all");
+        self.set_len(len);
+        for (at, value) in values.iter().enumerate() {
+            // SAFETY: as `set_len`; the place lies in the block, behind the values that are there.
+            unsafe { self.values().add(len + at).write(value.clone()) };
+        }
+        self.set_len(len + values.len());
     }
 
     /// Of copies of values, with room for so many.
     pub(crate) fn copied(values: &[T], room: usize, memory: &mut impl Memory) -> SharedList<T> {
-        let mut copy = SharedList::<T>::with_room(room, memory);
-        assert!(values.len() <= room, "room for all");
-        for (at, value) in values.iter().enumerate() {
-            // SAFETY: nobody knows it yet, and the place lies in the block.
-            unsafe { copy.values().add(at).write(value.clone()) };
-        }
-        copy.set_len(values.len());
+        let mut copy = SharedList::with_room(room, memory);
+        copy.extend_from(values);
         copy
     }
 }
@@ -210,7 +222,8 @@ impl<T> Drop for SharedList<T> {
         if self.head().sub() {
             // SAFETY: the last count is gone: nobody else has it.
             unsafe {
-                ptr::slice_from_raw_parts_mut(self.values(), self.len()).drop_in_place();
+                ptr::slice_from_raw_parts_mut(self.values(), self.len() + self.head().tail.len()).drop_in_place();
+                self.0.drop_in_place();
                 free(self.0.cast());
             }
         }

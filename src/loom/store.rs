@@ -5,6 +5,7 @@
 //! | slot.newest | `version_reached_early` | newest store; newest load |
 //! | head, slot.newest, root (I2, I5) | `snapshot_is_whole` | newest load |
 //! | root | `new_keys_against_list` | root swap; root load |
+//! | the tail of a leaf | `appended_against_list` | its store; its load |
 //! | root, then oldest_seq | `forgetting_against_list` | root swap |
 //! | a cell of the table, then oldest_seq | `forgetting_against_get` | oldest_seq first |
 //! | an entry in its cell, a page in its place | `new_keys_against_get` | both stores, both loads |
@@ -83,6 +84,29 @@ proof!(
     new_keys_against_list, loom_new_keys_against_list,
     loom_new_keys_against_list_weak_root: Replace "Root" => "Causality violation",
     loom_new_keys_against_list_weak_load: Load "Root" => "Causality violation",
+);
+
+/// Row "tail": keys that a published leaf gets, against a list.
+fn appended_against_list(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        put(&mut writer, 1, &["/b"]);
+        race(
+            writer,
+            |writer| put(writer, 2, &["/a", "/c"]),
+            move || {
+                let page = cache.list(&Range::all(), Read::Any, 0).unwrap();
+                assert_eq!(page.len() as u64, 2 * page.revision() - 1);
+                cache
+            },
+        );
+    });
+}
+
+proof!(
+    appended_against_list, loom_appended_against_list,
+    loom_appended_against_list_weak_tail: Tail => "Causality violation",
+    loom_appended_against_list_weak_load: TailLoad => "Causality violation",
 );
 
 /// Row "oldest_seq, then purge": a key is absent at h only if that is so.

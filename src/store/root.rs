@@ -1,8 +1,9 @@
 //! The ordered index: key -> slot, persistent, published by pointer.
 //!
-//! It changes only when a key appears or is purged, so an overwrite copies no path of
-//! it. The tree has the addresses of slots, which their owners keep (`data::slot::OwnedSlot`). A caller that
-//! searches an index promises that they are alive; readers do so in one place, `cache::view`.
+//! It changes only when a key appears or is purged. A key that appears is mostly added to a leaf that readers
+//! have, who pass over what is newer than their head. The tree has the addresses of slots, which their owners
+//! keep (`data::slot::OwnedSlot`). A caller that searches an index promises that they are alive; readers do so in
+//! one place, `cache::view`.
 //!
 //! Rejected: a tree of counted slots (each copied leaf would touch the counts of up to 64 slots),
 //! crossbeam-skiplist and scc (slow scans, fixes unreleased), `imbl::OrdSet` (see `store::tree`).
@@ -47,13 +48,13 @@ impl Root {
         Root { tree: Tree::from_sorted(sorted.map(Leaf), memory) }
     }
 
-    /// Adds a slot whose key is not there.
+    /// Adds a slot whose key is not there. False: a clone that was equal before it is equal now.
     ///
     /// # Safety
     ///
-    /// As [`Root::read`]; the new slot is alive too.
-    pub(crate) unsafe fn insert(&mut self, slot: SlotPtr, memory: &mut Heap) {
-        self.tree.insert(Leaf(slot), memory);
+    /// As [`Root::read`]; the new slot is alive too, also as long as any clone is read.
+    pub(crate) unsafe fn insert(&mut self, slot: SlotPtr, memory: &mut Heap) -> bool {
+        self.tree.insert(Leaf(slot), memory)
     }
 
     /// Takes a key out.

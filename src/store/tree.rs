@@ -3,6 +3,11 @@
 //! A change copies the path to its leaf, but what only the writer holds it changes in place; a clone
 //! is one increment. Entries are plain pointers, so that copying a node touches no slot.
 //!
+//! A new entry is appended to the tail of its leaf, where that has room ([`crate::heap::shared_list`]): no path is copied,
+//! and the clones that have the leaf have the entry from then on. Who reads one of them must be able to
+//! pass over what came after it; taking an entry out leaves each clone as it is. A leaf is settled, its tail
+//! sorted into it, when it is copied.
+//!
 //! Why it is our own: a slot is freed once no root holds it, so no node may keep a copy of an entry
 //! that was removed. `imbl::OrdSet` keeps such copies as separators in its branches, for as long as
 //! the leaf lives; the model test found the use after free. Here a branch names the first entry of
@@ -12,7 +17,7 @@
 
 use crate::data::slot::Key;
 use crate::heap::Memory;
-use crate::heap::shared_list::{Either, SharedList, Side};
+use crate::heap::shared_list::{Either, SharedList, Side, TAIL, Tail};
 
 /// What a tree holds: ordered by its key.
 pub(crate) trait TreeEntry: Clone {
@@ -39,7 +44,7 @@ const AHEAD: usize = 8;
 const TOGETHER: usize = 8;
 /// Most entries of a leaf, most children of a branch.
 const LEAF: usize = 64;
-const BRANCH: usize = 16;
+const BRANCH: usize = 32;
 
 /// A node: of entries, or of children.
 type TreeNode<E> = Either<E, TreeChild<E>>;
@@ -87,6 +92,8 @@ fn branch<E>(children: SharedList<TreeChild<E>>) -> TreeNode<E> {
     Either::right(children)
 }
 
+/// The first entry of a node, but for the tail of its first leaf. No key of another leaf's tail lies below the first
+/// entry of that leaf, so it divides what lies before it from what follows all the same.
 fn first<E: TreeEntry>(node: &TreeNode<E>) -> Option<E> {
     match node.side() {
         Side::Left(entries) => entries.first().cloned(),
@@ -97,7 +104,7 @@ fn first<E: TreeEntry>(node: &TreeNode<E>) -> Option<E> {
 /// How full, in 64ths.
 fn fill<E>(node: &TreeNode<E>) -> usize {
     match node.side() {
-        Side::Left(entries) => entries.len() * (64 / LEAF),
+        Side::Left(entries) => entries.len_with_tail() * (64 / LEAF),
         Side::Right(children) => children.len() * (64 / BRANCH),
     }
 }
@@ -119,15 +126,22 @@ struct Sizes {
     copied: usize,
 }
 
-/// The node for changing: a copy, unless nobody else has it.
+/// Room of a leaf of so many, and of the tail that it will have.
+fn leaf_room(len: usize) -> usize {
+    (len + TAIL + 1).min(LEAF).max(len)
+}
+
+/// The node for changing: a copy, unless nobody else has it. A leaf is settled.
 fn own<E: TreeEntry>(node: &mut TreeNode<E>, sizes: &mut Sizes, memory: &mut impl Memory) {
-    if !node.is_unique() {
-        sizes.copied += bytes(node);
-        *node = match node.side() {
-            Side::Left(entries) => leaf(SharedList::copied(entries, room(entries.len()), memory)),
-            Side::Right(children) => branch(SharedList::copied(children, room(children.len()), memory)),
-        };
-    }
+    let is_unique = node.is_unique();
+    let copy = match node.side() {
+        Side::Left(entries) if is_unique && entries.tail().is_empty() => return,
+        Side::Left(entries) => leaf(entries.settled(leaf_room(entries.len_with_tail()), memory)),
+        Side::Right(_) if is_unique => return,
+        Side::Right(children) => branch(SharedList::copied(children, room(children.len()), memory)),
+    };
+    sizes.copied += if is_unique { 0 } else { bytes(node) };
+    *node = copy;
 }
 
 /// Where those begin whose key is not `below`, as [`slice::partition_point`] has it. Keys lie anywhere in memory, so
@@ -160,10 +174,23 @@ fn place_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> usize {
     search(entries, |entry| entry, |other| other < key)
 }
 
-/// The entry of `key`.
-fn entry_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> Option<usize> {
+/// The same, and the rank of the first of the tail that is not below `key`.
+fn places_of<E: TreeEntry>(entries: &[E], tail: Tail<'_, E>, key: &[u8]) -> (usize, usize) {
     let at = place_of(entries, key);
-    entries.get(at).is_some_and(|entry| entry.key() == key).then_some(at)
+    (at, tail.rank(|place, entry| place < at || place == at && entry.key() < key))
+}
+
+/// Adds an entry to the tail of its leaf; it comes back where that has no room.
+fn append<E: TreeEntry>(mut node: &TreeNode<E>, entry: E) -> Result<(), E> {
+    loop {
+        match node.side() {
+            Side::Right(children) => node = &children[child_of(children, entry.key())].node,
+            Side::Left(entries) => {
+                let (at, rank) = places_of(entries, entries.tail(), entry.key());
+                return entries.append(at, rank, entry);
+            }
+        }
+    }
 }
 
 /// Inserts; returns the right half where the node was split.
@@ -223,14 +250,15 @@ fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, m
     sizes.bytes -= bytes(node);
     own(node, sizes, memory);
     let removed = node.renew(|side| match side {
-        Side::Left(entries) => match entry_of(entries, key) {
-            Some(at) => {
+        Side::Left(entries) => {
+            let at = place_of(entries, key);
+            let is_there = entries.get(at).is_some_and(|entry| entry.key() == key);
+            if is_there {
                 entries.remove(at);
                 trim(entries, memory);
-                true
             }
-            None => false,
-        },
+            is_there
+        }
         Side::Right(children) => remove_below(children, key, sizes, memory),
     });
     sizes.bytes += bytes(node);
@@ -247,11 +275,10 @@ fn remove_below<E: TreeEntry>(
     let child = children.get_mut(at);
     let removed = remove(&mut child.node, key, sizes, memory);
     match first(&child.node) {
-        // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
-        Some(_) if !removed => {}
         Some(first) => {
             child.first = first;
-            if fill(&child.node) < 16 {
+            // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
+            if removed && fill(&child.node) < 16 {
                 merge(children, at, sizes, memory);
             }
         }
@@ -281,20 +308,24 @@ fn merge<E: TreeEntry>(
         return;
     };
     let right = children.remove(left + 1).node;
-    let node = &mut children.get_mut(left).node;
+    let child = children.get_mut(left);
+    let node = &mut child.node;
     sizes.bytes -= bytes(node) + bytes(&right);
     own(node, sizes, memory);
     node.renew(|side| match (side, right.side()) {
-        (Side::Left(all), Side::Left(more)) => append(all, more, memory),
-        (Side::Right(all), Side::Right(more)) => append(all, more, memory),
+        (Side::Left(all), Side::Left(more)) => {
+            all.resize(leaf_room(all.len() + more.len_with_tail()), memory);
+            all.extend_settled(more);
+        }
+        (Side::Right(all), Side::Right(more)) => {
+            all.resize(room(all.len() + more.len()), memory);
+            all.extend_from(more);
+        }
         _ => unreachable!("neighbours are of one height"),
     });
     sizes.bytes += bytes(node);
-}
-
-fn append<T: Clone>(all: &mut SharedList<T>, more: &[T], memory: &mut impl Memory) {
-    all.resize(room(all.len() + more.len()), memory);
-    all.extend_from(more);
+    // Its tail may have had an entry below the first one.
+    child.first = first(&child.node).expect("both had entries");
 }
 
 /// The set.
@@ -361,26 +392,32 @@ impl<E: TreeEntry> Tree<E> {
             match node.side() {
                 Side::Right(children) => node = &children[child_of(children, key)].node,
                 Side::Left(entries) => {
-                    return entry_of(entries, key).map(|at| entries[at].clone());
+                    let tail = entries.tail();
+                    let (at, rank) = places_of(entries, tail, key);
+                    let late = (rank < tail.len()).then(|| tail.get(rank).1);
+                    return late.into_iter().chain(entries.get(at)).find(|entry| entry.key() == key).cloned();
                 }
             }
         }
     }
 
-    /// Adds a slot whose key is not there yet. O(log n).
-    pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) {
+    /// Adds a slot whose key is not there yet. O(log n). False: no node was copied, so a clone that was equal before it
+    /// is equal now.
+    pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) -> bool {
         let Some(root) = &mut self.root else {
             let root = leaf(SharedList::copied(&[entry], room(1), memory));
             self.sizes.bytes = bytes(&root);
             self.root = Some(root);
-            return;
+            return true;
         };
+        let Err(entry) = append(root, entry) else { return false };
         if let Some(right) = insert(root, entry, &mut self.sizes, memory) {
             let left = TreeChild { first: first(root).expect("half of a full node"), node: root.clone() };
             let above = branch(SharedList::copied(&[left, right], room(2), memory));
             self.sizes.bytes += bytes(&above);
             *root = above;
         }
+        true
     }
 
     /// Takes a key out. O(log n).
@@ -410,7 +447,8 @@ impl<E: TreeEntry> Tree<E> {
     /// The slots from `from` on, inclusive, to `to`, exclusive (`None`: to the end), in key order. O(log n), and
     /// one comparison a leaf.
     pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Iter<'_, E> {
-        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), to: to.map(<[u8]>::to_vec) };
+        let to = to.map(<[u8]>::to_vec);
+        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), after: 0, late: None, to };
         let mut node = self.root.as_ref();
         while let Some(at) = node {
             node = match at.side() {
@@ -421,7 +459,7 @@ impl<E: TreeEntry> Tree<E> {
                     child
                 }
                 Side::Left(entries) => {
-                    iter.enter(&entries[place_of(entries, from)..]);
+                    iter.enter(entries, from);
                     None
                 }
             };
@@ -443,29 +481,90 @@ impl<E: TreeEntry> Tree<E> {
 pub(crate) struct Iter<'a, E> {
     path: Vec<std::slice::Iter<'a, TreeChild<E>>>,
     leaf: std::slice::Iter<'a, E>,
+    /// How many of these follow the next entry of the tail.
+    after: usize,
+    late: Option<Late<'a, E>>,
     to: Option<Vec<u8>>,
 }
 
+/// Entries of the tail of a leaf: from a rank to another one.
+struct Late<'a, E> {
+    tail: Tail<'a, E>,
+    next: usize,
+    end: usize,
+    /// Where the entries of the leaf end.
+    to: usize,
+}
+
+impl<'a, E: TreeEntry> Late<'a, E> {
+    /// How many entries of the leaf follow the next one of these.
+    fn after(&self) -> usize {
+        if self.next < self.end { self.to - self.tail.get(self.next).0 } else { 0 }
+    }
+}
+
 impl<'a, E: TreeEntry> Iter<'a, E> {
-    /// Continues with the entries of a leaf: to their end, or to that of the range, which is looked for here and
-    /// not at each entry.
-    fn enter(&mut self, entries: &'a [E]) {
+    /// Continues with the entries of a leaf that are not below `from`: to their end, or to that of the range, which is
+    /// looked for here and not at each entry.
+    fn enter(&mut self, entries: &'a SharedList<E>, from: &[u8]) {
+        let tail = entries.tail();
+        if !tail.is_empty() {
+            return self.enter_both(entries, tail, from);
+        }
+        let at = if from.is_empty() { 0 } else { place_of(entries, from) };
         let ends = |to: &Vec<u8>| entries.last().is_some_and(|last| last.key() >= &to[..]);
         self.leaf = match &self.to {
             Some(to) if ends(to) => {
                 self.path.clear();
-                entries[..place_of(entries, to)].iter()
+                entries[..place_of(entries, to)].get(at..).unwrap_or_default().iter()
             }
-            _ => entries.iter(),
+            _ => entries[at..].iter(),
         };
     }
 
-    /// Goes on to the next leaf; false: there is none. Apart, so that what is done for each entry stands inline.
+    /// The same with a tail.
     #[inline(never)]
-    fn go_on(&mut self) -> bool {
+    fn enter_both(&mut self, entries: &'a SharedList<E>, tail: Tail<'a, E>, from: &[u8]) {
+        (0..tail.len()).for_each(|rank| tail.get(rank).1.prefetch());
+        let (at, next) = if from.is_empty() { (0, 0) } else { places_of(entries, tail, from) };
+        let (mut to, mut end) = (entries.len(), tail.len());
+        if let Some(bound) = &self.to {
+            let (place, last) = tail.get(end - 1);
+            let last = if place < to { &entries[to - 1] } else { last };
+            if last.key() >= &bound[..] {
+                self.path.clear();
+                (to, end) = places_of(entries, tail, bound);
+            }
+        }
+        self.leaf = entries.get(at..to).unwrap_or_default().iter();
+        let late = Late { tail, next, end, to };
+        self.after = late.after();
+        self.late = Some(late);
+    }
+
+    /// The next entry, where it is none of those at hand. Apart, so that what is done for each entry stands inline.
+    #[inline(never)]
+    fn go_on(&mut self) -> Option<&'a E> {
+        loop {
+            match &mut self.late {
+                Some(late) if late.next < late.end => {
+                    let (_, entry) = late.tail.get(late.next);
+                    late.next += 1;
+                    self.after = late.after();
+                    return Some(entry);
+                }
+                _ => self.late = None,
+            }
+            self.next_leaf()?;
+            if self.leaf.len() > self.after {
+                return self.leaf.next();
+            }
+        }
+    }
+
+    fn next_leaf(&mut self) -> Option<()> {
         let mut child = loop {
-            let Some(rest) = self.path.last_mut() else { return false };
-            match rest.next() {
+            match self.path.last_mut()?.next() {
                 Some(child) => break child,
                 None => {
                     self.path.pop();
@@ -475,8 +574,8 @@ impl<'a, E: TreeEntry> Iter<'a, E> {
         loop {
             match child.node.side() {
                 Side::Left(entries) => {
-                    self.enter(entries);
-                    return true;
+                    self.enter(entries, b"");
+                    return Some(());
                 }
                 Side::Right(children) => {
                     let mut rest = children.iter();
@@ -493,17 +592,13 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a E> {
-        loop {
-            if let Some(entry) = self.leaf.next() {
-                if let Some(later) = self.leaf.as_slice().get(AHEAD - 1) {
-                    later.prefetch();
-                }
-                return Some(entry);
+        if self.leaf.len() > self.after {
+            if let Some(later) = self.leaf.as_slice().get(AHEAD) {
+                later.prefetch();
             }
-            if !self.go_on() {
-                return None;
-            }
+            return self.leaf.next();
         }
+        self.go_on()
     }
 }
 

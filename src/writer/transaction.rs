@@ -382,13 +382,13 @@ impl Core {
         }
         let Some(place) = place else { return };
         if slot.is_none() {
-            // SAFETY: I1: the table owns it, as it owns every slot of the writer's index.
+            // SAFETY: I1: the table owns it, as it owns every slot of the writer's index. An older index that gets it,
+            // too, is read under a token or a pin from before the slot is retired, if it ever is.
             let added = unsafe {
-                self.index.insert(place, &mut self.heap);
+                self.index_changed |= self.index.insert(place, &mut self.heap);
                 place.get()
             };
             grown.slot_bytes += added.bytes() as u64;
-            self.index_changed = true;
         }
         if kind == Kind::Deleted {
             self.tombstones.push_back((sequence, place));

@@ -222,6 +222,38 @@ fn a_snapshot_never_changes() {
     assert_eq!(spawn(move || copy.len()).end(), 3, "it outlives the cache");
 }
 
+/// Keys that the index got later, where a snapshot may meet them, and that were forgotten since.
+#[test]
+fn a_snapshot_passes_over_keys_that_came_and_went() {
+    let (cache, mut writer) = tiny();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/m", "1")]).unwrap();
+    let snapshot = cache.snapshot().unwrap();
+    let mut revision = 1;
+    for round in 0..300 {
+        let key = format!("/a{:02}", round % 50);
+        writer.apply(revision + 1, [Change::put(&key, "late")]).unwrap();
+        writer.apply(revision + 2, [Change::delete(&key)]).unwrap();
+        revision += 2;
+        let seen: Vec<String> = snapshot.iter().map(|kv| text(kv.key())).collect();
+        assert_eq!(seen, ["/a", "/m"], "at revision {revision}");
+    }
+    for _ in 0..300 {
+        revision += 1;
+        writer.apply(revision, [Change::put("/m", "later")]).unwrap();
+    }
+    assert_eq!(cache.stats().tombstones, 0, "the test's own premise");
+    // Once the reclaimer has freed what it may.
+    let until = std::time::Instant::now() + BOUND;
+    while cache.stats().unfreed_bytes > 0 {
+        assert!(std::time::Instant::now() < until, "{:?}", cache.stats());
+        std::thread::yield_now();
+    }
+    assert_eq!((snapshot.len(), snapshot.prefix("/a").count()), (2, 1));
+    assert!((0..50).all(|key| snapshot.get(format!("/a{key:02}")).is_none()));
+    assert_eq!(snapshot.get("/m").unwrap().value(), Some(&b"1"[..]));
+    assert_eq!(cache.snapshot().unwrap().len(), 2);
+}
+
 #[test]
 fn reads_before_the_first_listing_answer_not_ready() {
     let (cache, mut writer) = unloaded();

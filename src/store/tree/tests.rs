@@ -1,7 +1,7 @@
 //! The tree against a map, and what it counts.
 
 use super::*;
-use crate::heap::Heap;
+use crate::heap::{Heap, System};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -14,8 +14,9 @@ fn check(node: &TreeNode<Key>, is_root: bool) -> (usize, usize) {
     let begin = first(node).expect("no node is empty");
     match node.side() {
         Side::Left(slots) => {
-            assert!(slots.len() <= LEAF && slots.room() <= LEAF + 8);
-            assert!(slots.windows(2).all(|pair| pair[0].key() < pair[1].key()));
+            assert!(!slots.is_empty() && slots.len_with_tail() <= LEAF && slots.room() <= LEAF + 8);
+            let settled = slots.settled(slots.len_with_tail(), &mut System);
+            assert!(settled.windows(2).all(|pair| pair[0].key() < pair[1].key()));
             (1, bytes(node))
         }
         Side::Right(children) => {
@@ -41,6 +42,55 @@ fn same(tree: &Tree<Key>, oracle: &BTreeMap<Vec<u8>, Key>) {
     let all: Vec<_> = tree.from(b"").cloned().collect();
     assert_eq!(all.len(), oracle.len());
     assert!(all.iter().zip(oracle.values()).all(|(slot, oracle)| Key::is_same(slot, oracle)));
+}
+
+/// An older clone has what it had, and may have some of what came since.
+fn older(tree: &Tree<Key>, had: &BTreeMap<Vec<u8>, Key>, now: &BTreeMap<Vec<u8>, Key>) {
+    let all: Vec<_> = tree.from(b"").cloned().collect();
+    assert!(all.windows(2).all(|pair| pair[0].key() < pair[1].key()));
+    let known = |map: &BTreeMap<Vec<u8>, Key>, key: &Key| map.get(&key[..]).is_some_and(|one| one.is_same(key));
+    assert_eq!(all.iter().filter(|key| known(had, key)).count(), had.len());
+    assert!(all.iter().all(|key| known(had, key) || known(now, key)));
+}
+
+/// What a leaf of three takes without a copy: each rank, and each place.
+#[test]
+fn the_tail_of_a_leaf() {
+    let memory = &mut Heap::new(drop);
+    let numbers = [10, 20, 30, 15, 5, 35, 17, 25, 16, 4, 40];
+    for end in 3..=numbers.len() {
+        let made: Vec<Key> = numbers[..end].iter().copied().map(slot).collect();
+        let mut tree = Tree::from_sorted(made[..3].iter().cloned(), memory);
+        let clone = tree.clone();
+        for key in &made[3..] {
+            assert!(!tree.insert(key.clone(), memory), "there is room for eight");
+        }
+        let oracle: BTreeMap<Vec<u8>, Key> = made.iter().map(|s| (s.to_vec(), s.clone())).collect();
+        same(&tree, &oracle);
+        same(&clone, &oracle);
+        let bounds: Vec<Vec<u8>> = (0..45).map(|number| slot(number).to_vec()).collect();
+        for from in &bounds {
+            assert_eq!(tree.get(from).is_some(), oracle.contains_key(from));
+            for to in &bounds {
+                let here: Vec<_> = tree.range(from, Some(to)).map(|s| s.to_vec()).collect();
+                let there: Vec<_> = oracle.keys().filter(|key| *key >= from && *key < to).cloned().collect();
+                assert_eq!(here, there);
+            }
+        }
+        for gone in &made {
+            let mut fewer = tree.clone();
+            assert!(fewer.remove(gone, memory));
+            same(&tree, &oracle);
+            let mut left = oracle.clone();
+            left.remove(&gone[..]);
+            same(&fewer, &left);
+        }
+        if end == numbers.len() {
+            assert!(tree.insert(slot(50), memory), "a ninth settles the leaf");
+            older(&clone, &oracle, &oracle);
+            assert_eq!(tree.from(b"").count(), clone.from(b"").count() + 1);
+        }
+    }
 }
 
 /// A root with two children that would fit into one: nothing is removed, and nothing is joined.
@@ -90,7 +140,7 @@ proptest! {
                 }
             }
             same(&tree, &oracle);
-            same(&before.0, &before.1);
+            if adds { older(&before.0, &before.1, &oracle) } else { same(&before.0, &before.1) }
             for probe in [start, start / 2, 5999] {
                 let key = format!("/{probe:05}x");
                 let here: Vec<_> = tree.from(key.as_bytes()).take(3).map(|s| s.to_vec()).collect();
