@@ -15,6 +15,10 @@
 
 #![forbid(unsafe_code)]
 
+mod iter;
+
+pub(crate) use iter::Iter;
+
 use crate::data::slot::Key;
 use crate::heap::Memory;
 use crate::heap::shared_list::{Either, SharedList, Side, TAIL, Tail};
@@ -38,8 +42,6 @@ impl TreeEntry for Key {
     }
 }
 
-/// How many entries before its turn one is fetched: a leaf is there, and what its entries lead to lies anywhere.
-const AHEAD: usize = 8;
 /// Parts that a search divides a node into at once.
 const TOGETHER: usize = 8;
 /// Most entries of a leaf, most children of a branch.
@@ -447,24 +449,7 @@ impl<E: TreeEntry> Tree<E> {
     /// The slots from `from` on, inclusive, to `to`, exclusive (`None`: to the end), in key order. O(log n), and
     /// one comparison a leaf.
     pub(crate) fn range(&self, from: &[u8], to: Option<&[u8]>) -> Iter<'_, E> {
-        let to = to.map(<[u8]>::to_vec);
-        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), after: 0, late: None, to };
-        let mut node = self.root.as_ref();
-        while let Some(at) = node {
-            node = match at.side() {
-                Side::Right(children) => {
-                    let mut rest = children[child_of(children, from)..].iter();
-                    let child = rest.next().map(|child| &child.node);
-                    iter.path.push(rest);
-                    child
-                }
-                Side::Left(entries) => {
-                    iter.enter(entries, from);
-                    None
-                }
-            };
-        }
-        iter
+        Iter::of(self.root.as_ref(), from, to)
     }
 
     /// Gives the tree away; `Some` if nobody else has any of it from the root on: then dropping
@@ -474,131 +459,6 @@ impl<E: TreeEntry> Tree<E> {
         E: Send + Sync,
     {
         self.root.and_then(Either::into_last)
-    }
-}
-
-/// Entries in key order.
-pub(crate) struct Iter<'a, E> {
-    path: Vec<std::slice::Iter<'a, TreeChild<E>>>,
-    leaf: std::slice::Iter<'a, E>,
-    /// How many of these follow the next entry of the tail.
-    after: usize,
-    late: Option<Late<'a, E>>,
-    to: Option<Vec<u8>>,
-}
-
-/// Entries of the tail of a leaf: from a rank to another one.
-struct Late<'a, E> {
-    tail: Tail<'a, E>,
-    next: usize,
-    end: usize,
-    /// Where the entries of the leaf end.
-    to: usize,
-}
-
-impl<'a, E: TreeEntry> Late<'a, E> {
-    /// How many entries of the leaf follow the next one of these.
-    fn after(&self) -> usize {
-        if self.next < self.end { self.to - self.tail.get(self.next).0 } else { 0 }
-    }
-}
-
-impl<'a, E: TreeEntry> Iter<'a, E> {
-    /// Continues with the entries of a leaf that are not below `from`: to their end, or to that of the range, which is
-    /// looked for here and not at each entry.
-    fn enter(&mut self, entries: &'a SharedList<E>, from: &[u8]) {
-        let tail = entries.tail();
-        if !tail.is_empty() {
-            return self.enter_both(entries, tail, from);
-        }
-        let at = if from.is_empty() { 0 } else { place_of(entries, from) };
-        let ends = |to: &Vec<u8>| entries.last().is_some_and(|last| last.key() >= &to[..]);
-        self.leaf = match &self.to {
-            Some(to) if ends(to) => {
-                self.path.clear();
-                entries[..place_of(entries, to)].get(at..).unwrap_or_default().iter()
-            }
-            _ => entries[at..].iter(),
-        };
-    }
-
-    /// The same with a tail.
-    #[inline(never)]
-    fn enter_both(&mut self, entries: &'a SharedList<E>, tail: Tail<'a, E>, from: &[u8]) {
-        (0..tail.len()).for_each(|rank| tail.get(rank).1.prefetch());
-        let (at, next) = if from.is_empty() { (0, 0) } else { places_of(entries, tail, from) };
-        let (mut to, mut end) = (entries.len(), tail.len());
-        if let Some(bound) = &self.to {
-            let (place, last) = tail.get(end - 1);
-            let last = if place < to { &entries[to - 1] } else { last };
-            if last.key() >= &bound[..] {
-                self.path.clear();
-                (to, end) = places_of(entries, tail, bound);
-            }
-        }
-        self.leaf = entries.get(at..to).unwrap_or_default().iter();
-        let late = Late { tail, next, end, to };
-        self.after = late.after();
-        self.late = Some(late);
-    }
-
-    /// The next entry, where it is none of those at hand. Apart, so that what is done for each entry stands inline.
-    #[inline(never)]
-    fn go_on(&mut self) -> Option<&'a E> {
-        loop {
-            match &mut self.late {
-                Some(late) if late.next < late.end => {
-                    let (_, entry) = late.tail.get(late.next);
-                    late.next += 1;
-                    self.after = late.after();
-                    return Some(entry);
-                }
-                _ => self.late = None,
-            }
-            self.next_leaf()?;
-            if self.leaf.len() > self.after {
-                return self.leaf.next();
-            }
-        }
-    }
-
-    fn next_leaf(&mut self) -> Option<()> {
-        let mut child = loop {
-            match self.path.last_mut()?.next() {
-                Some(child) => break child,
-                None => {
-                    self.path.pop();
-                }
-            }
-        };
-        loop {
-            match child.node.side() {
-                Side::Left(entries) => {
-                    self.enter(entries, b"");
-                    return Some(());
-                }
-                Side::Right(children) => {
-                    let mut rest = children.iter();
-                    child = rest.next().expect("no node is empty");
-                    self.path.push(rest);
-                }
-            }
-        }
-    }
-}
-
-impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
-    type Item = &'a E;
-
-    #[inline]
-    fn next(&mut self) -> Option<&'a E> {
-        if self.leaf.len() > self.after {
-            if let Some(later) = self.leaf.as_slice().get(AHEAD) {
-                later.prefetch();
-            }
-            return self.leaf.next();
-        }
-        self.go_on()
     }
 }
 
