@@ -5,7 +5,7 @@
 use super::Cache;
 use super::core::Core;
 use super::registry::Registry;
-use super::shared::{Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
+use super::shared::{ConsumerGauges, Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
@@ -22,9 +22,9 @@ use crate::log::writer::WindowLimits;
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
-use crate::wake::Hubs;
 #[cfg(not(loom))]
 use crate::wake::{self, FilterCode};
+use crossbeam_utils::CachePadded;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -263,13 +263,14 @@ impl Builder {
             registry: Registry::default(),
             ring,
             root: Published::new(One::default()),
-            hubs: Hubs::default(),
+            hubs: CachePadded::default(),
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             broken: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             info: Mutex::default(),
             core: Mutex::new(Some(Box::new(core))),
-            gauges: Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() },
+            gauges: CachePadded::new(Gauges { window_segments: AtomicU64::new(1), ..Gauges::default() }),
+            consumers: ConsumerGauges::default(),
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
             _allowance: Allowance::new(self.capacity_bytes / 8),

@@ -118,7 +118,7 @@ impl Cache {
             last_error: info.last_error.clone(),
             subscriptions: stats.subscriptions,
             max_lag_events: standings.max_lag_events,
-            max_lag_seen: inner.gauges.max_lag.load(Relaxed),
+            max_lag_seen: inner.consumers.max_lag.load(Relaxed),
             lapped: standings.lapped,
             source: info.report.clone(),
         }

@@ -34,6 +34,7 @@ use crate::store::root::Root;
 use crate::store::table::TablePages;
 use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
+use crossbeam_utils::CachePadded;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
@@ -69,10 +70,16 @@ pub(crate) struct Gauges {
     pub(crate) open_bytes: AtomicU64,
     pub(crate) window_bytes: AtomicU64,
     pub(crate) window_segments: AtomicU64,
-    pub(crate) subscriptions: AtomicU64,
-    pub(crate) max_lag: AtomicU64,
     pub(crate) buckets: AtomicU64,
     pub(crate) extract_failures: AtomicU64,
+}
+
+/// Statistics that consumers store.
+#[derive(Default)]
+pub(crate) struct ConsumerGauges {
+    pub(crate) subscriptions: AtomicU64,
+    /// Looked at by each poll.
+    pub(crate) max_lag: AtomicU64,
     pub(crate) delivered_bytes: AtomicU64,
     pub(crate) link_bytes: AtomicU64,
 }
@@ -121,7 +128,7 @@ pub(crate) struct Inner {
     pub(crate) slots: Arc<TablePages<OwnedSlot>>,
     /// What the writer's heap keeps.
     pub(super) heap: HeapBytes,
-    pub(crate) hubs: Hubs,
+    pub(crate) hubs: CachePadded<Hubs>,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
     /// A panic inside a commit stopped the writer for good: stored Release after `info` has the error.
@@ -131,7 +138,9 @@ pub(crate) struct Inner {
     pub(crate) info: Mutex<Info>,
     /// The writer's state while no writer lives.
     pub(crate) core: Mutex<Option<Box<Core>>>,
-    pub(crate) gauges: Gauges,
+    /// What the writer stores with each revision has lines of its own: consumers look at what stands beside it.
+    pub(crate) gauges: CachePadded<Gauges>,
+    pub(crate) consumers: ConsumerGauges,
     /// Tickets of consistent reads: asked and served.
     pub(crate) asked: AtomicU64,
     pub(crate) served: AtomicU64,
@@ -222,7 +231,7 @@ impl Inner {
     /// which makes a cache wait for its listing only while it has none.
     pub(crate) fn count_subscription(&self) -> bool {
         let _info = lock(&self.info);
-        self.gauges.subscriptions.fetch_add(1, Relaxed);
+        self.consumers.subscriptions.fetch_add(1, Relaxed);
         self.is_ready()
     }
 
@@ -238,7 +247,7 @@ impl Inner {
     /// The figures of all subscriptions as they are now; the greatest lag ever seen is raised to theirs.
     pub(super) fn standings(&self) -> Standings {
         let now = self.registry.standings(&self.ring);
-        self.gauges.max_lag.fetch_max(now.max_lag_events, Relaxed);
+        self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
     }
 
@@ -356,7 +365,7 @@ impl Inner {
     }
 
     pub(super) fn stats(&self, standings: &Standings) -> Stats {
-        let gauges = &self.gauges;
+        let (gauges, consumers) = (&self.gauges, &self.consumers);
         let held: &Held = &self.ring.held;
         Stats {
             objects: gauges.objects.load(Relaxed),
@@ -367,7 +376,7 @@ impl Inner {
             window_bytes: gauges.window_bytes.load(Relaxed),
             window_age: self.ring.window_age(),
             log_bytes: held.segment_bytes.load(Relaxed) + gauges.open_bytes.load(Relaxed),
-            subscriptions: gauges.subscriptions.load(Relaxed),
+            subscriptions: consumers.subscriptions.load(Relaxed),
             waiting: self.hubs.waiting(),
             notifier_lapped: self.hubs.lapped(),
             // By the head, which a commit publishes before it counts: what a reader has seen is counted. Where the
@@ -379,8 +388,8 @@ impl Inner {
             buckets: gauges.buckets.load(Relaxed),
             extract_failures: gauges.extract_failures.load(Relaxed),
             lagged: standings.lagged,
-            delivered_bytes: gauges.delivered_bytes.load(Relaxed),
-            link_bytes: gauges.link_bytes.load(Relaxed),
+            delivered_bytes: consumers.delivered_bytes.load(Relaxed),
+            link_bytes: consumers.link_bytes.load(Relaxed),
             unfreed_bytes: reclaim::held_bytes(),
             caught_panics: crate::foreign::caught(),
         }

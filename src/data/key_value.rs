@@ -19,6 +19,7 @@ use crate::reclaim;
 use crate::sync::{Acquire, AtomicUsize, Relaxed, Release, ord};
 use std::fmt;
 use std::marker::PhantomData;
+use std::mem::offset_of;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
@@ -294,6 +295,17 @@ impl KeyValue {
         VersionPtr(std::mem::ManuallyDrop::new(self).0.as_ptr())
     }
 
+    /// Two counts, of one that nobody else has: without an exchange that only others would need.
+    pub(super) fn into_two(self) -> (KeyValue, KeyValue) {
+        let count = &self.body().count;
+        if count.load(Relaxed) != 1 {
+            return (self.clone(), self);
+        }
+        // Relaxed: this is the only owner, and who gets the second comes by it later.
+        count.store(2, Relaxed);
+        (KeyValue(self.0), self)
+    }
+
     /// The same without a count of its own.
     pub(crate) fn borrowed(&self) -> KeyValueRef<'_> {
         KeyValueRef(self.pointer(), PhantomData)
@@ -380,6 +392,19 @@ impl VersionPtr {
 
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()
+    }
+
+    /// Asks the processor for where its count is.
+    #[inline]
+    pub(super) fn prefetch_counts(self) {
+        heap::prefetch(self.0.cast::<u8>().wrapping_add(offset_of!(Version, count)));
+    }
+
+    /// The same with the begin of its block, for who frees it.
+    #[inline]
+    pub(super) fn prefetch_block(self) {
+        heap::prefetch(self.0.cast::<u8>().wrapping_sub(heap::HEADER));
+        self.prefetch_counts();
     }
 
     /// The version, or `None` where there is none.

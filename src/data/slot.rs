@@ -349,7 +349,8 @@ pub(crate) struct Fresh {
 impl Fresh {
     /// Two counts on one version: the first for its event, the second for its slot.
     pub(crate) fn new(version: KeyValue) -> Fresh {
-        Fresh { slot: version.clone(), event: version }
+        let (event, slot) = version.into_two();
+        Fresh { event, slot }
     }
 
     pub(crate) fn kv(&self) -> &KeyValue {
@@ -409,6 +410,14 @@ impl EventCounts {
     /// The `kv` of a slot that has them, once; nobody reads the event any more.
     pub(crate) unsafe fn from_slot(version: VersionPtr) -> EventCounts {
         EventCounts { version, prev: VersionPtr::NULL }
+    }
+
+    /// Asks the processor for what the release of an event's counts touches: the event's version, and the one before,
+    /// which goes.
+    #[inline]
+    pub(crate) fn prefetch(version: VersionPtr, prev: VersionPtr) {
+        version.prefetch_counts();
+        prev.prefetch_block();
     }
 
     /// Releases both counts.

@@ -31,7 +31,7 @@ use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
 /// Bytes before a block.
-const HEADER: usize = size_of::<*const Slab>();
+pub(crate) const HEADER: usize = size_of::<*const Slab>();
 /// What blocks are aligned to.
 pub(crate) const ALIGN: usize = 8;
 /// What lies one word behind the begin of a block is aligned to this.

@@ -27,6 +27,7 @@ use super::{HEADER, WIDE};
 #[cfg(loom)]
 use crate::sync::Track;
 use crate::sync::{AcqRel, Acquire, Arc, AtomicBool, AtomicPtr, AtomicU64, Relaxed, Release, ord};
+use crossbeam_utils::CachePadded;
 use std::alloc::Layout;
 use std::cell::Cell;
 use std::ptr::{self, NonNull};
@@ -104,10 +105,11 @@ pub(super) struct Home {
     announced: AtomicPtr<Slab>,
     /// The owner is gone.
     closed: AtomicBool,
-    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back.
+    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back. The owner
+    /// stores with each block, and so does the reclaimer: a line each, and none that the owner looks at.
     slabs: Count,
-    taken: Count,
-    freed: Count,
+    taken: CachePadded<Count>,
+    freed: CachePadded<Count>,
 }
 
 impl Home {
@@ -116,8 +118,8 @@ impl Home {
             announced: AtomicPtr::new(ptr::null_mut()),
             closed: AtomicBool::new(false),
             slabs: Count::new(0),
-            taken: Count::new(0),
-            freed: Count::new(0),
+            taken: CachePadded::new(Count::new(0)),
+            freed: CachePadded::new(Count::new(0)),
         })
     }
 

@@ -25,6 +25,7 @@ use crate::filter::matcher::Matcher;
 use crate::log::summaries::Summary;
 use crate::reclaim;
 use crate::sync::{Acquire, Arc, AtomicU32, AtomicU64, Mutex, Relaxed, Release, into_inner, lock};
+use crossbeam_utils::CachePadded;
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::{Deref, Range};
@@ -62,9 +63,8 @@ pub(crate) struct Segment {
     /// Events of the log before it. Not the same as `base`: a segment may be closed before it is full.
     events_before: u64,
     len: AtomicU32,
-    /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
-    /// head alone covers what a reader reads.
-    written: Written,
+    /// A line of its own: the pen stores with each event, and readers look at the rest.
+    filled: CachePadded<Filled>,
     cells: Box<[EventCell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
     /// covered by head, or by the bucket's newest.
@@ -74,12 +74,19 @@ pub(crate) struct Segment {
     summary: OnceLock<Box<Summary>>,
     /// Slots that were removed from the store while this segment was the newest.
     removed_slots: Mutex<Vec<OwnedSlot>>,
-    /// Bytes that are freed with this segment; how many of them `held` has already.
-    bytes: AtomicU64,
-    reported: AtomicU64,
     held: Arc<Held>,
     #[cfg(loom)]
     track: Box<[reclaim::Track]>,
+}
+
+/// How far a segment is written.
+struct Filled {
+    /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
+    /// head alone covers what a reader reads.
+    written: Written,
+    /// Bytes that are freed with this segment; how many of them `held` has already.
+    bytes: AtomicU64,
+    reported: AtomicU64,
 }
 
 /// Bytes of an empty segment: its arrays, itself, and what stands beside it for as long as it lives (its
@@ -99,14 +106,16 @@ impl Segment {
             prev_end: before.end,
             events_before: before.events,
             len: AtomicU32::new(slots as u32),
-            written: Written::new(0),
+            filled: CachePadded::new(Filled {
+                written: Written::new(0),
+                bytes: AtomicU64::new(own as u64),
+                reported: AtomicU64::new(own as u64),
+            }),
             cells: (0..slots).map(|_| EventCell(UnsafeCell::new(MaybeUninit::uninit()))).collect(),
             links: (0..2 * width * slots).map(|_| AtomicU64::new(0)).collect(),
             width,
             summary: OnceLock::new(),
             removed_slots: Mutex::new(Vec::new()),
-            bytes: AtomicU64::new(own as u64),
-            reported: AtomicU64::new(own as u64),
             held,
             #[cfg(loom)]
             track: (0..slots).map(|_| reclaim::Track::new()).collect(),
@@ -166,21 +175,23 @@ impl Segment {
 
     /// Only the pen counts here; what is not reported yet is reported when the segment is closed.
     fn account(&self, more: u64) {
-        self.bytes.store(self.bytes.load(Relaxed) + more, Relaxed);
+        let bytes = &self.filled.bytes;
+        bytes.store(bytes.load(Relaxed) + more, Relaxed);
     }
 
     /// Adds to the cache's sum what this segment has not reported yet.
     fn report(&self) {
-        let unreported = self.bytes.load(Relaxed) - self.reported.load(Relaxed);
-        self.reported.store(self.reported.load(Relaxed) + unreported, Relaxed);
+        let Filled { bytes, reported, .. } = &*self.filled;
+        let unreported = bytes.load(Relaxed) - reported.load(Relaxed);
+        reported.store(reported.load(Relaxed) + unreported, Relaxed);
         self.held.segment_bytes.fetch_add(unreported, Relaxed);
     }
 
     /// The slots that were written.
     #[inline]
-    fn filled(&self) -> &[LogEvent] {
+    fn events(&self) -> &[LogEvent] {
         // Acquire: partner of the store in `append`.
-        let filled = &self.cells[..self.written.load(Acquire) as usize];
+        let filled = &self.cells[..self.filled.written.load(Acquire) as usize];
         // SAFETY: I3: written slots are immutable; `EventCell` is transparent.
         unsafe { std::slice::from_raw_parts(filled.as_ptr().cast::<LogEvent>(), filled.len()) }
     }
@@ -193,7 +204,7 @@ impl Segment {
     #[inline]
     pub(crate) fn view(&self, seqs: Range<u64>) -> &[Event] {
         let (from, to) = ((seqs.start - self.base) as usize, (seqs.end - self.base) as usize);
-        let events = &self.filled()[from..to];
+        let events = &self.events()[from..to];
         #[cfg(loom)]
         self.track[from..to].iter().for_each(reclaim::Track::read);
         // SAFETY: I9: a written event owns its counts until the segment is freed.
@@ -207,14 +218,17 @@ impl Segment {
 
     /// Bytes that are freed with it.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.load(Relaxed) as usize
+        self.filled.bytes.load(Relaxed) as usize
     }
 
     /// Bytes that are not in the cache's sum yet.
     pub(crate) fn unreported(&self) -> u64 {
-        self.bytes.load(Relaxed) - self.reported.load(Relaxed)
+        self.filled.bytes.load(Relaxed) - self.filled.reported.load(Relaxed)
     }
 }
+
+/// Events whose versions are fetched while others are released: they lie anywhere, and nobody has looked at them lately.
+const AHEAD: usize = 8;
 
 impl Drop for Segment {
     fn drop(&mut self) {
@@ -223,7 +237,11 @@ impl Drop for Segment {
         reclaim::unboxed(&raw const *self as usize);
         #[cfg(loom)]
         self.track.iter().for_each(reclaim::Track::written);
-        for event in self.filled() {
+        let events = self.events();
+        for (at, event) in events.iter().enumerate() {
+            if let Some(later) = events.get(at + AHEAD) {
+                EventCounts::prefetch(later.kv, later.prev);
+            }
             // SAFETY: I9: `append` moved them here; the last count on the segment is gone, and every pin
             // under which a reader came by its events.
             unsafe { EventCounts::from_slot(event.kv).release() };
@@ -234,7 +252,7 @@ impl Drop for Segment {
             unsafe { slot.destroy() };
         }
         self.held.segments.fetch_sub(1, Relaxed);
-        self.held.segment_bytes.fetch_sub(self.reported.load(Relaxed), Relaxed);
+        self.held.segment_bytes.fetch_sub(self.filled.reported.load(Relaxed), Relaxed);
     }
 }
 
@@ -262,7 +280,7 @@ impl Pen {
         let at = (event.sequence - segment.base) as usize;
         let cell = &segment.cells[at];
         // Relaxed: only this pen stores it.
-        assert!(segment.written.load(Relaxed) as usize == at, "I3: slots are written once, in their order");
+        assert!(segment.filled.written.load(Relaxed) as usize == at, "I3: slots are written once, in their order");
         #[cfg(loom)]
         segment.track[at].written();
         let counts = own();
@@ -270,8 +288,8 @@ impl Pen {
         (event.kv, event.prev) = counts.map_or((VersionPtr::NULL, VersionPtr::NULL), EventCounts::into_slot);
         // SAFETY: I1, I3: this pen is the only one, and nobody reads a slot that `written` does not cover.
         unsafe { (*cell.0.get()).write(event) };
-        // Release: partner of the load in `filled`.
-        segment.written.store(at as u32 + 1, Release);
+        // Release: partner of the load in `events`.
+        segment.filled.written.store(at as u32 + 1, Release);
         segment.account(extra_bytes);
     }
 

@@ -37,8 +37,8 @@ struct Reclaimer {
     ripened: AtomicU64,
     /// What of them readers held back when the reclaimer last tried. Its own delay is not theirs.
     unripe: AtomicU64,
-    /// Rises whenever anything was freed.
-    progress: AtomicU64,
+    /// Rises whenever anything was freed: the reclaimer stores it with each version.
+    progress: CachePadded<AtomicU64>,
     /// Bytes that may wait before writers do.
     bound: AtomicU64,
     asleep: AtomicBool,
@@ -91,7 +91,7 @@ fn reclaimer() -> &'static Reclaimer {
         deferred: AtomicU64::new(0),
         ripened: AtomicU64::new(0),
         unripe: AtomicU64::new(0),
-        progress: AtomicU64::new(0),
+        progress: CachePadded::default(),
         bound: AtomicU64::new(BASE),
         asleep: AtomicBool::new(false),
         thread: OnceLock::new(),

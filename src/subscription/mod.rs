@@ -293,11 +293,11 @@ impl Subscription {
             self.check_limit()?;
         }
         let behind = if self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
-        if behind > self.shared.inner.gauges.max_lag.load(Relaxed) {
+        if behind > self.shared.inner.consumers.max_lag.load(Relaxed) {
             // Sequence numbers: fewer are events, where a segment was closed before it was full.
             let below = self.shared.events_below_shown();
             let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head, below);
-            self.shared.inner.gauges.max_lag.fetch_max(events, Relaxed);
+            self.shared.inner.consumers.max_lag.fetch_max(events, Relaxed);
         }
         if behind > 0 && self.shared.is_limited() {
             self.shared.show_cursor(self.cursor.seq());
@@ -363,9 +363,9 @@ impl Subscription {
         let delivered = self.delivered.as_ref().map_or(0, |delivered| delivered.bytes());
         let now = delivered << 16 | u64::from(self.reader.link_bytes());
         let before = std::mem::replace(&mut self.counted, now);
-        let gauges = &self.shared.inner.gauges;
-        gauges.delivered_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
-        gauges.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
+        let consumers = &self.shared.inner.consumers;
+        consumers.delivered_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
+        consumers.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
     }
 
     /// An error that names it, where it has a name.
@@ -413,7 +413,7 @@ impl Drop for Subscription {
             self.shared.inner.registry.leave(self.entry, self.shared.figures().lagged);
         }
         self.shared.end.store(0, Release);
-        self.shared.inner.gauges.subscriptions.fetch_sub(1, Relaxed);
+        self.shared.inner.consumers.subscriptions.fetch_sub(1, Relaxed);
         self.reader.leave(&self.shared);
         self.delivered = None;
         self.count();

@@ -327,7 +327,7 @@ impl Writer {
         // The lock under which a subscription is counted and looks whether the cache is Ready.
         let mut info = lock(&self.inner.info);
         if !self.core().written && self.inner.is_ready() {
-            let open = self.inner.gauges.subscriptions.load(Relaxed);
+            let open = self.inner.consumers.subscriptions.load(Relaxed);
             if open > 0 {
                 return Err(Error::new(
                     Code::Busy,
