@@ -23,6 +23,8 @@ pub(crate) struct Core {
     /// The writer's own copy of the index; published when it changed.
     pub(crate) index: Root,
     pub(crate) index_changed: bool,
+    /// Something came or went since the gauges of the tables were shown.
+    pub(crate) tables_changed: bool,
     /// Tombstones in the order of their events.
     pub(crate) tombstones: Queue<(u64, SlotPtr)>,
     /// Removed slots that the published root still has.
@@ -48,6 +50,7 @@ impl Core {
             slots: Table::default(),
             index: Root::default(),
             index_changed: false,
+            tables_changed: true,
             tombstones: Queue::default(),
             removed_slots: Vec::new(),
             position: Position { epoch: epochs.first_epoch, revision: epochs.listing },

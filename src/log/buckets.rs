@@ -206,26 +206,28 @@ impl Router {
     }
 
     /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
-    /// revision. `linked_from`: the next sequence number. Prepare: it allocates.
-    pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) {
+    /// revision. `linked_from`: the next sequence number. Prepare: it allocates. True: the table may have changed.
+    pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) -> bool {
         let left = requests.left.load(Relaxed);
         if left - self.left > (self.table.len() / 2).max(FEW) as u64 {
             self.begin_round(left);
         }
-        self.sweep(memory);
+        let mut changed = self.sweep(memory);
         #[cfg(loom)]
         let linked_from = if weak::is(weak::Site::EarlyLinkedFrom) { 0 } else { linked_from };
         for _ in 0..REQUESTS {
-            let Some(request) = self.next_request(requests) else { return };
+            let Some(request) = self.next_request(requests) else { break };
             // The subscription that asked has ended.
             if Arc::strong_count(&request) == 1 {
                 continue;
             }
+            changed = true;
             if !self.answer(&request, left, linked_from, memory) {
                 self.held = Some(request);
-                return;
+                break;
             }
         }
+        changed
     }
 
     fn next_request(&mut self, requests: &Requests) -> Option<Arc<Request>> {
@@ -279,9 +281,10 @@ impl Router {
         }
     }
 
-    /// Evicts some buckets that nobody uses. Nobody can ask for one meanwhile but through the writer.
-    fn sweep(&mut self, memory: &mut impl Memory) {
-        let Some(place) = &mut self.round else { return };
+    /// Evicts some buckets that nobody uses. Nobody can ask for one meanwhile but through the writer. True: a round is
+    /// under way.
+    fn sweep(&mut self, memory: &mut impl Memory) -> bool {
+        let Some(place) = &mut self.round else { return false };
         let unused = |bucket: &Arc<Bucket>| {
             #[cfg(loom)]
             if weak::is(weak::Site::EvictUsed) {
@@ -298,6 +301,7 @@ impl Router {
             // Nobody else counts them: freed elsewhere than here.
             reclaim::free(evicted.len() * BUCKET, Box::new(move || drop(evicted)));
         }
+        true
     }
 
     /// Prepare: finds the buckets of an event of the revision (its number, marks counted).

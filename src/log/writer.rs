@@ -101,12 +101,6 @@ pub(crate) struct Writing<'a> {
     giant: u64,
 }
 
-impl<'a> Writing<'a> {
-    pub(crate) fn ring(&self) -> &'a Ring {
-        self.ring
-    }
-}
-
 impl RingWriter {
     /// The writer of a ring whose only segment is that of `token` and `pen`, and its first.
     pub(super) fn new(
@@ -187,21 +181,26 @@ impl RingWriter {
         Writing { ring, opened: plan.opened.into_iter(), closed: plan.closed.into_iter(), giant }
     }
 
-    /// Commit, step 2: appends an event with what it owns, which `own` brings; see [`Pen::append`]. `at`
-    /// is its number in the revision, `added` what it adds to the window.
+    /// Opens the segment of a sequence number, where it is not the one in hand.
+    #[inline]
+    pub(crate) fn turn_to(&mut self, writing: &mut Writing<'_>, seq: u64) {
+        while seq >= self.pen.segment().limit() {
+            let (Some(opened), Some(len)) = (writing.opened.next(), writing.closed.next()) else { break };
+            self.open(writing.ring, opened, len, writing.giant);
+        }
+    }
+
+    /// Commit, step 2: appends an event with what it owns, which `own` brings, to the segment in hand; see
+    /// [`Pen::append`]. `at` is its number in the revision, `added` what it adds to the window.
+    #[inline]
     pub(crate) fn append(
         &mut self,
-        writing: &mut Writing<'_>,
         router: &mut Router,
         (at, added): (usize, Added),
         event: LogEvent,
         own: impl FnOnce() -> Option<EventCounts>,
     ) {
         let seq = event.sequence;
-        while seq >= self.pen.segment().limit() {
-            let (Some(opened), Some(len)) = (writing.opened.next(), writing.closed.next()) else { break };
-            self.open(writing.ring, opened, len, writing.giant);
-        }
         let RingWriter { pen, summary, .. } = self;
         pen.append(event, added.kept, own);
         let segment = pen.segment();

@@ -72,6 +72,15 @@ pub struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
+    /// What it sets; `None`: it deletes.
+    #[inline]
+    pub(super) fn value(&self) -> Option<&'a [u8]> {
+        match self.operation {
+            Operation::Put(value) | Operation::Exact(value, _) => Some(value),
+            Operation::Delete => None,
+        }
+    }
+
     /// Sets a value; create revision and version follow from the key's state, the lease is 0.
     pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
         Change { key: key.as_ref(), operation: Operation::Put(value.as_ref()) }

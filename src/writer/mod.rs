@@ -10,11 +10,10 @@ mod loading;
 mod transaction;
 mod validate;
 
-use change::Operation;
 pub use change::{Change, Record};
 pub use loading::Loading;
 use transaction::{Prepared, Transaction};
-use validate::{check_keys, rises, sort_listing};
+use validate::{check_change, check_changes, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, SourceState};
 use crate::data::event::ResyncReason;
@@ -159,7 +158,7 @@ impl Writer {
         // The common case takes no list.
         let (Some(first), second) = (changes.next(), changes.next()) else { return self.progress(revision) };
         match second {
-            None => self.apply_all(revision, &[first]),
+            None => self.apply_one(revision, &first),
             Some(second) => {
                 let all: Vec<Change<'a>> = [first, second].into_iter().chain(changes).collect();
                 self.apply_all(revision, &all)
@@ -167,39 +166,48 @@ impl Writer {
         }
     }
 
-    fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
-        let mut prepared = std::mem::take(&mut self.scratch);
-        let outcome = self.apply_prepared(revision, changes, &mut prepared);
-        // What a refused one prepared goes now.
-        prepared.clear();
-        self.scratch = prepared;
-        outcome
-    }
-
-    fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], prepared: &mut Vec<Prepared>) -> Result<()> {
+    /// A revision of one change, as most are: where the segment in hand has room, nothing is planned.
+    fn apply_one(&mut self, revision: u64, change: &Change<'_>) -> Result<()> {
         let (inner, core) = self.open("apply")?;
         rises("apply", revision, inner, core)?;
-        check_keys(inner, changes)?;
+        check_change(inner, change)?;
+        core.purge_tombstones(inner, 2);
+        core.begin_revision(inner);
+        let mut one = core.prepare(revision, 0, change)?;
+        let Some(seq) = core.ring.room_for_one(one.added()) else {
+            let mut prepared = std::mem::take(&mut self.scratch);
+            prepared.push(one);
+            return self.apply_prepared(revision, std::slice::from_ref(change), prepared);
+        };
+        core.make_version(inner, (0, seq), &mut one, change.key, change.value());
+        if !core.commit_one(inner, revision, seq, one) {
+            return Err(say::closed("apply"));
+        }
+        Ok(())
+    }
+
+    fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
+        let mut prepared = std::mem::take(&mut self.scratch);
+        let (inner, core) = self.open("apply")?;
+        rises("apply", revision, inner, core)?;
+        check_changes(inner, changes)?;
         core.purge_tombstones(inner, 2 * changes.len());
         core.begin_revision(inner);
         for (input, change) in changes.iter().enumerate() {
             prepared.push(core.prepare(revision, input, change)?);
         }
+        self.apply_prepared(revision, changes, prepared)
+    }
+
+    fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], mut prepared: Vec<Prepared>) -> Result<()> {
+        let (inner, core) = self.open("apply")?;
         let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::added));
-        core.make_versions(inner, &plan, 0, prepared, |input| {
-            let change = &changes[input];
-            (
-                change.key,
-                match change.operation {
-                    Operation::Put(value) | Operation::Exact(value, _) => Some(value),
-                    Operation::Delete => None,
-                },
-            )
-        });
-        if !core.commit(inner, Transaction { revision, epoch_change: None }, plan, prepared) {
-            return Err(say::closed("apply"));
-        }
-        Ok(())
+        core.make_versions(inner, &plan, 0, &mut prepared, |input| (changes[input].key, changes[input].value()));
+        let published = core.commit(inner, Transaction { revision, epoch_change: None }, plan, &mut prepared);
+        // What a closed log has not taken goes now.
+        prepared.clear();
+        self.scratch = prepared;
+        if published { Ok(()) } else { Err(say::closed("apply")) }
     }
 
     /// Replaces the state by a listing: the difference is one atomic revision, deletes first, then

@@ -13,7 +13,8 @@ use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Result, say, show};
 use crate::heap::One;
 use crate::log::epochs::EpochChange;
-use crate::log::writer::{Added, Plan, Writing};
+use crate::log::ring::Ring;
+use crate::log::writer::{Added, Plan};
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
@@ -134,7 +135,8 @@ impl Core {
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
         self.router.done();
         if !inner.indexes.is_empty() {
-            self.router.take_requests(&inner.requests, self.ring.next_seq(), &mut self.heap);
+            let next = self.ring.next_seq();
+            self.tables_changed |= self.router.take_requests(&inner.requests, next, &mut self.heap);
         }
     }
 
@@ -235,22 +237,36 @@ impl Core {
             if one.kind == Kind::Added && one.before.is_null() {
                 one.replaces_tombstone_of(earlier);
             }
-            let version = match (one.kind, one.slot()) {
-                (Kind::Deleted, Some(slot)) => {
-                    let none = VersionExtras::default();
-                    KeyValue::with_extras(&mut self.heap, slot.key(), None, one.meta, seq, one.before, none)
-                }
-                _ => {
-                    let (key, value) = input(one.input);
-                    let extras = extras(&mut self.attributes, inner, key, value);
-                    KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
-                }
-            };
-            let live = |kv: &&KeyValue| !kv.is_tombstone();
-            let before = one.before();
-            self.router.prepare(at + marks, version.key(), Some(&version).filter(live), before.as_deref().filter(live));
-            one.fresh = Some(Fresh::new(version));
+            // A delete by a resync has no input.
+            let (key, value) = if one.kind == Kind::Deleted { (&[][..], None) } else { input(one.input) };
+            self.make_version(inner, (at + marks, seq), one, key, value);
         }
+    }
+
+    /// Makes the version of one change: event `at` of its revision.
+    #[inline]
+    pub(super) fn make_version(
+        &mut self,
+        inner: &Inner,
+        (at, seq): (usize, u64),
+        one: &mut Prepared,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) {
+        let version = match (one.kind, one.slot()) {
+            (Kind::Deleted, Some(slot)) => {
+                let none = VersionExtras::default();
+                KeyValue::with_extras(&mut self.heap, slot.key(), None, one.meta, seq, one.before, none)
+            }
+            _ => {
+                let extras = extras(&mut self.attributes, inner, key, value);
+                KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
+            }
+        };
+        let live = |kv: &&KeyValue| !kv.is_tombstone();
+        let before = one.before();
+        self.router.prepare(at, version.key(), Some(&version).filter(live), before.as_deref().filter(live));
+        one.fresh = Some(Fresh::new(version));
     }
 
     /// Stores only, in the order that ARCHITECTURE.md shows. False: the cache was closed first, and
@@ -267,18 +283,36 @@ impl Core {
         let unfinished = Unfinished(inner);
         let count = prepared.len() + if revision.epoch_change.is_some() { 2 } else { 0 };
         self.write(inner, &revision, plan, prepared);
+        self.publish(inner, unfinished, &revision, count)
+    }
+
+    /// The same for one change that has room in the segment in hand, under this sequence number.
+    #[must_use]
+    pub(super) fn commit_one(&mut self, inner: &Arc<Inner>, revision: u64, seq: u64, one: Prepared) -> bool {
+        self.poisoned = true;
+        let unfinished = Unfinished(inner);
+        let mut grown = Grown::of(&inner.gauges);
+        let bits = one.flags | flags::FIRST | flags::LAST;
+        self.write_change(&inner.ring, (revision, 0, seq), bits, one, &mut grown);
+        step("event written");
+        grown.show(&inner.gauges);
+        self.publish(inner, unfinished, &Transaction { revision, epoch_change: None }, 1)
+    }
+
+    /// Makes visible what was written: so many events.
+    #[inline]
+    fn publish(
+        &mut self,
+        inner: &Arc<Inner>,
+        unfinished: Unfinished<'_>,
+        revision: &Transaction,
+        events: usize,
+    ) -> bool {
         step("events written");
         self.publish_root(inner);
         step("root published");
         if let Some(epoch_change) = &revision.epoch_change {
-            let resets = epoch_change.resets();
-            let whole = EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() };
-            self.epochs.push(whole, inner.ring.oldest_seq());
-            self.ring.set_epochs(&inner.ring, self.epochs.clone());
-            step("history published");
-            if resets {
-                self.ring.set_oldest_revision(&inner.ring, epoch_change.to + 1);
-            }
+            self.publish_epoch(inner, epoch_change);
         }
         step("before the head");
         if !self.ring.publish_head(&inner.ring) {
@@ -297,15 +331,7 @@ impl Core {
         self.ring.set_progress(&inner.ring, self.position);
         unfinished.finished();
         self.poisoned = false;
-        let gauges = &inner.gauges;
-        gauges.events.store(gauges.events.load(Relaxed) + count as u64, Relaxed);
-        gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
-        gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
-        gauges.window_bytes.store(self.ring.bytes(), Relaxed);
-        gauges.open_bytes.store(self.ring.unreported_bytes(), Relaxed);
-        gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
-        gauges.table_bytes.store(self.table_bytes(), Relaxed);
-        gauges.buckets.store(self.router.len() as u64, Relaxed);
+        self.count(&inner.gauges, events as u64);
         if revision.epoch_change.is_some() {
             inner.hubs.notify(inner);
         } else {
@@ -318,9 +344,35 @@ impl Core {
         true
     }
 
+    fn publish_epoch(&mut self, inner: &Inner, epoch_change: &EpochChange) {
+        let whole = EpochChange { oldest_before: inner.ring.oldest_revision(), ..epoch_change.clone() };
+        self.epochs.push(whole, inner.ring.oldest_seq());
+        self.ring.set_epochs(&inner.ring, self.epochs.clone());
+        step("history published");
+        if epoch_change.resets() {
+            self.ring.set_oldest_revision(&inner.ring, epoch_change.to + 1);
+        }
+    }
+
+    /// Shows what a revision of so many events has changed.
+    fn count(&mut self, gauges: &Gauges, events: u64) {
+        gauges.events.store(gauges.events.load(Relaxed) + events, Relaxed);
+        gauges.revisions.store(gauges.revisions.load(Relaxed) + 1, Relaxed);
+        gauges.window_bytes.store(self.ring.bytes(), Relaxed);
+        gauges.open_bytes.store(self.ring.unreported_bytes(), Relaxed);
+        if std::mem::take(&mut self.tables_changed) {
+            gauges.window_segments.store(self.ring.segments_live() as u64, Relaxed);
+            gauges.tombstones.store(self.tombstones.len() as u64, Relaxed);
+            gauges.table_bytes.store(self.table_bytes(), Relaxed);
+            gauges.buckets.store(self.router.len() as u64, Relaxed);
+        }
+    }
+
     /// Writes the events of a revision, each into the log and its version into its key's slot.
     fn write(&mut self, inner: &Inner, revision: &Transaction, mut plan: Plan, prepared: &mut Vec<Prepared>) {
         let seqs = plan.seqs.take();
+        // Segments come and go with it.
+        self.tables_changed = true;
         let mut writing = self.ring.begin(&inner.ring, plan);
         step("room made");
         let marks = usize::from(revision.epoch_change.is_some());
@@ -333,7 +385,8 @@ impl Core {
             {
                 let phase = if at == 0 { Phase::Begin } else { Phase::End };
                 let mark = Mark::resync(&epoch_change.mark(phase), seq).into_event();
-                self.ring.append(&mut writing, &mut self.router, (at, Added::default()), mark, || None);
+                self.ring.turn_to(&mut writing, seq);
+                self.ring.append(&mut self.router, (at, Added::default()), mark, || None);
                 continue;
             }
             let Some(one) = changes.next() else { break };
@@ -341,7 +394,8 @@ impl Core {
             if marks == 0 {
                 bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
             }
-            self.write_change(&mut writing, (revision.revision, at, seq), bits, one, &mut grown);
+            self.ring.turn_to(&mut writing, seq);
+            self.write_change(&inner.ring, (revision.revision, at, seq), bits, one, &mut grown);
             step("event written");
         }
         grown.show(&inner.gauges);
@@ -350,7 +404,7 @@ impl Core {
     /// One change. What can fail comes before or after the move of the counts.
     fn write_change(
         &mut self,
-        writing: &mut Writing<'_>,
+        log: &Ring,
         (revision, at, sequence): (u64, usize, u64),
         flags: u32,
         one: Prepared,
@@ -364,7 +418,7 @@ impl Core {
         let event = LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] };
         let Core { heap, ring, slots, router, .. } = self;
         let mut place = slot;
-        ring.append(writing, router, (at, added), event, || {
+        ring.append(router, (at, added), event, || {
             Some(match slot {
                 // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
                 // and puts again stands twice: the second replaces the tombstone.
@@ -378,7 +432,7 @@ impl Core {
             })
         });
         if let Some((seq, bytes)) = revived {
-            ring.revived(writing.ring(), seq, bytes);
+            ring.revived(log, seq, bytes);
         }
         let Some(place) = place else { return };
         if slot.is_none() {
@@ -392,6 +446,7 @@ impl Core {
         }
         if kind == Kind::Deleted {
             self.tombstones.push_back((sequence, place));
+            self.tables_changed = true;
         }
     }
 
@@ -400,6 +455,7 @@ impl Core {
         if !std::mem::take(&mut self.index_changed) {
             return;
         }
+        self.tables_changed = true;
         let copied = self.index.take_copied();
         let index = One::new(self.index.clone(), &mut self.heap);
         inner.root.replace(index, copied, &mut self.heap);

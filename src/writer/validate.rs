@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::change::{Change, Operation, Record};
+use super::change::{Change, Record};
 use crate::cache::{Core, Inner};
 use crate::error::{Code, Error, Result, say, show};
 use crate::store::hash::KeyHash;
@@ -25,14 +25,13 @@ pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Re
     Ok(())
 }
 
-pub(super) fn check_keys(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
-    for change in changes {
-        let value = match change.operation {
-            Operation::Put(value) | Operation::Exact(value, _) => Some(value),
-            Operation::Delete => None,
-        };
-        check_pair(inner, change.key, value)?;
-    }
+#[inline]
+pub(super) fn check_change(inner: &Inner, change: &Change<'_>) -> Result<()> {
+    check_pair(inner, change.key, change.value())
+}
+
+pub(super) fn check_changes(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
+    changes.iter().try_for_each(|change| check_change(inner, change))?;
     if changes.len() > 1 {
         let mut seen = HashSet::with_capacity_and_hasher(changes.len(), KeyHash::default());
         for change in changes {

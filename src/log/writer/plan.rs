@@ -79,6 +79,17 @@ pub(crate) struct Plan {
 }
 
 impl RingWriter {
+    /// The sequence number of a revision of one event that adds so many bytes, where it needs no plan: the segment in
+    /// hand has room, and nothing has to leave.
+    #[inline]
+    pub(crate) fn room_for_one(&self, added: u64) -> Option<u64> {
+        let bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let full = self.fill == self.pen.segment().limit() - self.base
+            || self.fill > 0 && bytes >= self.limits.segment_bytes
+            || self.bytes() + added > self.limits.bytes;
+        (!full).then_some(self.base + self.fill)
+    }
+
     /// Prepare: lays out the events of one revision (their bytes are given) and allocates for it.
     pub(crate) fn plan(&self, ring: &Ring, sizes: impl ExactSizeIterator<Item = u64>) -> Plan {
         let count = sizes.len() as u64;
