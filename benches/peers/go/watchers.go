@@ -65,6 +65,7 @@ type fanout struct {
 
 // seen is what the watchers have taken: each adds once for each time that it took some.
 type seen struct {
+	begun  atomic.Int64 // watchers that wait for their first event
 	events atomic.Uint64
 	last   atomic.Int64 // nanoseconds from birth to the last addition
 	birth  time.Time
@@ -77,15 +78,23 @@ func (s *seen) add(events int) {
 
 func (s *seen) now() int64 { return int64(time.Since(s.birth)) }
 
-// waitFor sleeps in short steps until so many events were taken.
+// waitForWatchers sleeps in short steps until so many watchers have begun.
+func (s *seen) waitForWatchers(watchers int64) {
+	until(func() bool { return s.begun.Load() >= watchers })
+}
+
+// waitFor is the same until so many events were taken.
 func (s *seen) waitFor(events uint64) {
-	for until := time.Now().Add(bound); s.events.Load() < events; time.Sleep(50 * time.Microsecond) {
-		if time.Now().After(until) {
-			break
-		}
-	}
+	until(func() bool { return s.events.Load() >= events })
 	if s.events.Load() != events {
 		check(fmt.Errorf("%d events were delivered in place of %d", s.events.Load(), events))
+	}
+}
+
+// until sleeps in short steps until it holds, at most bound.
+func until(holds func() bool) {
+	for end := time.Now().Add(bound); !holds() && time.Now().Before(end); {
+		time.Sleep(50 * time.Microsecond)
 	}
 }
 
@@ -136,8 +145,13 @@ func openIn(g *goroutines, f fanout, keys []string, interests []interest, takers
 	publisher, receivers := f.open(interests)
 	s := &stage{publisher: publisher, seen: &seen{birth: time.Now()}, keys: keys, window: f.window, takers: uint64(takers)}
 	for _, receive := range receivers {
-		g.bodies <- func() { receive(s.seen.add) }
+		g.bodies <- func() {
+			s.seen.begun.Add(1)
+			receive(s.seen.add)
+		}
 	}
+	s.seen.waitForWatchers(int64(len(receivers)))
+	time.Sleep(fallAsleep)
 	for at := range keys {
 		s.publish(at)
 		if (at+1)%s.window == 0 || at+1 == len(keys) {

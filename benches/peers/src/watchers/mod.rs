@@ -68,6 +68,7 @@ impl<P: Fanout<Receiver: Blocking> + 'static> Watchers for Threads<P> {
         for mut receiver in receivers {
             let seen = seen.clone();
             let body = move || {
+                seen.begin();
                 loop {
                     let events = receiver.take();
                     seen.add(events);
@@ -86,6 +87,7 @@ impl<P: Fanout<Receiver: Asynchronous> + 'static> Watchers for Tasks<P> {
         for mut receiver in receivers {
             let seen = seen.clone();
             runtime.spawn(async move {
+                seen.begin();
                 loop {
                     let events = receiver.take().await;
                     seen.add(events);
@@ -98,6 +100,8 @@ impl<P: Fanout<Receiver: Asynchronous> + 'static> Watchers for Tasks<P> {
 
 /// What the watchers have taken: each adds once for each time that it woke.
 pub struct Seen {
+    /// Watchers that have begun.
+    begun: AtomicU64,
     events: AtomicU64,
     /// Nanoseconds from `birth` to the last addition.
     last: AtomicU64,
@@ -106,7 +110,17 @@ pub struct Seen {
 
 impl Seen {
     fn new() -> Arc<Seen> {
-        Arc::new(Seen { events: AtomicU64::new(0), last: AtomicU64::new(0), birth: Instant::now() })
+        Arc::new(Seen {
+            begun: AtomicU64::new(0),
+            events: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            birth: Instant::now(),
+        })
+    }
+
+    /// A watcher runs, and waits next.
+    fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
     }
 
     fn add(&self, events: u64) {
@@ -128,14 +142,24 @@ impl Seen {
         self.events.load(Ordering::Acquire)
     }
 
-    /// Sleeps in short steps until so many events were taken.
+    /// Sleeps in short steps until all watchers have begun.
+    fn wait_for_watchers(&self, watchers: usize) {
+        until(|| self.begun.load(Ordering::Relaxed) == watchers as u64, || format!("{watchers} watchers begin"));
+    }
+
+    /// The same until so many events were taken.
     fn wait_for(&self, events: u64) {
-        let until = Instant::now() + BOUND;
-        while self.events() < events {
-            assert!(Instant::now() < until, "{} of {events} events were delivered", self.events());
-            std::thread::sleep(Duration::from_micros(50));
-        }
+        until(|| self.events() >= events, || format!("{} of {events} events were delivered", self.events()));
         assert_eq!(self.events(), events, "each event is delivered once");
+    }
+}
+
+/// Sleeps in short steps until it holds.
+fn until(holds: impl Fn() -> bool, what: impl Fn() -> String) {
+    let until = Instant::now() + BOUND;
+    while !holds() {
+        assert!(Instant::now() < until, "{}", what());
+        std::thread::sleep(Duration::from_micros(50));
     }
 }
 
@@ -163,6 +187,8 @@ impl<W: Watchers> Stage<W> {
         let (publisher, receivers) = W::Publisher::open(interests);
         let seen = Seen::new();
         W::run(receivers, seen.clone());
+        seen.wait_for_watchers(interests.len());
+        std::thread::sleep(FALL_ASLEEP);
         let publisher = Box::leak(Box::new(publisher));
         let mut stage = Stage { publisher, seen, keys, takers, expected: 0 };
         let objects = stage.keys.len();
