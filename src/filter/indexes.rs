@@ -200,11 +200,27 @@ impl Indexes {
         bucket.first().and_then(|at| self.all.get(usize::from(*at))).map_or("", |bound| &bound.name)
     }
 
-    /// The name of the narrowest bucket that holds every event which this filter lets pass.
-    pub(crate) fn bucket_of(&self, matcher: &Matcher) -> Option<Box<[u8]>> {
+    /// The narrowest bucket that holds every event which this filter lets pass: its index and value.
+    fn narrowest<'a>(&self, matcher: &'a Matcher) -> Option<(usize, &Bound, &'a [u8])> {
         let fitting = self.all.iter().enumerate().filter_map(|(at, bound)| Some((at, bound, bound.fits(matcher)?)));
-        let (at, _, value) = fitting.max_by_key(|(_, bound, _)| bound.rank())?;
+        fitting.max_by_key(|(_, bound, _)| bound.rank())
+    }
+
+    /// The name of that bucket.
+    pub(crate) fn bucket_of(&self, matcher: &Matcher) -> Option<Box<[u8]>> {
+        let (at, _, value) = self.narrowest(matcher)?;
         Some([&[at as u8], value].concat().into())
+    }
+
+    /// Whether this filter lets every event of that bucket pass.
+    pub(crate) fn bucket_passes(&self, matcher: &Matcher) -> bool {
+        let (Some((_, bound, value)), Some(range)) = (self.narrowest(matcher), matcher.range()) else { return false };
+        let is_whole = match bound.by {
+            By::Key => true,
+            By::Prefix(_) => range.span.from == value && range.span.to == prefix_end(value),
+            _ => false,
+        };
+        is_whole && matcher.is_a_range() && !range.has_paths()
     }
 
     /// Calls `each` with place and name of the buckets that an event belongs to: by what the key-value
@@ -253,6 +269,20 @@ mod tests {
         let indexes = Indexes::new(&[index], &schema).unwrap();
         let matcher = Matcher::new(&filter, false, b"/", &schema).unwrap();
         indexes.bucket_of(&matcher).map(|name| String::from_utf8_lossy(&name[1..]).into_owned())
+    }
+
+    #[test]
+    fn only_a_filter_of_the_whole_bucket_needs_not_be_asked() {
+        let schema = Schema::new(vec![], None).unwrap();
+        let indexes = Indexes::new(&[Index::key(), Index::prefix(2)], &schema).unwrap();
+        let passes = |filter: Filter| indexes.bucket_passes(&Matcher::new(&filter, false, b"/", &schema).unwrap());
+        assert!(passes(Filter::any().key("/pods/a/1")));
+        assert!(passes(Filter::any().prefix("/pods/a/")));
+        assert!(!passes(Filter::any().prefix("/pods/a/1")), "a part of the bucket");
+        assert!(!passes(Filter::any().prefix("/pods/")), "of no bucket");
+        assert!(!passes(Filter::any()));
+        assert!(!passes(Filter::any().key("/pods/a/1").types(&[crate::Kind::Deleted])), "of some kinds");
+        assert!(!passes(Filter::any().key("/pods/a/1").predicate(|_| true)), "of some values");
     }
 
     #[test]

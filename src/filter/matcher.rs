@@ -86,7 +86,12 @@ impl Matcher {
         self.range.is_none() && self.kinds & CHANGES == CHANGES && !self.raw && self.looks_at_keys_only()
     }
 
-    /// The same without its mask of kinds, where it has one.
+    /// Whether it asks for nothing but a range of keys, and lets every change of those pass.
+    pub(crate) fn is_a_range(&self) -> bool {
+        self.kinds & CHANGES == CHANGES && self.looks_at_keys_only()
+    }
+
+    /// The filter without its mask of kinds, where it has one.
     pub(crate) fn unmasked(&self) -> Option<Matcher> {
         (self.kinds & CHANGES != CHANGES).then(|| Matcher { kinds: CHANGES, ..self.clone() })
     }

@@ -46,6 +46,10 @@ impl Hasher for KeyHasher {
         self.0 ^= number as u64;
     }
 
+    fn write_u64(&mut self, number: u64) {
+        self.0 ^= number;
+    }
+
     fn finish(&self) -> u64 {
         fold(self.0, 0xd6e8_feb8_6659_fd93)
     }

@@ -105,7 +105,8 @@ impl Subscription {
         let hub = self.shared.inner.hubs.of(code);
         let join = || {
             let unmasked = if self.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
-            hub.groups.join(&unmasked.map_or_else(|| matcher.clone(), Arc::new))
+            let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
+            hub.groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
         };
         sleeper(&mut self.sleeper, &self.shared, code).group.get_or_insert_with(join).clone()
     }

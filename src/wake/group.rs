@@ -19,6 +19,8 @@ pub(crate) type GroupRef = crate::sync::Arc<FilterGroup>;
 pub(crate) struct FilterGroup {
     id: u64,
     pub(crate) matcher: Arc<Matcher>,
+    /// Every event of the bucket that fits the filter passes it.
+    pub(super) passes_its_bucket: bool,
     /// Members that sleep and are scanned for; each adds and removes itself.
     parked: AtomicUsize,
 }
@@ -55,9 +57,9 @@ struct SharedGroup {
 pub(crate) struct FilterGroups(Mutex<HashMap<Arc<Matcher>, SharedGroup>>);
 
 impl FilterGroups {
-    /// The group of a filter: that of an equal one, if somebody has it. Takes a short lock that neither
+    /// The group of a filter, and whether every event of its bucket passes it: that of an equal one, if somebody has it. Takes a short lock that neither
     /// the writer nor the notifier nor a poll takes.
-    pub(crate) fn join(&self, matcher: &Arc<Matcher>) -> GroupRef {
+    pub(crate) fn join(&self, matcher: &Arc<Matcher>, passes_its_bucket: bool) -> GroupRef {
         static NEXT: Statistic = Statistic::new(1);
         let mut groups = lock(&self.0);
         if let Some(shared) = groups.get_mut(matcher) {
@@ -65,7 +67,8 @@ impl FilterGroups {
             return shared.group.clone();
         }
         let id = NEXT.fetch_add(1, Relaxed);
-        let group = GroupRef::new(FilterGroup { id, matcher: matcher.clone(), parked: AtomicUsize::new(0) });
+        let group =
+            GroupRef::new(FilterGroup { id, matcher: matcher.clone(), passes_its_bucket, parked: AtomicUsize::new(0) });
         groups.insert(matcher.clone(), SharedGroup { group: group.clone(), users: 1 });
         group
     }

@@ -48,20 +48,31 @@ struct Entry {
     index: usize,
 }
 
+/// A seat in the list of its group or bucket.
+struct Member {
+    seat: SeatRef,
+    /// Whose filter an event of the bucket has to pass. `None`: all pass, or the list is that of one filter.
+    asks: Option<GroupRef>,
+}
+
 /// Seats that are looked at together; the order means nothing.
 #[derive(Default)]
-struct Members(Vec<SeatRef>);
+struct Members(Vec<Member>);
 
 impl Members {
-    fn add(&mut self, seat: SeatRef) -> usize {
-        self.0.push(seat);
+    fn add(&mut self, seat: SeatRef, asks: Option<GroupRef>) -> usize {
+        self.0.push(Member { seat, asks });
         self.0.len() - 1
+    }
+
+    fn seats(&self) -> impl Iterator<Item = &SeatRef> {
+        self.0.iter().map(|member| &member.seat)
     }
 
     /// Takes the seat at `index` out; the one that takes its place.
     fn remove(&mut self, index: usize) -> Option<u64> {
         self.0.swap_remove(index);
-        self.0.get(index).map(|seat| seat.id())
+        self.0.get(index).map(|member| member.seat.id())
     }
 }
 
@@ -161,9 +172,12 @@ impl Tables {
                 let scanners = self.groups.entry(group.id());
                 let scanners =
                     scanners.or_insert_with(|| Scanners { group: group.clone(), members: Members::default() });
-                scanners.members.add(seat.clone())
+                scanners.members.add(seat.clone(), None)
             }
-            Interest::Chain(_, bucket) => self.chains.entry(bucket.id()).or_default().add(seat.clone()),
+            Interest::Chain(group, bucket) => {
+                let asks = (!group.passes_its_bucket).then(|| group.clone());
+                self.chains.entry(bucket.id()).or_default().add(seat.clone(), asks)
+            }
             Interest::Revision { position, ticket } => {
                 self.revisions.insert((position.revision, id));
                 self.tickets.extend(ticket.map(|ticket| (ticket, id)));
@@ -259,7 +273,7 @@ impl Tables {
                     Err(_) => {
                         // Each looks for itself, from its own cursor.
                         let mut any = false;
-                        for claim in members.0.iter().filter_map(|seat| seat.claim()) {
+                        for claim in members.seats().filter_map(|seat| seat.claim()) {
                             any = true;
                             woken.extend(claim.settle(0));
                         }
@@ -286,7 +300,7 @@ impl Tables {
             }
             for bucket in buckets {
                 if let Some(members) = chains.get(&bucket) {
-                    each_match(members, entries, event, |seat| woken.extend(seat.wake_behind(event.sequence())));
+                    each_match(members, event, |seat| woken.extend(seat.wake_behind(event.sequence())));
                 }
             }
         });
@@ -417,23 +431,26 @@ fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: usize, of: impl Fn(&mut V) 
 
 /// Wakes the members that have not handed out the event of `seq`.
 fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
-    members.0.iter().for_each(|seat| woken.extend(seat.wake_behind(seq)));
+    members.seats().for_each(|seat| woken.extend(seat.wake_behind(seq)));
 }
 
 /// The members of a bucket that have not handed out this event, and whose filter it passes: each filter is
 /// evaluated once.
-fn each_match<'t>(members: &'t Members, entries: &IdMap<Entry>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
+fn each_match<'t>(members: &'t Members, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for seat in &members.0 {
+    for Member { seat, asks } in &members.0 {
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }
-        let Some(Entry { interest: Interest::Chain(group, _), .. }) = entries.get(&seat.id()) else { continue };
-        let matches = match last {
-            Some((known, matches)) if known == group.id() => matches,
-            _ => group.matcher.matches_guarded(event),
+        let matches = match (asks, last) {
+            (None, _) => true,
+            (Some(group), Some((known, matches))) if known == group.id() => matches,
+            (Some(group), _) => {
+                let matches = group.matcher.matches_guarded(event);
+                last = Some((group.id(), matches));
+                matches
+            }
         };
-        last = Some((group.id(), matches));
         if matches {
             found(seat);
         }

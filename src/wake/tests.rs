@@ -89,7 +89,7 @@ impl Log {
     fn group(&self) -> GroupRef {
         let schema = Schema::new(Vec::new(), None).unwrap();
         let matcher = Arc::new(Matcher::new(&Filter::default(), false, b"/", &schema).unwrap());
-        self.hubs.of(FilterCode::Own).groups.join(&matcher)
+        self.hubs.of(FilterCode::Own).groups.join(&matcher, false)
     }
 
     /// As many sleepers at 50, which the notifier knows.

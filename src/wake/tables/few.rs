@@ -97,7 +97,7 @@ impl Tables {
                 if members.0.len() > MEMBERS {
                     return None;
                 }
-                for seat in &members.0 {
+                for seat in members.seats() {
                     few.add(seat, seq)?;
                 }
                 at = seq + 1;
@@ -119,7 +119,7 @@ impl Tables {
                 if all.is_none() {
                     return;
                 }
-                each_match(members, &self.entries, event, |seat| {
+                each_match(members, event, |seat| {
                     all = all.and_then(|()| few.add(seat, event.sequence()));
                 });
             }
