@@ -1,6 +1,6 @@
 //! What the feeder applies per second, beside what a bare loop of its client reads of the same history:
-//! one etcd, one run, the two in turns; and its first listing, in pages by bytes and in pages of 5000 keys, beside
-//! bare clients that read the same range. `make bench BENCH=feeder`; `LISTING=n` lists n objects and does nothing else.
+//! one etcd, one run, the two in turns; and its first listing, in a stream and in pages, beside bare clients that read
+//! the same range. `make bench BENCH=feeder`; `LISTING=n` lists n objects and does nothing else.
 #![allow(missing_docs)]
 
 #[path = "../tests/support/mod.rs"]
@@ -188,10 +188,31 @@ fn bare_listing(url: &str, objects: usize, limit: i64) {
     });
 }
 
+/// Reads all objects in one stream, at the revision of a read before it, and keeps them until the end.
+fn bare_stream(url: &str, objects: usize) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let client = Client::connect([url], None).await.expect("connects");
+        let mut kv = client.kv_client();
+        let revision = kv.get(PREFIX, None).await.expect("reads").header().expect("a header").revision();
+        let options = GetOptions::new().with_range(END).with_revision(revision);
+        let mut stream = kv.get_stream(PREFIX, Some(options)).await.expect("etcd has RangeStream from 3.7 on");
+        let mut messages = Vec::new();
+        while let Some(mut message) = stream.message().await.expect("continues") {
+            messages.push(message.take_kvs());
+        }
+        assert_eq!(messages.iter().map(Vec::len).sum::<usize>(), objects);
+        report();
+    });
+}
+
 /// Lists until the cache is ready.
-fn feeder_listing(url: &str, objects: usize, page_size: i64) {
+fn feeder_listing(url: &str, objects: usize, page_size: Option<i64>) {
     let cache = Cache::builder(PREFIX).build().expect("a cache");
-    let feeder = Feeder::new([url]).stop_after_listing(true).page_size(page_size);
+    let mut feeder = Feeder::new([url]).stop_after_listing(true);
+    if let Some(keys) = page_size {
+        feeder = feeder.page_size(keys);
+    }
     let _feeder = feeder.start(cache.writer().expect("is free")).expect("starts");
     cache.wait_ready(Duration::from_secs(600)).expect("lists");
     let held = cache.count(&watchcore::Range::all(), watchcore::Read::Any).expect("counts").count;
@@ -207,22 +228,35 @@ fn report() {
     println!("{} {}", cpu().as_secs_f64(), kilobytes / 1024.0);
 }
 
-/// How a process of its own lists: a name, whether by the feeder, and the keys of a page.
-const WAYS: [(&str, bool, i64); 5] = [
-    ("feeder, pages of 5000", true, 5000),
-    ("feeder, pages by bytes", true, i64::MAX),
-    ("bare, pages of 20,000", false, 20_000),
-    ("bare, pages of 100,000", false, 100_000),
-    ("bare, one page", false, 0),
+/// How a process of its own lists; pages of so many keys.
+#[derive(Clone, Copy)]
+enum Way {
+    Feeder,
+    FeederPages(i64),
+    BarePages(i64),
+    BareStream,
+}
+
+const WAYS: [(&str, Way); 7] = [
+    ("feeder, pages of 5000", Way::FeederPages(5000)),
+    // More keys than there are.
+    ("feeder, pages by bytes", Way::FeederPages(1 << 40)),
+    ("feeder", Way::Feeder),
+    ("bare, pages of 20,000", Way::BarePages(20_000)),
+    ("bare, pages of 100,000", Way::BarePages(100_000)),
+    ("bare, one page", Way::BarePages(0)),
+    ("bare, one stream", Way::BareStream),
 ];
 
 /// In the process of one listing.
 fn list_once(way: usize) {
     let of = |name| std::env::var(name).expect("the bench gave it");
     let (url, objects) = (of("LISTING_URL"), of("LISTING").parse().expect("a number"));
-    match WAYS[way] {
-        (_, true, keys) => feeder_listing(&url, objects, keys),
-        (_, false, keys) => bare_listing(&url, objects, keys),
+    match WAYS[way].1 {
+        Way::Feeder => feeder_listing(&url, objects, None),
+        Way::FeederPages(keys) => feeder_listing(&url, objects, Some(keys)),
+        Way::BarePages(keys) => bare_listing(&url, objects, keys),
+        Way::BareStream => bare_stream(&url, objects),
     }
 }
 

@@ -227,8 +227,9 @@ func StopAfterListing() Option {
 	return etcdOption(func(c *etcdConfig) { c.stopAfterListing = true })
 }
 
-// PageSize is the most keys per page of a listing. Without it, pages are as long as some 32 MiB allow; etcd counts the
-// rest of the range for each page, so short ones make a listing of many keys slow.
+// PageSize is the most keys per page of a listing. Without it, a listing is one stream where etcd has them (3.7 and
+// newer); elsewhere its pages are as long as some 32 MiB allow. etcd counts the rest of the range for each page, so short
+// ones make a listing of many keys slow.
 func PageSize(keys int) Option {
 	return func(c *cacheConfig) {
 		size := c.size("PageSize", int64(keys))

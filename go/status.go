@@ -232,7 +232,7 @@ type Counters struct {
 	Silences            uint64                  // watches given up because nothing came
 	FragmentSwitches    uint64                  // watches opened again with fragments
 	Listings            uint64                  // listings begun
-	Pages               uint64                  // pages of listings
+	Pages               uint64                  // pages of listings, and messages of those that came as streams
 	Probes              uint64                  // reads that proved the history to be the same
 	Responses           uint64                  // messages on the watch
 	Fragments           uint64                  // fragments among them

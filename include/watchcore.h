@@ -540,7 +540,7 @@ typedef struct watchcore_etcd_options {
     struct watchcore_bytes domain;
     // Begin with etcd's own history from this revision on. 0: at the newest revision.
     uint64_t start_revision;
-    // The most keys per page of a listing. 0: as many as some 32 MiB hold.
+    // The most keys per page of a listing. 0: one stream, where etcd has them; else as many as some 32 MiB hold.
     uint64_t page_size;
     // List instead of replaying where more than so many revisions were missed. 0: 20000.
     uint64_t too_far_behind;
@@ -585,7 +585,7 @@ typedef struct watchcore_counters {
     uint64_t fragment_switches;
     // Listings that were begun.
     uint64_t listings;
-    // Pages of listings.
+    // Pages of listings, and messages of those that came as streams.
     uint64_t pages;
     // Reads that proved, after a reconnect, that the history is still the same.
     uint64_t probes;

@@ -34,6 +34,13 @@ pub(crate) fn version() -> String {
     line.expect("etcd prints its version").trim().to_owned()
 }
 
+/// Whether the etcd under test streams ranges.
+pub(crate) fn has_streams() -> bool {
+    let version = version();
+    let mut numbers = version.split('.').map_while(|number| number.parse::<u64>().ok());
+    (numbers.next(), numbers.next()) >= (Some(3), Some(7))
+}
+
 /// Where the certificates of a server with TLS lie.
 #[derive(Clone)]
 pub(crate) struct ServerTls {

@@ -37,7 +37,7 @@ pub struct watchcore_etcd_options {
     pub domain: watchcore_bytes,
     /// Begin with etcd's own history from this revision on. 0: at the newest revision.
     pub start_revision: u64,
-    /// The most keys per page of a listing. 0: as many as some 32 MiB hold.
+    /// The most keys per page of a listing. 0: one stream, where etcd has them; else as many as some 32 MiB hold.
     pub page_size: u64,
     /// List instead of replaying where more than so many revisions were missed. 0: 20000.
     pub too_far_behind: u64,
@@ -111,7 +111,7 @@ pub struct watchcore_counters {
     pub fragment_switches: u64,
     /// Listings that were begun.
     pub listings: u64,
-    /// Pages of listings.
+    /// Pages of listings, and messages of those that came as streams.
     pub pages: u64,
     /// Reads that proved, after a reconnect, that the history is still the same.
     pub probes: u64,

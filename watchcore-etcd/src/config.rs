@@ -95,7 +95,8 @@ pub(super) struct Options {
     pub(super) start_revision: Option<u64>,
     pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
-    pub(super) page_size: i64,
+    /// The most keys of a page, where pages were asked for.
+    pub(super) page_size: Option<i64>,
     pub(super) too_far_behind: u64,
     pub(super) progress_interval: Duration,
     pub(super) progress_requests: bool,
@@ -131,7 +132,7 @@ impl FeederBuilder {
             start_revision: None,
             only_key: None,
             stop_after_listing: false,
-            page_size: i64::MAX,
+            page_size: None,
             too_far_behind: 20_000,
             progress_interval: Duration::from_secs(1),
             progress_requests: true,
@@ -187,11 +188,12 @@ impl FeederBuilder {
         self
     }
 
-    /// The most keys in one page of a listing. By default pages are as long as their bytes allow: some 32 MiB, at
-    /// most half of `message_limit`. etcd counts the rest of the range for each page, so short pages make a listing
-    /// of many keys slow.
+    /// Lists in pages of at most so many keys. By default a listing is one stream, which etcd cuts into messages of
+    /// some 1.5 MB; where a server before 3.7 or a proxy has no streams, it comes in pages as long as their bytes allow:
+    /// some 32 MiB, at most half of `message_limit`. etcd counts the rest of the range for each page, so short pages
+    /// make a listing of many keys slow.
     pub fn page_size(mut self, keys: i64) -> Self {
-        self.options.page_size = keys;
+        self.options.page_size = Some(keys);
         self
     }
 
@@ -307,8 +309,8 @@ impl Options {
         let secure = self.tls.is_some();
         let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure));
         self.endpoints = urls.collect::<Result<Vec<String>>>()?;
-        if self.page_size < 1 {
-            return Err(invalid(format!("page_size is {}; give at least 1", self.page_size)));
+        if let Some(keys) = self.page_size.filter(|keys| *keys < 1) {
+            return Err(invalid(format!("page_size is {keys}; give at least 1")));
         }
         if let Some(revision) = self.start_revision.filter(|revision| *revision >= MAX_REVISION) {
             return Err(invalid(format!("start_revision is {revision}; revisions lie below 2^52")));
@@ -507,7 +509,7 @@ mod tests {
     fn what_holds_unless_told() {
         let Options { page_size, too_far_behind, progress_interval, progress_requests, message_limit, .. } =
             FeederBuilder::new(vec!["a".into()]).options;
-        assert_eq!((page_size, too_far_behind), (i64::MAX, 20_000));
+        assert_eq!((page_size, too_far_behind), (None, 20_000));
         assert_eq!((progress_interval, progress_requests), (Duration::from_secs(1), true));
         assert_eq!(message_limit, 64 << 20);
         let options = FeederBuilder::new(vec!["a".into()]).options;

@@ -5,7 +5,10 @@ use super::failure::{Class, Failure};
 use super::range::KeyRange;
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
-use etcd_client::{Client, GetOptions, GetResponse, KvClient, WatchClient, WatchOptions, WatchStream};
+use etcd_client::{
+    Client, GetOptions, GetResponse, GetStreamResponse, KvClient, WatchClient, WatchOptions, WatchStream,
+};
+use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
@@ -74,12 +77,22 @@ pub(super) struct Reader {
     watch: WatchClient,
     timeout: Duration,
     message_limit: usize,
+    /// Of all clones: those are of one connection.
+    streams: Rc<Cell<bool>>,
 }
 
 impl Reader {
     pub(super) fn new(url: &str, client: &Client, options: &Options, message_limit: usize) -> Reader {
         let kv = client.kv_client().max_decoding_message_size(message_limit);
-        Reader { url: url.into(), kv, watch: client.watch_client(), timeout: options.request_timeout, message_limit }
+        Reader {
+            url: url.into(),
+            kv,
+            watch: client.watch_client(),
+            timeout: options.request_timeout,
+            message_limit,
+            // Who asks for a page's size wants pages.
+            streams: Rc::new(Cell::new(options.page_size.is_none())),
+        }
     }
 
     /// A new connection to the same endpoint.
@@ -96,6 +109,26 @@ impl Reader {
     /// A page of a listing, which may take longer.
     pub(super) async fn page(&self, key: Vec<u8>, options: GetOptions) -> Result<GetResponse, Failure> {
         within("a page of the listing", self.page_timeout(), self.kv.clone().get(key, Some(options))).await
+    }
+
+    /// Begins a stream of a range: etcd cuts it into messages, and keeps it at one revision.
+    pub(super) async fn stream(&self, key: Vec<u8>, options: GetOptions) -> Result<GetStreamResponse, Failure> {
+        within("the stream of the listing", self.timeout, self.kv.clone().get_stream(key, Some(options))).await
+    }
+
+    /// The next message of it; none after the last one.
+    pub(super) async fn message(&self, stream: &mut GetStreamResponse) -> Result<Option<GetResponse>, Failure> {
+        within("the next message of the listing", self.timeout, stream.message()).await
+    }
+
+    /// Whether to ask for streams.
+    pub(super) fn streams(&self) -> bool {
+        self.streams.get()
+    }
+
+    /// One did not come whole: on this connection pages are asked for.
+    pub(super) fn leave_streams(&self) {
+        self.streams.set(false);
     }
 
     /// The header of a linearizable read that moves no data: etcd's newest revision.

@@ -44,7 +44,7 @@ counters! {
     fragment_switches,
     /// Listings that were begun.
     listings,
-    /// Pages of listings.
+    /// Pages of listings, and messages of those that came as streams.
     pages,
     /// Reads that proved, after a reconnect, that the history is still the same.
     probes,

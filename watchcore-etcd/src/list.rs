@@ -118,12 +118,22 @@ pub(super) fn record(kv: &PbKeyValue) -> Record<'_> {
     }
 }
 
+/// How a stream ended.
+enum Streamed {
+    Whole,
+    /// Before its first message.
+    Nothing,
+    /// After it. Only the last message says whose the keys are, so they do not count.
+    Part,
+}
+
 /// A listing under way: its pages so far, all of one revision of one cluster.
 struct Pages<'a, T> {
     reader: &'a Reader,
     range: &'a KeyRange,
+    counts: &'a Counts,
     takes: &'a mut T,
-    /// The revision asked for, or that of the first page once there is one.
+    /// The revision asked for, or that of the first answer once there is one.
     pinned: Option<u64>,
     /// Where the next page begins.
     from: Vec<u8>,
@@ -131,6 +141,68 @@ struct Pages<'a, T> {
 }
 
 impl<T: TakesPages> Pages<'_, T> {
+    /// Reads all of it; false if it has to begin again.
+    async fn all(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
+        if self.reader.streams() {
+            match self.stream().await? {
+                Streamed::Whole => return Ok(true),
+                Streamed::Part => return Ok(false),
+                Streamed::Nothing => {}
+            }
+        }
+        loop {
+            match self.next(size).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(true),
+                Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => {}
+                Err(Failure { class: Class::Exhausted, .. }) if size.too_large(0) => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// Reads it as one stream, at the revision of a read that moves no data. Where that fails, pages say why.
+    async fn stream(&mut self) -> Result<Streamed, Failure> {
+        if self.pinned.is_none() {
+            self.saw_header(self.reader.newest(self.range).await?)?;
+        }
+        let Some(revision) = self.pinned else { return Ok(Streamed::Nothing) };
+        self.begin(revision)?;
+        let options = GetOptions::new().with_range(self.range.end.clone()).with_revision(revision as i64);
+        let mut stream = match self.reader.stream(self.from.clone(), options).await {
+            Ok(stream) => stream,
+            Err(failure) => return Ok(self.gave_up(&failure, Streamed::Nothing)),
+        };
+        let (mut ended, mut last) = (Streamed::Nothing, None);
+        loop {
+            match self.reader.message(&mut stream).await {
+                Ok(Some(mut message)) => {
+                    ended = Streamed::Part;
+                    last = message.header().map(|header| (Header::of(Some(header)), message.count()));
+                    self.take(message.take_kvs())?;
+                }
+                Ok(None) => break,
+                Err(failure) => return Ok(self.gave_up(&failure, ended)),
+            }
+        }
+        // The last message has the header, and says how many keys all of them had.
+        let Some((header, _)) = last.filter(|(_, count)| *count == self.listing.count as i64) else {
+            let failure = Failure::new(Class::Retry, "the stream of the listing ended with messages missing");
+            return Ok(self.gave_up(&failure, ended));
+        };
+        self.saw_header(header)?;
+        Ok(Streamed::Whole)
+    }
+
+    /// A stream failed. Unless the revision is compacted, the next one would, too.
+    fn gave_up(&self, failure: &Failure, ended: Streamed) -> Streamed {
+        log!(debug, revision = self.pinned, "no stream of the listing: {}", failure.text);
+        if !matches!(failure.class, Class::Compacted(_)) {
+            self.reader.leave_streams();
+        }
+        ended
+    }
+
     /// Reads the next page; true if there are more.
     async fn next(&mut self, size: &mut PageSize) -> Result<bool, Failure> {
         let mut options = GetOptions::new().with_range(self.range.end.clone()).with_limit(size.next());
@@ -140,37 +212,53 @@ impl<T: TakesPages> Pages<'_, T> {
         let asked = Instant::now();
         let mut response = self.reader.page(self.from.clone(), options).await?;
         let took = asked.elapsed();
-        let header = Header::of(response.header());
-        let revision = *self.pinned.get_or_insert(header.revision);
-        if revision == 0 {
-            return Err(Failure::new(Class::Retry, "etcd answered a listing without a revision"));
-        }
-        let first = self.listing.revision == 0;
-        if !first && header.cluster != self.listing.header.cluster {
-            return Err(Failure::new(Class::Retry, "another cluster answered in the middle of a listing"));
-        }
-        if first {
-            self.takes.begin(revision)?;
-        }
-        (self.listing.revision, self.listing.header) = (revision, header);
+        let revision = self.saw_header(Header::of(response.header()))?;
+        self.begin(revision)?;
         let (more, left) = (response.more(), response.count().max(0) as u64);
         let page = response.take_kvs();
         let bytes: usize = page.iter().map(|kv| kv.key().len() + kv.value().len()).sum();
         size.came(page.len() as u64, bytes as u64, left, took);
-        self.listing.saw(&page);
-        let last = page.last().filter(|_| more);
-        let goes_on = last.is_some();
-        if let Some(last) = last {
-            self.from = KeyRange::after(last.key());
+        let last = page.last().filter(|_| more).map(|last| KeyRange::after(last.key()));
+        self.take(page)?;
+        let Some(from) = last else { return Ok(false) };
+        self.from = from;
+        Ok(true)
+    }
+
+    /// An answer came: gives the revision of the listing.
+    fn saw_header(&mut self, header: Header) -> Result<u64, Failure> {
+        let before = self.listing.header;
+        if before != Header::default() && before.cluster != header.cluster {
+            return Err(Failure::new(Class::Retry, "another cluster answered in the middle of a listing"));
         }
-        self.takes.take(page)?;
-        Ok(goes_on)
+        let revision = *self.pinned.get_or_insert(header.revision);
+        if revision == 0 {
+            return Err(Failure::new(Class::Retry, "etcd answered a listing without a revision"));
+        }
+        self.listing.header = header;
+        Ok(revision)
+    }
+
+    /// Before the first keys.
+    fn begin(&mut self, revision: u64) -> Result<(), Failure> {
+        if self.listing.revision == 0 {
+            self.takes.begin(revision)?;
+        }
+        self.listing.revision = revision;
+        Ok(())
+    }
+
+    /// A page, or a message of a stream.
+    fn take(&mut self, page: Vec<KeyValue>) -> Result<(), Failure> {
+        one(&self.counts.pages);
+        self.listing.saw(&page);
+        self.takes.take(page)
     }
 }
 
-/// Lists at `at`, or at the newest revision: then the first page is the linearizable read that pins
-/// it, and a compaction on the way begins the listing again. A page that is refused as too long is asked for again,
-/// shorter.
+/// Lists at `at`, or at the newest revision: then the first answer is the linearizable read that pins
+/// it, and a compaction on the way begins the listing again. It comes as a stream, or else in pages, of which
+/// one that is refused as too long is asked for again, shorter.
 pub(super) async fn list(
     reader: &Reader,
     range: &KeyRange,
@@ -183,24 +271,15 @@ pub(super) async fn list(
     let mut size = PageSize::new(page_size, reader.message_limit(), reader.page_timeout() / 4);
     loop {
         one(&counts.listings);
-        let takes = &mut *takes;
-        let mut pages = Pages { reader, range, takes, pinned: at, from: range.start.clone(), listing: Listing::new() };
-        loop {
-            match pages.next(&mut size).await {
-                Ok(more) => {
-                    one(&counts.pages);
-                    if !more {
-                        return Ok(pages.listing);
-                    }
-                }
-                Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pages.pinned.is_some() => {
-                    log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
-                    break;
-                }
-                Err(Failure { class: Class::TooLarge(length), .. }) if size.too_large(length) => {}
-                Err(Failure { class: Class::Exhausted, .. }) if size.too_large(0) => {}
-                Err(failure) => return Err(failure),
+        let (from, listing, takes) = (range.start.clone(), Listing::new(), &mut *takes);
+        let mut pages = Pages { reader, range, counts, takes, pinned: at, from, listing };
+        match pages.all(&mut size).await {
+            Ok(true) => return Ok(pages.listing),
+            Ok(false) => {}
+            Err(Failure { class: Class::Compacted(_), .. }) if at.is_none() && pages.pinned.is_some() => {
+                log!(info, revision = pages.pinned, "compacted during the listing: beginning again");
             }
+            Err(failure) => return Err(failure),
         }
     }
 }

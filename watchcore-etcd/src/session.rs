@@ -229,7 +229,7 @@ impl<'a> Session<'a> {
         url: &str,
         takes: &mut impl TakesPages,
     ) -> Result<Listing, Failure> {
-        let page_size = self.config.options.page_size;
+        let page_size = self.config.options.page_size.unwrap_or(i64::MAX);
         match list(reader, &self.config.range, at, page_size, &self.shared.counts, takes).await {
             Ok(listing) => {
                 self.reporter.listing(&listing.header);

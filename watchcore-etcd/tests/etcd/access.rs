@@ -151,6 +151,22 @@ fn one_key_is_fed_to_whoever_may_read_that_alone() {
     assert_eq!(feeder.counters().resyncs, [0; 7]);
 }
 
+/// etcd sends a stream to its end, and says then that the permissions have changed under it.
+#[test]
+fn permission_lost_under_a_stream() {
+    let (etcd, root) = guarded();
+    for i in 0..40 {
+        root.put(format!("/a/{i}"), vec![b'x'; 500_000]);
+    }
+    let proxy = Proxy::to(etcd.address());
+    proxy.stall_after(2_000_000);
+    let (cache, _feeder) = start(feeder(&proxy.url()).user("app", PASSWORD), "/a/");
+    wait_for("the middle of the listing", || proxy.is_stalled());
+    root.run(async |mut client| client.user_revoke_role("app", "reader").await.map(drop));
+    proxy.stall(false);
+    failure(&cache, Code::PermissionDenied);
+}
+
 /// Waits until no token that was given out before is taken any more. Each witness is asked once: a
 /// use may make a token live longer.
 fn all_tokens_expire(etcd: &Etcd) {

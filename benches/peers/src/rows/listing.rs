@@ -14,6 +14,7 @@ pub const CONTESTANTS: &[Contestant] = &[
         .prepared(fill),
     Contestant::new("listing", "etcd-client, one read", BARE, |objects| bare(objects, 0)).prepared(fill),
     Contestant::new("listing", "etcd-client, pages", BARE_PAGES, |objects| bare(objects, 100_000)).prepared(fill),
+    Contestant::new("listing", "etcd-client, stream", BARE, bare_stream).prepared(fill),
     Contestant::new("listing-memory", "watchcore", "", |objects| feeder(objects).1).prepared(fill),
 ];
 
@@ -97,6 +98,23 @@ fn bare(objects: usize, page: i64) -> Measured {
                 _ => return Ok(count),
             }
         }
+    };
+    timed(objects, || run(client_and_all))
+}
+
+/// Reads everything in one stream, at the revision of a read before it.
+fn bare_stream(objects: usize) -> Measured {
+    let client_and_all = async |client: Client| {
+        let mut kv = client.kv_client();
+        let (from, end) = (prefix(objects), crate::load::end_of(&prefix(objects)));
+        let pinned = kv.get(from.as_bytes(), None).await?.header().map_or(0, |header| header.revision());
+        let options = GetOptions::new().with_range(end).with_revision(pinned);
+        let mut stream = kv.get_stream(from, Some(options)).await?;
+        let mut count = 0;
+        while let Some(message) = stream.message().await? {
+            count += message.kvs().len();
+        }
+        Ok(count)
     };
     timed(objects, || run(client_and_all))
 }
