@@ -1,7 +1,8 @@
 //! The first listing: at once, or in the pieces in which it comes.
 //!
-//! Each record is copied into its version when it is handed over, so that whoever reads a listing page by page holds
-//! one page beside the cache, and not the listing. Nothing shows before the end.
+//! Each record becomes a slot and its version when it is handed over, so that whoever reads a listing page by page holds
+//! one page beside the cache, and not the listing; and so that little is left to do at the end, before which nothing
+//! shows.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,7 @@ use super::transaction::{Unfinished, extras};
 use super::validate::{check_record, sort_by_key};
 use crate::cache::{Core, Inner, READY};
 use crate::data::key_value::{KeyValue, VersionPtr};
-use crate::data::slot::OwnedSlot;
+use crate::data::slot::{OwnedSlot, UnpublishedSlots};
 use crate::error::{Code, Error, Result, say};
 use crate::heap::One;
 use crate::store::root::Root;
@@ -25,9 +26,11 @@ use std::sync::Arc;
 #[must_use = "the cache has no listing before finish_load"]
 pub struct Loading {
     revision: u64,
-    versions: Vec<KeyValue>,
-    bytes: usize,
-    /// Behind the versions: they go first.
+    slots: UnpublishedSlots,
+    /// Whether each key was above the one before it.
+    is_sorted: bool,
+    version_bytes: usize,
+    slot_bytes: usize,
     inner: Arc<Inner>,
 }
 
@@ -39,12 +42,12 @@ impl Loading {
 
     /// How many records were handed over.
     pub fn len(&self) -> usize {
-        self.versions.len()
+        self.slots.len()
     }
 
     /// Whether there are none yet.
     pub fn is_empty(&self) -> bool {
-        self.versions.is_empty()
+        self.slots.len() == 0
     }
 }
 
@@ -101,7 +104,8 @@ impl Writer {
     pub fn begin_load(&mut self, revision: u64) -> Result<Loading> {
         let (inner, core) = self.open("load")?;
         may_load(inner, core, revision)?;
-        Ok(Loading { revision, versions: Vec::new(), bytes: 0, inner: inner.clone() })
+        let slots = UnpublishedSlots::default();
+        Ok(Loading { revision, slots, is_sorted: true, version_bytes: 0, slot_bytes: 0, inner: inner.clone() })
     }
 
     /// Copies records into a listing that this writer has begun. After an error, which names the record, those
@@ -116,14 +120,17 @@ impl Writer {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
         }
         let records = records.into_iter();
-        loading.versions.reserve(records.size_hint().0);
+        loading.slots.reserve(records.size_hint().0);
         for record in records {
             check_record(inner, loading.revision, &record)?;
             let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
             let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
             let version = KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras);
-            loading.bytes += version.bytes();
-            loading.versions.push(version);
+            loading.version_bytes += version.bytes();
+            let slot = OwnedSlot::new(version, &mut core.heap);
+            loading.slot_bytes += slot.get().bytes();
+            loading.is_sorted &= loading.slots.last_key().is_none_or(|last| last < record.key);
+            loading.slots.push(slot);
         }
         Ok(())
     }
@@ -131,26 +138,24 @@ impl Writer {
     /// Publishes a listing that this writer has begun: then the cache is Ready. Errors as of [`Writer::load`]; the
     /// listing is gone then. O(n), O(n log n) where it is not sorted.
     pub fn finish_load(&mut self, loading: Loading) -> Result<()> {
-        let Loading { revision, mut versions, bytes, inner: begun_for } = loading;
+        let Loading { revision, mut slots, is_sorted, version_bytes, slot_bytes, inner: begun_for } = loading;
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &begun_for) {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
         }
         may_load(inner, core, revision)?;
-        sort_by_key(&mut versions, |version| version.key())?;
-        let (count, mut slot_bytes) = (versions.len() as u64, 0);
-        let mut sorted = Vec::with_capacity(versions.len());
+        if !is_sorted {
+            sort_by_key(slots.as_mut_slice(), |slot| slot.get().key())?;
+        }
+        let count = slots.len() as u64;
         // From here on only stores: nothing that others see is half done.
         core.poisoned = true;
         let unfinished = Unfinished(inner);
-        for version in versions {
-            let slot = OwnedSlot::new(version, &mut core.heap);
-            slot_bytes += slot.get().bytes();
-            sorted.push(slot.pointer());
-            core.slots.insert(slot, &mut core.heap);
-        }
+        let slots = slots.into_slots();
+        let index = Root::from_sorted(slots.iter().map(OwnedSlot::pointer), &mut core.heap);
+        core.slots.fill(slots, &mut core.heap);
         step("listing stored");
-        core.index = Root::from_sorted(sorted.into_iter(), &mut core.heap);
+        core.index = index;
         core.position.revision = revision;
         core.highest = revision;
         core.epochs.listing = revision;
@@ -161,7 +166,7 @@ impl Writer {
         inner.root.replace(index, 0, &mut core.heap);
         core.ring.set_progress(&inner.ring, core.position);
         let gauges = &inner.gauges;
-        gauges.version_bytes.store(bytes as u64, Relaxed);
+        gauges.version_bytes.store(version_bytes as u64, Relaxed);
         gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
         gauges.objects.store(count, Relaxed);
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);

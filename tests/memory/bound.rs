@@ -183,6 +183,30 @@ fn stats_agree_with_the_allocator_and_the_bound_holds() {
     assert!(rest.abs() < 64 << 10, "{rest} bytes are left behind");
 }
 
+/// A listing that was not finished goes whole, and its blocks are the writer's again.
+#[test]
+fn unfinished_listing_is_freed() {
+    let _alone = alone();
+    all_gone();
+    let base = held();
+    let mut harness = Harness::new(base, 1024, 1 << 20);
+    let mut loading = harness.writer.begin_load(1).unwrap();
+    let value = vec![7; 300];
+    for number in 0..20_000 {
+        let key = key(number);
+        let record = Record { key: &key, value: &value, create_revision: 1, mod_revision: 1, version: 1, lease: 0 };
+        harness.writer.load_more(&mut loading, [record]).unwrap();
+    }
+    assert!(held() - base > 20_000 * 300, "the test's own premise");
+    drop(loading);
+    harness.load(20_000);
+    harness.agrees("after a listing that was given up, and another one");
+    drop(harness);
+    all_gone();
+    let rest = held() - base;
+    assert!(rest.abs() < 64 << 10, "{rest} bytes are left behind");
+}
+
 /// What stays because of the log counts, whatever it is: empty arrays, values that were replaced,
 /// tombstones and slots of deleted keys.
 #[test]

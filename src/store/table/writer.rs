@@ -2,6 +2,10 @@
 
 use super::*;
 use crate::heap::System;
+
+/// Entries whose cells are fetched at once.
+const FETCHED: usize = 16;
+
 /// How full a page is: entries, and cells in use, those of entries that are gone among them.
 #[derive(Clone, Copy, Default)]
 struct Fill {
@@ -100,7 +104,44 @@ impl<E: TableEntry> Table<E> {
             self.add((TablePage::new(0, memory), Fill::default()));
             self.set_state();
         }
-        let hash = self.shared.hash.hash_one(entry.key());
+        self.insert_hashed(self.shared.hash.hash_one(entry.key()), entry, memory);
+    }
+
+    /// Adds to an empty table entries whose keys differ. The pages are made for their number, and none is
+    /// divided on the way; cells lie anywhere in memory, so those of some entries are fetched before they are written.
+    pub(crate) fn fill(&mut self, entries: Vec<E>, memory: &mut impl Memory) {
+        debug_assert!(self.fills.is_empty(), "only an empty table is filled");
+        self.reserve(entries.len(), memory);
+        let mut entries = entries.into_iter();
+        let mut some = Vec::with_capacity(FETCHED);
+        while entries.len() > 0 {
+            for entry in entries.by_ref().take(FETCHED) {
+                let hash = self.shared.hash.hash_one(entry.key());
+                let cells = self.cells(page_of(hash, self.fills.len()));
+                heap::prefetch((&raw const cells[home(hash, cells.len())]).cast());
+                some.push((hash, entry));
+            }
+            for (hash, entry) in some.drain(..) {
+                self.insert_hashed(hash, entry, memory);
+            }
+        }
+    }
+
+    /// Makes the pages that so many entries need.
+    fn reserve(&mut self, entries: usize, memory: &mut impl Memory) {
+        let pages = entries.div_ceil(AVERAGE);
+        let level = pages.next_power_of_two();
+        for page in 0..pages {
+            // One that its highest bit has not divided yet gets twice as many.
+            let is_whole = page < level / 2 && page + level / 2 >= pages;
+            let share = entries / if is_whole { level / 2 } else { level };
+            // Hashes spread unevenly: one page in some needs more, and grows as any other.
+            self.add((TablePage::new(share + share / 8, memory), Fill::default()));
+        }
+        self.set_state();
+    }
+
+    fn insert_hashed(&mut self, hash: u64, entry: E, memory: &mut impl Memory) {
         let page = page_of(hash, self.fills.len());
         if (self.fills[page].used as usize + 1) * 8 > self.cells(page).len() * 7 {
             let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize, memory);

@@ -68,6 +68,29 @@ fn table_moves_few_entries_at_once() {
     assert!(table.len() == 0 && table.cells <= 8 * SMALLEST, "{} cells are left", table.cells);
 }
 
+/// It divides no page, and then grows and shrinks as one that was filled one by one.
+#[test]
+fn filled_table_is_as_any_other() {
+    let memory = &mut Heap::new(drop);
+    for count in [0, 1, 199, 200, 201, 1000, 128 * 200, 150 * 200 + 17] {
+        let mut table = Table::default();
+        table.fill((0..count).map(key).collect(), memory);
+        table.check();
+        assert_eq!((table.len() as u64, table.fills.len() as u64), (count, count.div_ceil(AVERAGE as u64)));
+        assert!(table.bytes() <= 44 * count as usize + 4000, "{} bytes for {count}", table.bytes());
+        // Of those pages that get more than their share.
+        assert!(count < 10_000 || table.moved <= count as usize / 4, "{} moved of {count}", table.moved);
+        for number in count..count + 1000 {
+            assert!(table.get(&key(number)).is_none());
+            table.insert(key(number), memory);
+        }
+        for number in (0..count + 1000).step_by(7) {
+            assert_eq!(table.remove(&key(number), memory).as_deref(), Some(&*key(number)));
+        }
+        table.check();
+    }
+}
+
 #[test]
 fn sweep_takes_a_few_cells_a_time() {
     let (mut table, memory) = (Table::default(), &mut Heap::new(drop));
