@@ -229,6 +229,7 @@ static void no_revision(uint64_t revision)
     watchcore_batch batch = WATCHCORE_BATCH_INIT;
     watchcore_subscription *subscription = NULL;
     watchcore_writer *writer = NULL, *loader = NULL;
+    watchcore_loading *loading = NULL;
     watchcore_waiter *waiter = NULL;
     watchcore_feeder *feeder = NULL;
     watchcore_page *page = NULL;
@@ -272,6 +273,8 @@ static void no_revision(uint64_t revision)
     CHECK_OK(watchcore_cache_new(&expecting, &empty, &error));
     CHECK_OK(watchcore_cache_writer(empty, &loader, &error));
     BAD(watchcore_writer_load(loader, revision, NULL, 0, &error));
+    BAD(watchcore_loading_new(loader, revision, &loading, &error));
+    CHECK(loading == NULL);
     watchcore_writer_free(loader);
     etcd.endpoints = text("http://127.0.0.1:1");
     etcd.start_revision = revision;

@@ -7,6 +7,7 @@ static watchcore_error error;
 static void test_null_handles(void)
 {
     watchcore_writer *writer = NULL;
+    watchcore_loading *loading = NULL;
     watchcore_feeder *feeder = NULL;
     watchcore_subscription *subscription = NULL;
     watchcore_snapshot *snapshot = NULL;
@@ -36,6 +37,9 @@ static void test_null_handles(void)
     BAD(watchcore_cache_consistent_revision(NULL, 0, &number, &error));
     BAD(watchcore_cache_writer(NULL, &writer, &error));
     BAD(watchcore_writer_load(NULL, 1, NULL, 0, &error));
+    BAD(watchcore_loading_new(NULL, 1, &loading, &error));
+    BAD(watchcore_loading_add(NULL, NULL, NULL, 0, &error));
+    BAD(watchcore_loading_finish(NULL, NULL, &error));
     BAD(watchcore_writer_apply(NULL, 1, NULL, 0, &error));
     BAD(watchcore_writer_resync(NULL, 1, NULL, 0, 1, NULL, NULL, &error));
     BAD(watchcore_writer_progress(NULL, 1, &error));
@@ -80,6 +84,7 @@ static void test_null_handles(void)
 
     watchcore_cache_free(NULL);
     watchcore_writer_free(NULL);
+    watchcore_loading_free(NULL);
     watchcore_feeder_free(NULL);
     watchcore_subscription_free(NULL);
     watchcore_snapshot_free(NULL);
@@ -111,6 +116,7 @@ static void test_null_outputs(void)
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     BAD(watchcore_cache_writer(cache, NULL, &error));
+    BAD(watchcore_loading_new(writer, 1, NULL, &error));
     BAD(watchcore_feeder_start(cache, &etcd, NULL, &error));
     BAD(watchcore_cache_get(cache, "/", 1, NULL, NULL, &error));
     BAD(watchcore_cache_list(cache, NULL, NULL, NULL, &error));

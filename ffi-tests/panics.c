@@ -133,6 +133,48 @@ static void test_panic_in_a_writer(void)
     close_scene(&all);
 }
 
+/* How often a function was misused, or failed. */
+static uint64_t errors_of(const char *function)
+{
+    const char *name;
+    uint64_t calls, successes, errors;
+    size_t i;
+    for (i = 0; (name = watchcore_debug_count(i, &calls, &successes, &errors)) != NULL; i++) {
+        if (strcmp(name, function) == 0) {
+            return errors;
+        }
+    }
+    CHECK(!"a function of this name");
+    return 0;
+}
+
+static void test_panic_in_a_loading(void)
+{
+    watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
+    watchcore_cache *cache = NULL;
+    watchcore_writer *writer = NULL;
+    watchcore_loading *loading = NULL;
+    watchcore_change one = exact("/a", "1", 1, 1, 1);
+    uint64_t misused = errors_of("watchcore_loading_free");
+    options.expect_load = 1;
+    CHECK_OK(watchcore_cache_new(&options, &cache, &error));
+    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_loading_new(writer, 5, &loading, &error));
+    PANICS(watchcore_loading_add(loading, writer, &one, 1, &error));
+    POISONED(watchcore_loading_finish(loading, writer, &error));
+    watchcore_loading_free(loading);
+    CHECK(errors_of("watchcore_loading_free") == misused);
+    watchcore_loading_free(loading); /* does nothing */
+    CHECK(errors_of("watchcore_loading_free") == misused + 1);
+    BAD(watchcore_loading_add(loading, writer, &one, 1, &error));
+    /* The writer was not in it yet. */
+    CHECK_OK(watchcore_loading_new(writer, 5, &loading, &error));
+    CHECK_OK(watchcore_loading_finish(loading, writer, &error));
+    watchcore_loading_free(loading);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 static void test_panic_in_a_snapshot(void)
 {
     scene all;
@@ -223,21 +265,6 @@ static void test_panic_in_a_feeder(void)
     watchcore_cache_free(cache);
 }
 
-/* How often a function was misused, or failed. */
-static uint64_t errors_of(const char *function)
-{
-    const char *name;
-    uint64_t calls, successes, errors;
-    size_t i;
-    for (i = 0; (name = watchcore_debug_count(i, &calls, &successes, &errors)) != NULL; i++) {
-        if (strcmp(name, function) == 0) {
-            return errors;
-        }
-    }
-    CHECK(!"a function of this name");
-    return 0;
-}
-
 static void test_use_after_free_is_detected(void)
 {
     watchcore_writer *writer = NULL;
@@ -260,6 +287,7 @@ int main(void)
     if (watchcore_debug_panic_next != NULL) {
         RUN(test_panic_in_a_subscription);
         RUN(test_panic_in_a_writer);
+        RUN(test_panic_in_a_loading);
         RUN(test_panic_in_a_snapshot);
         RUN(test_panic_where_no_code_is_answered);
         RUN(test_panic_in_a_waiter_and_a_wake_set);

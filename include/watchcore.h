@@ -359,6 +359,9 @@ typedef struct watchcore_feeder watchcore_feeder;
 // A walk over a snapshot in key order. Made by watchcore_iterator_new.
 typedef struct watchcore_iterator watchcore_iterator;
 
+// A first listing under way, which comes in pieces. Made by watchcore_loading_new.
+typedef struct watchcore_loading watchcore_loading;
+
 // Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
 // log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long.
 typedef struct watchcore_page watchcore_page;
@@ -436,7 +439,7 @@ typedef struct watchcore_index {
 typedef struct watchcore_cache_options {
     // sizeof(watchcore_cache_options).
     uint32_t size;
-    // 1: the cache is not ready before watchcore_writer_load. For a program that lists first.
+    // 1: the cache is not ready before watchcore_writer_load or watchcore_loading_finish. For a program that lists first.
     uint32_t expect_load;
     // The key range: keys that start with these bytes. Absent or empty: every key.
     struct watchcore_bytes prefix;
@@ -1116,6 +1119,41 @@ int32_t watchcore_writer_compact(struct watchcore_writer *writer,
 // Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
 // Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
 void watchcore_writer_free(struct watchcore_writer *writer);
+
+// Begins a first listing that comes in pieces: what watchcore_loading_add was given is copied, and may go, while the
+// rest is still to come. Nothing shows before watchcore_loading_finish. Only on a cache made with `expect_load`.
+// `*loading`: the caller's, ended by watchcore_loading_free. It keeps the cache's memory, not its writer: a writer
+// that is taken later goes on with it.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
+int32_t watchcore_loading_new(struct watchcore_writer *writer,
+                              uint64_t revision,
+                              struct watchcore_loading **loading,
+                              struct watchcore_error *error);
+
+// Adds key-values to a listing, in any order, each key once. `writer`: one of the same cache.
+// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before it are
+// part of the listing; after any other nothing has changed.
+// Never blocks, but takes time in proportion to `count`. One thread at a time, for the writer, too.
+// Codes: INVALID_ARGUMENT (also where the listing was finished, or is of another cache), BUSY, CLOSED.
+int32_t watchcore_loading_add(struct watchcore_loading *loading,
+                              struct watchcore_writer *writer,
+                              const struct watchcore_change *changes,
+                              size_t count,
+                              struct watchcore_error *error);
+
+// Publishes a listing and makes the cache ready. `writer`: one of the same cache. On an error the cache has not
+// changed. However it ends, unless a handle was refused or is in use, the loading is spent: all that is left is to
+// free it.
+// Never blocks, but takes time in proportion to the listing. One thread at a time, for the writer, too.
+// Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has its listing),
+// BUSY, CLOSED.
+int32_t watchcore_loading_finish(struct watchcore_loading *loading,
+                                 struct watchcore_writer *writer,
+                                 struct watchcore_error *error);
+
+// Frees a loading; NULL does nothing. A listing that was not finished goes with it, and the cache is as it was.
+// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+void watchcore_loading_free(struct watchcore_loading *loading);
 
 // Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
 // the cache is ready when its first listing is published. A server that is out of reach is no error here: the

@@ -30,7 +30,7 @@ impl Object for watchcore_cache {
 pub struct watchcore_cache_options {
     /// sizeof(watchcore_cache_options).
     pub size: u32,
-    /// 1: the cache is not ready before watchcore_writer_load. For a program that lists first.
+    /// 1: the cache is not ready before watchcore_writer_load or watchcore_loading_finish. For a program that lists first.
     pub expect_load: u32,
     /// The key range: keys that start with these bytes. Absent or empty: every key.
     pub prefix: watchcore_bytes,

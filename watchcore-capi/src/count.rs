@@ -33,6 +33,7 @@ functions! {
     watchcore_cache_wait_until watchcore_cache_consistent_revision
     watchcore_cache_writer watchcore_writer_load watchcore_writer_apply watchcore_writer_resync
     watchcore_writer_progress watchcore_writer_compact watchcore_writer_free
+    watchcore_loading_new watchcore_loading_add watchcore_loading_finish watchcore_loading_free
     watchcore_feeder_start watchcore_feeder_stop watchcore_feeder_free watchcore_feeder_request_resync
     watchcore_feeder_counters
     watchcore_cache_get watchcore_key_value_release watchcore_cache_list watchcore_cache_list_next

@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | cache, writer, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, log | one object each |
+//! | cache, writer, loading, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, log | one object each |
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
@@ -52,6 +52,7 @@ mod filter;
 mod frame;
 mod handle;
 mod key_value;
+mod loading;
 mod log;
 mod range;
 mod read;

@@ -162,7 +162,7 @@ unsafe fn changes_of<'a>(changes: *const watchcore_change, count: usize) -> Resu
 /// # Safety
 ///
 /// As for `convert`.
-unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
+pub(super) unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
     let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| {
         if change.op != WATCHCORE_CHANGE_PUT_EXACT {
             return Err(invalid(format!(

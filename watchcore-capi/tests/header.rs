@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "bytes",
     "error",
     "declare",
     "cache",
     "writer",
+    "loading",
     "feeder",
     "key_value",
     "range",

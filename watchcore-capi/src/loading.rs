@@ -1,0 +1,94 @@
+//! A first listing that comes in pieces.
+
+use super::contract::{frame, free, try_out, try_own};
+use super::error::{invalid, watchcore_error};
+use super::handle::{self, Object};
+use super::writer::{records_of, watchcore_change, watchcore_writer};
+use watchcore::{Error, Loading};
+
+/// A first listing under way, which comes in pieces. Made by watchcore_loading_new.
+pub struct watchcore_loading {
+    _private: [u8; 0],
+}
+
+impl Object for watchcore_loading {
+    type Shared = ();
+    /// None once `watchcore_loading_finish` has taken it.
+    type Own = Option<Loading>;
+    const KIND: u32 = 0x5743_000c;
+    const NAME: &'static str = "watchcore_loading";
+}
+
+#[cold]
+fn spent() -> Error {
+    invalid("loading is spent: watchcore_loading_finish was called. Free it; watchcore_loading_new makes another.")
+}
+
+/// Begins a first listing that comes in pieces: what watchcore_loading_add was given is copied, and may go, while the
+/// rest is still to come. Nothing shows before watchcore_loading_finish. Only on a cache made with `expect_load`.
+/// `*loading`: the caller's, ended by watchcore_loading_free. It keeps the cache's memory, not its writer: a writer
+/// that is taken later goes on with it.
+/// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_loading_new(
+    writer: *mut watchcore_writer,
+    revision: u64,
+    loading: *mut *mut watchcore_loading,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_loading_new, error, {
+        let loading = try_out!(loading);
+        let made = try_own!(writer).begin_load(revision)?;
+        loading.write(handle::new((), Some(made)));
+        Ok(())
+    })
+}
+
+/// Adds key-values to a listing, in any order, each key once. `writer`: one of the same cache.
+/// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before it are
+/// part of the listing; after any other nothing has changed.
+/// Never blocks, but takes time in proportion to `count`. One thread at a time, for the writer, too.
+/// Codes: INVALID_ARGUMENT (also where the listing was finished, or is of another cache), BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_loading_add(
+    loading: *mut watchcore_loading,
+    writer: *mut watchcore_writer,
+    changes: *const watchcore_change,
+    count: usize,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_loading_add, error, {
+        let mut loading = try_own!(loading);
+        let mut writer = try_own!(writer);
+        let listing = loading.as_mut().ok_or_else(spent)?;
+        // SAFETY: the contract.
+        writer.load_more(listing, unsafe { records_of(changes, count)? })
+    })
+}
+
+/// Publishes a listing and makes the cache ready. `writer`: one of the same cache. On an error the cache has not
+/// changed. However it ends, unless a handle was refused or is in use, the loading is spent: all that is left is to
+/// free it.
+/// Never blocks, but takes time in proportion to the listing. One thread at a time, for the writer, too.
+/// Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has its listing),
+/// BUSY, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_loading_finish(
+    loading: *mut watchcore_loading,
+    writer: *mut watchcore_writer,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_loading_finish, error, {
+        let mut loading = try_own!(loading);
+        let mut writer = try_own!(writer);
+        let listing = loading.take().ok_or_else(spent)?;
+        writer.finish_load(listing)
+    })
+}
+
+/// Frees a loading; NULL does nothing. A listing that was not finished goes with it, and the cache is as it was.
+/// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_loading_free(loading: *mut watchcore_loading) {
+    free!(watchcore_loading_free, loading);
+}
