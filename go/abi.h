@@ -103,6 +103,22 @@ static inline watchcore_error *wc_load(watchcore_writer *writer, uint64_t revisi
     WC_RETURN(watchcore_writer_load(writer, revision, changes, count, &error));
 }
 
+static inline watchcore_error *wc_loading(watchcore_writer *writer, uint64_t revision, watchcore_loading **loading)
+{
+    WC_RETURN(watchcore_loading_new(writer, revision, loading, &error));
+}
+
+static inline watchcore_error *wc_loading_add(watchcore_loading *loading, watchcore_writer *writer,
+                                              const watchcore_change *changes, size_t count)
+{
+    WC_RETURN(watchcore_loading_add(loading, writer, changes, count, &error));
+}
+
+static inline watchcore_error *wc_loading_finish(watchcore_loading *loading, watchcore_writer *writer)
+{
+    WC_RETURN(watchcore_loading_finish(loading, writer, &error));
+}
+
 static inline watchcore_error *wc_apply(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
                                         size_t count)
 {

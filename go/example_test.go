@@ -57,6 +57,38 @@ func Example() {
 	// 18 DELETED /b = "", before "2"
 }
 
+// A listing that comes page by page is in memory once, in the cache.
+func ExampleWriter_BeginLoad() {
+	cache, err := watchcore.New(watchcore.Prefix("/"), watchcore.ExpectLoad())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer cache.Close()
+	writer, err := cache.Writer()
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer writer.Close()
+
+	loading, err := writer.BeginLoad(40)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer loading.Close() // after a Finish it does nothing
+	for page := range 3 {
+		key := fmt.Sprintf("/page/%d", page)
+		kv := watchcore.KeyValue{Key: []byte(key), Value: []byte("x"), CreateRevision: 30, ModRevision: 31, Version: 2}
+		if err := loading.Add(kv); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := loading.Finish(); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(cache.Position().Revision, cache.Status().Objects)
+	// Output: 40 3
+}
+
 // filled is the cache of the examples: "/pods/a", "/pods/b" and "/nodes/x", and
 // one change of each revision up to 4.
 func filled() (*watchcore.Cache, *watchcore.Writer) {

@@ -189,7 +189,8 @@ func MaxBuckets(buckets int) Option {
 	return func(c *cacheConfig) { c.maxBuckets = c.size("MaxBuckets", int64(buckets)) }
 }
 
-// ExpectLoad makes an embedded cache wait for Writer.Load before it is ready.
+// ExpectLoad makes an embedded cache wait for Writer.Load or Loading.Finish before
+// it is ready.
 func ExpectLoad() Option { return func(c *cacheConfig) { c.expectLoad = true } }
 
 // WithoutWaiting lets Open return before the first listing: see Cache.WaitReady.
