@@ -64,7 +64,7 @@ pub(crate) struct Segment {
     events_before: u64,
     len: AtomicU32,
     /// A line of its own: the pen stores with each event, and readers look at the rest.
-    filled: CachePadded<Filled>,
+    filled: CachePadded<SegmentFill>,
     cells: Box<[EventCell]>,
     /// For each slot its links: (bucket, sequence number of the event before in that bucket). Relaxed:
     /// covered by head, or by the bucket's newest.
@@ -80,7 +80,7 @@ pub(crate) struct Segment {
 }
 
 /// How far a segment is written.
-struct Filled {
+struct SegmentFill {
     /// Slots whose event owns its counts, published or not. Std's also under loom: the models show that
     /// head alone covers what a reader reads.
     written: Written,
@@ -106,7 +106,7 @@ impl Segment {
             prev_end: before.end,
             events_before: before.events,
             len: AtomicU32::new(slots as u32),
-            filled: CachePadded::new(Filled {
+            filled: CachePadded::new(SegmentFill {
                 written: Written::new(0),
                 bytes: AtomicU64::new(own as u64),
                 reported: AtomicU64::new(own as u64),
@@ -181,7 +181,7 @@ impl Segment {
 
     /// Adds to the cache's sum what this segment has not reported yet.
     fn report(&self) {
-        let Filled { bytes, reported, .. } = &*self.filled;
+        let SegmentFill { bytes, reported, .. } = &*self.filled;
         let unreported = bytes.load(Relaxed) - reported.load(Relaxed);
         reported.store(reported.load(Relaxed) + unreported, Relaxed);
         self.held.segment_bytes.fetch_add(unreported, Relaxed);

@@ -49,7 +49,7 @@ struct Entry {
 }
 
 /// A seat in the list of its group or bucket.
-struct Member {
+struct ListedSeat {
     seat: SeatRef,
     /// Whose filter an event of the bucket has to pass. `None`: all pass, or the list is that of one filter.
     asks: Option<GroupRef>,
@@ -57,11 +57,11 @@ struct Member {
 
 /// Seats that are looked at together; the order means nothing.
 #[derive(Default)]
-struct Members(Vec<Member>);
+struct Members(Vec<ListedSeat>);
 
 impl Members {
     fn add(&mut self, seat: SeatRef, asks: Option<GroupRef>) -> usize {
-        self.0.push(Member { seat, asks });
+        self.0.push(ListedSeat { seat, asks });
         self.0.len() - 1
     }
 
@@ -438,7 +438,7 @@ fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
 /// evaluated once.
 fn each_match<'t>(members: &'t Members, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for Member { seat, asks } in &members.0 {
+    for ListedSeat { seat, asks } in &members.0 {
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }
