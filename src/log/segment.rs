@@ -265,7 +265,7 @@ impl Pen {
         let segment = Arc::new(Segment::new(base, slots, before, width, held));
         #[cfg(loom)]
         reclaim::boxed(Arc::as_ptr(&segment) as usize);
-        Pen(SegmentRef(Some(segment)))
+        Pen(SegmentRef::new(segment))
     }
 
     pub(crate) fn segment(&self) -> &SegmentRef {
@@ -320,11 +320,15 @@ impl Pen {
 
 /// A count on a segment. Any thread may release it; the last one goes to the reclaimer (I6).
 #[derive(Clone)]
-pub(crate) struct SegmentRef(Option<Arc<Segment>>);
+pub(crate) struct SegmentRef(std::mem::ManuallyDrop<Arc<Segment>>);
 
 impl SegmentRef {
+    fn new(segment: Arc<Segment>) -> SegmentRef {
+        SegmentRef(std::mem::ManuallyDrop::new(segment))
+    }
+
     pub(crate) fn as_ptr(&self) -> *const Segment {
-        self.0.as_ref().map_or(std::ptr::null(), Arc::as_ptr)
+        Arc::as_ptr(&self.0)
     }
 
     /// Another count from a pointer out of the directory.
@@ -340,13 +344,13 @@ impl SegmentRef {
         // SAFETY: I9: an Arc whose count is still held, by the caller's promise.
         unsafe {
             Arc::increment_strong_count(pointer);
-            SegmentRef(Some(Arc::from_raw(pointer)))
+            SegmentRef::from_raw(pointer)
         }
     }
 
     /// Gives the count to a raw pointer (the owner word of a C batch).
-    pub(crate) fn into_raw(mut self) -> *const Segment {
-        self.0.take().map_or(std::ptr::null(), Arc::into_raw)
+    pub(crate) fn into_raw(self) -> *const Segment {
+        std::mem::ManuallyDrop::new(self).as_ptr()
     }
 
     /// Takes a count back.
@@ -356,7 +360,7 @@ impl SegmentRef {
     /// [`SegmentRef::into_raw`] gave it away, and it is taken back once.
     pub(crate) unsafe fn from_raw(pointer: *const Segment) -> SegmentRef {
         // SAFETY: I9: the count that `into_raw` gave away, by the caller's promise.
-        SegmentRef(Some(unsafe { Arc::from_raw(pointer) }))
+        SegmentRef::new(unsafe { Arc::from_raw(pointer) })
     }
 }
 
@@ -364,14 +368,15 @@ impl Deref for SegmentRef {
     type Target = Segment;
     #[inline]
     fn deref(&self) -> &Segment {
-        self.0.as_deref().expect("taken only by drop and into_raw")
+        &self.0
     }
 }
 
 impl Drop for SegmentRef {
     #[inline]
     fn drop(&mut self) {
-        if let Some(last) = self.0.take().and_then(into_inner) {
+        // SAFETY: taken once, here: nobody has this value any more.
+        if let Some(last) = into_inner(unsafe { std::mem::ManuallyDrop::take(&mut self.0) }) {
             if reclaim::on_reclaimer() {
                 drop(last);
             } else {
