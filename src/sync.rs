@@ -10,11 +10,13 @@
 //! loom a test may weaken one name, and must then fail.
 
 mod inbox;
+mod once;
 mod steps;
 #[cfg(loom)]
 mod track;
 
 pub(crate) use inbox::{Inbox, Taken};
+pub(crate) use once::OnceBox;
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
 pub(crate) use steps::step;
@@ -175,6 +177,7 @@ pub(crate) mod weak {
         NotifierFence,
         End,
         EndLoad,
+        CloserFence,
         PublishFence,
         RegisterFence,
         /// A hub: what was called for is answered; step: a call that came meanwhile is dropped.

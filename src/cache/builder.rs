@@ -27,7 +27,7 @@ use crate::wake::{self, FilterCode};
 use crossbeam_utils::CachePadded;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 /// Options of a new cache.
@@ -240,8 +240,8 @@ impl Builder {
             segment_slots: self.segment_slots,
         };
         ensure_threads()?;
-        let birth = u64::from(birth_mark());
-        let epochs = Epochs::new(birth << 32 | 1, 0);
+        let birth = u64::from(birth_mark()) << 32;
+        let epochs = Epochs::new(birth | 1, 0);
         let schema = Arc::new(Schema::new(self.fields, self.labels)?);
         let indexes = Arc::new(Indexes::new(&self.indexes, &schema)?);
         let (slots, limits) = asked.window(indexes.width());
@@ -250,6 +250,8 @@ impl Builder {
         let router = Router::new(indexes.clone(), self.max_buckets);
         let core = Core::new(ring_writer, epochs, router);
         let inner = Inner {
+            keepers: AtomicUsize::new(0),
+            birth,
             slots: core.slots.pages(),
             heap: core.heap.free_bytes(),
             prefix: self.prefix.into(),

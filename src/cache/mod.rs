@@ -4,7 +4,9 @@
 //! adds its own methods to it, the writer `writer`, reads `get` and `list`, subscriptions `subscribe`.
 
 mod builder;
+mod consumer;
 mod core;
+mod observed;
 mod registry;
 mod shared;
 mod source;
@@ -13,8 +15,10 @@ mod subscriptions;
 mod view;
 
 pub use builder::Builder;
+pub(crate) use consumer::{Consumer, MaxLag, OPEN, Sleeper};
 pub(crate) use core::Core;
-pub(crate) use registry::{Figures, Observed, RegistryEntry, Unread};
+pub(crate) use observed::Standing;
+pub(crate) use registry::NOWHERE;
 pub(crate) use shared::{Gauges, Info, Inner, NOT_READY, READY, living};
 pub use source::{Source, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
@@ -24,15 +28,6 @@ pub(crate) use view::{Left, StateView};
 use crate::position::Position;
 use crate::sync::{Relaxed, lock};
 use std::sync::Arc;
-
-/// Keeps a cache open: its [`Cache`] handles and its subscriptions share one. The last to go closes it.
-pub(crate) struct KeepOpen(Arc<Inner>);
-
-impl Drop for KeepOpen {
-    fn drop(&mut self) {
-        self.0.close();
-    }
-}
 
 /// A cache of one prefix: a bounded log of its changes and a keyed store of its state.
 ///
@@ -53,21 +48,14 @@ impl Drop for KeepOpen {
 /// assert_eq!(subscription.poll(10)?.events()[0].key(), b"/registry/a");
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-#[derive(Clone)]
 pub struct Cache {
     pub(crate) inner: Arc<Inner>,
-    keeps: Arc<KeepOpen>,
 }
 
 impl Cache {
     pub(super) fn new(inner: Inner) -> Cache {
-        let inner = Arc::new(inner);
-        Cache { keeps: Arc::new(KeepOpen(inner.clone())), inner }
-    }
-
-    /// A share in keeping it open.
-    pub(crate) fn keep_open(&self) -> Arc<KeepOpen> {
-        self.keeps.clone()
+        inner.keep_open();
+        Cache { inner: Arc::new(inner) }
     }
 
     /// Where the cache stands.
@@ -142,6 +130,19 @@ impl Cache {
     /// deliver what is left, then answer CLOSED.
     pub fn close(&self) {
         self.inner.close();
+    }
+}
+
+impl Clone for Cache {
+    fn clone(&self) -> Cache {
+        self.inner.keep_open();
+        Cache { inner: self.inner.clone() }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.inner.keep_open_no_more();
     }
 }
 

@@ -13,7 +13,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::subscriptions::SubscriptionInfo;
+use super::consumer::Consumer;
 use crate::log::ring::Ring;
 use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
 use std::ops::Range;
@@ -23,14 +23,6 @@ use std::time::{Duration, Instant};
 
 /// Time between two checks of the limits.
 const LIMITS_EVERY: Duration = Duration::from_millis(250);
-
-/// A subscription, as its cache sees it.
-pub(crate) trait Observed: Send + Sync {
-    fn info(&self) -> SubscriptionInfo;
-    fn figures(&self) -> Figures;
-    /// Ends it where its lag exceeds its limit. False: it has ended, and needs no check any more.
-    fn enforce_lag_limit(&self) -> bool;
-}
 
 /// What one subscription adds to the figures of its cache.
 #[derive(Clone, Default, Debug)]
@@ -69,20 +61,8 @@ pub(crate) struct Standings {
     pub(crate) lagged: u64,
 }
 
-/// Where a subscription stands in the registry.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct RegistryEntry {
-    all: u32,
-    limited: u32,
-}
-
-/// No place.
-const NOWHERE: u32 = u32::MAX;
-
-impl RegistryEntry {
-    /// Before it is opened.
-    pub(crate) const NONE: RegistryEntry = RegistryEntry { all: NOWHERE, limited: NOWHERE };
-}
+/// The place of a subscription that was never opened.
+pub(crate) const NOWHERE: u32 = u32::MAX;
 
 /// See the module.
 #[derive(Default)]
@@ -114,31 +94,31 @@ impl Registry {
         self.next_id.fetch_add(1, Relaxed) + 1
     }
 
-    pub(crate) fn enter(&self, one: Arc<dyn Observed>, is_limited: bool) -> RegistryEntry {
-        let mut limited = NOWHERE;
-        if is_limited {
-            limited = lock(&self.limited).slots.insert(one.clone());
+    /// Takes a subscription in that was opened; its place here.
+    pub(crate) fn enter(&self, one: Arc<Consumer>) -> u32 {
+        if let Some(slot) = one.limits_slot() {
+            slot.store(lock(&self.limited).slots.insert(one.clone()), Relaxed);
             self.limits.fetch_add(1, Relaxed);
         }
-        RegistryEntry { all: lock(&self.open).slots.insert(one), limited }
+        lock(&self.open).slots.insert(one)
     }
 
     /// Takes a subscription out that is being dropped, with the losses that it had.
-    pub(crate) fn leave(&self, entry: RegistryEntry, lagged: u64) {
-        let limited = (entry.limited != NOWHERE).then(|| {
+    pub(crate) fn leave(&self, slot: u32, one: &Consumer, lagged: u64) {
+        let limited = one.limits_slot().map(|slot| {
             self.limits.fetch_sub(1, Relaxed);
-            lock(&self.limited).slots.remove(entry.limited)
+            lock(&self.limited).slots.remove(slot.load(Relaxed))
         });
         let one = {
             let mut open = lock(&self.open);
             open.lost_before += lagged;
-            open.slots.remove(entry.all)
+            open.slots.remove(slot)
         };
         drop((limited, one));
     }
 
     /// Those that are open now.
-    pub(crate) fn all(&self) -> Vec<Arc<dyn Observed>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Consumer>> {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
@@ -184,7 +164,7 @@ impl Registry {
 /// Subscriptions in a piece of [`Slots`].
 const PIECE: usize = 64;
 
-type Piece = [Option<Arc<dyn Observed>>; PIECE];
+type Piece = [Option<Arc<Consumer>>; PIECE];
 
 /// Places that are used again: entering or leaving moves no other entry, and no place is ever copied.
 #[derive(Default)]
@@ -197,7 +177,7 @@ struct Slots {
 }
 
 impl Slots {
-    fn insert(&mut self, one: Arc<dyn Observed>) -> u32 {
+    fn insert(&mut self, one: Arc<Consumer>) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let first = (self.pieces.len() * PIECE) as u32;
             self.pieces.push(Box::new([const { None }; PIECE]));
@@ -209,7 +189,7 @@ impl Slots {
         slot
     }
 
-    fn remove(&mut self, slot: u32) -> Option<Arc<dyn Observed>> {
+    fn remove(&mut self, slot: u32) -> Option<Arc<Consumer>> {
         let one = self.pieces.get_mut(slot as usize / PIECE)?[slot as usize % PIECE].take()?;
         self.free.push(slot);
         self.taken -= 1;
@@ -220,7 +200,7 @@ impl Slots {
         Some(one)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Arc<dyn Observed>> {
+    fn iter(&self) -> impl Iterator<Item = &Arc<Consumer>> {
         self.pieces.iter().flat_map(|piece| piece.iter().flatten())
     }
 }

@@ -9,6 +9,7 @@
 //! | root, head and progress of the listing, then `ready` | `ready`, then any of these | Release / Acquire |
 //! | `failed` and `Info::last_error` under one lock, then the hub is notified | `failed`, then the error under the lock | Release / Acquire |
 //! | the same, then `broken` | `broken` | Release / Acquire |
+//! | what a keeper did, then its count taken back | the count of the last one, who closes | AcqRel |
 //! | `Info::consistent_revision` under the lock, then `served` | `served`, then the revision under the lock | Release / Acquire |
 //!
 //! All orders of the core together: `docs/internals/memory-model.md`.
@@ -32,11 +33,11 @@ use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
 use crate::store::root::Root;
 use crate::store::table::TablePages;
-use crate::sync::{Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
 use crossbeam_utils::CachePadded;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Instant, SystemTime};
 
@@ -110,8 +111,12 @@ impl RecentMatchers {
 pub(crate) const NOT_READY: u32 = 0;
 pub(crate) const READY: u32 = 1;
 
-/// See the module. The right to close is kept beside it, by the handles.
+/// See the module.
 pub(crate) struct Inner {
+    /// Handles of the cache, and subscriptions that have not ended: the last to go closes it.
+    pub(super) keepers: AtomicUsize,
+    /// The upper half of all its epochs.
+    pub(crate) birth: u64,
     pub(crate) prefix: Box<[u8]>,
     pub(crate) name: String,
     pub(crate) limits: SizeLimits,
@@ -171,6 +176,18 @@ impl Inner {
     /// Whether it was closed: nothing is published after that.
     pub(crate) fn is_closed(&self) -> bool {
         self.ring.end().closed
+    }
+
+    /// Counts a handle, or a subscription: the cache stays open for it.
+    pub(crate) fn keep_open(&self) {
+        self.keepers.fetch_add(1, Relaxed);
+    }
+
+    /// Takes that back. AcqRel: who closes has seen what all the others did before.
+    pub(crate) fn keep_open_no_more(self: &Arc<Inner>) {
+        if self.keepers.fetch_sub(1, AcqRel) == 1 {
+            self.close();
+        }
     }
 
     pub(crate) fn close(self: &Arc<Inner>) {

@@ -134,7 +134,7 @@ pub struct SubscriptionInfo {
     pub lag: Lag,
     /// Which way it reads, as of its last poll.
     pub read_path: ReadPath,
-    /// Time since its last poll, to some milliseconds; `None` if it was never polled. Of a consumer that polls
+    /// Time since its last poll, to some hundredths of a second; `None` if it was never polled. Of a consumer that polls
     /// hundreds of times a second every 16th poll is recorded.
     pub last_poll: Option<Duration>,
     /// Events and marks that it has delivered.

@@ -5,7 +5,7 @@
 //! | closed, one word with head | `close_against_poll` | head store; head load |
 //! | closed, and publication | `close_against_publish` | step: published without asking whether the log was closed |
 //! | closed, of one subscription | `closer_against_poll` | end swap; end load |
-//! | closed, and the wait | `closer_against_wait` | end load |
+//! | closed, and the wait | `closer_against_wait` | end load; the closer's fence |
 
 use super::*;
 
@@ -128,4 +128,5 @@ fn closer_against_wait(weakened: Weak) {
 proof!(
     closer_against_wait, loom_closer_against_wait,
     loom_closer_against_wait_weak_load: EndLoad => "closed before the last event",
+    loom_closer_against_wait_weak_fence: CloserFence => "deadlock",
 );

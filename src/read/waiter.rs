@@ -151,7 +151,7 @@ impl Waiter {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.registration.as_ref().is_none_or(|registration| registration.sleep(until));
+            let woken = self.registration.as_ref().is_none_or(|registration| registration.seat().sleep(until));
             self.unpark();
             if !woken {
                 return match self.poll()? {

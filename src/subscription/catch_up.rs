@@ -7,8 +7,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::awake::Awake;
+use super::own::{Flag, SubscriptionPhase};
 use super::scan::resynced;
-use super::{Halt, OnLag, Step, Subscription, SubscriptionPhase};
+use super::{Halt, OnLag, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::cache::StateView;
 use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, flags};
@@ -68,16 +70,16 @@ impl CatchUp {
     }
 }
 
-impl Subscription {
+impl Awake<'_> {
     /// Whether the consumer stands inside the bracket of a difference: the loss was reported to it, and what
     /// overtakes the difference changes only the state that it leads to.
     pub(super) fn is_in_bracket(&self) -> bool {
-        matches!(&self.phase, SubscriptionPhase::CatchUp(catch) if catch.begun)
+        matches!(self.own.phase(), SubscriptionPhase::CatchUp(catch) if catch.begun)
     }
 
     /// Events were lost: the difference comes next.
     pub(super) fn fall_behind(&mut self) {
-        let catch = match std::mem::replace(&mut self.phase, SubscriptionPhase::Ended) {
+        let catch = match self.own.enter(SubscriptionPhase::Ended) {
             SubscriptionPhase::CatchUp(mut catch) | SubscriptionPhase::Behind(mut catch) => {
                 catch.begin_again();
                 catch
@@ -88,25 +90,25 @@ impl Subscription {
             }
             _ => Box::new(CatchUp { base: self.cursor.seq(), ..CatchUp::default() }),
         };
-        self.phase = SubscriptionPhase::Behind(catch);
+        self.own.enter(SubscriptionPhase::Behind(catch));
     }
 
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
-        let mut batch = BatchBuilder::new(max, self.whole_revisions, ());
-        let bracket = self.on_lag == OnLag::Resnapshot;
-        let mut catch = match std::mem::replace(&mut self.phase, SubscriptionPhase::Ended) {
+        let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), ());
+        let bracket = self.own.on_lag == OnLag::Resnapshot;
+        let mut catch = match self.own.enter(SubscriptionPhase::Ended) {
             SubscriptionPhase::Behind(mut catch) => {
                 let (at, head) = self.shared.inner.now(&reclaim::pin());
                 (catch.at, catch.head) = (at, head);
-                if self.stop_on_resync && at.epoch != self.position().epoch && self.position().epoch != 0 {
+                if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
                     return Err(resynced(at.revision, "while events were lost", self.position()).into());
                 }
                 catch
             }
             SubscriptionPhase::CatchUp(catch) => catch,
             other => {
-                self.phase = other;
+                self.own.enter(other);
                 return Ok(Batch::empty(self.position()));
             }
         };
@@ -149,7 +151,7 @@ impl Subscription {
                 break;
             }
         }
-        self.phase = SubscriptionPhase::CatchUp(catch);
+        self.own.enter(SubscriptionPhase::CatchUp(catch));
         // What was gathered is handed out first; the next poll reports the loss.
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
@@ -159,7 +161,9 @@ impl Subscription {
 
     fn caught(&mut self, catch: &CatchUp, batch: BatchBuilder) -> Batch {
         self.live(catch.head, catch.at);
-        self.reported = 0;
+        if let Some(cold) = &mut self.own.cold {
+            cold.reported = 0;
+        }
         batch.finish(self.position())
     }
 
@@ -171,9 +175,9 @@ impl Subscription {
 
     /// Keys that were delivered and are not there, or do not match, any more. True: these were all.
     fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
-        let matcher = self.matcher.clone();
+        let matcher = self.shared.matcher.clone();
         let (shows, room) = (matcher.delivers(Kind::Deleted), batch.room());
-        let Some(delivered) = &mut self.delivered else { return Ok(true) };
+        let Some(delivered) = self.own.delivered() else { return Ok(true) };
         let mut gone = Vec::new();
         {
             let pin = reclaim::pin();
@@ -210,8 +214,8 @@ impl Subscription {
     /// Keys that match now and were not delivered, or have changed since. True: these were all. Where the head
     /// has left, `catch.next` is where this has come to.
     fn puts(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
-        let matcher = self.matcher.clone();
-        let Some(delivered) = &mut self.delivered else { return Ok(true) };
+        let matcher = self.shared.matcher.clone();
+        let Some(delivered) = self.own.delivered() else { return Ok(true) };
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
         let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
         let mut page = Vec::new();

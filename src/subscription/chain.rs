@@ -3,9 +3,11 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::Shared;
-use super::{Frontier, Halt, Step, Subscription};
+use super::awake::{Awake, Frontier};
+use super::own::Flag;
+use super::{Halt, Step, Subscription};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss};
+use crate::cache::Consumer;
 use crate::error::{Code, Error};
 use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{Located, progress_of};
@@ -25,7 +27,6 @@ pub(super) struct Reader {
     pub(super) links: Option<Box<Links>>,
     /// Too dense for collecting: scans until here.
     scan_to: u64,
-    pub(super) looked: u64,
     pub(super) skipped: u64,
 }
 
@@ -55,7 +56,7 @@ struct LinkBorder {
 impl Reader {
     /// Takes over the writer's answer.
     #[inline]
-    fn settle(&mut self, shared: &Shared) {
+    fn settle(&mut self, shared: &Consumer) {
         if let PathState::Asked(request) = &self.path
             && let Some(answer) = request.answer()
         {
@@ -68,7 +69,7 @@ impl Reader {
     }
 
     /// What it waits for, beside the scan.
-    pub(super) fn request(&self) -> Option<Arc<Request>> {
+    fn request(&self) -> Option<Arc<Request>> {
         match &self.path {
             PathState::Asked(request) => Some(request.clone()),
             _ => None,
@@ -83,7 +84,7 @@ impl Reader {
     }
 
     /// Gives the bucket back.
-    pub(super) fn leave(&mut self, shared: &Shared) {
+    pub(super) fn leave(&mut self, shared: &Consumer) {
         if self.bucket().is_some() {
             shared.reads(None);
         }
@@ -91,6 +92,11 @@ impl Reader {
             shared.inner.requests.left.fetch_add(1, Relaxed);
         }
         self.drop_links();
+    }
+
+    /// Whether it scans, and has always done so.
+    pub(super) fn is_unused(&self) -> bool {
+        matches!(self.path, PathState::Scan) && self.links.is_none() && self.skipped == 0
     }
 
     /// Bytes of the links that wait to be followed: at most those of [`LINKS`].
@@ -105,31 +111,36 @@ impl Reader {
 }
 
 impl Subscription {
+    /// The index of the bucket that it reads, if it reads one.
+    pub(crate) fn index_name(&self) -> Option<&str> {
+        let bucket = self.own.cold.as_ref()?.reader.bucket()?;
+        Some(self.shared.inner.indexes.name(bucket.name()))
+    }
+}
+
+impl Awake<'_> {
     /// Asks for a bucket if the filter fits a declared index.
     pub(super) fn choose_path(&mut self) {
         let inner = &self.shared.inner;
         if !inner.indexes.is_empty()
-            && let Some(name) = inner.indexes.bucket_of(&self.matcher)
+            && let Some(name) = inner.indexes.bucket_of(&self.shared.matcher)
         {
-            self.reader.path = PathState::Asked(inner.requests.ask(name));
+            self.own.cold().reader.path = PathState::Asked(inner.requests.ask(name));
         }
     }
 
     /// The bucket, where the chain is complete from the cursor on: no mark and no boundary above it.
     #[inline]
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
-        self.reader.settle(&self.shared);
-        let PathState::Chain(bucket) = &self.reader.path else { return None };
-        let complete = self.cursor.seq() >= bucket.linked_from() && self.cursor.seq() >= self.reader.scan_to;
-        complete.then(|| bucket.clone())
+        if self.own.cold.is_some() { self.complete_chain() } else { None }
     }
 
-    /// The index of the bucket that it reads, if it reads one.
-    pub(crate) fn index_name(&self) -> Option<&str> {
-        match &self.reader.path {
-            PathState::Chain(bucket) => Some(self.shared.inner.indexes.name(bucket.name())),
-            _ => None,
-        }
+    fn complete_chain(&mut self) -> Option<Arc<Bucket>> {
+        let reader = &mut self.own.cold.as_mut()?.reader;
+        reader.settle(self.shared);
+        let PathState::Chain(bucket) = &reader.path else { return None };
+        let complete = self.cursor.seq() >= bucket.linked_from() && self.cursor.seq() >= reader.scan_to;
+        complete.then(|| bucket.clone())
     }
 
     /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
@@ -140,8 +151,7 @@ impl Subscription {
         }
         let newest = bucket.newest();
         if newest < self.cursor.seq() {
-            self.reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
-            self.pass_to_head(frontier);
+            self.skip_to_head(frontier);
             return Ok(None);
         }
         let mut links = Vec::new();
@@ -154,16 +164,21 @@ impl Subscription {
         if links.len() > LINKS {
             // Too dense: a scan costs less than the memory. Nothing of it lies before the lowest.
             self.cursor.jump(lowest);
-            self.reader.scan_to = frontier.head;
+            self.own.cold().reader.scan_to = frontier.head;
             return Ok(None);
         }
         self.cursor.keep(hand);
         if links.is_empty() {
-            self.reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
-            self.pass_to_head(frontier);
+            self.skip_to_head(frontier);
             return Ok(None);
         }
         Ok(Some(Links { seqs: links, to: frontier.head }))
+    }
+
+    /// Nothing of its own up to the head: all of it is skipped.
+    fn skip_to_head(&mut self, frontier: &Frontier) {
+        self.own.cold().reader.skipped += frontier.head.saturating_sub(self.cursor.seq());
+        self.pass_to_head(frontier);
     }
 
     /// Nothing of its own up to the head.
@@ -186,7 +201,8 @@ impl Subscription {
 
     /// Collects, and keeps the links for the polls to come.
     pub(super) fn collect_ahead(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
-        self.reader.links = self.collect(bucket, frontier)?.map(Box::new);
+        let links = self.collect(bucket, frontier)?;
+        self.own.cold().reader.links = links.map(Box::new);
         Ok(())
     }
 
@@ -266,14 +282,14 @@ impl Subscription {
         let started = self.cursor.seq();
         let mut hand = self.cursor.lend();
         let border = LinkBorder { left: collected.seqs.len(), position: self.position() };
-        let mut batch = BatchBuilder::new(max, self.whole_revisions, border);
+        let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), border);
         let left = self.fill_by_links(&mut batch, &collected.seqs, &mut hand)?;
         self.cursor.jump(if left == 0 { collected.to } else { collected.seqs[left - 1] });
         collected.seqs.truncate(left);
-        self.reader.links = (left > 0).then(|| Box::new(collected));
+        self.own.cold().reader.links = (left > 0).then(|| Box::new(collected));
         self.record_all(batch.take_recorded());
         self.cursor.keep(hand);
-        self.reader.skipped += (self.cursor.seq() - started).saturating_sub(batch.len() as u64);
+        self.own.cold().reader.skipped += (self.cursor.seq() - started).saturating_sub(batch.len() as u64);
         if self.cursor.seq() >= frontier.head && !batch.does_continue() {
             self.reach(frontier);
         }
@@ -304,19 +320,19 @@ impl Subscription {
                 *batch.begin_revision() = LinkBorder { left, position: self.position() };
                 revision = event.revision();
             }
-            self.reader.looked += 1;
+            self.own.looked += 1;
             is_over = event.is_last();
-            let Some(kind) = self.matcher.transition(event) else { continue };
-            if self.matcher.delivers(kind) {
+            let Some(kind) = self.shared.matcher.transition(event) else { continue };
+            if self.shared.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     let Some(border) = batch.cut() else { return Ok(left) };
                     self.cursor.go_back_to(border.position);
                     return Ok(border.left);
                 }
-                let (form, gone) = self.matcher.delivered_form(event, kind);
+                let (form, gone) = self.shared.matcher.delivered_form(event, kind);
                 batch.push_logged(segment, seq, form, gone);
             }
-            if self.delivered.is_some() {
+            if self.own.keeps_keys() {
                 batch.record(kind, seq, segment);
             }
         }
@@ -355,24 +371,24 @@ impl Subscription {
     /// Whether the collected links hold something to hand out; passes over what they do not.
     pub(super) fn links_match(&mut self, frontier: &Frontier) -> Step<bool> {
         let mut hand = self.cursor.lend();
-        while let Some(seq) = self.reader.links.as_ref().and_then(|links| links.seqs.last().copied()) {
+        while let Some(seq) = self.links().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
             let event = segment.event(seq);
-            if self.matcher.matches(event) {
+            if self.shared.matcher.matches(event) {
                 self.cursor.jump(seq);
                 self.cursor.keep(Some(segment));
                 return Ok(true);
             }
-            if let Some(kind) = self.matcher.transition(event) {
+            if let Some(kind) = self.shared.matcher.transition(event) {
                 self.record(kind, event);
             }
-            self.reader.looked += 1;
-            if let Some(links) = &mut self.reader.links {
+            self.own.looked += 1;
+            if let Some(links) = &mut self.own.cold().reader.links {
                 links.seqs.pop();
             }
             self.cursor.jump(seq + 1);
         }
-        let to = self.reader.links.take().map_or(0, |links| links.to);
+        let to = self.take_links().map_or(0, |links| links.to);
         self.cursor.jump(to);
         if self.cursor.seq() >= frontier.head {
             self.reach(frontier);
@@ -381,6 +397,19 @@ impl Subscription {
     }
 
     pub(super) fn has_links(&self) -> bool {
-        self.reader.links.is_some()
+        self.links().is_some()
+    }
+
+    fn links(&self) -> Option<&Links> {
+        self.own.cold.as_ref().and_then(|cold| cold.reader.links.as_deref())
+    }
+
+    pub(super) fn take_links(&mut self) -> Option<Box<Links>> {
+        self.own.cold.as_mut().and_then(|cold| cold.reader.links.take())
+    }
+
+    /// The bucket that it waits for, beside its scan.
+    pub(super) fn request(&self) -> Option<Arc<Request>> {
+        self.own.cold.as_ref().and_then(|cold| cold.reader.request())
     }
 }

@@ -9,6 +9,8 @@
 //! The segment is that of `seq`, or one that `seq` has moved out of; [`Cursor::next_run`] replaces it then. A
 //! cursor that sleeps holds none ([`Cursor::release`]).
 //!
+//! Between two calls of the consumer it stands in the words that others see (`awake`).
+//!
 //! Example, with segments of 4: the cursor stands at (6, revision 11) in the segment of 4 to 7, and the head is
 //! 10. `next_run` gives 6 to 7. Their two events are revision 12, so `pass` over both leads to (8, revision 12).
 //! The next `next_run` takes the segment of 8 to 11 and gives 8 to 9.
@@ -29,9 +31,10 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Before the first event of a log: its position is not known yet.
-    pub(super) fn new(seq: u64) -> Cursor {
-        Cursor { seq, position: Position::default(), segment: None }
+    /// As it was put back after the last call, with the segment that it kept.
+    #[inline]
+    pub(super) fn taken_up(seq: u64, position: Position, segment: Option<SegmentRef>) -> Cursor {
+        Cursor { seq, position, segment }
     }
 
     #[inline]
@@ -60,7 +63,7 @@ impl Cursor {
         self.segment = None;
     }
 
-    /// The segment that it keeps, to walk with; [`Cursor::keep`] returns it.
+    /// The segment that it keeps, to walk with; [`Cursor::keep`] returns it. Also when it is put back itself.
     pub(super) fn lend(&mut self) -> Option<SegmentRef> {
         self.segment.take()
     }

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::Subscription;
+use super::awake::Awake;
 use crate::cache::StateView;
 use crate::data::event::{Event, Kind};
 use crate::data::slot::{Key, SlotRef};
@@ -48,10 +48,10 @@ impl DeliveredKeys {
     }
 }
 
-impl Subscription {
+impl Awake<'_> {
     /// Policies that need it: the matching state at `head` counts as delivered. False: it has left.
     pub(super) fn seed(&mut self, head: u64) -> bool {
-        if !self.on_lag.needs_delivered_keys() {
+        if !self.own.on_lag.needs_delivered_keys() {
             return true;
         }
         let inner = self.shared.inner.clone();
@@ -64,9 +64,9 @@ impl Subscription {
     }
 
     fn seed_at(&mut self, at: At<'_>) -> Result<(), Left> {
-        let matcher = self.matcher.clone();
+        let matcher = self.shared.matcher.clone();
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let delivered = self.delivered.insert(Box::default());
+        let delivered = self.own.cold().delivered.insert(Box::default());
         let mut scan = Scan::new(at, &range, None);
         let mut page = Vec::new();
         while !scan.is_over() {
@@ -86,7 +86,7 @@ impl Subscription {
     /// An event was handed out, or would have been but for the mask of kinds.
     #[inline]
     pub(super) fn record(&mut self, kind: Kind, event: &Event) {
-        let Some(delivered) = &mut self.delivered else { return };
+        let Some(delivered) = self.own.delivered() else { return };
         match kind {
             Kind::Added | Kind::Modified if !delivered.has(event.key()) => {
                 let inner = &self.shared.inner;

@@ -14,7 +14,9 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Frontier, Halt, Loss, OnLag, Step, Subscription, SubscriptionPhase};
+use super::awake::{Awake, Frontier};
+use super::own::SubscriptionPhase;
+use super::{Halt, Loss, OnLag, Step};
 use crate::data::event::Phase as End;
 use crate::error::say;
 use crate::log::epochs::EpochChange;
@@ -29,40 +31,34 @@ use crate::wake::Interest;
 pub(super) struct FutureStart {
     /// Ticket of the consistent read that says whether the revision exists, until it has answered.
     ticket: Option<u64>,
+    /// Where its cursor stands: at the head at which the wait began.
+    pub(super) began_at: u64,
     /// The head at which it was last seen that the revision is not reached: nothing below that concerns it.
-    looked_to: u64,
+    pub(super) looked_to: u64,
 }
 
 /// Where a start begins: the sequence number of its first event, and the epoch there.
 type Beginning = (u64, u64);
 
-impl Subscription {
+impl Awake<'_> {
     /// Waits from `head` on until the cache has reached the revision of `at`.
     pub(super) fn await_future(&mut self, head: u64, at: Position) {
         let inner = self.inner();
         let ticket = inner.has_source().then(|| inner.asked.fetch_add(1, SeqCst) + 1);
         inner.wake_source();
         self.live(head, at);
-        self.phase = SubscriptionPhase::Future(Box::new(FutureStart { ticket, looked_to: head }));
+        let start = FutureStart { ticket, began_at: head, looked_to: head };
+        self.own.enter(SubscriptionPhase::Future(Box::new(start)));
     }
 
     /// Whether it waits for a revision: then it is behind nothing.
     pub(super) fn is_ahead(&self) -> bool {
-        matches!(self.phase, SubscriptionPhase::Future(_) | SubscriptionPhase::Revision { .. })
-    }
-
-    /// While its revision is not reached: the head up to which that was seen.
-    #[inline]
-    pub(super) fn awaits_from(&self) -> Option<u64> {
-        match &self.phase {
-            SubscriptionPhase::Future(start) => Some(start.looked_to),
-            _ => None,
-        }
+        matches!(self.own.phase(), SubscriptionPhase::Future(_) | SubscriptionPhase::Revision { .. })
     }
 
     /// What ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
-        let SubscriptionPhase::Future(start) = &self.phase else { return None };
+        let SubscriptionPhase::Future(start) = self.own.phase() else { return None };
         Some(Interest::Revision { position: self.position(), ticket: start.ticket })
     }
 
@@ -70,14 +66,14 @@ impl Subscription {
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
             // Until here the state at which the wait began counted as delivered: a loss falls back on it.
-            let before = self.delivered.take();
+            let before = self.own.cold().delivered.take();
             if !self.seed(seq) {
-                self.delivered = before;
+                self.own.cold().delivered = before;
                 return Err(Halt::Lost(self.loss()));
             }
             // The last position that was delivered stays the asked one: bookmarks count from there.
             self.cursor.begin_at(seq, Position { epoch, ..self.position() });
-            self.phase = SubscriptionPhase::Live;
+            self.own.enter(SubscriptionPhase::Live);
             return Ok(true);
         }
         if frontier.closed {
@@ -120,7 +116,8 @@ impl Subscription {
         let Some(now) = inner.ring.position(frontier.progress, frontier.head, &pin) else {
             // The event below this head has left. Where its owner closed it there, what was published until
             // then may have been above the asked revision; else there is a newer head to look at.
-            let unseen = matches!(&self.phase, SubscriptionPhase::Future(start) if start.looked_to < frontier.head);
+            let unseen =
+                matches!(self.own.phase(), SubscriptionPhase::Future(start) if start.looked_to < frontier.head);
             let lost = frontier.closed && unseen && self.has_left(inner.ring.oldest_seq(), &pin) > asked;
             return if lost { Err(Halt::Lost(self.loss())) } else { Ok(None) };
         };
@@ -128,7 +125,7 @@ impl Subscription {
             return self.first_above(frontier.head).map(Some);
         }
         self.cursor.enter_epoch(now.epoch);
-        if let SubscriptionPhase::Future(start) = &mut self.phase {
+        if let SubscriptionPhase::Future(start) = &mut self.own.cold().phase {
             start.looked_to = frontier.head;
         }
         Ok(None)
@@ -137,13 +134,13 @@ impl Subscription {
     /// A resync whose bracket begins at `seq`, in `epoch`, has jumped over the asked revision. What came before it was
     /// dropped: the state there counts as delivered.
     fn jumped_over(&mut self, seq: u64, epoch: u64, to: u64) -> Loss {
-        let before = self.delivered.take();
+        let before = self.own.cold().delivered.take();
         if self.seed(seq) {
             self.cursor.jump(seq);
         } else {
-            self.delivered = before;
+            self.own.cold().delivered = before;
         }
-        if self.on_lag == OnLag::SkipToOldest {
+        if self.own.on_lag == OnLag::SkipToOldest {
             // It continues at the bracket: the resyncs before it did not concern it, and none was lost.
             self.cursor.enter_epoch(epoch);
         }
@@ -200,7 +197,7 @@ impl Subscription {
     fn ask_the_source(&mut self) -> Step<()> {
         let inner = self.inner().clone();
         let asked = self.position().revision;
-        let SubscriptionPhase::Future(start) = &mut self.phase else { return Ok(()) };
+        let SubscriptionPhase::Future(start) = &mut self.own.cold().phase else { return Ok(()) };
         let Some(ticket) = start.ticket else { return Ok(()) };
         if inner.served.load(Acquire) < ticket {
             return Ok(());

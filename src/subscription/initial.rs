@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::awake::Awake;
 use super::loss::Loss;
-use super::{Halt, Step, Subscription, SubscriptionPhase};
+use super::own::SubscriptionPhase;
+use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::data::event::{Kind, Mark, flags};
 use crate::data::key_value::KeyValue;
@@ -24,16 +26,20 @@ pub(super) struct Initial {
     at: Position,
 }
 
-impl Subscription {
+impl Awake<'_> {
     pub(super) fn initial(&mut self, head: u64, at: Position) {
+        let keeps_keys = self.own.on_lag.needs_delivered_keys();
         self.cursor.begin_at(head, Position { epoch: at.epoch, revision: 0 });
-        self.delivered = self.on_lag.needs_delivered_keys().then(Box::default);
-        self.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
+        let cold = self.own.cold();
+        cold.delivered = keeps_keys.then(Box::default);
+        cold.phase = SubscriptionPhase::Initial(Box::new(Initial { at, ..Initial::default() }));
     }
 
     /// The next page of the initial state, or its end mark.
     pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
-        let SubscriptionPhase::Initial(initial) = &mut self.phase else { return Ok(Batch::empty(self.position())) };
+        let SubscriptionPhase::Initial(initial) = &mut self.own.cold().phase else {
+            return Ok(Batch::empty(self.position()));
+        };
         let at = initial.at;
         let mut batch = BatchBuilder::new(max, false, ());
         if !initial.done {
@@ -50,11 +56,11 @@ impl Subscription {
                     initial: true,
                 }));
             };
-            if let SubscriptionPhase::Initial(initial) = &mut self.phase {
+            if let SubscriptionPhase::Initial(initial) = &mut self.own.cold().phase {
                 (initial.done, initial.next) = (next.is_none(), next);
             }
         }
-        let done = matches!(&self.phase, SubscriptionPhase::Initial(initial) if initial.done);
+        let done = matches!(self.own.phase(), SubscriptionPhase::Initial(initial) if initial.done);
         if done && batch.room() > 0 {
             batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor.seq(), at);
@@ -65,9 +71,9 @@ impl Subscription {
     /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
     /// gathered whole is not handed out, and so not delivered.
     fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
-        let matcher = self.matcher.clone();
+        let matcher = self.shared.matcher.clone();
         let shows = matcher.delivers(Kind::Added);
-        if !shows && self.delivered.is_none() {
+        if !shows && !self.own.keeps_keys() {
             // Masked: the state is not delivered, its end is.
             return Ok(None);
         }
@@ -77,7 +83,7 @@ impl Subscription {
         let kind = matcher.delivered_kind(Kind::Added);
         let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
         let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags };
-        match &mut self.delivered {
+        match self.own.delivered() {
             None => batch.push_kept(scan.matching(&matcher, most, |_| ())?, made),
             Some(delivered) => {
                 let kept = scan.matching(&matcher, most, |slot| slot.shared_key())?;

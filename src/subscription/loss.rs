@@ -6,8 +6,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::awake::Awake;
+use super::own::{Flag, SubscriptionPhase};
 use super::scan::resynced;
-use super::{Halt, OnLag, Step, Subscription, SubscriptionPhase};
+use super::{Halt, OnLag, Step};
 use crate::error::{Code, Error};
 use crate::position::Position;
 use crate::reclaim;
@@ -26,7 +28,7 @@ pub(super) struct Loss {
     pub(super) initial: bool,
 }
 
-impl Subscription {
+impl Awake<'_> {
     /// Whether it was ended because it was too far behind.
     #[cold]
     pub(super) fn check_limit(&self) -> Step<()> {
@@ -64,7 +66,7 @@ impl Subscription {
             if inner.ring.oldest_seq() > seq || again.revision != oldest || !again.holds(&inner.ring) {
                 continue;
             }
-            let from = self.position().revision.max(self.reported) + 1;
+            let from = self.position().revision.max(self.reported()) + 1;
             let from = if before.epoch == self.position().epoch { from } else { self.position().revision + 1 };
             return Loss {
                 from,
@@ -78,38 +80,48 @@ impl Subscription {
         }
     }
 
+    /// Revisions up to this one were reported as lost.
+    fn reported(&self) -> u64 {
+        self.own.cold.as_ref().map_or(0, |cold| cold.reported)
+    }
+
     /// What comes of a loss: an error to report, or nothing (then the poll continues).
     pub(super) fn lose(&mut self, loss: Loss) -> Option<Error> {
         self.shared.lost();
         tracing::debug!(
             cache = self.shared.inner.name,
             subscription = self.shared.name(),
-            id = self.shared.id,
+            id = self.shared.id(),
             from = loss.from,
             to = loss.to,
             "events were lost"
         );
         self.cursor.release();
-        self.reader.drop_links();
+        if let Some(cold) = &mut self.own.cold {
+            cold.reader.drop_links();
+        }
         let error = loss.error(self.position());
-        match self.on_lag {
+        match self.own.on_lag {
             OnLag::Stop => self.end(),
             OnLag::SkipToOldest if loss.initial => self.end(),
             OnLag::SkipToOldest => {
                 let frontier = self.frontier();
                 let over = frontier.closed && loss.seq >= frontier.head;
-                if self.stop_on_resync && loss.before.epoch != self.position().epoch && !over {
+                if self.has(Flag::StopOnResync) && loss.before.epoch != self.position().epoch && !over {
                     // The bracket was lost, too.
                     let resynced = resynced(loss.current, "while events were lost", self.position());
-                    self.failure = Some(Box::new(Halt::Over(resynced)));
+                    self.own.cold().failure = Some(Box::new(Halt::Over(resynced)));
                 }
                 self.cursor.begin_at(loss.seq, loss.before);
-                self.options = None;
-                self.phase = SubscriptionPhase::Live;
+                if let Some(cold) = &mut self.own.cold {
+                    (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
+                }
             }
             OnLag::Resnapshot | OnLag::Conflate => {
-                let reported = self.on_lag == OnLag::Conflate || self.is_in_bracket();
-                self.reported = if loss.initial { self.reported } else { loss.to };
+                let reported = self.own.on_lag == OnLag::Conflate || self.is_in_bracket();
+                if !loss.initial {
+                    self.own.cold().reported = loss.to;
+                }
                 self.fall_behind();
                 if reported {
                     return None;

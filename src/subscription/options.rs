@@ -2,20 +2,18 @@
 
 #![forbid(unsafe_code)]
 
-use super::cursor::Cursor;
-use super::shared::Shared;
-use super::{Bookmarks, Halt, Start, Subscription, SubscriptionPhase};
-use crate::cache::{Cache, RegistryEntry};
+use super::own::{Flag, Own};
+use super::{Halt, Start, Subscription};
+use crate::cache::{Cache, Consumer, MaxLag};
 use crate::data::event::Kind;
 use crate::data::numbered::numbered;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
-use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
 use crate::wake::FilterCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 numbered! {
     /// What a subscription does when it has lost events: see [`SubscribeBuilder::on_lag`].
@@ -36,7 +34,7 @@ numbered! {
     /// # Ok::<(), watchcore::Error>(())
     /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-    #[repr(u32)]
+    #[repr(u8)]
     pub enum OnLag {
         /// LAGGED is reported, then polls answer CLOSED.
         #[default]
@@ -66,20 +64,25 @@ impl OnLag {
     }
 }
 
-/// What is rarely looked at after the opening; shared by nobody, kept apart so that the rest is small.
+/// What its start is to be, until that is fixed.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
-    pub(crate) start: Start,
-    pub(crate) epoch: u64,
-    pub(crate) start_timeout: Duration,
-    pub(crate) max_lag_events: u64,
-    pub(crate) max_lag_age: Duration,
+pub(super) struct StartOptions {
+    pub(super) start: Start,
+    /// The epoch of the revision in `After`; 0: unchecked.
+    pub(super) epoch: u64,
+    /// How long `StateAtLeast` waits.
+    pub(super) timeout: Duration,
 }
 
-impl Options {
-    pub(crate) fn is_limited(&self) -> bool {
-        self.max_lag_events != u64::MAX || self.max_lag_age != Duration::MAX
-    }
+/// What an open subscription needs of its options.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) start: StartOptions,
+    /// Where bookmarks were asked for.
+    pub(super) bookmark_interval: Option<Duration>,
+    pub(super) whole_revisions: bool,
+    pub(super) stop_on_resync: bool,
+    pub(super) on_lag: OnLag,
 }
 
 /// Options of a subscription; see [`Cache::subscribe`].
@@ -100,14 +103,12 @@ impl Options {
 pub struct SubscribeBuilder {
     cache: Cache,
     options: Options,
+    max_lag: MaxLag,
     filter: Filter,
     kinds: Vec<Kind>,
     raw: bool,
     bookmarks: bool,
     bookmark_interval: Duration,
-    whole_revisions: bool,
-    stop_on_resync: bool,
-    on_lag: OnLag,
     name: String,
 }
 
@@ -117,20 +118,18 @@ impl Cache {
         SubscribeBuilder {
             cache: self.clone(),
             options: Options {
-                start,
-                epoch: 0,
-                start_timeout: DEFAULT_WAIT,
-                max_lag_events: u64::MAX,
-                max_lag_age: Duration::MAX,
+                start: StartOptions { start, epoch: 0, timeout: DEFAULT_WAIT },
+                bookmark_interval: None,
+                whole_revisions: false,
+                stop_on_resync: false,
+                on_lag: OnLag::Stop,
             },
+            max_lag: MaxLag { events: u64::MAX, age: Duration::MAX },
             filter: Filter::any(),
             kinds: Vec::new(),
             raw: false,
             bookmarks: false,
             bookmark_interval: Duration::from_secs(1),
-            whole_revisions: false,
-            stop_on_resync: false,
-            on_lag: OnLag::Stop,
             name: String::new(),
         }
     }
@@ -198,7 +197,7 @@ impl SubscribeBuilder {
 
     /// The epoch of the revision in `After`; 0 (the default) is unchecked.
     pub fn epoch(mut self, epoch: u64) -> SubscribeBuilder {
-        self.options.epoch = epoch;
+        self.options.start.epoch = epoch;
         self
     }
 
@@ -216,39 +215,39 @@ impl SubscribeBuilder {
 
     /// Batches never end inside a revision, also where that is longer than the asked maximum.
     pub fn whole_revisions(mut self, whole: bool) -> SubscribeBuilder {
-        self.whole_revisions = whole;
+        self.options.whole_revisions = whole;
         self
     }
 
     /// How long `StateAtLeast` waits (default 3 s).
     pub fn start_timeout(mut self, timeout: Duration) -> SubscribeBuilder {
-        self.options.start_timeout = timeout;
+        self.options.start.timeout = timeout;
         self
     }
 
     /// Ends with RESYNCED at a resync, instead of handing out its bracket.
     pub fn stop_on_resync(mut self, stop: bool) -> SubscribeBuilder {
-        self.stop_on_resync = stop;
+        self.options.stop_on_resync = stop;
         self
     }
 
     /// What it does when it has lost events (default: [`OnLag::Stop`]).
     pub fn on_lag(mut self, policy: OnLag) -> SubscribeBuilder {
-        self.on_lag = policy;
+        self.options.on_lag = policy;
         self
     }
 
     /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events
     /// behind; 0 (the default) is no limit. Looked at by each poll and four times a second.
     pub fn max_lag_events(mut self, events: u64) -> SubscribeBuilder {
-        self.options.max_lag_events = if events == 0 { u64::MAX } else { events };
+        self.max_lag.events = if events == 0 { u64::MAX } else { events };
         self
     }
 
     /// Ends the subscription with LAGGED, whatever its policy, once it has been behind for this
     /// long; zero (the default) is no limit. Looked at by each poll and four times a second.
     pub fn max_lag_age(mut self, age: Duration) -> SubscribeBuilder {
-        self.options.max_lag_age = if age.is_zero() { Duration::MAX } else { age };
+        self.max_lag.age = if age.is_zero() { Duration::MAX } else { age };
         self
     }
 
@@ -267,7 +266,7 @@ impl SubscribeBuilder {
         if inner.is_closed() {
             return Err(say::closed("subscribe"));
         }
-        if let Start::After(revision) | Start::StateAtLeast(revision) = self.options.start {
+        if let Start::After(revision) | Start::StateAtLeast(revision) = self.options.start.start {
             say::check_revision("subscribe at", revision)?;
         }
         let mut filter = self.filter;
@@ -283,44 +282,27 @@ impl SubscribeBuilder {
             crate::wake::start(FilterCode::Foreign)
                 .map_err(|error| say::no_thread("subscribe with a predicate", FilterCode::Foreign.thread(), &error))?;
         }
-        let limited = self.options.is_limited();
-        let shared = Arc::new(Shared::new(inner.clone(), &self.options, name));
-        let mut subscription = Subscription {
-            plain: matcher.passes_all() && !self.stop_on_resync && !self.whole_revisions,
-            matcher,
-            shared,
-            entry: RegistryEntry::NONE,
-            keeps: Some(self.cache.keep_open()),
-            phase: SubscriptionPhase::Unready,
-            options: Some(Box::new(self.options)),
-            cursor: Cursor::new(inner.ring.first_seq()),
-            reported: 0,
-            bookmarks: self.bookmarks.then(|| {
-                let interval = self.bookmark_interval;
-                Box::new(Bookmarks { interval, delivered: Position::default(), at: Instant::now() })
-            }),
-            whole_revisions: self.whole_revisions,
-            stop_on_resync: self.stop_on_resync,
-            on_lag: self.on_lag,
-            delivered: None,
-            counted: 0,
-            reader: Default::default(),
-            unrecorded: 0,
-            failure: None,
-            sleeper: None,
-        };
+        let mut options = self.options;
+        options.bookmark_interval = self.bookmarks.then_some(self.bookmark_interval);
+        let shared = Arc::new(Consumer::new(inner.clone(), matcher, self.max_lag, name));
+        let own = Own::new(&options, shared.matcher.passes_all());
+        let mut subscription = Subscription { shared, own };
         // Before anything can fail: the drop takes it back.
         let ready = inner.count_subscription();
-        subscription.choose_path();
-        if ready {
-            subscription.begin(false).map_err(|halt| match halt {
+        inner.keep_open();
+        subscription.own.set(Flag::KeepsOpen, true);
+        subscription.awake(|awake| {
+            awake.choose_path();
+            if !ready {
+                return Ok(());
+            }
+            awake.begin(false).map_err(|halt| match halt {
                 Halt::Over(error) => error,
-                Halt::Lost(loss) => loss.error(subscription.position()),
-            })?;
-        }
-        subscription.share();
-        subscription.entry = inner.registry.enter(subscription.shared.clone(), limited);
-        if limited {
+                Halt::Lost(loss) => loss.error(awake.position()),
+            })
+        })?;
+        subscription.own.slot = inner.registry.enter(subscription.shared.clone());
+        if subscription.shared.is_limited() {
             // Looks at it four times a second from now on.
             inner.hubs.of(FilterCode::Own).notify(&inner);
         }

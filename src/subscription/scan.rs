@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+use super::awake::{Awake, Frontier};
 use super::cursor::Cursor;
-use super::{Frontier, Halt, Step, Subscription};
+use super::own::Flag;
+use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder, CutAtLoss, Recorded};
 use crate::data::event::{Event, Kind};
 use crate::error::{Code, Error};
@@ -12,15 +14,15 @@ use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use std::ops::Range;
 
-impl Subscription {
+impl Awake<'_> {
     /// The next batch of events.
     pub(super) fn events(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
-        if self.plain {
+        if self.has(Flag::Plain) {
             return self.view(frontier, max);
         }
         loop {
             let Some(bucket) = self.chain() else { return self.gather(frontier, max) };
-            let links = match self.reader.links.take() {
+            let links = match self.take_links() {
                 Some(links) => *links,
                 None => {
                     // After head: what lies below it has its mark here.
@@ -67,8 +69,8 @@ impl Subscription {
         let (count, continues) = cut_at_revision(events, max);
         let taken = &events[..count];
         self.cursor.pass_run(taken, self.shared.inner.ring.newest_mark() >= run.start, continues);
-        self.reader.looked += count as u64;
-        if self.delivered.is_some() {
+        self.own.looked += count as u64;
+        if self.own.keeps_keys() {
             taken.iter().for_each(|event| self.record(event.kind(), event));
         }
         Ok(Batch::view(segment, run.start..self.cursor.seq(), continues, self.position()))
@@ -76,10 +78,12 @@ impl Subscription {
 
     /// Filtered: a compact array of the events that pass, from at most four segments.
     fn gather(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
-        let mut batch = BatchBuilder::new(max, self.whole_revisions, self.cursor.bare());
+        let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), self.cursor.bare());
         let gathered = self.fill(&mut batch, frontier);
-        // What lies behind the end of the batch is not delivered.
-        self.record_all(batch.take_recorded());
+        if self.own.keeps_keys() {
+            // What lies behind the end of the batch is not delivered.
+            self.record_all(batch.take_recorded());
+        }
         gathered.map(|()| batch.finish(self.position()))
     }
 
@@ -117,14 +121,14 @@ impl Subscription {
     /// Puts an event into a batch if it passes, and moves over it. False: the batch has ended.
     #[inline]
     fn take(&mut self, batch: &mut BatchBuilder<Cursor>, segment: &SegmentRef, event: &Event) -> Step<bool> {
-        self.reader.looked += 1;
+        self.own.looked += 1;
         let kind = match self.passes(event) {
             Ok(kind) => kind,
             Err(_) if !batch.is_empty() => return Ok(false),
             Err(halt) => return Err(halt),
         };
         if let Some(kind) = kind {
-            if kind == Kind::Resync || self.matcher.delivers(kind) {
+            if kind == Kind::Resync || self.shared.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     // Without a border it stands before this event.
                     if let Some(border) = batch.cut() {
@@ -132,10 +136,10 @@ impl Subscription {
                     }
                     return Ok(false);
                 }
-                let (delivered, gone) = self.matcher.delivered_form(event, kind);
+                let (delivered, gone) = self.shared.matcher.delivered_form(event, kind);
                 batch.push_logged(segment, event.sequence(), delivered, gone);
             }
-            if self.delivered.is_some() {
+            if self.own.keeps_keys() {
                 batch.record(kind, event.sequence(), segment);
             }
         }
@@ -177,21 +181,22 @@ impl Subscription {
     /// Moves over a whole segment that holds nothing for this filter.
     fn skips(&mut self, segment: &SegmentRef, frontier: &Frontier) -> bool {
         let whole = self.cursor.seq() == segment.base() && frontier.head >= segment.limit();
-        let skips = whole && segment.excluded_by(&self.matcher);
+        let skips = whole && segment.excluded_by(&self.shared.matcher);
         if skips {
-            self.reader.skipped += self.cursor.pass_segment(segment, frontier.head);
+            let passed = self.cursor.pass_segment(segment, frontier.head);
+            self.own.cold().reader.skipped += passed;
         }
         skips
     }
 
     /// What an event is to this subscription: filter, and the wish to stop at a resync.
     pub(super) fn passes(&self, event: &Event) -> Step<Option<Kind>> {
-        if self.stop_on_resync
+        if self.has(Flag::StopOnResync)
             && let Some(mark) = event.resync()
         {
             return Err(resynced(mark.to, mark.reason.name(), self.position()).into());
         }
-        Ok(self.matcher.transition(event))
+        Ok(self.shared.matcher.transition(event))
     }
 }
 

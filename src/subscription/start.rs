@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::OPEN;
-use super::{Frontier, Halt, Start, Step, Subscription, SubscriptionPhase};
+use super::awake::{Awake, Frontier};
+use super::own::SubscriptionPhase;
+use super::{Halt, Start, Step};
+use crate::cache::OPEN;
 use crate::error::say;
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
@@ -11,18 +13,18 @@ use crate::reclaim;
 use crate::sync::Acquire;
 use std::time::Instant;
 
-impl Subscription {
+impl Awake<'_> {
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
     pub(super) fn begin(&mut self, late: bool) -> Step<()> {
         let inner = self.inner().clone();
-        let Some(options) = self.options.as_deref().cloned() else { return Ok(()) };
+        let Some(options) = self.own.cold().start.as_deref().cloned() else { return Ok(()) };
         match options.start {
             Start::Now if late => {
                 let listing = inner.ring.first_seq();
                 self.live(listing, self.listing());
                 if !self.seed(listing) {
                     // What counts as delivered has left.
-                    self.delivered = Some(Box::default());
+                    self.own.cold().delivered = Some(Box::default());
                     return Err(Halt::Lost(self.loss()));
                 }
             }
@@ -44,7 +46,8 @@ impl Subscription {
             Start::StateAtLeast(_) => {
                 // It begins above all that is there: it is behind nothing.
                 self.cursor.begin_at(u64::MAX, self.position());
-                self.phase = SubscriptionPhase::Revision { until: Instant::now().checked_add(options.start_timeout) };
+                let until = Instant::now().checked_add(options.timeout);
+                self.own.enter(SubscriptionPhase::Revision { until });
             }
             Start::After(revision) => {
                 let asked = Position { epoch: options.epoch, revision };
@@ -71,21 +74,22 @@ impl Subscription {
     }
 
     pub(super) fn start(&self) -> Option<Start> {
-        self.options.as_ref().map(|options| options.start)
+        let start = self.own.cold.as_ref().and_then(|cold| cold.start.as_ref());
+        start.map(|options| options.start)
     }
 
     pub(super) fn live(&mut self, seq: u64, position: Position) {
         self.cursor.begin_at(seq, position);
-        if let Some(bookmarks) = &mut self.bookmarks {
+        let Some(cold) = &mut self.own.cold else { return };
+        if let Some(bookmarks) = &mut cold.bookmarks {
             (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
         }
-        self.options = None;
-        self.phase = SubscriptionPhase::Live;
+        (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
     }
 
     /// Moves through the phases before the first event. True: there may be something to hand out.
     pub(super) fn started(&mut self, frontier: &Frontier) -> Step<bool> {
-        if matches!(self.phase, SubscriptionPhase::Unready) {
+        if matches!(self.own.phase(), SubscriptionPhase::Unready) {
             if frontier.head == 0 {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.is_ready() {
@@ -98,11 +102,11 @@ impl Subscription {
                 return Ok(false);
             }
         }
-        if matches!(self.phase, SubscriptionPhase::Future(_)) {
+        if matches!(self.own.phase(), SubscriptionPhase::Future(_)) {
             return self.future_began(frontier);
         }
         if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
-            (&self.phase, self.start())
+            (self.own.phase(), self.start())
         {
             // Closed by its owner while it waited: it ends.
             let ended = self.shared.end.load(Acquire) != OPEN;

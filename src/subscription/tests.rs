@@ -1,17 +1,11 @@
 //! What a consumer's thread does not do.
 
-use super::shared::whole;
 use crate::reclaim::is_pinned;
+use crate::sync::Relaxed;
 use crate::{Cache, Change, Filter, OnLag, Range, Read, ReadOptions, Start};
-
-#[test]
-fn half_a_number_is_completed() {
-    for number in [0, 1, 7, 1 << 32, (1 << 32) + 7, (5 << 32) - 1] {
-        for more in [0, 1, 1000, u64::from(u32::MAX)] {
-            assert_eq!(whole(number as u32, number + more), number, "{number} and {more}");
-        }
-    }
-}
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
 #[test]
@@ -57,5 +51,34 @@ fn predicates_run_under_no_pin() {
                 assert!(follower.stats().delivered_keys > 0);
             }
         }
+    }
+}
+
+/// What a predicate's panic stops was delivered to nobody: it comes again.
+#[test]
+fn panicking_poll_leaves_the_cursor() {
+    let cache = Cache::builder("/").segment_slots(16).capacity(128).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let panics = Arc::new(AtomicBool::new(false));
+    let armed = panics.clone();
+    let filter = Filter::any().predicate(move |kv| {
+        assert!(kv.mod_revision() != 25 || !armed.load(Relaxed), "as asked");
+        true
+    });
+    for policy in [OnLag::Stop, OnLag::Resnapshot] {
+        let mut one = cache.subscribe(Start::After(0)).filter(filter.clone()).on_lag(policy).open().unwrap();
+        for revision in cache.position().revision + 1..=40 {
+            writer.apply(revision, [Change::put(&format!("/{revision}"), "1")]).unwrap();
+        }
+        assert_eq!(one.poll(10).unwrap().len(), 10);
+        panics.store(true, Relaxed);
+        for _ in 0..2 {
+            catch_unwind(AssertUnwindSafe(|| one.poll(100))).unwrap_err();
+            assert_eq!((one.position().revision, one.lag().events), (10, 30));
+        }
+        panics.store(false, Relaxed);
+        assert_eq!(one.poll(100).unwrap().events().first().unwrap().revision(), 11);
+        assert_eq!(one.poll(100).unwrap().len(), 0);
+        assert_eq!(one.stats().delivered_keys, if policy == OnLag::Stop { 0 } else { 40 });
     }
 }

@@ -2,29 +2,70 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::{OPEN, Shared};
-use super::{Frontier, Halt, Sleeper, Start, Step, Subscription, SubscriptionPhase};
+use super::awake::{Awake, Frontier};
+use super::own::{Bookmarks, Flag, SubscriptionPhase};
+use super::{Halt, Start, Step, Subscription};
 use crate::batch::Batch;
+use crate::cache::{OPEN, Sleeper};
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::progress_of;
 use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Interest, Membership, Registration, Unparked, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, GroupRef, Interest, Unparked, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl Subscription {
+    /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll
+    /// (an event, a mark, or an error that it reports). False: the time is up. CLOSED once everything
+    /// was handed out.
+    pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
+        let until = Instant::now().checked_add(timeout);
+        self.awake(|awake| awake.wait(until))
+    }
+
+    /// The next batch of at most 1024 events; blocks for it. `None` after CLOSED.
+    ///
+    /// Not an iterator: a batch can be an error, and the loop continues after some.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Batch>> {
+        loop {
+            let step = self.wait(Duration::MAX).and_then(|_| self.poll(1024));
+            match step {
+                Ok(batch) if batch.is_empty() => {}
+                Ok(batch) => return Ok(Some(batch)),
+                Err(error) if error.code() == Code::Closed => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
+    /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
+    /// what came between the two is found here. Never blocks.
+    pub fn arm(&mut self) -> Result<bool> {
+        self.awake(|awake| awake.arm())
+    }
+
+    /// The batches as a stream of the feature `async`.
+    #[cfg(feature = "async")]
+    pub fn stream(&mut self) -> Stream<'_> {
+        Stream(self)
+    }
+}
+
+impl Awake<'_> {
     /// Moves over events that do not match. True: poll has something (an event, a mark, an error).
     fn peek(&mut self) -> bool {
-        if self.failure.is_some() {
+        if self.own.has_failed() {
             return true;
         }
         match self.peek_once() {
             Ok(something) => something,
             Err(halt) => {
-                self.failure = Some(Box::new(halt));
+                self.own.cold().failure = Some(Box::new(halt));
                 true
             }
         }
@@ -32,28 +73,24 @@ impl Subscription {
 
     fn peek_once(&mut self) -> Step<bool> {
         let frontier = self.frontier();
-        match self.phase {
-            SubscriptionPhase::Ended
-            | SubscriptionPhase::Initial(_)
-            | SubscriptionPhase::Behind(_)
-            | SubscriptionPhase::CatchUp(_) => return Ok(true),
-            SubscriptionPhase::Unready | SubscriptionPhase::Revision { .. } | SubscriptionPhase::Future(_) => {
-                if !self.started(&frontier)? {
-                    return Ok(false);
-                }
-                if matches!(self.phase, SubscriptionPhase::Initial(_)) {
-                    return Ok(true);
-                }
+        if !self.own.is_live() {
+            if !self.own.phase().is_before_its_start() {
+                return Ok(true);
             }
-            SubscriptionPhase::Live => {}
+            if !self.started(&frontier)? {
+                return Ok(false);
+            }
+            if matches!(self.own.phase(), SubscriptionPhase::Initial(_)) {
+                return Ok(true);
+            }
         }
-        if self.plain && self.cursor.seq() < frontier.head {
+        if self.has(Flag::Plain) && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
         if self.peek_events(&frontier)? {
             return Ok(true);
         }
-        if let Some(bookmarks) = &self.bookmarks {
+        if let Some(bookmarks) = self.bookmarks() {
             let progress = progress_of(frontier.progress, self.position().epoch);
             let position = Position { revision: self.position().revision.max(progress), ..self.position() };
             if bookmarks.is_due(position) {
@@ -86,7 +123,7 @@ impl Subscription {
             for event in segment.view(run) {
                 let Ok(kind) = self.passes(event) else { return Ok(true) };
                 if let Some(kind) = kind {
-                    if kind == Kind::Resync || self.matcher.delivers(kind) {
+                    if kind == Kind::Resync || self.shared.matcher.delivers(kind) {
                         return Ok(true);
                     }
                     self.record(kind, event);
@@ -99,66 +136,68 @@ impl Subscription {
 
     /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
     /// recorded.
-    fn group(&mut self) -> GroupRef {
-        let matcher = &self.matcher;
-        let code = FilterCode::of(matcher);
-        let hub = self.shared.inner.hubs.of(code);
+    fn group(&self, sleeper: &mut Sleeper) -> GroupRef {
+        let matcher = &self.shared.matcher;
+        let hub = self.shared.inner.hubs.of(FilterCode::of(matcher));
         let join = || {
-            let unmasked = if self.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
+            let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
             let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
             hub.groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
         };
-        sleeper(&mut self.sleeper, &self.shared, code).group.get_or_insert_with(join).clone()
+        sleeper.group.get_or_insert_with(join).clone()
+    }
+
+    fn bookmarks(&self) -> Option<&Bookmarks> {
+        self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
     }
 
     /// What would make `peek` true, and when it does in any case.
-    fn interest(&mut self) -> (Interest, Due) {
+    fn interest(&mut self, sleeper: &mut Sleeper) -> (Interest, Due) {
         let mut due = Due::default();
-        let interest = match (&self.phase, self.start()) {
-            (SubscriptionPhase::Unready, _) => Interest::Ready,
+        match (self.own.phase(), self.start()) {
+            _ if self.own.is_live() => {}
+            (SubscriptionPhase::Unready, _) => return (Interest::Ready, due),
             (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
                 due.deadline = *until;
-                Interest::Revision { position: revision.into(), ticket: None }
+                return (Interest::Revision { position: revision.into(), ticket: None }, due);
             }
             _ => {
                 if let Some(interest) = self.future_interest() {
                     return (interest, due);
                 }
-                if let Some(bookmarks) = &self.bookmarks {
-                    due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
-                }
-                let group = self.group();
-                if FilterCode::of(&self.matcher) == FilterCode::Foreign {
-                    // Buckets are looked at by the thread that runs no predicates.
-                    return (Interest::Events(group, None), due);
-                }
-                match self.chain() {
-                    Some(bucket) => Interest::Chain(group, bucket),
-                    None => Interest::Events(group, self.reader.request()),
-                }
             }
-        };
-        (interest, due)
+        }
+        if let Some(bookmarks) = self.bookmarks() {
+            due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
+        }
+        let group = self.group(sleeper);
+        if FilterCode::of(&self.shared.matcher) == FilterCode::Foreign {
+            // Buckets are looked at by the thread that runs no predicates.
+            return (Interest::Events(group, None), due);
+        }
+        match self.chain() {
+            Some(bucket) => (Interest::Chain(group, bucket), due),
+            None => (Interest::Events(group, self.request()), due),
+        }
     }
 
     /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
-    fn park(&mut self, waker: Waker) -> bool {
+    fn park(&mut self, sleeper: &mut Sleeper, waker: Waker) -> bool {
         self.cursor.release();
         // As it stands when it sleeps: it may be looked at for long.
         self.share();
-        let (interest, due) = self.interest();
-        let inner = self.inner().clone();
+        let (interest, due) = self.interest(sleeper);
+        let inner = self.inner();
         let of_the_cache = !interest.is_of_events();
-        let cursor = self.cursor.seq();
-        let sleeper = sleeper(&mut self.sleeper, &self.shared, FilterCode::of(&self.matcher));
-        if let Err(unparked) = sleeper.registration.park(&inner, interest, cursor, waker, due) {
+        if let Err(unparked) = sleeper.registration.park(inner, interest, self.cursor.seq(), waker, due) {
             self.slept(unparked);
             return false;
         }
+        self.own.set(Flag::Parked, true);
         fence(SeqCst);
-        // Partner: `Shared::close` stores the end, fence, looks at the seat.
+        // Partner: `Consumer::close` stores the end, fence, looks at the seat.
         if self.shared.end.load(Acquire) != OPEN {
-            self.unpark();
+            self.unpark_from(sleeper);
             return false;
         }
         if of_the_cache {
@@ -168,37 +207,39 @@ impl Subscription {
     }
 
     /// Ends a sleep and takes over how far the notifier looked.
+    #[inline(always)]
     pub(super) fn unpark(&mut self) {
-        if let Some(sleeper) = &mut self.sleeper
-            && sleeper.registration.is_parked()
-        {
-            let unparked = sleeper.registration.unpark(&self.shared.inner.hubs);
+        if self.has(Flag::Parked) {
+            self.unpark_from(&mut self.shared.sleeper());
+        }
+    }
+
+    #[inline(never)]
+    fn unpark_from(&mut self, sleeper: &mut Sleeper) {
+        if self.own.take(Flag::Parked) {
+            let unparked = sleeper.registration.unpark(&self.inner().hubs);
             self.slept(unparked);
         }
     }
 
     fn slept(&mut self, unparked: Unparked) {
-        if matches!(self.phase, SubscriptionPhase::Live) {
+        if self.own.is_live() {
             self.cursor.jump(unparked.resume);
         }
         // Until it was woken it had everything.
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
     }
 
-    /// Blocks until a poll has something, at most `timeout` (`Duration::MAX`: for ever). True: poll
-    /// (an event, a mark, or an error that it reports). False: the time is up. CLOSED once everything
-    /// was handed out.
-    pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
-        let until = Instant::now().checked_add(timeout);
+    fn wait(&mut self, until: Option<Instant>) -> Result<bool> {
         self.unpark();
         loop {
             if self.peek() {
                 return self.report();
             }
-            if !self.park(Waker::Thread(current_thread())) {
+            if !self.park(&mut self.shared.sleeper(), Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.sleeper.as_ref().is_none_or(|sleeper| sleeper.registration.sleep(until));
+            let woken = self.shared.seat().is_none_or(|seat| seat.sleep(until));
             self.unpark();
             if !woken {
                 return if self.peek() { self.report() } else { Ok(false) };
@@ -206,50 +247,10 @@ impl Subscription {
         }
     }
 
-    /// What `wait` says when there is something.
-    fn report(&mut self) -> Result<bool> {
-        let frontier = self.frontier();
-        let over = match self.phase {
-            SubscriptionPhase::Ended => self.failure.is_none(),
-            SubscriptionPhase::Future(_) => {
-                matches!(self.failure.as_deref(), Some(Halt::Over(error)) if error.code() == Code::Closed)
-            }
-            SubscriptionPhase::Live => {
-                let too_slow = frontier.closed && frontier.head == 0;
-                frontier.closed
-                    && !too_slow
-                    && self.cursor.seq() >= frontier.head
-                    && self.failure.is_none()
-                    && !self.has_links()
-            }
-            _ => false,
-        };
-        if over { Err(self.named(say::closed("subscription"))) } else { Ok(true) }
-    }
-
-    /// The next batch of at most 1024 events; blocks for it. `None` after CLOSED.
-    ///
-    /// Not an iterator: a batch can be an error, and the loop continues after some.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<Option<Batch>> {
-        loop {
-            let step = self.wait(Duration::MAX).and_then(|_| self.poll(1024));
-            match step {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(batch) => return Ok(Some(batch)),
-                Err(error) if error.code() == Code::Closed => return Ok(None),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
-    /// will be listed when it is, unless it is polled before. Whenever a poll gave nothing, arm it again;
-    /// what came between the two is found here. Never blocks.
-    pub fn arm(&mut self) -> Result<bool> {
-        let sleeper = sleeper(&mut self.sleeper, &self.shared, FilterCode::of(&self.matcher));
+    fn arm(&mut self) -> Result<bool> {
+        let mut sleeper = self.shared.sleeper();
         let member = sleeper.membership.member("subscription").map_err(|error| self.named(error))?;
-        self.unpark();
+        self.unpark_from(&mut sleeper);
         loop {
             if self.peek() {
                 // Once: the notifier may have listed it before.
@@ -257,26 +258,33 @@ impl Subscription {
                 member.raise();
                 return Ok(true);
             }
-            if self.park(Waker::Member(member.clone())) {
+            if self.park(&mut sleeper, Waker::Member(member.clone())) {
                 return Ok(false);
             }
         }
     }
 
-    /// The batches as a stream of the feature `async`.
-    #[cfg(feature = "async")]
-    pub fn stream(&mut self) -> Stream<'_> {
-        Stream(self)
+    /// What `wait` says when there is something.
+    fn report(&mut self) -> Result<bool> {
+        let frontier = self.frontier();
+        let over = match self.own.phase() {
+            SubscriptionPhase::Ended => !self.own.has_failed(),
+            SubscriptionPhase::Future(_) => {
+                let failure = self.own.cold.as_ref().and_then(|cold| cold.failure.as_deref());
+                matches!(failure, Some(Halt::Over(error)) if error.code() == Code::Closed)
+            }
+            SubscriptionPhase::Live => {
+                let too_slow = frontier.closed && frontier.head == 0;
+                frontier.closed
+                    && !too_slow
+                    && self.cursor.seq() >= frontier.head
+                    && !self.own.has_failed()
+                    && !self.has_links()
+            }
+            _ => false,
+        };
+        if over { Err(self.named(say::closed("subscription"))) } else { Ok(true) }
     }
-}
-
-/// How a subscription sleeps: made with its first sleep.
-fn sleeper<'a>(sleeper: &'a mut Option<Box<Sleeper>>, shared: &Shared, code: FilterCode) -> &'a mut Sleeper {
-    sleeper.get_or_insert_with(|| {
-        let registration = Registration::new(code);
-        shared.sleeps_in(registration.seat());
-        Box::new(Sleeper { registration, group: None, membership: Membership::default() })
-    })
 }
 
 /// The batches of a subscription as a stream: ends after CLOSED.
@@ -293,35 +301,35 @@ impl futures_core::Stream for Stream<'_> {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Result<Batch>>> {
         use std::task::Poll;
-        let subscription = &mut *self.0;
-        loop {
-            match subscription.poll(1024) {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(batch) => return Poll::Ready(Some(Ok(batch))),
-                Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
-                Err(error) => return Poll::Ready(Some(Err(error))),
+        self.0.awake(|awake| {
+            loop {
+                match awake.poll(1024) {
+                    Ok(batch) if batch.is_empty() => {}
+                    Ok(batch) => return Poll::Ready(Some(Ok(batch))),
+                    Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
+                    Err(error) => return Poll::Ready(Some(Err(error))),
+                }
+                if !awake.peek() && awake.park(&mut awake.shared.sleeper(), Waker::Task(context.waker().clone())) {
+                    return Poll::Pending;
+                }
             }
-            if !subscription.peek() && subscription.park(Waker::Task(context.waker().clone())) {
-                return Poll::Pending;
-            }
-        }
+        })
     }
 }
 
 impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.unpark();
-        let code = FilterCode::of(&subscription.matcher);
-        sleeper(&mut subscription.sleeper, &subscription.shared, code).membership.join(self, tag);
+        subscription.awake(|awake| awake.unpark());
+        subscription.shared.sleeper().membership.join(self, tag);
         Ok(())
     }
 
     /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member = subscription.sleeper.as_mut().is_some_and(|sleeper| sleeper.membership.leave_set(self));
+        let was_member = subscription.shared.leaves_set(self);
         if was_member {
-            subscription.unpark();
+            subscription.awake(|awake| awake.unpark());
         }
         was_member
     }

@@ -2,7 +2,7 @@
 //!
 //! A [`Registration`] is the life of one sleeper: made when it first sleeps, announced to the notifier with its
 //! [`Interest`], parked and unparked any number of times, taken back when it is dropped. Nothing here waits but
-//! [`Registration::sleep`], and nothing takes a lock that anybody else could want.
+//! [`Seat::sleep`], and nothing takes a lock that anybody else could want.
 
 #![forbid(unsafe_code)]
 
@@ -14,7 +14,6 @@ use super::{FilterCode, Waker, Watched};
 use crate::sync::weak;
 use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence, ord};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// How a sleep ended.
 #[derive(Clone, Copy, Debug)]
@@ -114,10 +113,6 @@ impl Registration {
         Ok(())
     }
 
-    pub(crate) fn is_parked(&self) -> bool {
-        self.parked
-    }
-
     /// Ends a sleep. Without one: nothing to take over.
     pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
         let hub = hubs.of(self.code);
@@ -143,24 +138,6 @@ impl Registration {
         }
         self.seat.clear();
         Unparked { woken, resume: scanned_to, at: 0 }
-    }
-
-    /// Sleeps until somebody wakes it, at most until then. True: it was woken. For wakers of threads.
-    pub(crate) fn sleep(&self, until: Option<Instant>) -> bool {
-        loop {
-            if self.seat.is_woken() {
-                return true;
-            }
-            let Some(until) = until else {
-                crate::sync::park();
-                continue;
-            };
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return self.seat.is_woken();
-            }
-            crate::sync::park_timeout(left);
-        }
     }
 
     /// Takes it back for good: before it is dropped.

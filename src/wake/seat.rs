@@ -161,6 +161,24 @@ impl Seat {
         self.state.load(Acquire) == WOKEN
     }
 
+    /// Sleeps until somebody wakes it, at most until then. True: it was woken. For wakers of threads.
+    pub(crate) fn sleep(&self, until: Option<Instant>) -> bool {
+        loop {
+            if self.is_woken() {
+                return true;
+            }
+            let Some(until) = until else {
+                crate::sync::park();
+                continue;
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return self.is_woken();
+            }
+            crate::sync::park_timeout(left);
+        }
+    }
+
     /// Where the consumer continues, when it was woken.
     pub(super) fn resume(&self) -> u64 {
         self.resume.load(Relaxed)

@@ -13,24 +13,24 @@
 
 #![forbid(unsafe_code)]
 
-use super::shared::{OPEN, Shared};
-use super::{Start, Subscription, SubscriptionPhase};
-use crate::cache::{Figures, Inner, Lag, Observed, ReadPath, SubscriptionInfo, SubscriptionState, Unread};
+use super::Inner;
+use super::consumer::{Consumer, OPEN};
+use super::registry::{Figures, Unread};
+use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 use crate::data::numbered::numbered;
 use crate::log::buckets::Bucket;
 use crate::log::ring::Located;
 use crate::reclaim;
-use crate::sync::{Acquire, Relaxed, Release, lock};
+use crate::sync::{Acquire, Relaxed, Release};
 use crate::sys::clock;
 use crate::wake::Rest;
-use std::sync::Arc;
 use std::time::Duration;
 
 numbered! {
-    /// What the consumer says of itself: the low byte of `Shared::standing`, below the number of its losses.
+    /// What the consumer says of itself: the low byte of `Consumer::standing`.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     #[repr(u8)]
-    pub(super) enum Standing {
+    pub(crate) enum Standing {
         /// No listing yet; then the state, the log, or a wait for a revision.
         AwaitsListingThenState = 0,
         AwaitsListingThenLog,
@@ -50,105 +50,29 @@ numbered! {
     }
 }
 
+/// The word `Consumer::standing`: the upper bits of its id, which stay, the number of its losses, and its standing.
+const UPPER_ID: u32 = 48;
+const A_LOSS: u64 = 1 << 8;
+const ALL_LOSSES: u64 = (1 << UPPER_ID) - A_LOSS;
+
 impl Standing {
     fn of_word(word: u64) -> Standing {
         Standing::with_number(u32::from(word as u8)).unwrap_or(Standing::Ended)
     }
-}
 
-/// The polls that follow a recorded one at once and are not recorded themselves: reading a clock costs more than
-/// the rest of a small poll.
-const UNRECORDED: u8 = 15;
-/// Closer than this is at once: two ticks of the coarsest clock.
-const AT_ONCE: u64 = 20_000_000;
-
-/// What a subscription did so far, and how.
-///
-/// ```
-/// use watchcore::{Cache, Change, Index, ReadPath, Start};
-///
-/// let cache = Cache::builder("/").index(Index::key()).build()?;
-/// let mut writer = cache.writer()?;
-/// let mut one = cache.subscribe(Start::Now).key("/a").open()?;
-/// writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")])?;
-/// one.poll(10)?;
-/// writer.apply(2, [Change::put("/b", "2"), Change::put("/a", "2")])?;
-/// one.poll(10)?;
-/// assert_eq!(one.stats().read_path, ReadPath::Chain { index: "key".into() });
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SubscriptionStats {
-    /// Which way it reads now.
-    pub read_path: ReadPath,
-    /// Events that it looked at.
-    pub looked_at: u64,
-    /// Events of the log that it passed over unseen: not of its bucket, or in a segment that the
-    /// summary ruled out.
-    pub skipped: u64,
-    /// Events and marks that it handed out.
-    pub handed_out: u64,
-    /// Times that it lost events, reported or made up.
-    pub lagged: u64,
-    /// Keys that it records as delivered (policies Resnapshot and Conflate).
-    pub delivered_keys: u64,
-    /// Bytes of that memory.
-    pub delivered_bytes: u64,
-}
-
-impl Subscription {
-    /// What it did so far, and which way it reads.
-    pub fn stats(&self) -> SubscriptionStats {
-        let read_path = self.index_name().map_or(ReadPath::Scan, |index| ReadPath::Chain { index: index.to_string() });
-        SubscriptionStats {
-            read_path,
-            looked_at: self.reader.looked,
-            skipped: self.reader.skipped,
-            handed_out: self.shared.handed_out(),
-            lagged: self.shared.losses(),
-            delivered_keys: self.delivered.as_ref().map_or(0, |delivered| delivered.len()),
-            delivered_bytes: self.delivered.as_ref().map_or(0, |delivered| delivered.bytes()),
-        }
-    }
-
-    pub(super) fn standing(&self) -> Standing {
-        match &self.phase {
-            SubscriptionPhase::Unready => match self.start() {
-                Some(Start::State) => Standing::AwaitsListingThenState,
-                Some(Start::StateAtLeast(_)) => Standing::AwaitsListingThenRevision,
-                _ => Standing::AwaitsListingThenLog,
-            },
-            SubscriptionPhase::Revision { .. } => Standing::AwaitsRevision,
-            SubscriptionPhase::Future(_) => Standing::AwaitsFuture,
-            SubscriptionPhase::Initial(_) => Standing::InitialState,
-            SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => Standing::CatchingUp,
-            SubscriptionPhase::Live if self.cursor.is_in_segment() => Standing::LiveInSegment,
-            SubscriptionPhase::Live => Standing::Live,
-            SubscriptionPhase::Ended => Standing::Ended,
-        }
-    }
-
-    /// Records the time of a poll that handed something out; see [`UNRECORDED`].
-    #[inline]
-    pub(super) fn record_poll(&mut self) {
-        match self.unrecorded.checked_sub(1) {
-            Some(left) => self.unrecorded = left,
-            None => {
-                let now = clock::coarse();
-                let before = self.shared.polled_at(now);
-                self.unrecorded = if now.saturating_sub(before) < AT_ONCE { UNRECORDED } else { 0 };
-            }
-        }
+    /// The word of a new consumer.
+    pub(super) fn of_new(self, upper_id: u64) -> u64 {
+        upper_id << UPPER_ID | self as u64
     }
 }
 
-impl Shared {
+impl Consumer {
     /// Shows how the consumer stands: a store, where that has changed.
     #[inline]
-    pub(super) fn stands(&self, standing: Standing) {
+    pub(crate) fn stands(&self, standing: Standing) {
         // Only the consumer stores here.
         let before = self.standing.load(Relaxed);
-        let now = before & !0xff | u64::from(standing as u8);
+        let now = before & !0xff | standing as u64;
         if now != before {
             // Release: see the table. What `show` stored before is seen with it.
             self.standing.store(now, Release);
@@ -156,49 +80,33 @@ impl Shared {
     }
 
     /// Counts a loss that a poll has met, before its new cursor is published.
-    pub(super) fn lost(&self) {
+    pub(crate) fn lost(&self) {
         let before = self.standing.load(Relaxed);
+        // A million millions, each a poll that a whole window has passed by: they are never that many.
+        let one = if before & ALL_LOSSES == ALL_LOSSES { 0 } else { A_LOSS };
         // Release: see the table.
-        self.standing.store(((before & !0xff) + 0x100) | u64::from(Standing::LossReported as u8), Release);
+        self.standing.store(((before & !0xff) + one) | Standing::LossReported as u64, Release);
+    }
+
+    /// The bits of its id that stand here.
+    pub(super) fn upper_id(&self) -> u64 {
+        self.standing.load(Relaxed) >> UPPER_ID
     }
 
     /// Whether it waits for a revision, as of its last poll.
-    pub(super) fn awaits_revision(&self) -> bool {
+    pub(crate) fn awaits_revision(&self) -> bool {
         let standing = Standing::of_word(self.standing.load(Acquire));
         matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision)
     }
 
     /// Losses that polls have met.
-    pub(super) fn losses(&self) -> u64 {
-        self.standing.load(Relaxed) >> 8
-    }
-
-    /// Records the time of a poll; the one before.
-    pub(super) fn polled_at(&self, now: u64) -> u64 {
-        let before = self.polled.load(Relaxed);
-        // 0 is never.
-        self.polled.store(now.max(1), Relaxed);
-        before
-    }
-
-    pub(super) fn hand_out(&self, count: u64) {
-        // Only the consumer stores here.
-        self.handed_out.store(self.handed_out.load(Relaxed) + count, Relaxed);
-    }
-
-    pub(super) fn handed_out(&self) -> u64 {
-        self.handed_out.load(Relaxed)
-    }
-
-    /// The bucket whose chain it reads from now on.
-    pub(super) fn reads(&self, bucket: Option<Arc<Bucket>>) {
-        let before = std::mem::replace(&mut lock(&self.reach).bucket, bucket);
-        drop(before);
+    pub(crate) fn losses(&self) -> u64 {
+        losses_of(self.standing.load(Relaxed))
     }
 
     /// How far it is behind now. While it is parked it has everything; once it was woken it is behind from
     /// then on.
-    pub(super) fn lag(&self) -> Lag {
+    pub(crate) fn lag(&self) -> Lag {
         self.lag_as(self.seen().standing)
     }
 
@@ -270,7 +178,7 @@ impl Shared {
             let lapped = self.has_lapped(standing);
             // Behind the cursor, which was loaded Acquire: see the table.
             if self.standing.load(Relaxed) >> 8 == word >> 8 {
-                return Seen { standing, lapped, losses: word >> 8 };
+                return Seen { standing, lapped, losses: losses_of(word) };
             }
         }
     }
@@ -325,6 +233,10 @@ impl Shared {
     }
 }
 
+fn losses_of(word: u64) -> u64 {
+    (word & ALL_LOSSES) / A_LOSS
+}
+
 /// What one look at a subscription found.
 struct Seen {
     standing: Standing,
@@ -367,14 +279,14 @@ fn has_lost_of(inner: &Inner, bucket: &Bucket, cursor: u64, keeps_segment: bool)
     false
 }
 
-impl Observed for Shared {
-    fn info(&self) -> SubscriptionInfo {
+impl Consumer {
+    /// As the list of its cache shows it.
+    pub(super) fn info(&self) -> SubscriptionInfo {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();
         let lag = if is_over { Lag::default() } else { self.lag_as(seen.standing) };
-        let polled = self.polled.load(Relaxed);
         SubscriptionInfo {
-            id: self.id,
+            id: self.id(),
             name: self.name().to_string(),
             state: self.state(&seen, &lag),
             position: self.position(),
@@ -382,13 +294,14 @@ impl Observed for Shared {
             read_path: self.bucket().map_or(ReadPath::Scan, |bucket| ReadPath::Chain {
                 index: self.inner.indexes.name(bucket.name()).to_string(),
             }),
-            last_poll: (polled != 0).then(|| clock::since(polled)),
+            last_poll: self.last_poll(),
             handed_out: self.handed_out(),
             lagged: seen.losses + u64::from(seen.lapped),
         }
     }
 
-    fn figures(&self) -> Figures {
+    /// What it adds to the figures of its cache.
+    pub(crate) fn figures(&self) -> Figures {
         let seen = self.seen();
         let is_over = seen.standing == Standing::Ended || self.is_too_slow();
         let unread = if is_over { None } else { self.unread(seen.standing) };
@@ -397,9 +310,5 @@ impl Observed for Shared {
             lapped: seen.lapped,
             lagged: seen.losses + u64::from(seen.lapped),
         }
-    }
-
-    fn enforce_lag_limit(&self) -> bool {
-        Shared::enforce_lag_limit(self)
     }
 }

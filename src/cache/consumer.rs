@@ -1,0 +1,427 @@
+//! A subscription as all threads see it: the words that its consumer publishes, and what others may do to it.
+//!
+//! The registry of its cache has a count on each, the subscription one, and each handle that closes it. Where a
+//! consumer stands is kept here and nowhere else: only the consumer stores it, takes it up when it is called, and
+//! puts it back when it returns. What stands where, and what it costs: `docs/internals/subscription.md`.
+//!
+//! | stored | loaded | order |
+//! | --- | --- | --- |
+//! | `cursor`, behind a loss that is counted: see `observed` | by those who list it | Release / Acquire |
+//! | `position`, then `epoch` | `epoch`, then `position` | Release / Acquire: the word is at least as new as the epoch |
+//! | `end`, once; fence; the state of the seat | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
+//! | the seat, before the first sleep in it | `seat` | by `OnceBox` |
+
+#![forbid(unsafe_code)]
+
+use super::observed::Standing;
+use super::{Inner, Lag};
+use crate::filter::matcher::Matcher;
+use crate::log::buckets::Bucket;
+use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
+use crate::position::{MAX_REVISION, Position};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord};
+use crate::sys::clock;
+use crate::wake::{FilterCode, GroupRef, Membership, Registration, SeatRef, WakeSet};
+use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
+use std::sync::{Arc, Mutex as OwnMutex, MutexGuard as OwnGuard, PoisonError};
+use std::time::Duration;
+
+/// `Consumer::end` while the subscription is open.
+pub(crate) const OPEN: u64 = u64::MAX;
+
+/// `Consumer::free_slots` where they are not known. A number that happens to end so is not known either.
+const UNKNOWN: u32 = u32::MAX;
+
+/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, and goes round in two years.
+const POLLED_STEP: u32 = 24;
+
+/// The first step that does not begin before a time: no poll seems longer ago than it is.
+fn step_from(time: u64) -> u64 {
+    (time >> POLLED_STEP) + 1
+}
+
+/// Bits of an id that stand beside it, and those above them, in the top of `standing`.
+const LOW_ID_BITS: u32 = 32;
+
+/// See the module.
+pub(crate) struct Consumer {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) matcher: Arc<Matcher>,
+    /// One past the last sequence number to hand out; OPEN: no end.
+    pub(crate) end: AtomicU64,
+    /// Where it stands: the next sequence number to look at. While a start in the future is awaited: the head up to
+    /// which that was seen.
+    pub(super) cursor: AtomicU64,
+    /// The position, packed as the progress word is: 12 bits of its epoch.
+    position: AtomicU64,
+    /// The lower half of its epoch, the upper one is the cache's; stored after a position of it, so never ahead of
+    /// that. 0: no position yet.
+    epoch: AtomicU32,
+    /// Slots below the cursor that no event has, the lower half of their number; [`UNKNOWN`] where its segment had
+    /// left. Stored before the cursor.
+    free_slots: HalfStatistic,
+    /// How the consumer says that it stands, below its losses, below the upper bits of the id: see `observed`.
+    pub(super) standing: AtomicU64,
+    /// When the consumer last had everything: a time of [`clock`]. Statistics.
+    pub(super) caught_up: Statistic,
+    /// Events and marks that it handed out. Statistics.
+    handed_out: Statistic,
+    /// When it was polled, in steps of [`POLLED_STEP`]; 0 for never. Statistics.
+    polled: HalfStatistic,
+    /// The lower bits of its number in its cache.
+    low_id: u32,
+    /// Where it sleeps, once it has slept.
+    sleep: OnceBox<Sleep>,
+    extras: OnceBox<Extras>,
+}
+
+/// The greatest number up to `most` that has this lower half.
+pub(crate) fn whole(lower_half: u32, most: u64) -> u64 {
+    most.saturating_sub(u64::from((most as u32).wrapping_sub(lower_half)))
+}
+
+/// What few subscriptions have: those without take no memory for it.
+struct Extras {
+    name: Box<str>,
+    limits: Option<Box<LagLimits>>,
+    /// The bucket whose chain it reads.
+    bucket: Mutex<Option<Arc<Bucket>>>,
+}
+
+/// How far behind it may be, and the lag for which it was closed.
+struct LagLimits {
+    events: u64,
+    age: Duration,
+    exceeded: Mutex<Option<Box<Lag>>>,
+    /// Where the registry has it among those with limits.
+    slot: HalfStatistic,
+}
+
+/// Where a consumer sleeps: made with its first sleep.
+struct Sleep {
+    /// For those who close it and look at it.
+    seat: SeatRef,
+    /// The consumer's alone, until its subscription is dropped: never contended.
+    sleeper: OwnMutex<Sleeper>,
+}
+
+/// The consumer's side of its sleep.
+pub(crate) struct Sleeper {
+    pub(crate) registration: Registration,
+    /// Those who are woken by the same events: joined with the first sleep that is for events.
+    pub(crate) group: Option<GroupRef>,
+    /// The wake set that it is woken through.
+    pub(crate) membership: Membership,
+}
+
+/// How far a new subscription may be behind; what is not limited is the greatest number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaxLag {
+    pub(crate) events: u64,
+    pub(crate) age: Duration,
+}
+
+impl MaxLag {
+    pub(crate) fn is_some(&self) -> bool {
+        self.events != u64::MAX || self.age != Duration::MAX
+    }
+}
+
+impl Consumer {
+    pub(crate) fn new(inner: Arc<Inner>, matcher: Arc<Matcher>, max_lag: MaxLag, name: &str) -> Consumer {
+        let extras = OnceBox::new();
+        if !name.is_empty() || max_lag.is_some() {
+            let MaxLag { events, age } = max_lag;
+            let limits = || LagLimits { events, age, exceeded: Mutex::new(None), slot: HalfStatistic::new(0) };
+            let limits = max_lag.is_some().then(|| Box::new(limits()));
+            extras.get_or_make(|| Extras { name: name.into(), limits, bucket: Mutex::default() });
+        }
+        let (id, first) = (inner.registry.new_id(), inner.ring.first_seq());
+        Consumer {
+            inner,
+            matcher,
+            end: AtomicU64::new(OPEN),
+            cursor: AtomicU64::new(first),
+            position: AtomicU64::new(0),
+            epoch: AtomicU32::new(0),
+            free_slots: HalfStatistic::new(0),
+            standing: AtomicU64::new(Standing::AwaitsListingThenLog.of_new(id >> LOW_ID_BITS)),
+            caught_up: Statistic::new(clock::now()),
+            handed_out: Statistic::new(0),
+            polled: HalfStatistic::new(0),
+            low_id: id as u32,
+            sleep: OnceBox::new(),
+            extras,
+        }
+    }
+
+    /// Its number in its cache.
+    pub(crate) fn id(&self) -> u64 {
+        self.upper_id() << LOW_ID_BITS | u64::from(self.low_id)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.extras.get().map_or("", |extras| &extras.name)
+    }
+}
+
+// ---- Where it stands ------------------------------------------------------------------------------------
+
+impl Consumer {
+    /// Where it stands, for the consumer itself: what it has stored last.
+    #[inline]
+    pub(crate) fn stands_at(&self) -> (u64, Position) {
+        let word = self.position.load(Relaxed);
+        let position = Position {
+            epoch: match self.epoch.load(Relaxed) {
+                0 => 0,
+                lower_half => self.inner.birth | u64::from(lower_half),
+            },
+            revision: word & (MAX_REVISION - 1),
+        };
+        (self.cursor.load(Relaxed), position)
+    }
+
+    /// Shows where the consumer stands.
+    #[inline]
+    pub(crate) fn show(&self, cursor: u64, position: Position) {
+        self.show_cursor(cursor);
+        // Release: partner of the loads in `position`.
+        self.position.store(progress_word(position), Release);
+        let epoch = position.epoch as u32;
+        if self.epoch.load(Relaxed) != epoch {
+            self.epoch.store(epoch, Release);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn show_cursor(&self, cursor: u64) {
+        // Only the consumer stores here. Free slots are at the ends of segments: in another one it has others.
+        if self.cursor.load(Relaxed) ^ cursor >= self.inner.ring.segment_slots() {
+            self.count_free_slots(cursor);
+        }
+        // Release: a loss before it is counted: see `observed`.
+        self.cursor.store(cursor, Release);
+    }
+
+    #[cold]
+    fn count_free_slots(&self, cursor: u64) {
+        let free = self.inner.ring.free_slots_below(cursor).map_or(UNKNOWN, |free| free as u32);
+        self.free_slots.store(free, Relaxed);
+    }
+
+    /// The same for the consumer, of the cursor that it has shown.
+    pub(crate) fn events_below_shown(&self) -> u64 {
+        self.events_below(self.cursor.load(Relaxed))
+    }
+
+    /// Events below the cursor that was loaded before: at least so many, and no more unless it moves just now.
+    pub(super) fn events_below(&self, cursor: u64) -> u64 {
+        let ring = &self.inner.ring;
+        // Behind the load of the cursor: as of that or of a later one, which has more of them below it.
+        let lower_half = self.free_slots.load(Relaxed);
+        let Some(all) = ring.free_slots_below(ring.head()).filter(|_| lower_half != UNKNOWN) else { return 0 };
+        cursor.saturating_sub(ring.first_seq()).saturating_sub(whole(lower_half, all))
+    }
+
+    /// The position as of the last poll. Whole: the epoch that is loaded first is that of the word or
+    /// one before it, and 12 bits of the word say how many before.
+    pub(crate) fn position(&self) -> Position {
+        // Acquire: partner of the stores in `show`: the word is at least as new as the epoch.
+        let lower_half = u64::from(self.epoch.load(Acquire));
+        let word = self.position.load(Acquire);
+        if lower_half == 0 {
+            return Position::default();
+        }
+        let ahead = (word >> REVISION_BITS).wrapping_sub(lower_half) & EPOCH_MASK;
+        Position { epoch: (self.inner.birth | lower_half) + ahead, revision: word & (MAX_REVISION - 1) }
+    }
+
+    /// Everything up to the head was handed out, just now or at that time.
+    pub(crate) fn caught_up(&self, at: u64) {
+        self.caught_up.store(at, Relaxed);
+    }
+
+    /// Records the time of a poll. True: the one before was at most one step earlier.
+    pub(crate) fn polled_at(&self, now: u64) -> bool {
+        let step = step_from(now) as u32;
+        let before = self.polled.load(Relaxed);
+        // 0 is never.
+        self.polled.store(step.max(1), Relaxed);
+        before != 0 && step.wrapping_sub(before) <= 1
+    }
+
+    /// Time since its last poll.
+    pub(super) fn last_poll(&self) -> Option<Duration> {
+        let polled = self.polled.load(Relaxed);
+        (polled != 0).then(|| clock::since(whole(polled, step_from(clock::now())) << POLLED_STEP))
+    }
+
+    pub(crate) fn hand_out(&self, count: u64) {
+        // Only the consumer stores here.
+        self.handed_out.store(self.handed_out.load(Relaxed) + count, Relaxed);
+    }
+
+    pub(crate) fn handed_out(&self) -> u64 {
+        self.handed_out.load(Relaxed)
+    }
+
+    pub(super) fn bucket(&self) -> Option<Arc<Bucket>> {
+        self.extras.get().and_then(|extras| lock(&extras.bucket).clone())
+    }
+
+    /// The bucket whose chain it reads from now on.
+    pub(crate) fn reads(&self, bucket: Option<Arc<Bucket>>) {
+        if bucket.is_none() && self.extras.get().is_none() {
+            return;
+        }
+        let extras = || Extras { name: "".into(), limits: None, bucket: Mutex::default() };
+        let before = std::mem::replace(&mut *lock(&self.extras.get_or_make(extras).bucket), bucket);
+        drop(before);
+    }
+}
+
+// ---- Sleep and close ------------------------------------------------------------------------------------
+
+impl Consumer {
+    /// The consumer's side of its sleep, made here if it has never slept. Only for the consumer, and not again while
+    /// it has it.
+    pub(crate) fn sleeper(&self) -> OwnGuard<'_, Sleeper> {
+        let sleep = self.sleep.get_or_make(|| {
+            let registration = Registration::new(FilterCode::of(&self.matcher));
+            let seat = registration.seat().clone();
+            let sleeper = Sleeper { registration, group: None, membership: Membership::default() };
+            Sleep { seat, sleeper: OwnMutex::new(sleeper) }
+        });
+        sleep.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes it out of a wake set. True: it was in that.
+    pub(crate) fn leaves_set(&self, set: &WakeSet) -> bool {
+        self.sleep.get().is_some() && self.sleeper().membership.leave_set(set)
+    }
+
+    /// Ends the consumer's side of its sleep: when its subscription is dropped, though others may have a count on
+    /// this for longer.
+    pub(crate) fn sleeps_no_more(&self) {
+        if self.sleep.get().is_none() {
+            return;
+        }
+        let mut sleeper = self.sleeper();
+        sleeper.registration.leave(&self.inner);
+        sleeper.membership = Membership::default();
+        if let Some(group) = sleeper.group.take() {
+            self.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
+        }
+    }
+
+    pub(crate) fn seat(&self) -> Option<&SeatRef> {
+        self.sleep.get().map(|sleep| &sleep.seat)
+    }
+
+    pub(crate) fn close(&self) {
+        // Before the first listing nothing was published: nothing is handed out.
+        let head = if self.inner.is_ready() { self.inner.ring.head() } else { 0 };
+        self.close_at(head);
+    }
+
+    fn close_at(&self, head: u64) {
+        let _ = self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire);
+        fence(ord!(CloserFence, SeqCst));
+        // Partner: the consumer stores PARKED, fence, looks at `end`.
+        if let Some(seat) = self.seat() {
+            seat.wake();
+        }
+    }
+}
+
+// ---- Limits ---------------------------------------------------------------------------------------------
+
+impl Consumer {
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limits_of_lag().is_some()
+    }
+
+    /// Whether it is less than half a window behind, or over: for those who wait for it.
+    pub(crate) fn is_near(&self) -> bool {
+        if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
+            return true;
+        }
+        if self.awaits_revision() {
+            // It is behind nothing, and sleeps until there is more.
+            return true;
+        }
+        let cursor = self.cursor.load(Relaxed);
+        let ring = &self.inner.ring;
+        let (oldest, head) = (ring.oldest_seq(), ring.head());
+        // Half of what the window holds now, once it is full; before that nothing can be lost.
+        let window = ring.window_slots();
+        head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest)
+    }
+
+    fn limits_of_lag(&self) -> Option<&LagLimits> {
+        self.extras.get().and_then(|extras| extras.limits.as_deref())
+    }
+
+    /// Its place among those with limits, of which it is one.
+    pub(super) fn limits_slot(&self) -> Option<&HalfStatistic> {
+        self.limits_of_lag().map(|limits| &limits.slot)
+    }
+
+    /// The limits, for a message.
+    pub(crate) fn limits(&self) -> String {
+        let Some(limits) = self.limits_of_lag() else { return "none".into() };
+        let events = (limits.events != u64::MAX).then(|| format!("{} events", limits.events));
+        let age = (limits.age != Duration::MAX).then(|| format!("{} ms", limits.age.as_millis()));
+        events.into_iter().chain(age).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The lag for which it was closed, reported once.
+    pub(crate) fn take_too_slow(&self) -> Option<Box<Lag>> {
+        self.limits_of_lag().and_then(|limits| lock(&limits.exceeded).take())
+    }
+
+    /// Closed for its lag, and not reported yet.
+    pub(super) fn is_too_slow(&self) -> bool {
+        self.limits_of_lag().is_some_and(|limits| lock(&limits.exceeded).is_some())
+    }
+
+    /// Ends it where it is further behind than it may. False: there is nothing to look at any more.
+    pub(crate) fn enforce_lag_limit(&self) -> bool {
+        if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
+            return false;
+        }
+        let lag = self.lag();
+        let Some(limits) = self.limits_of_lag() else { return true };
+        if lag.events <= limits.events && lag.age <= limits.age {
+            return true;
+        }
+        tracing::warn!(
+            cache = self.inner.name,
+            subscription = self.name(),
+            id = self.id(),
+            events = lag.events,
+            age_ms = lag.age.as_millis() as u64,
+            "closed: further behind than it may be"
+        );
+        *lock(&limits.exceeded) = Some(Box::new(lag));
+        // Nothing more is handed out.
+        self.close_at(0);
+        false
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::whole;
+
+    #[test]
+    fn half_a_number_is_completed() {
+        for number in [0, 1, 7, 1 << 32, (1 << 32) + 7, (5 << 32) - 1] {
+            for more in [0, 1, 1000, u64::from(u32::MAX)] {
+                assert_eq!(whole(number as u32, number + more), number, "{number} and {more}");
+            }
+        }
+    }
+}

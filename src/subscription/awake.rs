@@ -1,0 +1,225 @@
+//! A subscription while its consumer calls: with the cursor in hand.
+//!
+//! Between two calls the cursor stands in the words that other threads see. A call takes it up, moves it, and puts it
+//! back once, at its end: others see it move from call to call, and a call that panics has not moved it.
+
+#![forbid(unsafe_code)]
+
+use super::cursor::Cursor;
+use super::own::{Flag, Own, SubscriptionPhase};
+use super::{Halt, Step};
+use crate::batch::{Batch, BatchBuilder};
+use crate::cache::{Consumer, Inner, OPEN};
+use crate::data::event::Mark;
+use crate::error::{Code, Error, Result, say};
+use crate::log::ring::{LogEnd, progress_of};
+use crate::position::Position;
+use crate::sync::{Acquire, Relaxed, ord};
+use crate::sys::clock;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// See the module.
+pub(super) struct Awake<'s> {
+    pub(super) shared: &'s Arc<Consumer>,
+    pub(super) own: &'s mut Own,
+    /// The head of the initial state while that is handed out.
+    pub(super) cursor: Cursor,
+}
+
+/// What one look at the cache showed: loaded in this order.
+#[derive(Clone, Copy)]
+pub(super) struct Frontier {
+    pub(super) closed: bool,
+    pub(super) progress: u64,
+    pub(super) head: u64,
+}
+
+impl<'s> Awake<'s> {
+    #[inline]
+    pub(super) fn new(shared: &'s Arc<Consumer>, own: &'s mut Own) -> Awake<'s> {
+        let (seq, position) = shared.stands_at();
+        // Others see how far a start in the future has looked.
+        let seq = match own.cold.as_ref().map(|cold| &cold.phase) {
+            Some(SubscriptionPhase::Future(start)) => start.began_at,
+            _ => seq,
+        };
+        let cursor = Cursor::taken_up(seq, position, own.segment.take());
+        Awake { shared, own, cursor }
+    }
+
+    /// Puts the cursor back.
+    #[inline]
+    pub(super) fn rest(mut self) {
+        // What sleeps has shown where it stands, and has not moved since.
+        if !self.has(Flag::Parked) {
+            self.share();
+        }
+        self.own.segment = self.cursor.lend();
+    }
+
+    #[inline]
+    pub(super) fn inner(&self) -> &'s Arc<Inner> {
+        &self.shared.inner
+    }
+
+    pub(super) fn position(&self) -> Position {
+        self.cursor.position()
+    }
+
+    pub(super) fn frontier(&self) -> Frontier {
+        let inner = self.inner();
+        let end = self.shared.end.load(ord!(EndLoad, Acquire));
+        let progress = inner.ring.progress();
+        let LogEnd { head, closed } = inner.ring.end();
+        if end < head {
+            // Closed by its owner: nothing above, and no progress beyond.
+            return Frontier { closed: true, progress: 0, head: end };
+        }
+        Frontier { closed: closed || end != OPEN, progress, head }
+    }
+
+    /// See `Subscription::poll`.
+    #[inline]
+    pub(super) fn poll(&mut self, max: usize) -> Result<Batch> {
+        self.unpark();
+        loop {
+            match self.poll_once(max) {
+                Ok(batch) => {
+                    // The time of an empty one was noted with that of having everything.
+                    if !batch.is_empty() {
+                        self.shared.hand_out(batch.len() as u64);
+                        self.record_poll();
+                    }
+                    return Ok(batch);
+                }
+                Err(halt) => {
+                    if let Some(error) = self.halt(halt) {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a poll says that cannot continue; nothing where it does.
+    #[cold]
+    fn halt(&mut self, halt: Halt) -> Option<Error> {
+        let error = match halt {
+            Halt::Over(error) => {
+                if error.code() != Code::NotReady {
+                    self.end();
+                }
+                error
+            }
+            Halt::Lost(loss) => self.lose(loss)?,
+        };
+        self.shared.polled_at(clock::now());
+        Some(self.named(error))
+    }
+
+    pub(super) fn end(&mut self) {
+        self.cursor.release();
+        self.own.release(self.shared);
+        self.own.enter(SubscriptionPhase::Ended);
+    }
+
+    fn poll_once(&mut self, max: usize) -> Step<Batch> {
+        if let Some(cold) = &mut self.own.cold
+            && let Some(halt) = cold.failure.take()
+        {
+            return Err(*halt);
+        }
+        let is_live = self.own.is_live();
+        if !is_live && matches!(self.own.phase(), SubscriptionPhase::Ended) {
+            return Err(say::closed("subscription").into());
+        }
+        let frontier = self.frontier();
+        if frontier.closed {
+            self.check_limit()?;
+        }
+        let behind = if !is_live && self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
+        if behind > self.shared.inner.consumers.max_lag.load(Relaxed) {
+            self.count_max_lag(&frontier);
+        }
+        if behind > 0 && self.shared.is_limited() {
+            self.shared.show_cursor(self.cursor.seq());
+            self.shared.enforce_lag_limit();
+            self.check_limit()?;
+        }
+        if !is_live {
+            if self.own.phase().is_before_its_start() && !self.started(&frontier)? {
+                return Ok(Batch::empty(self.position()));
+            }
+            match self.own.phase() {
+                SubscriptionPhase::Initial(_) => return self.initial_page(max),
+                SubscriptionPhase::Behind(_) | SubscriptionPhase::CatchUp(_) => return self.catch_up_page(max),
+                _ => {}
+            }
+        }
+        let batch = self.events(&frontier, max)?;
+        if !batch.is_empty() {
+            return Ok(batch);
+        }
+        self.nothing(&frontier)
+    }
+
+    /// It is further behind than any was, in sequence numbers: fewer are events, where a segment was closed before
+    /// it was full.
+    #[cold]
+    fn count_max_lag(&self, frontier: &Frontier) {
+        let below = self.shared.events_below_shown();
+        let events = self.shared.inner.ring.events_between(self.cursor.seq(), frontier.head, below);
+        self.shared.inner.consumers.max_lag.fetch_max(events, Relaxed);
+    }
+
+    /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
+    fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
+        let now = clock::now();
+        self.shared.caught_up(now);
+        self.shared.polled_at(now);
+        if self.cursor.seq() >= frontier.head {
+            self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
+        }
+        if frontier.closed && self.cursor.seq() >= frontier.head {
+            return Err(say::closed("subscription").into());
+        }
+        let position = self.position();
+        if let Some(cold) = &mut self.own.cold
+            && let Some(bookmarks) = &mut cold.bookmarks
+            && bookmarks.is_due(position)
+        {
+            (bookmarks.delivered, bookmarks.at) = (position, Instant::now());
+            let mut batch = BatchBuilder::new(1, false, ());
+            batch.push_mark(Mark::bookmark(position.revision, 0));
+            return Ok(batch.finish(position));
+        }
+        Ok(Batch::empty(position))
+    }
+
+    /// Publishes where it stands: for other threads, and for the next call.
+    #[inline]
+    pub(super) fn share(&mut self) {
+        let mut cursor = self.cursor.seq();
+        if let Some(cold) = &mut self.own.cold {
+            cold.count(self.shared);
+            if let SubscriptionPhase::Future(start) = &mut cold.phase {
+                start.began_at = std::mem::replace(&mut cursor, start.looked_to);
+            } else if cold.is_empty() {
+                self.own.cold = None;
+            }
+        }
+        self.shared.show(cursor, self.position());
+        self.shared.stands(self.standing());
+    }
+
+    /// An error that names it, where it has a name.
+    pub(super) fn named(&self, error: Error) -> Error {
+        error.of_subscription(self.shared.name())
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: Flag) -> bool {
+        self.own.has(flag)
+    }
+}

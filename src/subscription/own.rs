@@ -1,0 +1,239 @@
+//! What a consumer alone has between two calls: few words beside those that it shows to others, and a box for what
+//! few subscriptions need, or each only for a while.
+//!
+//! The box is made by whoever puts the first thing into it, and goes at the end of the call after which nothing is in
+//! it: see [`Cold::is_empty`]. What is in it by when: `docs/internals/subscription.md`.
+
+#![forbid(unsafe_code)]
+
+use super::catch_up::CatchUp;
+use super::chain::Reader;
+use super::delivered::DeliveredKeys;
+use super::future::FutureStart;
+use super::initial::Initial;
+use super::options::{Options, StartOptions};
+use super::{Halt, OnLag};
+use crate::cache::{Consumer, NOWHERE};
+use crate::log::segment::SegmentRef;
+use crate::position::Position;
+use crate::sync::Relaxed;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// See the module.
+pub(super) struct Own {
+    /// The segment of its cursor, while that is in one that it reads.
+    pub(super) segment: Option<SegmentRef>,
+    pub(super) cold: Option<Box<Cold>>,
+    /// Events that it looked at.
+    pub(super) looked: u64,
+    /// Its place among the subscriptions of the cache: taken when it is opened.
+    pub(super) slot: u32,
+    /// Polls to come whose time is not recorded.
+    pub(super) unrecorded: u8,
+    pub(super) on_lag: OnLag,
+    flags: u8,
+}
+
+/// A bit of [`Own`].
+#[derive(Clone, Copy)]
+#[repr(u8)]
+pub(super) enum Flag {
+    /// Every event passes unchanged: batches are views.
+    Plain = 1,
+    WholeRevisions = 2,
+    StopOnResync = 4,
+    /// It keeps its cache open: until it ends.
+    KeepsOpen = 8,
+    /// It sleeps, or slept and has not looked since.
+    Parked = 16,
+}
+
+/// What few subscriptions need, or each only for a while.
+#[derive(Default)]
+pub(super) struct Cold {
+    pub(super) phase: SubscriptionPhase,
+    /// Until the start is fixed.
+    pub(super) start: Option<Box<StartOptions>>,
+    pub(super) bookmarks: Option<Box<Bookmarks>>,
+    /// Told by the next poll, once.
+    pub(super) failure: Option<Box<Halt>>,
+    /// Revisions up to this one were reported as lost.
+    pub(super) reported: u64,
+    /// The keys that were delivered to the consumer, for policies that need them.
+    pub(super) delivered: Option<Box<DeliveredKeys>>,
+    /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
+    counted: u64,
+    pub(super) reader: Reader,
+}
+
+#[derive(Debug, Default)]
+pub(super) enum SubscriptionPhase {
+    /// No listing yet.
+    Unready,
+    /// `StateAtLeast`: not reached yet.
+    Revision { until: Option<Instant> },
+    /// `After` a revision of the future: not reached yet.
+    Future(Box<FutureStart>),
+    /// The initial state at head `cursor`.
+    Initial(Box<Initial>),
+    /// LAGGED was reported: the difference begins with the next poll.
+    Behind(Box<CatchUp>),
+    /// The difference after a loss.
+    CatchUp(Box<CatchUp>),
+    #[default]
+    Live,
+    /// Polls answer CLOSED.
+    Ended,
+}
+
+impl SubscriptionPhase {
+    #[inline]
+    pub(super) fn is_before_its_start(&self) -> bool {
+        use SubscriptionPhase::{Future, Revision, Unready};
+        matches!(self, Unready | Revision { .. } | Future(_))
+    }
+}
+
+/// Bookmarks that were asked for.
+#[derive(Debug)]
+pub(super) struct Bookmarks {
+    pub(super) interval: Duration,
+    /// The last position that was delivered, and when.
+    pub(super) delivered: Position,
+    pub(super) at: Instant,
+}
+
+impl Bookmarks {
+    pub(super) fn is_due(&self, position: Position) -> bool {
+        position != self.delivered && self.at.elapsed() >= self.interval
+    }
+}
+
+impl Own {
+    /// Of a subscription that is being opened.
+    pub(super) fn new(options: &Options, is_plain: bool) -> Own {
+        let bookmarks = options
+            .bookmark_interval
+            .map(|interval| Box::new(Bookmarks { interval, delivered: Position::default(), at: Instant::now() }));
+        let start = Some(Box::new(options.start.clone()));
+        let mut own = Own {
+            segment: None,
+            cold: Some(Box::new(Cold { phase: SubscriptionPhase::Unready, start, bookmarks, ..Cold::default() })),
+            looked: 0,
+            slot: NOWHERE,
+            unrecorded: 0,
+            on_lag: options.on_lag,
+            flags: 0,
+        };
+        own.set(Flag::Plain, is_plain && !options.stop_on_resync && !options.whole_revisions);
+        own.set(Flag::WholeRevisions, options.whole_revisions);
+        own.set(Flag::StopOnResync, options.stop_on_resync);
+        own
+    }
+
+    #[inline]
+    pub(super) fn has(&self, flag: Flag) -> bool {
+        self.flags & flag as u8 != 0
+    }
+
+    #[inline]
+    pub(super) fn set(&mut self, flag: Flag, on: bool) {
+        self.flags = self.flags & !(flag as u8) | if on { flag as u8 } else { 0 };
+    }
+
+    /// Whether it was so, until now.
+    #[inline]
+    pub(super) fn take(&mut self, flag: Flag) -> bool {
+        let was = self.has(flag);
+        self.flags &= !(flag as u8);
+        was
+    }
+
+    /// The box, to put something into it.
+    #[inline]
+    pub(super) fn cold(&mut self) -> &mut Cold {
+        self.cold.get_or_insert_default()
+    }
+
+    /// Without the box it is live.
+    #[inline]
+    pub(super) fn phase(&self) -> &SubscriptionPhase {
+        static LIVE: SubscriptionPhase = SubscriptionPhase::Live;
+        self.cold.as_ref().map_or(&LIVE, |cold| &cold.phase)
+    }
+
+    #[inline]
+    pub(super) fn is_live(&self) -> bool {
+        self.cold.as_ref().is_none_or(|cold| matches!(cold.phase, SubscriptionPhase::Live))
+    }
+
+    /// Begins another phase; the one before.
+    pub(super) fn enter(&mut self, phase: SubscriptionPhase) -> SubscriptionPhase {
+        if self.cold.is_none() && matches!(phase, SubscriptionPhase::Live) {
+            return phase;
+        }
+        std::mem::replace(&mut self.cold().phase, phase)
+    }
+
+    /// The keys that were delivered, where it keeps them.
+    #[inline]
+    pub(super) fn delivered(&mut self) -> Option<&mut DeliveredKeys> {
+        self.cold.as_mut().and_then(|cold| cold.delivered.as_deref_mut())
+    }
+
+    #[inline]
+    pub(super) fn keeps_keys(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.delivered.is_some())
+    }
+
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
+        self.cold.as_ref().is_some_and(|cold| cold.failure.is_some())
+    }
+
+    /// Releases what it has of the cache: when it ends, and when it is dropped.
+    pub(super) fn release(&mut self, shared: &Arc<Consumer>) {
+        self.segment = None;
+        if let Some(cold) = &mut self.cold {
+            cold.delivered = None;
+            cold.reader.leave(shared);
+            cold.count(shared);
+        }
+        if self.take(Flag::KeepsOpen) {
+            shared.inner.keep_open_no_more();
+        }
+    }
+}
+
+impl Cold {
+    /// Whether a live subscription stands as well without it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.reader.is_unused()
+            && matches!(self.phase, SubscriptionPhase::Live)
+            && self.start.is_none()
+            && self.bookmarks.is_none()
+            && self.failure.is_none()
+            && self.delivered.is_none()
+            && self.reported == 0
+            && self.counted == 0
+    }
+
+    /// What it records of deliveries, for the cache's statistics.
+    #[inline]
+    pub(super) fn count(&mut self, shared: &Consumer) {
+        if self.delivered.is_some() || self.counted != 0 || self.reader.link_bytes() != 0 {
+            self.count_anew(shared);
+        }
+    }
+
+    #[cold]
+    fn count_anew(&mut self, shared: &Consumer) {
+        let delivered = self.delivered.as_ref().map_or(0, |delivered| delivered.bytes());
+        let now = delivered << 16 | u64::from(self.reader.link_bytes());
+        let before = std::mem::replace(&mut self.counted, now);
+        let consumers = &shared.inner.consumers;
+        consumers.delivered_bytes.fetch_add((now >> 16).wrapping_sub(before >> 16), Relaxed);
+        consumers.link_bytes.fetch_add((now & 0xffff).wrapping_sub(before & 0xffff), Relaxed);
+    }
+}

@@ -1,0 +1,94 @@
+//! A value that is made when it is first asked for, behind one word: what few have costs the others eight bytes.
+//!
+//! | made | found | order |
+//! | --- | --- | --- |
+//! | compare-exchange of the address, from null | load of the address | Release / Acquire |
+//!
+//! The address never changes again, and the value goes with the word: a reference to it lives as long as one to that.
+
+use super::{Acquire, AtomicPtr, Release};
+use std::marker::PhantomData;
+use std::ptr;
+
+/// See the module.
+pub(crate) struct OnceBox<T: Send + Sync> {
+    address: AtomicPtr<T>,
+    owned: PhantomData<Box<T>>,
+}
+
+impl<T: Send + Sync> OnceBox<T> {
+    pub(crate) fn new() -> OnceBox<T> {
+        OnceBox { address: AtomicPtr::new(ptr::null_mut()), owned: PhantomData }
+    }
+
+    /// The value, once it was made.
+    #[inline]
+    pub(crate) fn get(&self) -> Option<&T> {
+        // Acquire: partner of the exchange in `get_or_make`.
+        let address = self.address.load(Acquire);
+        // SAFETY: null, or the address of a box that only the drop of this word frees.
+        unsafe { address.as_ref() }
+    }
+
+    /// The value; made here, if nobody has made it. Where two make it at once, one of the two is dropped.
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
+        if let Some(value) = self.get() {
+            return value;
+        }
+        let fresh = Box::into_raw(Box::new(make()));
+        // Release: partner of the load in `get`.
+        match self.address.compare_exchange(ptr::null_mut(), fresh, Release, Acquire) {
+            // SAFETY: this word owns it from now on, as in `get`.
+            Ok(_) => unsafe { &*fresh },
+            Err(first) => {
+                // SAFETY: the box from above, which nobody else has seen.
+                drop(unsafe { Box::from_raw(fresh) });
+                // SAFETY: as in `get`.
+                unsafe { &*first }
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync> Drop for OnceBox<T> {
+    fn drop(&mut self) {
+        // An exchange, and no load: what orders this drop behind the making may be a count that loom does not see.
+        let address = self.address.swap(ptr::null_mut(), Acquire);
+        if !address.is_null() {
+            // SAFETY: a box whose only owner is this word, and nobody else has that any more.
+            drop(unsafe { Box::from_raw(address) });
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn made_once_and_dropped_once() {
+        let counted = Arc::new(());
+        let word = OnceBox::new();
+        assert!(word.get().is_none());
+        assert!(std::ptr::eq(word.get_or_make(|| counted.clone()), word.get_or_make(|| unreachable!())));
+        assert_eq!(Arc::strong_count(&counted), 2);
+        drop(word);
+        assert_eq!(Arc::strong_count(&counted), 1);
+        drop(OnceBox::<Arc<()>>::new());
+    }
+
+    #[test]
+    fn all_threads_find_the_same() {
+        for round in 0..200 {
+            let word = OnceBox::new();
+            let made = std::thread::scope(|scope| {
+                let make = || std::ptr::from_ref(word.get_or_make(|| Arc::new(round))).addr();
+                let other = scope.spawn(make);
+                [make(), other.join().unwrap()]
+            });
+            assert_eq!(made[0], made[1]);
+            assert_eq!(**word.get().unwrap(), round);
+        }
+    }
+}
