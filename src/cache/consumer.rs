@@ -21,7 +21,9 @@ use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
-use crate::wake::{FilterCode, GroupRef, Membership, Registration, SeatRef, WakeSet};
+use crate::wake::{
+    Due, FilterCode, GroupRef, Hubs, Interest, Membership, Registration, Seat, SeatRef, Unparked, Waker,
+};
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::sync::{Arc, Mutex as OwnMutex, MutexGuard as OwnGuard, PoisonError};
 use std::time::Duration;
@@ -102,16 +104,21 @@ struct Sleep {
     /// For those who close it and look at it.
     seat: SeatRef,
     /// The consumer's alone, until its subscription is dropped: never contended.
-    sleeper: OwnMutex<Sleeper>,
+    own: OwnMutex<OwnSleep>,
 }
 
-/// The consumer's side of its sleep.
-pub(crate) struct Sleeper {
-    pub(crate) registration: Registration,
-    /// Those who are woken by the same events: joined with the first sleep that is for events.
-    pub(crate) group: Option<GroupRef>,
+/// The consumer's side of its sleep. With the first sleep for events it has joined the group of those who are woken by
+/// the same ones.
+struct OwnSleep {
+    registration: Registration,
     /// The wake set that it is woken through.
-    pub(crate) membership: Membership,
+    membership: Membership,
+}
+
+/// A consumer at the place where it sleeps, in one call of its own.
+pub(crate) struct Sleeper<'a> {
+    seat: &'a SeatRef,
+    own: OwnGuard<'a, OwnSleep>,
 }
 
 /// How far a new subscription may be behind; what is not limited is the greatest number.
@@ -284,33 +291,31 @@ impl Consumer {
 // ---- Sleep and close ------------------------------------------------------------------------------------
 
 impl Consumer {
-    /// The consumer's side of its sleep, made here if it has never slept. Only for the consumer, and not again while
-    /// it has it.
-    pub(crate) fn sleeper(&self) -> OwnGuard<'_, Sleeper> {
-        let sleep = self.sleep.get_or_make(|| {
-            let registration = Registration::new(FilterCode::of(&self.matcher));
-            let seat = registration.seat().clone();
-            let sleeper = Sleeper { registration, group: None, membership: Membership::default() };
-            Sleep { seat, sleeper: OwnMutex::new(sleeper) }
+    /// The place where it sleeps, made here if it has never slept. Only for the consumer, and not again while it has it.
+    pub(crate) fn sleeper(&self) -> Sleeper<'_> {
+        let sleep = self.sleep.get_or_make(|| Sleep {
+            seat: SeatRef::new(Seat::new()),
+            own: OwnMutex::new(OwnSleep {
+                registration: Registration::new(FilterCode::of(&self.matcher)),
+                membership: Membership::default(),
+            }),
         });
-        sleep.sleeper.lock().unwrap_or_else(PoisonError::into_inner)
+        Sleeper { seat: &sleep.seat, own: sleep.own.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 
-    /// Takes it out of a wake set. True: it was in that.
-    pub(crate) fn leaves_set(&self, set: &WakeSet) -> bool {
-        self.sleep.get().is_some() && self.sleeper().membership.leave_set(set)
+    /// The same, if it has ever slept.
+    pub(crate) fn sleeper_if_any(&self) -> Option<Sleeper<'_>> {
+        self.sleep.get().is_some().then(|| self.sleeper())
     }
 
     /// Ends the consumer's side of its sleep: when its subscription is dropped, though others may have a count on
     /// this for longer.
     pub(crate) fn sleeps_no_more(&self) {
-        if self.sleep.get().is_none() {
-            return;
-        }
-        let mut sleeper = self.sleeper();
-        sleeper.registration.leave(&self.inner);
-        sleeper.membership = Membership::default();
-        if let Some(group) = sleeper.group.take() {
+        let Some(Sleeper { seat, mut own }) = self.sleeper_if_any() else { return };
+        let group = own.registration.group().cloned();
+        own.registration.leave(seat, &self.inner);
+        own.membership = Membership::default();
+        if let Some(group) = group {
             self.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
         }
     }
@@ -332,6 +337,33 @@ impl Consumer {
         if let Some(seat) = self.seat() {
             seat.wake();
         }
+    }
+}
+
+impl Sleeper<'_> {
+    /// See [`Registration::park`].
+    pub(crate) fn park(
+        &mut self,
+        inner: &Arc<Inner>,
+        interest: Interest,
+        cursor: u64,
+        waker: Waker,
+        due: Due,
+    ) -> Result<(), Unparked> {
+        self.own.registration.park(self.seat, inner, interest, cursor, waker, due)
+    }
+
+    /// See [`Registration::unpark`].
+    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+        self.own.registration.unpark(self.seat, hubs)
+    }
+
+    pub(crate) fn group(&self) -> Option<&GroupRef> {
+        self.own.registration.group()
+    }
+
+    pub(crate) fn membership(&mut self) -> &mut Membership {
+        &mut self.own.membership
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
-use crate::wake::{Due, FilterCode, Interest, Membership, Registration, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, Interest, Membership, Registration, Seat, SeatRef, WakeSet, Waker};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -68,7 +68,7 @@ pub struct Waiter {
     epoch: u64,
     embedded: bool,
     /// Made with the first sleep.
-    registration: Option<Registration>,
+    sleep: Option<(SeatRef, Registration)>,
     membership: Membership,
 }
 
@@ -83,7 +83,7 @@ pub(super) enum Wanted {
 
 impl Waiter {
     pub(super) fn new(inner: Arc<Inner>, wanted: Wanted, epoch: u64, embedded: bool) -> Waiter {
-        Waiter { inner, wanted, epoch, embedded, registration: None, membership: Membership::default() }
+        Waiter { inner, wanted, epoch, embedded, sleep: None, membership: Membership::default() }
     }
 
     /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, or
@@ -151,7 +151,7 @@ impl Waiter {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.registration.as_ref().is_none_or(|registration| registration.seat().sleep(until));
+            let woken = self.sleep.as_ref().is_none_or(|(seat, _)| seat.sleep(until));
             self.unpark();
             if !woken {
                 return match self.poll()? {
@@ -166,13 +166,12 @@ impl Waiter {
     fn park(&mut self, waker: Waker) -> bool {
         let interest = match self.wanted {
             Wanted::Ready => Interest::Ready,
-            Wanted::Revision(revision) => {
-                Interest::Revision { position: Position { epoch: self.epoch, revision }, ticket: None }
-            }
+            Wanted::Revision(revision) => Interest::revision(Position { epoch: self.epoch, revision }, None),
             Wanted::Consistent(ticket) => Interest::Consistent(ticket),
         };
-        let registration = self.registration.get_or_insert_with(|| Registration::new(FilterCode::Own));
-        let parked = registration.park(&self.inner, interest, 0, waker, Due::default()).is_ok();
+        let fresh = || (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own));
+        let (seat, registration) = self.sleep.get_or_insert_with(fresh);
+        let parked = registration.park(seat, &self.inner, interest, 0, waker, Due::default()).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }
@@ -180,8 +179,8 @@ impl Waiter {
     }
 
     fn unpark(&mut self) {
-        if let Some(registration) = &mut self.registration {
-            registration.unpark(&self.inner.hubs);
+        if let Some((seat, registration)) = &mut self.sleep {
+            registration.unpark(seat, &self.inner.hubs);
         }
     }
 
@@ -220,8 +219,8 @@ impl WakeSet {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some(registration) = &mut self.registration {
-            registration.leave(&self.inner);
+        if let Some((seat, registration)) = &mut self.sleep {
+            registration.leave(seat, &self.inner);
         }
     }
 }

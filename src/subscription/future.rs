@@ -59,7 +59,7 @@ impl Awake<'_> {
     /// What ends the wait of a start in the future.
     pub(super) fn future_interest(&self) -> Option<Interest> {
         let SubscriptionPhase::Future(start) = self.own.phase() else { return None };
-        Some(Interest::Revision { position: self.position(), ticket: start.ticket })
+        Some(Interest::revision(self.position(), start.ticket))
     }
 
     /// Looks whether the revision was reached. True: it begins, and there may be events.

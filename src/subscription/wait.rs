@@ -136,7 +136,7 @@ impl Awake<'_> {
 
     /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
     /// recorded.
-    fn group(&self, sleeper: &mut Sleeper) -> GroupRef {
+    fn group(&self, sleeper: &Sleeper<'_>) -> GroupRef {
         let matcher = &self.shared.matcher;
         let hub = self.shared.inner.hubs.of(FilterCode::of(matcher));
         let join = || {
@@ -144,7 +144,7 @@ impl Awake<'_> {
             let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
             hub.groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
         };
-        sleeper.group.get_or_insert_with(join).clone()
+        sleeper.group().cloned().unwrap_or_else(join)
     }
 
     fn bookmarks(&self) -> Option<&Bookmarks> {
@@ -152,14 +152,14 @@ impl Awake<'_> {
     }
 
     /// What would make `peek` true, and when it does in any case.
-    fn interest(&mut self, sleeper: &mut Sleeper) -> (Interest, Due) {
+    fn interest(&mut self, sleeper: &mut Sleeper<'_>) -> (Interest, Due) {
         let mut due = Due::default();
         match (self.own.phase(), self.start()) {
             _ if self.own.is_live() => {}
             (SubscriptionPhase::Unready, _) => return (Interest::Ready, due),
             (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
                 due.deadline = *until;
-                return (Interest::Revision { position: revision.into(), ticket: None }, due);
+                return (Interest::revision(revision.into(), None), due);
             }
             _ => {
                 if let Some(interest) = self.future_interest() {
@@ -182,14 +182,14 @@ impl Awake<'_> {
     }
 
     /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
-    fn park(&mut self, sleeper: &mut Sleeper, waker: Waker) -> bool {
+    fn park(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker) -> bool {
         self.cursor.release();
         // As it stands when it sleeps: it may be looked at for long.
         self.share();
         let (interest, due) = self.interest(sleeper);
         let inner = self.inner();
         let of_the_cache = !interest.is_of_events();
-        if let Err(unparked) = sleeper.registration.park(inner, interest, self.cursor.seq(), waker, due) {
+        if let Err(unparked) = sleeper.park(inner, interest, self.cursor.seq(), waker, due) {
             self.slept(unparked);
             return false;
         }
@@ -215,9 +215,9 @@ impl Awake<'_> {
     }
 
     #[inline(never)]
-    fn unpark_from(&mut self, sleeper: &mut Sleeper) {
+    fn unpark_from(&mut self, sleeper: &mut Sleeper<'_>) {
         if self.own.take(Flag::Parked) {
-            let unparked = sleeper.registration.unpark(&self.inner().hubs);
+            let unparked = sleeper.unpark(&self.inner().hubs);
             self.slept(unparked);
         }
     }
@@ -249,7 +249,7 @@ impl Awake<'_> {
 
     fn arm(&mut self) -> Result<bool> {
         let mut sleeper = self.shared.sleeper();
-        let member = sleeper.membership.member("subscription").map_err(|error| self.named(error))?;
+        let member = sleeper.membership().member("subscription").map_err(|error| self.named(error))?;
         self.unpark_from(&mut sleeper);
         loop {
             if self.peek() {
@@ -321,13 +321,14 @@ impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
         subscription.awake(|awake| awake.unpark());
-        subscription.shared.sleeper().membership.join(self, tag);
+        subscription.shared.sleeper().membership().join(self, tag);
         Ok(())
     }
 
     /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member = subscription.shared.leaves_set(self);
+        let was_member =
+            subscription.shared.sleeper_if_any().is_some_and(|mut sleeper| sleeper.membership().leave_set(self));
         if was_member {
             subscription.awake(|awake| awake.unpark());
         }

@@ -16,16 +16,29 @@ pub(crate) enum Interest {
     Events(GroupRef, Option<Arc<Request>>),
     /// The same, of one bucket whose events are all linked from the cursor on.
     Chain(GroupRef, Arc<Bucket>),
-    /// The cache to reach a revision. With an epoch, also to leave that; with a ticket, also that
-    /// consistent read.
-    Revision { position: Position, ticket: Option<u64> },
+    /// The cache to reach a revision; in a box, for few wait so.
+    Revision(Box<RevisionWanted>),
     /// The first listing.
     Ready,
     /// A consistent read.
     Consistent(u64),
 }
 
+/// A revision that somebody waits for.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct RevisionWanted {
+    /// With an epoch: or that the cache leaves this.
+    pub(super) position: Position,
+    /// Or that this consistent read is served.
+    pub(super) ticket: Option<u64>,
+}
+
 impl Interest {
+    /// The cache to reach a revision. With an epoch, also to leave that; with a ticket, also that consistent read.
+    pub(crate) fn revision(position: Position, ticket: Option<u64>) -> Interest {
+        Interest::Revision(Box::new(RevisionWanted { position, ticket }))
+    }
+
     /// Whether both are the same to the notifier.
     pub(super) fn is(&self, other: &Interest) -> bool {
         match (self, other) {
@@ -40,9 +53,7 @@ impl Interest {
             (Interest::Chain(group, bucket), Interest::Chain(old, before)) => {
                 group.id() == old.id() && Arc::ptr_eq(bucket, before)
             }
-            (Interest::Revision { position, ticket }, Interest::Revision { position: old, ticket: before }) => {
-                position == old && ticket == before
-            }
+            (Interest::Revision(wanted), Interest::Revision(before)) => wanted == before,
             (Interest::Ready, Interest::Ready) => true,
             (Interest::Consistent(ticket), Interest::Consistent(before)) => ticket == before,
             _ => false,
@@ -51,6 +62,14 @@ impl Interest {
 
     pub(crate) fn is_of_events(&self) -> bool {
         matches!(self, Interest::Events(..) | Interest::Chain(..))
+    }
+
+    /// The group of its filter, where it waits for events.
+    pub(super) fn group_of_events(&self) -> Option<&GroupRef> {
+        match self {
+            Interest::Events(group, _) | Interest::Chain(group, _) => Some(group),
+            _ => None,
+        }
     }
 
     /// The group that is scanned for it, unless it waits at a bucket.
@@ -78,7 +97,8 @@ impl Interest {
     pub(super) fn is_reached(&self, now: &CacheFrontier) -> bool {
         match self {
             _ if now.failed => true,
-            Interest::Revision { position: Position { epoch, revision }, ticket } => {
+            Interest::Revision(wanted) => {
+                let RevisionWanted { position: Position { epoch, revision }, ticket } = &**wanted;
                 let arrived = now.position.revision >= *revision || (*epoch != 0 && now.position.epoch != *epoch);
                 (now.ready && arrived) || ticket.is_some_and(|ticket| now.consistent >= ticket)
             }

@@ -51,7 +51,7 @@ pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
 pub(crate) use notifier::start;
 pub(crate) use registration::{Registration, Unparked};
-pub(crate) use seat::{Due, Rest, SeatRef};
+pub(crate) use seat::{Due, Rest, Seat, SeatRef};
 pub(crate) use wake_set::Membership;
 pub use wake_set::WakeSet;
 pub(crate) use waker::Waker;

@@ -1,14 +1,15 @@
 //! A consumer's own side of its seat.
 //!
-//! A [`Registration`] is the life of one sleeper: made when it first sleeps, announced to the notifier with its
+//! A [`Registration`] is the life of one sleeper in one seat: made when it first sleeps, announced to the notifier with its
 //! [`Interest`], parked and unparked any number of times, taken back when it is dropped. Nothing here waits but
 //! [`Seat::sleep`], and nothing takes a lock that anybody else could want.
 
 #![forbid(unsafe_code)]
 
+use super::group::GroupRef;
 use super::hub::{Hubs, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, Due, Seat, SeatRef};
+use super::seat::{CountedAt, Due, SeatRef};
 use super::{FilterCode, Waker, Watched};
 #[cfg(loom)]
 use crate::sync::weak;
@@ -29,24 +30,24 @@ pub(crate) struct Unparked {
 /// See the module.
 pub(crate) struct Registration {
     code: FilterCode,
-    seat: SeatRef,
     interest: Option<Interest>,
     parked: bool,
 }
 
 impl Registration {
     pub(crate) fn new(code: FilterCode) -> Registration {
-        Registration { code, seat: SeatRef::new(Seat::new()), interest: None, parked: false }
+        Registration { code, interest: None, parked: false }
     }
 
-    /// For those who wake it from outside, and who look how it stands.
-    pub(crate) fn seat(&self) -> &SeatRef {
-        &self.seat
+    /// The filter group that it has joined, once it has slept for events: it never sleeps for anything else after that.
+    pub(crate) fn group(&self) -> Option<&GroupRef> {
+        self.interest.as_ref().and_then(Interest::group_of_events)
     }
 
     /// Parks, then looks. `Err`: what it waits for may hold already, it is not parked (any more).
     pub(crate) fn park<W: Watched + 'static>(
         &mut self,
+        seat: &SeatRef,
         cache: &Arc<W>,
         interest: Interest,
         cursor: u64,
@@ -55,7 +56,7 @@ impl Registration {
     ) -> Result<(), Unparked> {
         let hub = cache.hubs().of(self.code);
         if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
-            self.seat.announced().store(false, Relaxed);
+            seat.announced().store(false, Relaxed);
             self.interest = Some(interest);
         }
         let Some(interest) = &self.interest else { return Ok(()) };
@@ -73,16 +74,16 @@ impl Registration {
         };
         hub.fell_asleep();
         self.parked = true;
-        self.seat.park(cursor, waker, due, counted);
+        seat.park(cursor, waker, due, counted);
         // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
         fence(ord!(RegisterFence, SeqCst));
-        if !self.seat.announced().load(Relaxed) {
-            self.seat.announced().swap(true, AcqRel);
+        if !seat.announced().load(Relaxed) {
+            seat.announced().swap(true, AcqRel);
             let wants = match interest {
-                Interest::Revision { position, .. } => Some(position.revision),
+                Interest::Revision(wanted) => Some(wanted.position.revision),
                 _ => None,
             };
-            hub.post(cache, Message::Join(self.seat.clone(), interest.clone()));
+            hub.post(cache, Message::Join(seat.clone(), interest.clone()));
             if let Some(revision) = wants {
                 // After the message: see `Hub::want_at_most`.
                 hub.want(revision);
@@ -91,15 +92,15 @@ impl Registration {
             fence(ord!(RegisterFence, SeqCst));
         }
         // Partner: as with `announced`.
-        let timed = due.is_some() && !self.seat.timed().load(Relaxed) && !self.seat.timed().swap(true, AcqRel);
+        let timed = due.is_some() && !seat.timed().load(Relaxed) && !seat.timed().swap(true, AcqRel);
         if timed {
-            hub.post(cache, Message::Time(self.seat.clone()));
+            hub.post(cache, Message::Time(seat.clone()));
         }
         let now = cache.frontier();
         if interest.holds(cursor, &now, &**cache) || now.closed {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
-            let unparked = self.unpark(cache.hubs());
+            let unparked = self.unpark(seat, cache.hubs());
             #[cfg(loom)]
             if weak::is(weak::Site::TakeOver) {
                 return Err(unparked);
@@ -114,15 +115,15 @@ impl Registration {
     }
 
     /// Ends a sleep. Without one: nothing to take over.
-    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+    pub(crate) fn unpark(&mut self, seat: &SeatRef, hubs: &Hubs) -> Unparked {
         let hub = hubs.of(self.code);
         if !std::mem::take(&mut self.parked) {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
         // Before PARKED is left: a later pass does not look at this seat.
         let scanned_to = hub.scanned_to();
-        let woken = self.seat.unpark();
-        match (self.seat.counted(), &self.interest) {
+        let woken = seat.unpark();
+        match (seat.counted(), &self.interest) {
             (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has moved it there.
@@ -134,20 +135,20 @@ impl Registration {
         }
         hub.awoke();
         if woken {
-            return Unparked { woken, resume: self.seat.resume(), at: self.seat.woken_at() };
+            return Unparked { woken, resume: seat.resume(), at: seat.woken_at() };
         }
-        self.seat.clear();
+        seat.clear();
         Unparked { woken, resume: scanned_to, at: 0 }
     }
 
     /// Takes it back for good: before it is dropped.
-    pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
+    pub(crate) fn leave<W: Watched + 'static>(&mut self, seat: &SeatRef, cache: &Arc<W>) {
         let hub = cache.hubs().of(self.code);
-        self.unpark(cache.hubs());
-        if self.seat.announced().load(Acquire) {
-            hub.post(cache, Message::Leave(self.seat.id()));
+        self.unpark(seat, cache.hubs());
+        if seat.announced().load(Acquire) {
+            hub.post(cache, Message::Leave(seat.id()));
             let is_wanted = match &self.interest {
-                Some(Interest::Revision { position, .. }) => position.revision >= hub.highest_revision_wanted(),
+                Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),
                 _ => false,
             };
             // So that the source is not asked for it any more; and so that a predicate goes, though nobody publishes:
@@ -156,6 +157,8 @@ impl Registration {
                 hub.notify(cache);
             }
         }
+        // The bucket, and the request for it.
+        self.interest = None;
     }
 }
 

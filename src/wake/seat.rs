@@ -1,6 +1,6 @@
 //! A seat: the place where one consumer sleeps, and the states in which it is found.
 //!
-//! | state | whose are cursor, resume point, waker and `counted` | next |
+//! | state | whose are cursor, resume point, waker and `at_bucket` | next |
 //! | --- | --- | --- |
 //! | IDLE | the consumer's: it is awake | PARKED, by the consumer |
 //! | PARKED | nobody's: they lie still | CLAIMED, by who wakes or moves it; IDLE, by the consumer |
@@ -20,7 +20,9 @@
 use super::waker::{WakeUp, Waker};
 use crate::log::ring::progress_word;
 use crate::position::Position;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Mutex, Relaxed, Release, lock, ord, spin};
+use crate::sync::{
+    AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, lock, ord, spin,
+};
 use crate::sys::clock;
 use std::sync::atomic::AtomicU64 as Plain;
 use std::time::Instant;
@@ -37,9 +39,9 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CountedAt {
     /// In the hub's `waiting`, and in its filter group's where it has one.
-    Hub = 1,
+    Hub,
     /// In the `waiting` of the bucket whose events it reads.
-    Bucket = 2,
+    Bucket,
 }
 
 /// The times at which a sleeping consumer is woken, whatever happens.
@@ -83,19 +85,35 @@ pub(crate) struct Seat {
     cursor: AtomicU64,
     /// Where the consumer continues; 0: at its cursor.
     resume: AtomicU64,
-    counted: AtomicU32,
+    /// Where it is counted while it is parked.
+    at_bucket: AtomicBool,
     /// Never contended: the state says whose turn it is.
     waker: Mutex<Option<Waker>>,
     // What follows carries no order of its own: it lies still while the seat is parked.
     woken_at: Plain,
+    /// For those that were ever parked with a time.
+    times: OnceBox<DueTimes>,
+}
+
+/// When a seat is due, as times of [`clock`].
+struct DueTimes {
     deadline: Plain,
     bookmark: Plain,
     /// The position that the last bookmark showed, as a progress word.
     delivered: Plain,
 }
 
+impl DueTimes {
+    fn store(&self, due: &Due) {
+        self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
+        self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
+        self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
+    }
+}
+
 impl Seat {
-    pub(super) fn new() -> Seat {
+    /// For those who wake it from outside, who look how it stands, and the consumer's registration.
+    pub(crate) fn new() -> Seat {
         static NEXT: Plain = Plain::new(1);
         Seat {
             id: NEXT.fetch_add(1, Relaxed),
@@ -104,12 +122,10 @@ impl Seat {
             timed: AtomicBool::new(false),
             cursor: AtomicU64::new(0),
             resume: AtomicU64::new(0),
-            counted: AtomicU32::new(0),
+            at_bucket: AtomicBool::new(false),
             waker: Mutex::new(None),
             woken_at: Plain::new(0),
-            deadline: Plain::new(NEVER),
-            bookmark: Plain::new(NEVER),
-            delivered: Plain::new(0),
+            times: OnceBox::new(),
         }
     }
 
@@ -123,10 +139,14 @@ impl Seat {
     pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: CountedAt) {
         self.cursor.store(cursor, Relaxed);
         self.resume.store(0, Relaxed);
-        self.counted.store(counted as u32, Relaxed);
-        self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
-        self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
-        self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
+        self.count_at(counted);
+        if due.is_some() {
+            let never =
+                || DueTimes { deadline: Plain::new(NEVER), bookmark: Plain::new(NEVER), delivered: Plain::new(0) };
+            self.times.get_or_make(never).store(&due);
+        } else if let Some(times) = self.times.get() {
+            times.store(&due);
+        }
         let before = lock(&self.waker).replace(waker);
         // Release: partner of the compare-exchange in `claim`.
         self.state.store(PARKED, Release);
@@ -189,7 +209,11 @@ impl Seat {
     }
 
     pub(super) fn counted(&self) -> CountedAt {
-        if self.counted.load(Relaxed) == CountedAt::Bucket as u32 { CountedAt::Bucket } else { CountedAt::Hub }
+        if self.at_bucket.load(Relaxed) { CountedAt::Bucket } else { CountedAt::Hub }
+    }
+
+    fn count_at(&self, place: CountedAt) {
+        self.at_bucket.store(place == CountedAt::Bucket, Relaxed);
     }
 
     // ---- Everybody ----------------------------------------------------------------------------------
@@ -257,22 +281,29 @@ impl Seat {
 
     /// When it is due first: a time of [`clock`]; `None`: never.
     pub(super) fn first_due(&self) -> Option<u64> {
-        let first = self.deadline.load(Relaxed).min(self.bookmark.load(Relaxed));
+        let times = self.times.get()?;
+        let first = times.deadline.load(Relaxed).min(times.bookmark.load(Relaxed));
         (first != NEVER).then_some(first)
     }
 
     pub(super) fn is_past_deadline(&self, now: u64) -> bool {
-        self.deadline.load(Relaxed) <= now
+        self.times.get().is_some_and(|times| times.deadline.load(Relaxed) <= now)
     }
 
     /// Whether the time of its bookmark has come.
     pub(super) fn awaits_a_move(&self, now: u64) -> bool {
-        self.bookmark.load(Relaxed) <= now
+        self.times.get().is_some_and(|times| times.bookmark.load(Relaxed) <= now)
     }
 
     /// Whether the position is another than that of its last bookmark.
     pub(super) fn has_moved_to(&self, position: Position) -> bool {
-        self.delivered.load(Relaxed) != progress_word(position)
+        self.times.get().is_some_and(|times| times.delivered.load(Relaxed) != progress_word(position))
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seat {}", self.id)
     }
 }
 
@@ -297,7 +328,7 @@ impl<'a> Claim<'a> {
     pub(super) fn put_back(self, cursor: u64, counted: CountedAt) {
         let seat = self.0;
         seat.cursor.store(cursor, Relaxed);
-        seat.counted.store(counted as u32, Relaxed);
+        seat.count_at(counted);
         // Release: as in `settle`.
         seat.state.store(PARKED, Release);
     }

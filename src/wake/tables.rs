@@ -144,8 +144,8 @@ impl Tables {
         match message {
             Message::Join(seat, interest) => {
                 self.remove(seat.id());
-                if let Interest::Revision { position, .. } = &interest
-                    && hub.want(position.revision)
+                if let Interest::Revision(wanted) = &interest
+                    && hub.want(wanted.position.revision)
                 {
                     // It was lowered while this message was on its way.
                     cache.wake_source();
@@ -178,9 +178,9 @@ impl Tables {
                 let asks = (!group.passes_its_bucket).then(|| group.clone());
                 self.chains.entry(bucket.id()).or_default().add(seat.clone(), asks)
             }
-            Interest::Revision { position, ticket } => {
-                self.revisions.insert((position.revision, id));
-                self.tickets.extend(ticket.map(|ticket| (ticket, id)));
+            Interest::Revision(wanted) => {
+                self.revisions.insert((wanted.position.revision, id));
+                self.tickets.extend(wanted.ticket.map(|ticket| (ticket, id)));
                 0
             }
             Interest::Ready => {
@@ -203,10 +203,10 @@ impl Tables {
                 take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members)
             }
             Interest::Chain(_, bucket) => take_out(&mut self.chains, bucket.id(), index, |members| members),
-            Interest::Revision { position, ticket } => {
-                self.revisions.remove(&(position.revision, id));
-                if let Some(ticket) = ticket {
-                    self.tickets.remove(&(*ticket, id));
+            Interest::Revision(wanted) => {
+                self.revisions.remove(&(wanted.position.revision, id));
+                if let Some(ticket) = wanted.ticket {
+                    self.tickets.remove(&(ticket, id));
                 }
                 None
             }
@@ -222,7 +222,7 @@ impl Tables {
         if let Some(entry) = moved.and_then(|moved| self.entries.get_mut(&moved)) {
             entry.index = index;
         }
-        let revision = matches!(interest, Interest::Revision { .. });
+        let revision = matches!(interest, Interest::Revision(_));
         self.garbage.push(interest);
         revision
     }

@@ -1,7 +1,8 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
 use super::{
-    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, Registration, Rest, VisitEvent, Waker, Watched,
+    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, Registration, Rest, Seat, SeatRef, VisitEvent,
+    Waker, Watched,
 };
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
@@ -93,13 +94,14 @@ impl Log {
     }
 
     /// As many sleepers at 50, which the notifier knows.
-    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<Registration> {
+    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<SeatRef> {
         let group = self.group();
         let sleeper = |waker| {
-            let mut sleeper = Registration::new(FilterCode::Own);
+            let (seat, mut registration) = awake();
             let interest = Interest::Events(group.clone(), None);
-            assert!(sleeper.park(self, interest, 50, waker, Due::default()).is_ok(), "it has everything");
-            sleeper
+            let parked = registration.park(&seat, self, interest, 50, waker, Due::default());
+            assert!(parked.is_ok(), "it has everything");
+            seat
         };
         let sleepers = wakers.into_iter().map(sleeper).collect();
         self.look();
@@ -117,8 +119,12 @@ impl Log {
     }
 }
 
-fn are_woken(sleepers: &[Registration]) -> usize {
-    sleepers.iter().filter(|one| matches!(one.seat().rest(), Rest::Woken { resume: 60, .. })).count()
+fn awake() -> (SeatRef, Registration) {
+    (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own))
+}
+
+fn are_woken(sleepers: &[SeatRef]) -> usize {
+    sleepers.iter().filter(|one| matches!(one.rest(), Rest::Woken { resume: 60, .. })).count()
 }
 
 /// Few sleepers are woken by the publisher.
@@ -150,9 +156,9 @@ fn publisher_leaves_many_events_to_the_notifier() {
 fn publisher_reads_no_messages() {
     let log = Log::alone();
     let _known = log.sleepers([Waker::Thread(current_thread())]);
-    let mut late = Registration::new(FilterCode::Own);
+    let (late, mut registration) = awake();
     let interest = Interest::Events(log.group(), None);
-    assert!(late.park(&log, interest, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
+    assert!(registration.park(&late, &log, interest, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
     log.publish(60);
     assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
     log.look();
@@ -185,11 +191,11 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
     let hub = log.hubs.of(FilterCode::Own);
     let group = log.group();
-    let park = |sleeper: &mut Registration, cursor| {
+    let park = |(seat, registration): &mut (SeatRef, Registration), cursor| {
         let interest = Interest::Events(group.clone(), None);
-        sleeper.park(&log, interest, cursor, Waker::Thread(current_thread()), Due::default())
+        registration.park(seat, &log, interest, cursor, Waker::Thread(current_thread()), Due::default())
     };
-    let (mut ann, mut bob) = (Registration::new(FilterCode::Own), Registration::new(FilterCode::Own));
+    let (mut ann, mut bob) = (awake(), awake());
     assert!(park(&mut ann, 50).is_ok(), "she has everything");
     assert!(park(&mut bob, 10).is_err(), "he has not, but the tables know him now");
 
@@ -208,6 +214,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
         assert!(unparked.woken, "the test's own premise");
         assert_eq!(unparked.resume, 0, "he continues at his cursor");
     });
-    let unparked = ann.unpark(&log.hubs);
+    let (seat, registration) = &mut ann;
+    let unparked = registration.unpark(seat, &log.hubs);
     assert!(unparked.woken && unparked.resume == 60);
 }

@@ -80,3 +80,16 @@ pub fn alone() -> MutexGuard<'static, ()> {
     static COUNT: Mutex<()> = Mutex::new(());
     COUNT.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// As [`held`], once the notifier has read what it was told, too.
+pub fn at_rest() -> i64 {
+    let mut before = held();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = held();
+        if now == before {
+            return now;
+        }
+        before = now;
+    }
+}
