@@ -36,7 +36,7 @@ pub(super) enum Message {
     /// The seat waits for this from now on, whenever it is parked.
     Join(SeatRef, Interest),
     /// The seat is no more.
-    Leave(u64),
+    Leave(SeatRef),
     /// The seat has a time at which it is due.
     Time(SeatRef),
 }

@@ -146,7 +146,7 @@ impl Registration {
         let hub = cache.hubs().of(self.code);
         self.unpark(seat, cache.hubs());
         if seat.announced().load(Acquire) {
-            hub.post(cache, Message::Leave(seat.id()));
+            hub.post(cache, Message::Leave(seat.clone()));
             let is_wanted = match &self.interest {
                 Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),
                 _ => false,

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::interest::Interest;
 use super::waker::{WakeUp, Waker};
 use crate::log::ring::progress_word;
 use crate::position::Position;
@@ -25,6 +26,8 @@ use crate::sync::{
 };
 use crate::sys::clock;
 use std::sync::atomic::AtomicU64 as Plain;
+// No order of its own: the turn has it.
+use std::sync::{Mutex as TurnMutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 const IDLE: u32 = 0;
@@ -93,6 +96,14 @@ pub(crate) struct Seat {
     woken_at: Plain,
     /// For those that were ever parked with a time.
     times: OnceBox<DueTimes>,
+    /// Where the tables have it. Never contended: only who has the turn looks.
+    entry: TurnMutex<Option<SeatEntry>>,
+}
+
+/// What a seat waits for as the tables know it, and its place in the list of its group or bucket.
+pub(super) struct SeatEntry {
+    pub(super) interest: Interest,
+    pub(super) index: u32,
 }
 
 /// When a seat is due, as times of [`clock`].
@@ -126,6 +137,7 @@ impl Seat {
             waker: Mutex::new(None),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
+            entry: TurnMutex::new(None),
         }
     }
 
@@ -268,6 +280,11 @@ impl Seat {
             return None;
         }
         claim.settle(seq)
+    }
+
+    /// Where the tables have it: for who has the turn. What is taken out is foreign code: dropped outside.
+    pub(super) fn entry(&self) -> MutexGuard<'_, Option<SeatEntry>> {
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The two flags: see the fields.

@@ -3,7 +3,7 @@
 //! Only the notifier's thread has them. A seat is in one place at a time: in the group of its filter, at
 //! its bucket, or among those who wait for the cache. It stays there while its consumer sleeps and wakes
 //! any number of times; it is moved when its consumer announces another interest, or when the bucket that
-//! it asked for is there.
+//! it asked for is there. What it waits for, and its place, stand in its seat.
 //!
 //! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
 //! finds for one it gives to it by claiming the seat. Filters run here, and no lock is held that anybody
@@ -18,14 +18,14 @@ pub(super) use few::FewWakeUps;
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, SeatRef};
+use super::seat::{CountedAt, SeatEntry, SeatRef};
 use super::timers::Timers;
 use super::waker::WakeUp;
 use super::{CacheFrontier, Watched};
 use crate::data::event::{Event, Kind};
 use crate::sync::{AcqRel, SeqCst, fence, ord};
 use crate::sys::clock;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 /// Requests for buckets that a pass looks at, beside twice as many as have joined.
@@ -40,16 +40,8 @@ type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
 #[cfg(loom)]
 type IdMap<V> = std::collections::BTreeMap<u64, V>;
 
-/// A seat and where it stands in the tables.
-struct Entry {
-    seat: SeatRef,
-    interest: Interest,
-    /// Its place in the list of its group or bucket.
-    index: usize,
-}
-
 /// A seat in the list of its group or bucket.
-struct ListedSeat {
+struct Member {
     seat: SeatRef,
     /// Whose filter an event of the bucket has to pass. `None`: all pass, or the list is that of one filter.
     asks: Option<GroupRef>,
@@ -57,22 +49,26 @@ struct ListedSeat {
 
 /// Seats that are looked at together; the order means nothing.
 #[derive(Default)]
-struct Members(Vec<ListedSeat>);
+struct Members(Vec<Member>);
 
 impl Members {
-    fn add(&mut self, seat: SeatRef, asks: Option<GroupRef>) -> usize {
-        self.0.push(ListedSeat { seat, asks });
-        self.0.len() - 1
+    fn add(&mut self, seat: SeatRef, asks: Option<GroupRef>) -> u32 {
+        self.0.push(Member { seat, asks });
+        (self.0.len() - 1) as u32
     }
 
     fn seats(&self) -> impl Iterator<Item = &SeatRef> {
         self.0.iter().map(|member| &member.seat)
     }
 
-    /// Takes the seat at `index` out; the one that takes its place.
-    fn remove(&mut self, index: usize) -> Option<u64> {
-        self.0.swap_remove(index);
-        self.0.get(index).map(|member| member.seat.id())
+    /// Takes the seat at `index` out; another one takes its place.
+    fn remove(&mut self, index: u32) {
+        self.0.swap_remove(index as usize);
+        if let Some(moved) = self.0.get(index as usize)
+            && let Some(entry) = &mut *moved.seat.entry()
+        {
+            entry.index = index;
+        }
     }
 }
 
@@ -84,15 +80,16 @@ struct Scanners {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Tables {
-    entries: IdMap<Entry>,
+    /// Seats that are known: each has its entry itself.
+    known: usize,
     groups: IdMap<Scanners>,
     chains: IdMap<Members>,
     /// Members of groups whose request for a bucket was not answered yet, in turn; some have left.
-    asking: VecDeque<u64>,
-    /// Who waits for a revision, lowest first; for a ticket; for the listing.
-    revisions: BTreeSet<(u64, u64)>,
-    tickets: BTreeSet<(u64, u64)>,
-    listing: BTreeSet<u64>,
+    asking: VecDeque<SeatRef>,
+    /// Who waits for a revision, lowest first; for a ticket; for the listing: and the id of the seat.
+    revisions: BTreeMap<(u64, u64), SeatRef>,
+    tickets: BTreeMap<(u64, u64), SeatRef>,
+    listing: BTreeMap<u64, SeatRef>,
     timers: Timers,
     /// Every parked seat has been looked at for all events below; 0: there was no pass yet.
     scanned_to: u64,
@@ -143,7 +140,7 @@ impl Tables {
     fn read(&mut self, hub: &Hub, cache: &dyn Watched, message: Message) {
         match message {
             Message::Join(seat, interest) => {
-                self.remove(seat.id());
+                self.remove(&seat);
                 if let Interest::Revision(wanted) = &interest
                     && hub.want(wanted.position.revision)
                 {
@@ -152,9 +149,9 @@ impl Tables {
                 }
                 self.insert(seat, interest);
             }
-            Message::Leave(id) => {
-                self.timers.remove(id);
-                if self.remove(id) {
+            Message::Leave(seat) => {
+                self.timers.remove(seat.id());
+                if self.remove(&seat) {
                     self.lower_what_is_wanted(hub);
                 }
             }
@@ -167,7 +164,7 @@ impl Tables {
         let index = match &interest {
             Interest::Events(group, request) => {
                 if request.is_some() {
-                    self.asking.push_back(id);
+                    self.asking.push_back(seat.clone());
                 }
                 let scanners = self.groups.entry(group.id());
                 let scanners =
@@ -179,28 +176,31 @@ impl Tables {
                 self.chains.entry(bucket.id()).or_default().add(seat.clone(), asks)
             }
             Interest::Revision(wanted) => {
-                self.revisions.insert((wanted.position.revision, id));
-                self.tickets.extend(wanted.ticket.map(|ticket| (ticket, id)));
+                self.revisions.insert((wanted.position.revision, id), seat.clone());
+                self.tickets.extend(wanted.ticket.map(|ticket| ((ticket, id), seat.clone())));
                 0
             }
             Interest::Ready => {
-                self.listing.insert(id);
+                self.listing.insert(id, seat.clone());
                 0
             }
             Interest::Consistent(ticket) => {
-                self.tickets.insert((*ticket, id));
+                self.tickets.insert((*ticket, id), seat.clone());
                 0
             }
         };
-        self.entries.insert(id, Entry { seat, interest, index });
+        *seat.entry() = Some(SeatEntry { interest, index });
+        self.known += 1;
     }
 
     /// Takes a seat out. True: it waited for a revision.
-    fn remove(&mut self, id: u64) -> bool {
-        let Some(Entry { interest, index, .. }) = self.entries.remove(&id) else { return false };
-        let moved = match &interest {
+    fn remove(&mut self, seat: &SeatRef) -> bool {
+        let Some(SeatEntry { interest, index }) = seat.entry().take() else { return false };
+        let id = seat.id();
+        self.known -= 1;
+        match &interest {
             Interest::Events(group, _) => {
-                take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members)
+                take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members);
             }
             Interest::Chain(_, bucket) => take_out(&mut self.chains, bucket.id(), index, |members| members),
             Interest::Revision(wanted) => {
@@ -208,19 +208,9 @@ impl Tables {
                 if let Some(ticket) = wanted.ticket {
                     self.tickets.remove(&(ticket, id));
                 }
-                None
             }
-            Interest::Ready => {
-                self.listing.remove(&id);
-                None
-            }
-            Interest::Consistent(ticket) => {
-                self.tickets.remove(&(*ticket, id));
-                None
-            }
-        };
-        if let Some(entry) = moved.and_then(|moved| self.entries.get_mut(&moved)) {
-            entry.index = index;
+            Interest::Ready => _ = self.listing.remove(&id),
+            Interest::Consistent(ticket) => _ = self.tickets.remove(&(*ticket, id)),
         }
         let revision = matches!(interest, Interest::Revision(_));
         self.garbage.push(interest);
@@ -228,7 +218,7 @@ impl Tables {
     }
 
     fn lower_what_is_wanted(&mut self, hub: &Hub) {
-        let highest = self.revisions.last().map_or(0, |(revision, _)| *revision);
+        let highest = self.revisions.last_key_value().map_or(0, |((revision, _), _)| *revision);
         // Who came meanwhile is in the inbox: it is read again.
         self.look_again |= hub.want_at_most(highest);
     }
@@ -246,15 +236,20 @@ impl Tables {
         self.move_to_buckets(hub, now.head, joined);
     }
 
+    /// Who waits for events.
+    fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
+        let scanned = self.groups.values().map(|scanners| &scanners.members);
+        scanned.chain(self.chains.values()).flat_map(Members::seats)
+    }
+
     /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
     /// slept meanwhile, at the lowest cursor of those who sleep.
     fn first_to_look_at(&self, head: u64) -> u64 {
         let gap = head.saturating_sub(self.scanned_to);
-        if self.scanned_to != 0 && gap <= NEAR.max(self.entries.len() as u64) {
+        if self.scanned_to != 0 && gap <= NEAR.max(self.known as u64) {
             return self.scanned_to.min(head);
         }
-        let parked = self.entries.values().filter(|entry| entry.interest.is_of_events());
-        let lowest = parked.filter_map(|entry| entry.seat.parked_at()).min();
+        let lowest = self.of_events().filter_map(|seat| seat.parked_at()).min();
         lowest.unwrap_or(head).max(self.scanned_to).min(head)
     }
 
@@ -292,7 +287,7 @@ impl Tables {
         if self.chains.is_empty() {
             return;
         }
-        let Tables { chains, entries, woken, .. } = self;
+        let Tables { chains, woken, .. } = self;
         let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
             if event.kind() == Kind::Resync {
                 chains.values().for_each(|members| wake_at(members, event.sequence(), woken));
@@ -309,11 +304,11 @@ impl Tables {
             // shows in a bucket's newest. Who has something looks for itself, from its own cursor.
             let mark = cache.newest_mark();
             let mut any = false;
-            for entry in entries.values() {
-                let Interest::Chain(_, bucket) = &entry.interest else { continue };
-                let Some(cursor) = entry.seat.parked_at() else { continue };
+            for seat in chains.values().flat_map(Members::seats) {
+                let Some(SeatEntry { interest: Interest::Chain(_, bucket), .. }) = &*seat.entry() else { continue };
+                let Some(cursor) = seat.parked_at() else { continue };
                 if (bucket.newest() >= cursor || mark >= cursor)
-                    && let Some(claim) = entry.seat.claim()
+                    && let Some(claim) = seat.claim()
                 {
                     any = true;
                     woken.extend(claim.settle(0));
@@ -330,11 +325,13 @@ impl Tables {
     /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
     fn move_to_buckets(&mut self, hub: &Hub, head: u64, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
-            let Some(id) = self.asking.pop_front() else { break };
-            let Some(Entry { seat, interest: Interest::Events(group, Some(request)), .. }) = self.entries.get(&id)
-            else {
+            let Some(seat) = self.asking.pop_front() else { break };
+            let (group, request) = match &*seat.entry() {
+                Some(SeatEntry { interest: Interest::Events(group, Some(request)), .. }) => {
+                    (group.clone(), request.clone())
+                }
                 // It has left, or waits for something else.
-                continue;
+                _ => continue,
             };
             let bucket = match request.answer() {
                 // There is none for it: it continues scanning.
@@ -342,18 +339,17 @@ impl Tables {
                 // Answered for a revision that is still to come: with another look.
                 Some(Some(bucket)) if bucket.linked_from() <= head => bucket.clone(),
                 _ => {
-                    self.asking.push_back(id);
+                    self.asking.push_back(seat);
                     continue;
                 }
             };
-            let (seat, group) = (seat.clone(), group.clone());
             // A consumer that is awake announces the bucket with the next sleep.
             let Some(claim) = seat.claim() else { continue };
             let cursor = claim.cursor().max(head);
             if claim.counted() == CountedAt::Hub {
                 hub.move_to_bucket(&group, &bucket);
             }
-            self.remove(id);
+            self.remove(&seat);
             self.insert(seat.clone(), Interest::Chain(group, bucket));
             claim.put_back(cursor, CountedAt::Bucket);
             self.look_again = true;
@@ -370,26 +366,27 @@ impl Tables {
     /// Who waits for no event: for a revision, the listing, a consistent read.
     fn look_at_the_cache(&mut self, hub: &Hub, now: &CacheFrontier) {
         let new_epoch = std::mem::replace(&mut self.epoch, now.position.epoch) != now.position.epoch;
-        let mut reached: Vec<u64> = Vec::new();
+        let mut reached: Vec<SeatRef> = Vec::new();
         if now.failed || now.closed || new_epoch {
-            reached.extend(self.revisions.iter().chain(&self.tickets).map(|(_, id)| *id));
+            reached.extend(self.revisions.iter().chain(&self.tickets).map(|(_, seat)| seat.clone()));
         } else {
             if now.ready {
                 let all = self.revisions.range(..=(now.position.revision, u64::MAX));
-                reached.extend(all.map(|(_, id)| *id));
+                reached.extend(all.map(|(_, seat)| seat.clone()));
             }
-            reached.extend(self.tickets.range(..=(now.consistent, u64::MAX)).map(|(_, id)| *id));
+            let served = self.tickets.range(..=(now.consistent, u64::MAX));
+            reached.extend(served.map(|(_, seat)| seat.clone()));
         }
         if now.failed || now.closed || now.ready {
-            reached.extend(&self.listing);
+            reached.extend(self.listing.values().cloned());
         }
         if reached.is_empty() {
             return;
         }
-        for id in reached {
-            let Some(entry) = self.entries.get(&id) else { continue };
-            if now.closed || entry.interest.is_reached(now) {
-                let seat = entry.seat.clone();
+        for seat in reached {
+            // One that waited for a revision and a ticket may have been dropped with the first of the two.
+            let is_over = seat.entry().as_ref().is_some_and(|entry| now.closed || entry.interest.is_reached(now));
+            if is_over {
                 self.drop_seat(&seat);
             }
         }
@@ -406,27 +403,26 @@ impl Tables {
         if let Some(claim) = seat.claim() {
             self.woken.extend(claim.settle(0));
         }
-        self.remove(seat.id());
+        self.remove(seat);
     }
 
     /// The cache was closed: nobody sleeps on, and nobody is looked at any more.
     fn wake_everybody(&mut self) {
-        for entry in self.entries.values() {
-            if let Some(claim) = entry.seat.claim() {
-                self.woken.extend(claim.settle(0));
-            }
-        }
+        let of_the_cache = self.revisions.values().chain(self.tickets.values()).chain(self.listing.values());
+        let claims = self.of_events().chain(of_the_cache).filter_map(|seat| seat.claim());
+        let woken: Vec<_> = claims.filter_map(|claim| claim.settle(0)).collect();
+        self.woken.extend(woken);
     }
 }
 
-/// Takes a member out of a list, and the list where it was the last; the seat that takes its place.
-fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: usize, of: impl Fn(&mut V) -> &mut Members) -> Option<u64> {
-    let members = of(lists.get_mut(&id)?);
-    let moved = members.remove(index);
+/// Takes a member out of a list, and the list where it was the last.
+fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn(&mut V) -> &mut Members) {
+    let Some(list) = lists.get_mut(&id) else { return };
+    let members = of(list);
+    members.remove(index);
     if members.0.is_empty() {
         lists.remove(&id);
     }
-    moved
 }
 
 /// Wakes the members that have not handed out the event of `seq`.
@@ -438,7 +434,7 @@ fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
 /// evaluated once.
 fn each_match<'t>(members: &'t Members, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for ListedSeat { seat, asks } in &members.0 {
+    for Member { seat, asks } in &members.0 {
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }

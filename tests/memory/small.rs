@@ -43,7 +43,7 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
     }
     let asleep = bytes + (at_rest() - before) / COUNT as i64;
     println!("a sleeping subscription: {asleep} bytes");
-    assert!(asleep <= 460, "{asleep} bytes a sleeping subscription");
+    assert!(asleep <= 420, "{asleep} bytes a sleeping subscription");
     drop(plain);
 
     // Of one namespace each, with their buckets.
