@@ -294,9 +294,10 @@ impl SubscribeBuilder {
         subscription.awake(|awake| {
             awake.choose_path();
             if !ready {
+                awake.own.await_listing(options.start);
                 return Ok(());
             }
-            awake.begin(false).map_err(|halt| match halt {
+            awake.begin(&options.start, false).map_err(|halt| match halt {
                 Halt::Over(error) => error,
                 Halt::Lost(loss) => loss.error(awake.position()),
             })

@@ -113,13 +113,9 @@ impl Bookmarks {
 impl Own {
     /// Of a subscription that is being opened.
     pub(super) fn new(options: &Options, is_plain: bool) -> Own {
-        let bookmarks = options
-            .bookmark_interval
-            .map(|interval| Box::new(Bookmarks { interval, delivered: Position::default(), at: Instant::now() }));
-        let start = Some(Box::new(options.start.clone()));
         let mut own = Own {
             segment: None,
-            cold: Some(Box::new(Cold { phase: SubscriptionPhase::Unready, start, bookmarks, ..Cold::default() })),
+            cold: None,
             looked: 0,
             slot: NOWHERE,
             unrecorded: 0,
@@ -129,7 +125,17 @@ impl Own {
         own.set(Flag::Plain, is_plain && !options.stop_on_resync && !options.whole_revisions);
         own.set(Flag::WholeRevisions, options.whole_revisions);
         own.set(Flag::StopOnResync, options.stop_on_resync);
+        if let Some(interval) = options.bookmark_interval {
+            let bookmarks = Bookmarks { interval, delivered: Position::default(), at: Instant::now() };
+            own.cold().bookmarks = Some(Box::new(bookmarks));
+        }
         own
+    }
+
+    /// There is no listing yet: its start is fixed once there is.
+    pub(super) fn await_listing(&mut self, start: StartOptions) {
+        let cold = self.cold();
+        (cold.start, cold.phase) = (Some(Box::new(start)), SubscriptionPhase::Unready);
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::awake::{Awake, Frontier};
+use super::options::StartOptions;
 use super::own::SubscriptionPhase;
 use super::{Halt, Start, Step};
 use crate::cache::OPEN;
@@ -15,9 +16,8 @@ use std::time::Instant;
 
 impl Awake<'_> {
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
-    pub(super) fn begin(&mut self, late: bool) -> Step<()> {
+    pub(super) fn begin(&mut self, options: &StartOptions, late: bool) -> Step<()> {
         let inner = self.inner().clone();
-        let Some(options) = self.own.cold().start.as_deref().cloned() else { return Ok(()) };
         match options.start {
             Start::Now if late => {
                 let listing = inner.ring.first_seq();
@@ -47,7 +47,9 @@ impl Awake<'_> {
                 // It begins above all that is there: it is behind nothing.
                 self.cursor.begin_at(u64::MAX, self.position());
                 let until = Instant::now().checked_add(options.timeout);
-                self.own.enter(SubscriptionPhase::Revision { until });
+                let cold = self.own.cold();
+                cold.phase = SubscriptionPhase::Revision { until };
+                cold.start = Some(Box::new(options.clone()));
             }
             Start::After(revision) => {
                 let asked = Position { epoch: options.epoch, revision };
@@ -93,7 +95,8 @@ impl Awake<'_> {
             if frontier.head == 0 {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.is_ready() {
-                self.begin(true)?;
+                let start = self.own.cold().start.take();
+                start.map_or(Ok(()), |start| self.begin(&start, true))?;
             } else if frontier.closed {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.has_failed() {

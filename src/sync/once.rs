@@ -52,7 +52,10 @@ impl<T: Send + Sync> OnceBox<T> {
 
 impl<T: Send + Sync> Drop for OnceBox<T> {
     fn drop(&mut self) {
-        // An exchange, and no load: what orders this drop behind the making may be a count that loom does not see.
+        #[cfg(not(loom))]
+        let address = *self.address.get_mut();
+        // What orders this drop behind the making may be a count that loom does not see: an exchange has the newest.
+        #[cfg(loom)]
         let address = self.address.swap(ptr::null_mut(), Acquire);
         if !address.is_null() {
             // SAFETY: a box whose only owner is this word, and nobody else has that any more.
