@@ -40,32 +40,54 @@ type IdMap<V> = std::collections::HashMap<u64, V, crate::store::hash::KeyHash>;
 #[cfg(loom)]
 type IdMap<V> = std::collections::BTreeMap<u64, V>;
 
-/// A seat in the list of its group or bucket.
-struct Member {
+/// A seat in the list of its bucket.
+struct ChainReader {
     seat: SeatRef,
-    /// Whose filter an event of the bucket has to pass. `None`: all pass, or the list is that of one filter.
+    /// Whose filter an event of the bucket has to pass. `None`: all pass.
     asks: Option<GroupRef>,
 }
 
-/// Seats that are looked at together; the order means nothing.
-#[derive(Default)]
-struct Members(Vec<Member>);
+/// What stands in a list of seats.
+trait Seated {
+    fn seat(&self) -> &SeatRef;
+}
 
-impl Members {
-    fn add(&mut self, seat: SeatRef, asks: Option<GroupRef>) -> u32 {
-        self.0.push(Member { seat, asks });
+impl Seated for SeatRef {
+    fn seat(&self) -> &SeatRef {
+        self
+    }
+}
+
+impl Seated for ChainReader {
+    fn seat(&self) -> &SeatRef {
+        &self.seat
+    }
+}
+
+/// Seats that are looked at together; the order means nothing.
+struct Members<M>(Vec<M>);
+
+impl<M> Default for Members<M> {
+    fn default() -> Members<M> {
+        Members(Vec::new())
+    }
+}
+
+impl<M: Seated> Members<M> {
+    fn add(&mut self, member: M) -> u32 {
+        self.0.push(member);
         (self.0.len() - 1) as u32
     }
 
     fn seats(&self) -> impl Iterator<Item = &SeatRef> {
-        self.0.iter().map(|member| &member.seat)
+        self.0.iter().map(Seated::seat)
     }
 
     /// Takes the seat at `index` out; another one takes its place.
     fn remove(&mut self, index: u32) {
         self.0.swap_remove(index as usize);
         if let Some(moved) = self.0.get(index as usize)
-            && let Some(entry) = &mut *moved.seat.entry()
+            && let Some(entry) = &mut *moved.seat().entry()
         {
             entry.index = index;
         }
@@ -74,7 +96,7 @@ impl Members {
 
 struct Scanners {
     group: GroupRef,
-    members: Members,
+    members: Members<SeatRef>,
 }
 
 /// See the module.
@@ -83,7 +105,7 @@ pub(super) struct Tables {
     /// Seats that are known: each has its entry itself.
     known: usize,
     groups: IdMap<Scanners>,
-    chains: IdMap<Members>,
+    chains: IdMap<Members<ChainReader>>,
     /// Members of groups whose request for a bucket was not answered yet, in turn; some have left.
     asking: VecDeque<SeatRef>,
     /// Who waits for a revision, lowest first; for a ticket; for the listing: and the id of the seat.
@@ -169,11 +191,11 @@ impl Tables {
                 let scanners = self.groups.entry(group.id());
                 let scanners =
                     scanners.or_insert_with(|| Scanners { group: group.clone(), members: Members::default() });
-                scanners.members.add(seat.clone(), None)
+                scanners.members.add(seat.clone())
             }
             Interest::Chain(group, bucket) => {
                 let asks = (!group.passes_its_bucket).then(|| group.clone());
-                self.chains.entry(bucket.id()).or_default().add(seat.clone(), asks)
+                self.chains.entry(bucket.id()).or_default().add(ChainReader { seat: seat.clone(), asks })
             }
             Interest::Revision(wanted) => {
                 self.revisions.insert((wanted.position.revision, id), seat.clone());
@@ -238,8 +260,8 @@ impl Tables {
 
     /// Who waits for events.
     fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
-        let scanned = self.groups.values().map(|scanners| &scanners.members);
-        scanned.chain(self.chains.values()).flat_map(Members::seats)
+        let scanned = self.groups.values().flat_map(|scanners| scanners.members.seats());
+        scanned.chain(self.chains.values().flat_map(Members::seats))
     }
 
     /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
@@ -416,7 +438,7 @@ impl Tables {
 }
 
 /// Takes a member out of a list, and the list where it was the last.
-fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn(&mut V) -> &mut Members) {
+fn take_out<V, M: Seated>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn(&mut V) -> &mut Members<M>) {
     let Some(list) = lists.get_mut(&id) else { return };
     let members = of(list);
     members.remove(index);
@@ -426,15 +448,15 @@ fn take_out<V>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn(&mut V) ->
 }
 
 /// Wakes the members that have not handed out the event of `seq`.
-fn wake_at(members: &Members, seq: u64, woken: &mut Vec<WakeUp>) {
+fn wake_at<M: Seated>(members: &Members<M>, seq: u64, woken: &mut Vec<WakeUp>) {
     members.seats().for_each(|seat| woken.extend(seat.wake_behind(seq)));
 }
 
 /// The members of a bucket that have not handed out this event, and whose filter it passes: each filter is
 /// evaluated once.
-fn each_match<'t>(members: &'t Members, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
+fn each_match<'t>(members: &'t Members<ChainReader>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for Member { seat, asks } in &members.0 {
+    for ChainReader { seat, asks } in &members.0 {
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }
