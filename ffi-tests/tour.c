@@ -32,7 +32,7 @@ static void test_state_then_events(void)
 
     CHECK_OK(watchcore_subscription_wait(subscription, 0, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == 0);
+    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == WATCHCORE_KEEPS_LOG);
     event = watchcore_batch_event(&batch, 0);
     CHECK(event != NULL && event->type == WATCHCORE_ADDED && (event->flags & WATCHCORE_INITIAL_STATE) != 0);
     CHECK(event->revision == 17 && event->sequence == 0 && event->prev_kv == NULL);

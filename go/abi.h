@@ -264,6 +264,29 @@ static inline watchcore_error *wc_iterator_next(watchcore_iterator *iterator, ui
     WC_RETURN(watchcore_iterator_next(iterator, (const watchcore_key_value **)(void *)items, capacity, count, &error));
 }
 
+// ---- what is lent ------------------------------------------------------------
+
+enum { WC_BATCH = 1, WC_PAGE, WC_WALK };
+
+// Of a batch `what` is its owner: the release looks at nothing else. 0 is nothing.
+static inline void wc_free(uint32_t kind, uintptr_t what)
+{
+    switch (kind) {
+    case WC_BATCH: {
+        watchcore_batch batch = WATCHCORE_BATCH_INIT;
+        batch.owner = (void *)what;
+        watchcore_batch_release(&batch);
+        break;
+    }
+    case WC_PAGE:
+        watchcore_page_free((watchcore_page *)what);
+        break;
+    case WC_WALK:
+        watchcore_iterator_free((watchcore_iterator *)what);
+        break;
+    }
+}
+
 // ---- subscriptions ----------------------------------------------------------
 
 static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const watchcore_subscription_options *options,
@@ -272,23 +295,28 @@ static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const 
     WC_RETURN(watchcore_subscription_new(cache, options, subscription, &error));
 }
 
-// Polls into `batch` (64 bytes). With `arm`, an empty poll arms the member, and
-// *ready says whether something came meanwhile.
-static inline watchcore_error *wc_poll(watchcore_subscription *subscription, size_t max, uint64_t *batch, uint32_t arm,
-                                       uint32_t *ready)
+// Releases what the poll before handed out (0: nothing), then polls into `batch` (64 bytes). With `arm`, an
+// empty poll arms the member, and *ready says whether something came meanwhile.
+static inline watchcore_error *wc_poll(watchcore_subscription *subscription, uintptr_t before, size_t max,
+                                       uint64_t *batch, uint32_t arm, uint32_t *ready)
 {
+    if (before != 0) {
+        wc_free(WC_BATCH, before);
+    }
     watchcore_batch *out = (watchcore_batch *)(void *)batch;
     WC_RETURN(watchcore_subscription_poll(subscription, max, out, &error) == WATCHCORE_OK && arm && out->count == 0
                   ? watchcore_subscription_arm(subscription, ready, &error)
                   : error.code);
 }
 
-// Takes a copy, for the library zeroes what it is given.
-static inline void wc_batch_release(const uint64_t *batch)
+// Releases what the last poll handed out, answers the position, and frees the subscription: nobody else uses it.
+static inline void wc_subscription_end(watchcore_subscription *subscription, uintptr_t before, uint64_t *revision,
+                                       uint64_t *epoch)
 {
-    watchcore_batch copy;
-    memcpy(&copy, batch, sizeof copy);
-    watchcore_batch_release(&copy);
+    *revision = *epoch = 0;
+    wc_free(WC_BATCH, before);
+    watchcore_subscription_position(subscription, revision, epoch, NULL);
+    watchcore_subscription_free(subscription);
 }
 
 static inline watchcore_error *wc_position(const watchcore_subscription *subscription, uint64_t *revision,
@@ -356,14 +384,22 @@ static inline watchcore_error *wc_set_add_waiter(const watchcore_wakeset *set, w
     WC_RETURN(watchcore_wakeset_add_waiter(set, member, tag, &error));
 }
 
-static inline watchcore_error *wc_set_arm(const watchcore_wakeset *set, uint32_t *ready)
+static inline int32_t wc_set_listed(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count,
+                                    watchcore_error *error)
 {
-    WC_RETURN(watchcore_wakeset_arm(set, ready, &error));
+    uint32_t ready = 0;
+    int32_t code = watchcore_wakeset_take(set, tags, capacity, count, error);
+    if (code != WATCHCORE_OK || *count != 0) {
+        return code;
+    }
+    code = watchcore_wakeset_arm(set, &ready, error);
+    return code == WATCHCORE_OK && ready ? watchcore_wakeset_take(set, tags, capacity, count, error) : code;
 }
 
+// Takes the tags that are listed, or, where none is, arms the set.
 static inline watchcore_error *wc_set_take(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count)
 {
-    WC_RETURN(watchcore_wakeset_take(set, tags, capacity, count, &error));
+    WC_RETURN(wc_set_listed(set, tags, capacity, count, &error));
 }
 
 static inline watchcore_error *wc_set_wait(const watchcore_wakeset *set)

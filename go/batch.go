@@ -1,8 +1,6 @@
 package watchcore
 
 // #include "abi.h"
-// #cgo noescape wc_batch_release
-// #cgo nocallback wc_batch_release
 import "C"
 
 import (
@@ -18,11 +16,12 @@ import (
 // What the plain methods of its events return (Key, Value, PrevValue) is the
 // program's own. Views (KeyView and the like) are valid until Release.
 type Batch struct {
-	loan   loan
-	own    bool // a clone: its memory is Go's
-	flags  uint32
-	at     Position
-	events []rawEvent
+	loan  loan
+	first unsafe.Pointer // the events, where they lie
+	count int
+	at    Position
+	flags uint32
+	own   bool // a clone: its memory is Go's
 }
 
 // rawBatch is watchcore_batch.
@@ -33,7 +32,7 @@ type rawBatch struct {
 	flags    uint32
 	position uint64
 	epoch    uint64
-	owner    unsafe.Pointer
+	owner    uintptr
 	reserved [2]uint64
 }
 
@@ -50,9 +49,7 @@ func (r *rawBatch) words() *C.uint64_t {
 }
 
 func (r *rawBatch) release() {
-	if r.owner != nil {
-		C.wc_batch_release(r.words())
-	}
+	C.wc_free(C.WC_BATCH, C.uintptr_t(r.owner))
 }
 
 // view is the events where they lie. A library whose events are longer than
@@ -68,16 +65,29 @@ func (r *rawBatch) view() []rawEvent {
 	return events
 }
 
-// newBatch takes over what a poll gave.
-func newBatch(raw *rawBatch, state *coreState) *Batch {
-	b := &Batch{events: raw.view(), flags: raw.flags, at: Position{Epoch: raw.epoch, Revision: raw.position}}
+// newBatch takes over what C gave. A subscription keeps it, but for what would keep
+// the log with it.
+func newBatch(raw *rawBatch, state *coreState, kept bool) *Batch {
+	b := &Batch{flags: raw.flags, at: Position{Epoch: raw.epoch, Revision: raw.position}}
+	goods := goods{&state.batches, raw.owner, C.WC_BATCH}
+	events := raw.view()
 	if debug {
-		b.events, b.loan.bytes = poisonable(b.events)
+		events, b.loan.copies = poisonable(events)
 		raw.release()
-		raw.owner = nil
+		goods.what = 0
 	}
-	b.loan.begin(goods{batch: *raw, count: &state.batches})
+	b.show(events)
+	b.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_KEEPS_LOG == 0)
 	return b
+}
+
+func (b *Batch) show(events []rawEvent) {
+	b.first, b.count = unsafe.Pointer(unsafe.SliceData(events)), len(events)
+}
+
+// events is for callers that hold the loan.
+func (b *Batch) events() []rawEvent {
+	return unsafe.Slice((*rawEvent)(b.first), b.count)
 }
 
 // lender is nil for a clone.
@@ -91,6 +101,10 @@ func (b *Batch) lender() *loan {
 // Release frees the batch. It may be called again, from any goroutine. From
 // then on views of it must not be used any more, and its events and methods panic,
 // but for Position, Continues and what was cloned.
+//
+// Of the batch that its subscription handed out last the memory (of at most four
+// segments of the log) is freed with the subscription's next Poll or Next, or with its
+// end; that of an initial state, and of any other batch, at once.
 //
 // A batch that is not released is released by the garbage collector some time
 // after neither it nor one of its events is reachable, but for one of which a view
@@ -106,10 +120,10 @@ func (b *Batch) Len() int {
 	if b == nil {
 		return 0
 	}
-	if !b.own && b.loan.handle.closed() {
+	if !b.own && b.loan.gate.closed() {
 		usedLate()
 	}
-	return len(b.events)
+	return b.count
 }
 
 // At is the event at an index.
@@ -117,7 +131,7 @@ func (b *Batch) At(i int) Event {
 	lender := b.lender()
 	lender.enter()
 	defer lender.exit()
-	return b.events[i].event(lender)
+	return b.events()[i].event(lender)
 }
 
 // Events walks over the events.
@@ -129,8 +143,9 @@ func (b *Batch) Events() iter.Seq[Event] {
 		lender := b.lender()
 		lender.enter()
 		defer lender.exit()
-		for i := range b.events {
-			if !yield(b.events[i].event(lender)) {
+		events := b.events()
+		for i := range events {
+			if !yield(events[i].event(lender)) {
 				return
 			}
 		}
@@ -161,8 +176,9 @@ func (b *Batch) Clone() *Batch {
 	lender := b.lender()
 	lender.enter()
 	defer lender.exit()
-	start, events, _ := cloneEvents(unsafe.Sizeof(Batch{}), b.events)
+	start, events, _ := cloneEvents(unsafe.Sizeof(Batch{}), b.events())
 	own := (*Batch)(start)
-	own.own, own.flags, own.at, own.events = true, b.flags, b.at, events
+	own.own, own.flags, own.at = true, b.flags, b.at
+	own.show(events)
 	return own
 }

@@ -8,12 +8,12 @@ const debug = true
 // of views kept too long read as 0xDB. Nothing of this depends on when the library
 // would have used its memory again.
 
-func poisonable(events []rawEvent) ([]rawEvent, []byte) {
+func poisonable(events []rawEvent) ([]rawEvent, lentCopies) {
 	_, copies, bytes := cloneEvents(0, events)
 	return copies, bytes
 }
 
-func poisonableItems(items []*keyValue) ([]*keyValue, []byte) {
+func poisonableItems(items []*keyValue) ([]*keyValue, lentCopies) {
 	length := 0
 	for _, kv := range items {
 		length += kv.room()
@@ -32,6 +32,11 @@ func poison(bytes []byte) {
 		bytes[i] = 0xDB
 	}
 }
+
+// lentCopies is what is shown in place of the library's memory.
+type lentCopies []byte
+
+func (c lentCopies) poison() { poison(c) }
 
 // A decoder is given copies, which are overwritten after it.
 func (d *Decoder[T]) call(key, value []byte) (T, error) {

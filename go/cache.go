@@ -42,11 +42,6 @@ type cacheCore struct {
 	state   *coreState
 }
 
-// coreState is what outlives a cache: the counts of what was not released.
-type coreState struct {
-	batches, pages atomic.Int64
-}
-
 // Version is the library's version.
 func Version() string {
 	return C.GoString(C.watchcore_version())
@@ -183,13 +178,13 @@ func (c *Cache) feed(config *etcdConfig) error {
 			return newError(ErrInvalidArgument, "start a feeder: the subscription of Pace is of another cache. "+
 				"Make this one with New(ExpectLoad()), subscribe to it, and give Pace to StartFeeder")
 		}
-		if !sub.core.handle.acquire() {
+		defer sub.core.leave()
+		if !sub.core.gate.enter() {
 			return errClosed("the subscription of Pace")
 		}
-		defer sub.core.handle.release()
-		sub.core.calls.Lock()
-		defer sub.core.calls.Unlock()
-		options.pace = sub.core.c()
+		sub.core.gate.lock()
+		defer sub.core.gate.unlock()
+		options.pace = sub.core.handle
 	}
 	var made *C.watchcore_feeder
 	if err := failed(C.wc_feeder_start(core.c(), &options, &made)); err != nil {

@@ -1,23 +1,114 @@
 package watchcore
 
 import (
+	"runtime"
 	"sync/atomic"
+	"time"
 	"unsafe"
 )
 
-// handle owns a handle of the library. Calls hold it while they run; the first
-// close frees it when the last of them is through, so that Close may come
-// from any goroutine at any time.
-type handle struct {
-	pointer unsafe.Pointer // the library's memory
-	state   atomic.Int64   // calls inside + the bits below
-	free    func(unsafe.Pointer)
+// gate is the state word of what is closed once, and freed when the last call inside
+// is through: so Close may come from any goroutine at any time. What it guards is
+// freed by whom leave, leaveAlone, unlock or close answers true, once.
+type gate struct {
+	state atomic.Int64
 }
 
 const (
-	handleClosed int64 = 1 << 62
-	handleFreed  int64 = 1 << 61
+	gateClosed  int64 = 1 << iota
+	gateFreed         // by the one who set it
+	gateAlone         // the one goroutine that may stay inside for long is there
+	gateCalling       // somebody is in a call of the library's that is for one at a time
+	loanKept          // of a loan: its subscription frees it
+	loanViewed        // of a loan: a view was taken; it keeps nobody from freeing
+	gateInside        // the rest of the word counts the calls that are inside
 )
+
+// enter says whether it is open. leave must follow, also where it is not.
+func (g *gate) enter() bool { return g.state.Add(gateInside)&gateClosed == 0 }
+
+func (g *gate) leave() bool { return g.left(g.state.Add(-gateInside)) }
+
+// close may be called more than once.
+func (g *gate) close() bool {
+	return g.left(g.state.Or(gateClosed) | gateClosed)
+}
+
+// closeInside says whether the caller is the first to close it, and whether nobody else was
+// inside. The first is inside himself then, and leave must follow.
+func (g *gate) closeInside() (first, only bool) {
+	for {
+		state := g.state.Load()
+		if state&gateClosed != 0 {
+			return false, false
+		}
+		if g.state.CompareAndSwap(state, (state|gateClosed)+gateInside) {
+			return true, state == 0
+		}
+	}
+}
+
+func (g *gate) closed() bool { return g.state.Load()&gateClosed != 0 }
+
+// left says whether nobody is inside any more and the caller has to free.
+func (g *gate) left(state int64) bool {
+	return state&^loanViewed == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
+}
+
+// entry is how enterAlone ended.
+type entry int
+
+const (
+	entered entry = iota
+	refused       // another one is inside
+	late          // it is closed
+)
+
+// enterAlone lets one goroutine in at a time and turns the others away. The one let in
+// has the lock, too; leaveAlone must follow, with the lock.
+func (g *gate) enterAlone() entry {
+	for spins := 0; ; {
+		state := g.state.Load()
+		switch {
+		case state&gateAlone != 0:
+			return refused
+		case state&gateClosed != 0:
+			return late
+		case state&gateCalling != 0:
+			pause(&spins)
+		case g.state.CompareAndSwap(state, state|gateAlone|gateCalling):
+			return entered
+		}
+	}
+}
+
+func (g *gate) leaveAlone() bool { return g.left(g.state.Add(-gateAlone - gateCalling)) }
+
+// lock waits for calls of others that are for one at a time; they are short. Only of
+// what is not freed.
+func (g *gate) lock() {
+	for spins := 0; g.state.Or(gateCalling)&gateCalling != 0; {
+		pause(&spins)
+	}
+}
+
+func (g *gate) unlock() bool { return g.left(g.state.Add(-gateCalling)) }
+
+// pause lets others run: what is waited for is short.
+func pause(spins *int) {
+	if *spins++; *spins < 64 {
+		runtime.Gosched()
+	} else {
+		time.Sleep(20 * time.Microsecond)
+	}
+}
+
+// handle owns a handle of the library. Calls hold it while they run.
+type handle struct {
+	gate    gate
+	pointer unsafe.Pointer // the library's memory
+	free    func(unsafe.Pointer)
+}
 
 func newHandle(pointer unsafe.Pointer, free func(unsafe.Pointer)) *handle {
 	return &handle{pointer: pointer, free: free}
@@ -25,7 +116,7 @@ func newHandle(pointer unsafe.Pointer, free func(unsafe.Pointer)) *handle {
 
 // acquire says whether the handle may be used; then release must follow.
 func (h *handle) acquire() bool {
-	if h.state.Add(1)&handleClosed != 0 {
+	if !h.gate.enter() {
 		h.release()
 		return false
 	}
@@ -33,38 +124,31 @@ func (h *handle) acquire() bool {
 }
 
 func (h *handle) release() {
-	if h.state.Add(-1) == handleClosed {
-		h.end()
-	}
-}
-
-func (h *handle) closed() bool { return h.state.Load()&handleClosed != 0 }
-
-// close may be called more than once.
-func (h *handle) close() {
-	if h.state.Or(handleClosed) == 0 {
-		h.end()
-	}
-}
-
-func (h *handle) end() {
-	if h.state.CompareAndSwap(handleClosed, handleClosed|handleFreed) {
+	if h.gate.leave() {
 		h.free(h.pointer)
 	}
 }
 
-// guard lets one goroutine in at a time and turns the others away.
-type guard struct {
-	inside atomic.Bool
+// close may be called more than once.
+func (h *handle) close() {
+	if h.gate.close() {
+		h.free(h.pointer)
+	}
 }
 
-func (g *guard) enter(what string) error {
-	if !g.inside.CompareAndSwap(false, true) {
+// enterAlone is for a handle that is for one goroutine at a time; leaveAlone must follow.
+func (h *handle) enterAlone(what string) error {
+	switch h.gate.enterAlone() {
+	case refused:
 		return errBusy(what)
+	case late:
+		return errClosed(what)
 	}
 	return nil
 }
 
-func (g *guard) leave() {
-	g.inside.Store(false)
+func (h *handle) leaveAlone() {
+	if h.gate.leaveAlone() {
+		h.free(h.pointer)
+	}
 }

@@ -344,3 +344,51 @@ func TestPulledBatches(t *testing.T) {
 	want(t, "held", cache.Stats().UnreleasedBatches, 0)
 	panics(t, "a batch after its sequence", func() { batch.At(0) })
 }
+
+// A panic that leaves a loop over a batch or a page does not keep its memory for ever.
+func TestLoopsLeftByAPanic(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.FromNow())
+	left := func(walk func()) {
+		defer func() { want(t, "panic", recover(), any("mine")) }()
+		walk()
+	}
+	loops := func(release bool) {
+		batch := oneBatch(t, sub)
+		left(func() {
+			for range batch.Events() {
+				panic("mine")
+			}
+		})
+		page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+		check(t, err)
+		left(func() {
+			for range page.All() {
+				panic("mine")
+			}
+		})
+		diff, err := cache.Diff(watchcore.Position{}, cache.Position())
+		check(t, err)
+		left(func() {
+			for e := range diff.Events() {
+				e.KeyView()
+				panic("mine")
+			}
+		})
+		diff.Release()
+		if release {
+			batch.Release()
+			page.Release()
+			panics(t, "a released batch", func() { batch.At(0) })
+		}
+	}
+	for revision := uint64(1); revision <= 4; revision++ {
+		check(t, writer.Apply(revision, watchcore.Put("/a", "value")))
+		loops(revision%2 == 0)
+	}
+	_, err := sub.Poll(0)
+	check(t, err)
+	collected(t, "all of it", func() bool {
+		return cache.Stats().UnreleasedBatches == 0 && cache.Stats().UnreleasedPages == 0
+	})
+}

@@ -284,7 +284,7 @@ func (c *Cache) Diff(from, to Position, options ...DiffOption) (*Batch, error) {
 		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
 		return nil, err
 	}
-	b := newBatch(&raw, c.core.state)
+	b := newBatch(&raw, c.core.state, false)
 	b.loan.catch()
 	return b, nil
 }
@@ -431,9 +431,9 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 		more:      info.more != 0,
 	}
 	if debug {
-		p.items, p.loan.bytes = poisonableItems(p.items)
+		p.items, p.loan.copies = poisonableItems(p.items)
 	}
-	p.loan.begin(goods{page: made, count: &state.pages})
+	p.loan.begin(goods{&state.pages, uintptr(unsafe.Pointer(made)), C.WC_PAGE}, false)
 	p.loan.catch()
 	return p
 }
@@ -455,7 +455,7 @@ func (p *Page) Len() int {
 	if p == nil {
 		return 0
 	}
-	if p.loan.handle.closed() {
+	if p.loan.gate.closed() {
 		usedLate()
 	}
 	return len(p.items)

@@ -23,7 +23,22 @@ type Result struct {
 // need be released. Stop it, or read until it is closed: an abandoned channel
 // keeps the subscription open.
 func (s *Subscription) ResultChan() <-chan Result {
-	return s.results()
+	c := s.core
+	defer runtime.KeepAlive(s)
+	c.state.mu.Lock()
+	if r := c.results; r != nil {
+		c.state.mu.Unlock()
+		return r.to
+	}
+	r := &results{to: make(chan Result), done: make(chan struct{})}
+	c.results = r
+	if c.over {
+		close(r.done)
+	}
+	state := c.gate.enterAlone() // here, so that a Next after this call is refused
+	c.state.mu.Unlock()
+	go s.run(r, state)
+	return r.to
 }
 
 // Stop is Close by the name that goes with ResultChan.
@@ -31,36 +46,45 @@ func (s *Subscription) Stop() {
 	s.Close()
 }
 
-func (s *Subscription) startResults() <-chan Result {
-	results := make(chan Result)
-	entered := s.core.enter() // here, so that a Next after this call is refused
-	go func() {
-		defer runtime.KeepAlive(s)
-		defer close(results)
-		if entered != nil {
-			s.core.send(results, Result{Err: entered})
-			return
-		}
-		defer s.core.exit()
-		for s.core.forward(results) {
-		}
-	}()
-	return results
+// results is a subscription that hands out by a channel.
+type results struct {
+	to   chan Result
+	done chan struct{} // closed: nothing is sent any more
+}
+
+func (s *Subscription) run(r *results, state entry) {
+	defer runtime.KeepAlive(s)
+	defer close(r.to)
+	c := s.core
+	switch state {
+	case refused:
+		r.send(Result{Err: errBusy("the subscription")})
+		return
+	case late:
+		return
+	}
+	c.gate.unlock()
+	for c.forward(r) {
+	}
+	c.gate.lock()
+	c.exit()
 }
 
 // forward sends the next batch or error; false: that was the end.
-func (c *subscriptionCore) forward(results chan<- Result) bool {
+func (c *subscriptionCore) forward(r *results) bool {
+	c.gate.lock()
 	b, err := c.next(context.Background())
+	c.gate.unlock()
 	if err != nil {
 		if errors.Is(err, ErrClosed) {
 			return false
 		}
-		return c.send(results, Result{Err: err}) && goesOn(err)
+		return r.send(Result{Err: err}) && goesOn(err)
 	}
-	events := b.Clone().events
+	events := b.Clone().events()
 	b.Release() // not held while the reader takes its time
 	for i := range events {
-		if !c.send(results, Result{Event: events[i].event(nil)}) {
+		if !r.send(Result{Event: events[i].event(nil)}) {
 			return false
 		}
 	}
@@ -68,16 +92,16 @@ func (c *subscriptionCore) forward(results chan<- Result) bool {
 }
 
 // send says whether somebody took it; nothing is sent once it is closed.
-func (c *subscriptionCore) send(results chan<- Result, result Result) bool {
+func (r *results) send(result Result) bool {
 	select {
-	case <-c.done:
+	case <-r.done:
 		return false
 	default:
 	}
 	select {
-	case results <- result:
+	case r.to <- result:
 		return true
-	case <-c.done:
+	case <-r.done:
 		return false
 	}
 }

@@ -127,7 +127,7 @@ func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValue
 			return
 		}
 		lender := &loan{}
-		lender.begin(goods{walk: walk})
+		lender.begin(goods{what: uintptr(unsafe.Pointer(walk)), kind: C.WC_WALK}, false)
 		defer lender.end()
 		items := make([]*keyValue, 16)
 		for {
@@ -157,7 +157,7 @@ func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValue
 func show(item []*keyValue, lender *loan, yield func(KeyValueRef, error) bool) bool {
 	if debug {
 		copies, bytes := poisonableItems(item)
-		defer poison(bytes)
+		defer bytes.poison()
 		item = copies
 	}
 	return yield(KeyValueRef{item[0], lender}, nil)

@@ -218,7 +218,7 @@ func (c *Cache) Stats() Stats {
 		DeliveredBytes:    uint64(s.delivered_bytes),
 		LinkBytes:         uint64(s.link_bytes),
 		UnfreedBytes:      uint64(s.unfreed_bytes),
-		UnreleasedBatches: core.state.batches.Load(),
+		UnreleasedBatches: core.state.unreleasedBatches(),
 		UnreleasedPages:   core.state.pages.Load(),
 	}
 }

@@ -3,15 +3,12 @@ package watchcore
 // #include "abi.h"
 // #cgo noescape wc_subscribe
 // #cgo nocallback wc_subscribe
-// #cgo noescape wc_poll
-// #cgo nocallback wc_poll
 // #cgo noescape wc_position
 // #cgo nocallback wc_position
 // #cgo noescape wc_lag
 // #cgo nocallback wc_lag
 // #cgo noescape wc_subscription_stats
 // #cgo nocallback wc_subscription_stats
-// #cgo nocallback wc_set_add_subscription
 import "C"
 
 import (
@@ -20,9 +17,7 @@ import (
 	"iter"
 	"runtime"
 	"strconv"
-	"sync"
 	"time"
-	"unsafe"
 )
 
 // Subscription is a cursor with a filter over a cache. For one goroutine at a
@@ -33,26 +28,6 @@ type Subscription struct {
 	cache   *Cache // stays open as long as somebody can ask for events
 	core    *subscriptionCore
 	cleanup runtime.Cleanup
-	results func() <-chan Result // ResultChan, once
-}
-
-// subscriptionCore is what goroutines, contexts and cleanups may hold without
-// keeping the Subscription.
-type subscriptionCore struct {
-	handle *handle
-	guard  guard      // for all below it
-	calls  sync.Mutex // around calls with a handle for one at a time: Stats comes from any goroutine
-	max    int
-	member *member // nil: not in the wake set yet
-	raw    rawBatch
-	last   *Batch // the batch of the last poll, which should be released by the next one
-	state  *coreState
-	stop   func() bool // takes the context's hook away
-
-	done     chan struct{} // closed: no more events
-	once     sync.Once
-	end      error    // why; read after done
-	position Position // the last one; read after done
 }
 
 // Subscribe opens a subscription; without a start option it begins with the
@@ -83,16 +58,10 @@ func (c *Cache) Subscribe(ctx context.Context, options ...SubscribeOption) (*Sub
 	if err := failed(C.wc_subscribe(c.core.c(), &given, &made)); err != nil {
 		return nil, err
 	}
-	core := &subscriptionCore{max: config.max, state: c.core.state, done: make(chan struct{})}
-	core.handle = newHandle(unsafe.Pointer(made), core.free)
-	if ctx.Done() != nil {
-		core.handle.acquire() // it is not freed before the next line is through
-		core.stop = context.AfterFunc(ctx, func() { core.close(ctx.Err()) })
-		core.handle.release()
-	}
+	core := &subscriptionCore{handle: made, max: config.max, state: c.core.state}
+	core.begin(ctx)
 	s := &Subscription{cache: c, core: core}
-	s.results = sync.OnceValue(s.startResults)
-	s.cleanup = runtime.AddCleanup(s, func(core *subscriptionCore) { core.close(errClosed("the subscription")) }, core)
+	s.cleanup = runtime.AddCleanup(s, (*subscriptionCore).closed, core)
 	return s, nil
 }
 
@@ -100,50 +69,20 @@ func (c *Cache) Subscribe(ctx context.Context, options ...SubscribeOption) (*Sub
 // valid until they are released. Idempotent, from any goroutine.
 func (s *Subscription) Close() {
 	s.cleanup.Stop()
-	s.core.close(errClosed("the subscription"))
+	s.core.closed()
 	runtime.KeepAlive(s)
-}
-
-func (c *subscriptionCore) close(why error) {
-	c.once.Do(func() {
-		c.position = c.where()
-		c.end = why
-		close(c.done)
-		c.handle.close()
-	})
-}
-
-// free runs when the last call is through.
-func (c *subscriptionCore) free(p unsafe.Pointer) {
-	C.watchcore_subscription_free((*C.watchcore_subscription)(p))
-	if c.stop != nil {
-		c.stop()
-	}
-	if c.member != nil {
-		c.member.leave()
-	}
-	c.settle()
-}
-
-// settle leaves a batch that was not released yet to the garbage collector too. (Not
-// when it is made: that would cost those that are released.)
-func (c *subscriptionCore) settle() {
-	if c.last != nil {
-		c.last.loan.catch()
-		c.last = nil
-	}
 }
 
 // Poll takes the next events, at most max (0: 1024). It never waits: nil without an
 // error means nothing now. The batch is the caller's: Release it.
 func (s *Subscription) Poll(max int) (*Batch, error) {
-	defer runtime.KeepAlive(s)
 	c := s.core
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	defer c.exit()
 	b, _, err := c.poll(max, false)
+	c.exit()
+	runtime.KeepAlive(s)
 	return b, err
 }
 
@@ -202,20 +141,6 @@ func (s *Subscription) Position() Position {
 	return s.core.where()
 }
 
-func (c *subscriptionCore) where() Position {
-	if !c.handle.acquire() {
-		<-c.done
-		return c.position
-	}
-	defer c.handle.release()
-	var revision, epoch C.uint64_t
-	if e := C.wc_position(c.c(), &revision, &epoch); e != nil {
-		taken(e)
-		return Position{}
-	}
-	return Position{Epoch: uint64(epoch), Revision: uint64(revision)}
-}
-
 // Lag is how far a subscription is behind.
 type Lag struct {
 	Events    uint64        // events of the log that it has not looked at; too many, perhaps, once its place has left the window
@@ -227,12 +152,12 @@ type Lag struct {
 func (s *Subscription) Lag() Lag {
 	defer runtime.KeepAlive(s)
 	c := s.core
-	if !c.handle.acquire() {
+	defer c.leave()
+	if !c.gate.enter() {
 		return Lag{}
 	}
-	defer c.handle.release()
 	lag := C.watchcore_lag{size: C.sizeof_watchcore_lag}
-	if e := C.wc_lag(c.c(), &lag); e != nil {
+	if e := C.wc_lag(c.handle, &lag); e != nil {
 		taken(e)
 		return Lag{}
 	}
@@ -275,14 +200,14 @@ type SubscriptionStats struct {
 func (s *Subscription) Stats() SubscriptionStats {
 	defer runtime.KeepAlive(s)
 	c := s.core
-	if !c.handle.acquire() {
+	defer c.leave()
+	if !c.gate.enter() {
 		return SubscriptionStats{}
 	}
-	defer c.handle.release()
 	figures := C.watchcore_subscription_figures{size: C.sizeof_watchcore_subscription_figures}
-	c.calls.Lock()
-	e := C.wc_subscription_stats(c.c(), &figures)
-	c.calls.Unlock()
+	c.gate.lock()
+	e := C.wc_subscription_stats(c.handle, &figures)
+	c.gate.unlock()
 	if e != nil {
 		taken(e)
 		return SubscriptionStats{}
@@ -297,95 +222,4 @@ func (s *Subscription) Stats() SubscriptionStats {
 		DeliveredKeys:  uint64(figures.delivered_keys),
 		DeliveredBytes: uint64(figures.delivered_bytes),
 	}
-}
-
-// ---- inside -------------------------------------------------------------------
-
-func (c *subscriptionCore) c() *C.watchcore_subscription {
-	return (*C.watchcore_subscription)(c.handle.pointer)
-}
-
-// enter lets one goroutine in; exit must follow.
-func (c *subscriptionCore) enter() error {
-	if err := c.guard.enter("the subscription"); err != nil {
-		return err
-	}
-	if !c.handle.acquire() {
-		c.guard.leave()
-		<-c.done
-		return c.end
-	}
-	return nil
-}
-
-func (c *subscriptionCore) exit() {
-	c.handle.release()
-	c.guard.leave()
-}
-
-// poll gives events, or an error, or neither; then, with arm, the member is armed,
-// or ready says that something came meanwhile.
-func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err error) {
-	c.settle()
-	var now C.uint32_t
-	c.calls.Lock()
-	e := C.wc_poll(c.c(), C.size_t(max(most, 0)), c.raw.words(), bit(arm), &now)
-	c.calls.Unlock()
-	if err := failed(e); err != nil {
-		return nil, false, err
-	}
-	if c.raw.count == 0 {
-		c.raw.release()
-		return nil, now != 0, nil
-	}
-	c.last = newBatch(&c.raw, c.state)
-	return c.last, false, nil
-}
-
-func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
-	for {
-		select {
-		case <-c.done:
-			return nil, c.end
-		default:
-		}
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		b, ready, err := c.poll(c.max, c.member != nil)
-		if b != nil || err != nil {
-			return b, err
-		}
-		if ready {
-			continue
-		}
-		if c.member == nil {
-			if err := c.join(); err != nil {
-				return nil, err
-			}
-			continue
-		}
-		select {
-		case <-c.member.awake:
-		case <-c.done:
-		case <-ctx.Done():
-		}
-	}
-}
-
-func (c *subscriptionCore) join() error {
-	w, err := theWaker()
-	if err != nil {
-		return err
-	}
-	m := w.join()
-	c.calls.Lock()
-	e := C.wc_set_add_subscription(w.set, c.c(), C.uint64_t(m.tag))
-	c.calls.Unlock()
-	if err := failed(e); err != nil {
-		m.leave()
-		return err
-	}
-	c.member = m
-	return nil
 }

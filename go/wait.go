@@ -67,13 +67,13 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	if position, done, err := tryWaiter(w); done || err != nil {
 		return position, err
 	}
-	waker, err := theWaker()
+	set, err := theWaker.start()
 	if err != nil {
 		return Position{}, err
 	}
-	m := waker.join()
-	defer m.leave()
-	if err := failed(C.wc_set_add_waiter(waker.set, w, C.uint64_t(m.tag))); err != nil {
+	tag, awake := theWaker.join()
+	defer theWaker.leave(tag)
+	if err := failed(C.wc_set_add_waiter(set, w, C.uint64_t(tag))); err != nil {
 		return Position{}, err
 	}
 	var late <-chan time.Time
@@ -91,7 +91,7 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 		}
 		if ready == 0 {
 			select {
-			case <-m.awake:
+			case <-awake:
 			case <-ctx.Done():
 				return Position{}, ctx.Err()
 			case <-late:

@@ -3,8 +3,6 @@ package watchcore
 // #include "abi.h"
 // #cgo noescape wc_set
 // #cgo nocallback wc_set
-// #cgo noescape wc_set_arm
-// #cgo nocallback wc_set_arm
 // #cgo noescape wc_set_take
 // #cgo nocallback wc_set_take
 // #cgo nocallback wc_set_wait
@@ -21,34 +19,27 @@ import (
 // runtime's poller and one goroutine for the whole process, so that a waiting
 // goroutine costs no thread.
 type waker struct {
-	set  *C.watchcore_wakeset
-	file *os.File        // never closed: the descriptor is the set's
-	conn syscall.RawConn // nil: the descriptor cannot be polled, one thread waits
+	start func() (*C.watchcore_wakeset, error) // with the first that waits; it never ends
+	set   *C.watchcore_wakeset
+	file  *os.File        // never closed: the descriptor is the set's
+	conn  syscall.RawConn // nil: the descriptor cannot be polled, one thread waits
+	tags  [256]C.uint64_t // that are listed
+	count C.size_t        // how many of them
 
 	mu      sync.Mutex
-	last    uint64
-	members map[uint64]*member
+	members []chan struct{} // by tag: one token, look again; nil: nobody's
+	free    []uint32        // tags that were left
 }
 
-// member is something that waits. It holds nothing that owns a handle, so that
-// what nobody can reach any more is still found to be so.
-type member struct {
-	waker *waker
-	tag   uint64
-	awake chan struct{} // one token: look again
+var theWaker = newWaker()
+
+func newWaker() *waker {
+	w := &waker{members: make([]chan struct{}, 1)} // no tag is 0
+	w.start = sync.OnceValues(w.open)
+	return w
 }
 
-// theWaker starts with the first that waits, and never ends.
-var theWaker = sync.OnceValues(func() (*waker, error) {
-	w, err := newWaker()
-	if err == nil {
-		go w.run()
-	}
-	return w, err
-})
-
-func newWaker() (*waker, error) {
-	w := &waker{members: map[uint64]*member{}}
+func (w *waker) open() (*C.watchcore_wakeset, error) {
 	var fd C.int32_t
 	if err := failed(C.wc_set(&w.set, &fd)); err != nil {
 		return nil, err
@@ -59,71 +50,70 @@ func newWaker() (*waker, error) {
 	if err == nil && w.file.SetReadDeadline(time.Time{}) == nil {
 		w.conn = conn
 	}
-	return w, nil
+	go w.run()
+	return w.set, nil
 }
 
-func (w *waker) join() *member {
-	m := &member{waker: w, awake: make(chan struct{}, 1)}
+// join is something that waits for tokens. It holds nothing that owns a handle, so that
+// what nobody can reach any more is still found to be so.
+func (w *waker) join() (tag uint32, awake chan struct{}) {
+	awake = make(chan struct{}, 1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last++
-	m.tag = w.last
-	w.members[m.tag] = m
-	return m
+	if last := len(w.free) - 1; last >= 0 {
+		tag, w.free = w.free[last], w.free[:last]
+		w.members[tag] = awake
+		return tag, awake
+	}
+	w.members = append(w.members, awake)
+	return uint32(len(w.members) - 1), awake
 }
 
-func (m *member) leave() {
-	w := m.waker
+// leave frees a tag. A late token for the goroutine that had it wakes the next one that
+// has it, which looks again for nothing.
+func (w *waker) leave(tag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.members, m.tag)
+	w.members[tag] = nil
+	w.free = append(w.free, tag)
+}
+
+// wake gives a token.
+func (w *waker) wake(tag uint32) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.give(tag)
+}
+
+// give needs the lock.
+func (w *waker) give(tag uint32) {
+	select {
+	case w.members[tag] <- struct{}{}:
+	default: // it has one, or left meanwhile
+	}
 }
 
 func (w *waker) run() {
+	// The descriptor is only a hint: where no tag is listed the set is armed, and false lets
+	// the goroutine wait for the next edge.
+	listed := func(uintptr) bool { return w.take() }
 	for {
-		w.sleep()
-		w.wake()
-	}
-}
-
-// sleep until a tag is listed.
-func (w *waker) sleep() {
-	if w.conn != nil {
-		// The descriptor is only a hint: arming empties it and says whether
-		// something is listed. False lets the goroutine wait for the next edge.
-		if w.conn.Read(func(uintptr) bool { return w.arm() }) == nil {
-			return
+		if w.conn == nil || w.conn.Read(listed) != nil {
+			must(C.wc_set_wait(w.set))
+			w.take()
 		}
-	}
-	must(C.wc_set_wait(w.set))
-}
-
-func (w *waker) arm() bool {
-	var ready C.uint32_t
-	must(C.wc_set_arm(w.set, &ready))
-	return ready != 0
-}
-
-// wake gives a token to everybody who is listed.
-func (w *waker) wake() {
-	var tags [256]C.uint64_t
-	for {
-		var count C.size_t
-		must(C.wc_set_take(w.set, &tags[0], C.size_t(len(tags)), &count))
 		w.mu.Lock()
-		for _, tag := range tags[:count] {
-			if m := w.members[uint64(tag)]; m != nil { // else it left meanwhile
-				select {
-				case m.awake <- struct{}{}:
-				default: // it has one
-				}
-			}
+		for _, tag := range w.tags[:w.count] {
+			w.give(uint32(tag))
 		}
 		w.mu.Unlock()
-		if int(count) < len(tags) {
-			return
-		}
 	}
+}
+
+// take takes the tags that are listed. False: none is, and the set is armed.
+func (w *waker) take() bool {
+	must(C.wc_set_take(w.set, &w.tags[0], C.size_t(len(w.tags)), &w.count))
+	return w.count != 0
 }
 
 // must is for calls that only fail where the library is broken: without them

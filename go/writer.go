@@ -56,8 +56,7 @@ func PutExact(kv KeyValue) Change {
 type Writer struct {
 	cache  *Cache // stays open as long as somebody can write
 	handle *handle
-	guard  guard
-	arena  *arena // used inside the guard, freed with the handle
+	arena  *arena // used by the one inside, freed with the handle
 }
 
 // Writer takes the cache's writer. A second one is refused with ErrBusy until
@@ -141,14 +140,10 @@ func (w *Writer) Compact(revision uint64) error {
 
 func (w *Writer) write(call func(*C.watchcore_writer) error) error {
 	defer runtime.KeepAlive(w)
-	if err := w.guard.enter("the writer"); err != nil {
+	if err := w.handle.enterAlone("the writer"); err != nil {
 		return err
 	}
-	defer w.guard.leave()
-	if !w.handle.acquire() {
-		return errClosed("the writer")
-	}
-	defer w.handle.release()
+	defer w.handle.leaveAlone()
 	defer w.arena.done()
 	return call((*C.watchcore_writer)(w.handle.pointer))
 }

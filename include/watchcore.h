@@ -293,6 +293,9 @@
 // Batch flag: it ends inside a revision.
 #define WATCHCORE_CONTINUES 1
 
+// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
+#define WATCHCORE_KEEPS_LOG 2
+
 // The first listing is published.
 #define WATCHCORE_WANT_READY 1
 
@@ -715,7 +718,8 @@ typedef struct watchcore_filter {
 
 // Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 // after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does.
+// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
+// (WATCHCORE_KEEPS_LOG).
 typedef struct watchcore_batch {
     // The first event; NULL where there is none.
     const void *events;
@@ -1467,7 +1471,7 @@ int32_t watchcore_subscription_list_item(const struct watchcore_subscription_lis
 // Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
 void watchcore_subscription_list_free(struct watchcore_subscription_list *list);
 
-// Releases a batch and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks. Any thread, also after the
 // subscription and the cache were freed.
 void watchcore_batch_release(struct watchcore_batch *batch);
 

@@ -199,13 +199,14 @@ impl Batch {
         let len = self.len();
         // Not where an empty slice of Rust lies, which is no address: see `watchcore_batch` in the C ABI.
         let events = if len == 0 { std::ptr::null() } else { self.events().as_ptr() };
+        let keeps_log = matches!(&self.body, Body::Owned(own) if own.keeper.is_some());
         let owner = match self.body {
             Body::Empty => 0,
             // Both pointers are aligned: bit 0 says which it is.
             Body::View(segment, _) => segment.into_raw() as usize | 1,
             Body::Owned(own) => Box::into_raw(own) as usize,
         };
-        RawBatch { events, len, owner, continues: self.continues, position: self.position }
+        RawBatch { events, len, owner, continues: self.continues, keeps_log, position: self.position }
     }
 }
 
@@ -220,6 +221,8 @@ pub struct RawBatch {
     pub owner: usize,
     /// It ends inside a revision.
     pub continues: bool,
+    /// It keeps the log from its making on, as a snapshot does.
+    pub keeps_log: bool,
     /// The position after it.
     pub position: Position,
 }

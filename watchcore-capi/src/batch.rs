@@ -36,6 +36,8 @@ pub const WATCHCORE_END: u32 = 16;
 
 /// Batch flag: it ends inside a revision.
 pub const WATCHCORE_CONTINUES: u32 = 1;
+/// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
+pub const WATCHCORE_KEEPS_LOG: u32 = 2;
 
 /// One event: 64 bytes of the library's memory, valid until its batch is released.
 #[repr(C)]
@@ -64,7 +66,8 @@ pub struct watchcore_event {
 
 /// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 /// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
-/// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does.
+/// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
+/// (WATCHCORE_KEEPS_LOG).
 #[repr(C)]
 pub struct watchcore_batch {
     /// The first event; NULL where there is none.
@@ -85,7 +88,7 @@ pub struct watchcore_batch {
     pub reserved: [u64; 2],
 }
 
-/// Releases a batch and zeroes it; NULL and a zeroed one do nothing. Never blocks. Any thread, also after the
+/// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks. Any thread, also after the
 /// subscription and the cache were freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_batch_release(batch: *mut watchcore_batch) {
@@ -149,7 +152,7 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
         events: raw.events.cast(),
         count: raw.len,
         stride: size_of::<Event>() as u32,
-        flags: if raw.continues { WATCHCORE_CONTINUES } else { 0 },
+        flags: (raw.continues as u32 * WATCHCORE_CONTINUES) | (raw.keeps_log as u32 * WATCHCORE_KEEPS_LOG),
         position: raw.position.revision,
         epoch: raw.position.epoch,
         owner: std::ptr::with_exposed_provenance_mut(raw.owner),

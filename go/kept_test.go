@@ -1,0 +1,114 @@
+//go:build !debug
+
+package watchcore_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore"
+)
+
+// held is how many segments are kept that are no longer the log's.
+func held(cache *watchcore.Cache) uint64 {
+	stats := cache.Stats()
+	return stats.Segments - stats.WindowSegments
+}
+
+// What a released batch held is freed with the next poll, also with one that fails, or
+// with the end of its subscription.
+func TestReleasedBatchGoesBack(t *testing.T) {
+	for name, end := range map[string]func(*watchcore.Subscription){
+		"poll": func(sub *watchcore.Subscription) {
+			batch, err := sub.Poll(0) // the rest of the segment that it reads
+			for ; batch != nil; batch, err = sub.Poll(0) {
+				batch.Release()
+			}
+			wantError(t, "poll of a place that has left", err, watchcore.ErrLagged)
+		},
+		"close": (*watchcore.Subscription).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache, writer := embedded(t, watchcore.Capacity(1024))
+			sub := subscribe(t, cache, watchcore.FromNow())
+			check(t, writer.Apply(1, watchcore.Put("/a", "")))
+			batch := oneBatch(t, sub)
+			churn(t, writer, 1, 20_000)
+			eventually(t, "it keeps its segment", func() bool { return held(cache) == 1 })
+			batch.Release()
+			want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
+			end(sub)
+			eventually(t, "the segment is gone", func() bool { return held(cache) == 0 })
+			batch.Release()
+			panics(t, "a released batch", func() { batch.At(0) })
+		})
+	}
+}
+
+// A subscription whose consumer sleeps keeps no batch for the next poll.
+func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Capacity(1024))
+	sub := subscribe(t, cache, watchcore.FromNow(), watchcore.Key("/mine"), watchcore.OnLag(watchcore.SkipToOldest))
+	check(t, writer.Apply(1, watchcore.Put("/mine", "")))
+	oneBatch(t, sub).Release()
+	ended := make(chan error)
+	go func() {
+		for {
+			_, err := sub.Next(context.Background())
+			if !errors.Is(err, watchcore.ErrLagged) {
+				ended <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	for revision := uint64(1); revision < 3000; {
+		revision = churn(t, writer, revision, 100)
+		time.Sleep(time.Millisecond) // so that it seldom lags
+	}
+	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+	sub.Close()
+	wantError(t, "next", <-ended, watchcore.ErrClosed)
+}
+
+// A batch that keeps the log does not wait for the next poll.
+func TestReleasedInitialStateGoesBackAtOnce(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", "")))
+	sub := subscribe(t, cache)
+	batch := oneBatch(t, sub)
+	eventually(t, "it keeps the log", func() bool { return cache.Stats().OldestSnapshot > 0 })
+	batch.Release()
+	want(t, "age of what keeps the log", cache.Stats().OldestSnapshot, 0)
+}
+
+// Batches are released by other goroutines while their subscription polls, and closes.
+func TestReleasesBesidePolls(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Capacity(1024))
+	for round := range uint64(20) {
+		sub := subscribe(t, cache, watchcore.FromNow())
+		var all sync.WaitGroup
+		for i := range uint64(100) {
+			check(t, writer.Apply(round*100+i+1, watchcore.Put("/a", "value")))
+			batch := oneBatch(t, sub)
+			for range 2 {
+				all.Go(batch.Release)
+			}
+			all.Go(func() {
+				defer func() { recover() }() // too late: that is what it says then
+				if value := string(batch.At(0).Value()); value != "value" {
+					t.Errorf("a value that is not the event's: %q", value)
+				}
+			})
+			all.Go(func() { cache.Stats() })
+		}
+		sub.Close()
+		all.Wait()
+	}
+	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
+	churn(t, writer, 2000, 20_000)
+	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+}
