@@ -134,21 +134,23 @@ func (b *Batch) At(i int) Event {
 	return b.events()[i].event(lender)
 }
 
-// Events walks over the events.
+// Events walks over the events. Where a panic leaves the loop, the garbage collector
+// gives back the batch's memory, also of one that is released.
 func (b *Batch) Events() iter.Seq[Event] {
+	// Without defer, so that it is inlined with the loop's body.
 	return func(yield func(Event) bool) {
 		if b == nil {
 			return
 		}
 		lender := b.lender()
 		lender.enter()
-		defer lender.exit()
 		events := b.events()
 		for i := range events {
 			if !yield(events[i].event(lender)) {
-				return
+				break
 			}
 		}
+		lender.exit()
 	}
 }
 

@@ -135,7 +135,8 @@ var (
 	_ = [1]struct{}{}[unsafe.Offsetof(keyValue{}.lease)-unsafe.Offsetof(C.watchcore_key_value{}.lease)]
 )
 
-// view is nil where the bytes are absent, and empty but not nil where they are empty.
+// view is nil where the bytes are absent (NULL, of length 0), and empty but not nil where
+// they are empty.
 func view(bytes unsafe.Pointer, length uint32) []byte {
 	return unsafe.Slice((*byte)(bytes), length)
 }
@@ -148,7 +149,7 @@ func (kv *keyValue) keyBytes() []byte {
 }
 
 func (kv *keyValue) valueBytes() []byte {
-	if kv == nil || kv.value == nil {
+	if kv == nil {
 		return nil
 	}
 	return view(kv.value, kv.valueLength)
@@ -230,7 +231,10 @@ func (e Event) PrevValue() []byte {
 // bookmarks and resync marks.
 func (e Event) KeyView() []byte {
 	e.loan.view()
-	return e.kv().keyBytes()
+	if e.raw == nil || e.raw.kv == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(e.raw.kv.key), e.raw.kv.keyLength)
 }
 
 // ValueView is the new value in the library's memory: valid until the batch is
@@ -238,14 +242,20 @@ func (e Event) KeyView() []byte {
 // bytes. A batch of which a view was taken must be released. nil and empty as Value.
 func (e Event) ValueView() []byte {
 	e.loan.view()
-	return e.kv().valueBytes()
+	if e.raw == nil || e.raw.kv == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(e.raw.kv.value), e.raw.kv.valueLength)
 }
 
 // PrevValueView is the value before in the library's memory, on the same conditions
 // as ValueView. nil and empty as PrevValue.
 func (e Event) PrevValueView() []byte {
 	e.loan.view()
-	return e.prev().valueBytes()
+	if e.raw == nil || e.raw.prev == nil {
+		return nil
+	}
+	return unsafe.Slice((*byte)(e.raw.prev.value), e.raw.prev.valueLength)
 }
 
 // CreateRevision is the revision at which the key was created. In a deletion
