@@ -125,6 +125,25 @@ static inline watchcore_error *wc_apply(watchcore_writer *writer, uint64_t revis
     WC_RETURN(watchcore_writer_apply(writer, revision, changes, count, &error));
 }
 
+// One change, of memory that Go lends: `key` and `value` are not NULL, but for the value of a deletion.
+static inline watchcore_error *wc_apply_one(watchcore_writer *writer, uint64_t revision, uint32_t op, const char *key,
+                                            size_t key_length, const char *value, size_t value_length,
+                                            uint64_t create_revision, uint64_t mod_revision, uint64_t version,
+                                            int64_t lease)
+{
+    watchcore_change change = WATCHCORE_CHANGE_INIT;
+    change.op = op;
+    change.key.data = key;
+    change.key.length = key_length;
+    change.value.data = value;
+    change.value.length = value_length;
+    change.create_revision = create_revision;
+    change.mod_revision = mod_revision;
+    change.version = version;
+    change.lease = lease;
+    WC_RETURN(watchcore_writer_apply(writer, revision, &change, 1, &error));
+}
+
 static inline watchcore_error *wc_resync(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
                                          size_t count, uint32_t reason, uint64_t *position, uint64_t *epoch)
 {

@@ -5,6 +5,8 @@ package watchcore
 // #cgo nocallback wc_writer
 // #cgo nocallback wc_load
 // #cgo nocallback wc_apply
+// #cgo noescape wc_apply_one
+// #cgo nocallback wc_apply_one
 // #cgo noescape wc_resync
 // #cgo nocallback wc_resync
 // #cgo nocallback wc_progress
@@ -38,12 +40,18 @@ type Change struct {
 
 // Put sets a key. Creation revision and version are derived, the lease is 0.
 func Put[K, V Bytes](key K, value V) Change {
-	return Change{op: C.WATCHCORE_CHANGE_PUT, kv: KeyValue{Key: []byte(key), Value: []byte(value)}}
+	return Change{op: C.WATCHCORE_CHANGE_PUT, kv: KeyValue{Key: bytesOf(key), Value: bytesOf(value)}}
 }
 
 // Delete removes a present key.
 func Delete[K Bytes](key K) Change {
-	return Change{op: C.WATCHCORE_CHANGE_DELETE, kv: KeyValue{Key: []byte(key)}}
+	return Change{op: C.WATCHCORE_CHANGE_DELETE, kv: KeyValue{Key: bytesOf(key)}}
+}
+
+// bytesOf are the bytes where they lie; nobody writes to those of a Change. A string
+// begins as a slice does: with address and length.
+func bytesOf[B Bytes](b B) []byte {
+	return unsafe.Slice(*(**byte)(unsafe.Pointer(&b)), len(b))
 }
 
 // PutExact sets a key and brings creation revision, revision, version and lease.
@@ -101,10 +109,41 @@ func (w *Writer) Load(revision uint64, listing []KeyValue) error {
 // revision must be above the last one; each key at most once; a deletion needs a
 // present key.
 func (w *Writer) Apply(revision uint64, changes ...Change) error {
-	return w.write(func(p *C.watchcore_writer) error {
+	if err := w.handle.enterAlone("the writer"); err != nil {
+		return err
+	}
+	p := (*C.watchcore_writer)(w.handle.pointer)
+	var e *C.watchcore_error
+	if len(changes) == 1 {
+		e = changes[0].apply(p, C.uint64_t(revision))
+	} else {
 		array, count := w.arena.changes(changes)
-		return failed(C.wc_apply(p, C.uint64_t(revision), array, count))
-	})
+		e = C.wc_apply(p, C.uint64_t(revision), array, count)
+		w.arena.done()
+	}
+	w.handle.leaveAlone()
+	runtime.KeepAlive(w)
+	return failed(e)
+}
+
+// apply lends key and value to C, where those of several changes are copied: an array
+// may not hold pointers of Go.
+func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_error {
+	kv := &c.kv
+	var value *C.char
+	if c.op != C.WATCHCORE_CHANGE_DELETE {
+		value = lent(kv.Value)
+	}
+	return C.wc_apply_one(p, revision, C.uint32_t(c.op), lent(kv.Key), C.size_t(len(kv.Key)), value, C.size_t(len(kv.Value)),
+		C.uint64_t(kv.CreateRevision), C.uint64_t(kv.ModRevision), C.uint64_t(kv.Version), C.int64_t(kv.Lease))
+}
+
+// lent is not NULL, also where there are no bytes.
+func lent(bytes []byte) *C.char {
+	if len(bytes) == 0 {
+		return (*C.char)(unsafe.Pointer(&nothing))
+	}
+	return (*C.char)(unsafe.Pointer(unsafe.SliceData(bytes)))
 }
 
 // Resync replaces the state by a new listing: the difference becomes one atomic
@@ -161,52 +200,74 @@ const arenaKept = 64 << 10
 const changeSize = uintptr(C.sizeof_watchcore_change)
 
 func (a *arena) changes(changes []Change) (*C.watchcore_change, C.size_t) {
-	return a.fill(len(changes), func(i int) (uint32, *KeyValue) { return changes[i].op, &changes[i].kv })
+	bytes := 0
+	for i := range changes {
+		bytes += changes[i].kv.size()
+	}
+	f := a.filler(len(changes), bytes)
+	for i := range changes {
+		f.add(changes[i].op, &changes[i].kv)
+	}
+	return f.array, f.count
 }
 
 func (a *arena) listing(listing []KeyValue) (*C.watchcore_change, C.size_t) {
-	return a.fill(len(listing), func(i int) (uint32, *KeyValue) { return C.WATCHCORE_CHANGE_PUT_EXACT, &listing[i] })
+	bytes := 0
+	for i := range listing {
+		bytes += listing[i].size()
+	}
+	f := a.filler(len(listing), bytes)
+	for i := range listing {
+		f.add(C.WATCHCORE_CHANGE_PUT_EXACT, &listing[i])
+	}
+	return f.array, f.count
 }
 
-func (a *arena) fill(count int, at func(int) (uint32, *KeyValue)) (*C.watchcore_change, C.size_t) {
+// size is one byte more, so that the address of an empty value lies inside.
+func (kv *KeyValue) size() int { return len(kv.Key) + len(kv.Value) + 1 }
+
+// filler writes an array and the bytes of its elements into an arena.
+type filler struct {
+	array *C.watchcore_change
+	count C.size_t
+	free  []byte
+}
+
+func (a *arena) filler(count, bytes int) filler {
 	if count == 0 {
-		return nil, 0
+		return filler{}
 	}
-	size := changeSize * uintptr(count)
-	for i := range count {
-		_, kv := at(i)
-		size += uintptr(len(kv.Key) + len(kv.Value) + 1)
-	}
-	if size > a.size {
+	head := changeSize * uintptr(count)
+	if size := head + uintptr(bytes); size > a.size {
 		C.free(a.memory)
 		a.memory, a.size = C.malloc(C.size_t(size)), size
 	}
-	array := unsafe.Slice((*C.watchcore_change)(a.memory), count)
-	free := unsafe.Slice((*byte)(a.memory), size)[changeSize*uintptr(count):]
-	put := func(bytes []byte) C.watchcore_bytes {
-		n := copy(free, bytes)
-		given := C.watchcore_bytes{data: unsafe.Pointer(unsafe.SliceData(free)), length: C.size_t(n)}
-		free = free[n:]
-		return given
+	return filler{array: (*C.watchcore_change)(a.memory), free: unsafe.Slice((*byte)(unsafe.Add(a.memory, head)), bytes)}
+}
+
+func (f *filler) add(op uint32, kv *KeyValue) {
+	change := (*C.watchcore_change)(unsafe.Add(unsafe.Pointer(f.array), uintptr(f.count)*changeSize))
+	*change = C.watchcore_change{
+		size:            C.uint32_t(changeSize),
+		op:              C.uint32_t(op),
+		key:             f.put(kv.Key),
+		create_revision: C.uint64_t(kv.CreateRevision),
+		mod_revision:    C.uint64_t(kv.ModRevision),
+		version:         C.uint64_t(kv.Version),
+		lease:           C.int64_t(kv.Lease),
 	}
-	for i := range array {
-		op, kv := at(i)
-		change := C.watchcore_change{
-			size:            C.uint32_t(changeSize),
-			op:              C.uint32_t(op),
-			key:             put(kv.Key),
-			create_revision: C.uint64_t(kv.CreateRevision),
-			mod_revision:    C.uint64_t(kv.ModRevision),
-			version:         C.uint64_t(kv.Version),
-			lease:           C.int64_t(kv.Lease),
-		}
-		if op != C.WATCHCORE_CHANGE_DELETE {
-			change.value = put(kv.Value)
-		}
-		free = free[1:] // so that the address of an empty value lies inside
-		array[i] = change
+	if op != C.WATCHCORE_CHANGE_DELETE {
+		change.value = f.put(kv.Value)
 	}
-	return &array[0], C.size_t(count)
+	f.free = f.free[1:]
+	f.count++
+}
+
+func (f *filler) put(bytes []byte) C.watchcore_bytes {
+	n := copy(f.free, bytes)
+	given := C.watchcore_bytes{data: unsafe.Pointer(unsafe.SliceData(f.free)), length: C.size_t(n)}
+	f.free = f.free[n:]
+	return given
 }
 
 func (a *arena) done() {

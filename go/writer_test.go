@@ -2,6 +2,7 @@ package watchcore_test
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -105,4 +106,20 @@ func TestCleanups(t *testing.T) {
 	// The subscription keeps its cache.
 	want(t, "events", drain(t, sub), "1 ADDED /a <-")
 	sub.Close()
+}
+
+// One change is lent to C: nothing is copied on Go's side, whatever form it has.
+func TestApplyAllocations(t *testing.T) {
+	cache, writer := embedded(t)
+	key, value, revision := []byte("/a"), []byte("value"), uint64(0)
+	want(t, "allocations", testing.AllocsPerRun(100, func() {
+		check(t, writer.Apply(revision+1, watchcore.Put("/a", value)))
+		check(t, writer.Apply(revision+2, watchcore.Put(key, "")))
+		check(t, writer.Apply(revision+3, watchcore.Delete(key)))
+		revision += 3
+	}), 0)
+	key[1] = 'b'
+	check(t, writer.Apply(revision+1, watchcore.Put(key, []byte(nil))))
+	sub := subscribe(t, cache)
+	want(t, "state", drain(t, sub), lines(fmt.Sprint(revision+1, " ADDED /b <- initial"), fmt.Sprint(revision+1, " BOOKMARK end")))
 }

@@ -5,7 +5,7 @@ use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_handle, try_out, try_own, try_struct};
 use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
-use watchcore::{Change, Record, Result, ResyncReason, Writer};
+use watchcore::{Change, Error, Record, Result, ResyncReason, Writer};
 
 /// The one handle that may change a cache. Made by watchcore_cache_writer.
 pub struct watchcore_writer {
@@ -87,6 +87,30 @@ unsafe impl Sized32 for watchcore_change {
     };
 }
 
+/// An element of an array of changes, and the bytes that it names.
+struct Element<'a> {
+    index: usize,
+    change: watchcore_change,
+    key: &'a [u8],
+    value: Option<&'a [u8]>,
+}
+
+/// Copies an element of an array of changes.
+///
+/// # Safety
+///
+/// As many bytes of it are readable as its size says, and the bytes it points to during `'a`.
+unsafe fn element<'a>(at: *const watchcore_change, index: usize) -> Result<Element<'a>> {
+    let named = |e: Error| invalid(format!("changes[{index}]: {}", e.message()));
+    // SAFETY: the same contract.
+    let change = unsafe { read_struct(at) }.map_err(named)?;
+    // SAFETY: the same contract.
+    let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
+    let (key, value) = (key.map_err(named)?, value.map_err(named)?);
+    let Some(key) = key else { return Err(invalid(format!("changes[{index}] has no key. Give one."))) };
+    Ok(Element { index, change, key, value })
+}
+
 /// Copies the elements of an array that steps by its own `size`, and turns each into what the core takes.
 ///
 /// # Safety
@@ -95,7 +119,7 @@ unsafe impl Sized32 for watchcore_change {
 unsafe fn convert<'a, T>(
     changes: *const watchcore_change,
     count: usize,
-    mut one: impl FnMut(usize, watchcore_change, &'a [u8], Option<&'a [u8]>) -> Result<T>,
+    one: impl Fn(Element<'a>) -> Result<T>,
 ) -> Result<Vec<T>> {
     if count == 0 {
         return Ok(Vec::new());
@@ -107,73 +131,70 @@ unsafe fn convert<'a, T>(
     let mut out = Vec::with_capacity(count);
     for index in 0..count {
         // SAFETY: the element lies inside the array.
-        let change = unsafe { read_struct(changes.byte_add(index * stride)) }
-            .map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
-        if change.size as usize != stride {
+        let element = unsafe { element(changes.byte_add(index * stride), index)? };
+        let size = element.change.size;
+        if size as usize != stride {
             return Err(invalid(format!(
-                "changes[{index}] has size {}, the first has {stride}. Give all the same.",
-                change.size
+                "changes[{index}] has size {size}, the first has {stride}. Give all the same."
             )));
         }
-        // SAFETY: the contract.
-        let (key, value) = unsafe { (change.key.get("key"), change.value.get("value")) };
-        let key = key.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
-        let value = value.map_err(|e| invalid(format!("changes[{index}]: {}", e.message())))?;
-        let Some(key) = key else { return Err(invalid(format!("changes[{index}] has no key. Give one."))) };
-        out.push(one(index, change, key, value)?);
+        out.push(one(element)?);
     }
     Ok(out)
 }
 
-fn record<'a>(change: &watchcore_change, key: &'a [u8], value: &'a [u8]) -> Record<'a> {
-    Record {
-        key,
-        value,
-        create_revision: change.create_revision,
-        mod_revision: change.mod_revision,
-        version: change.version,
-        lease: change.lease,
+impl<'a> Element<'a> {
+    fn with_value(&self) -> Result<&'a [u8]> {
+        let index = self.index;
+        self.value.ok_or_else(|| {
+            invalid(format!("changes[{index}] is a put without a value. Give one; length 0 is allowed."))
+        })
     }
-}
 
-fn with_value(index: usize, value: Option<&[u8]>) -> Result<&[u8]> {
-    value.ok_or_else(|| invalid(format!("changes[{index}] is a put without a value. Give one; length 0 is allowed.")))
-}
+    fn exact(&self) -> Result<Record<'a>> {
+        let change = &self.change;
+        Ok(Record {
+            key: self.key,
+            value: self.with_value()?,
+            create_revision: change.create_revision,
+            mod_revision: change.mod_revision,
+            version: change.version,
+            lease: change.lease,
+        })
+    }
 
-/// # Safety
-///
-/// As for `convert`.
-unsafe fn changes_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Change<'a>>> {
-    let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| match change.op {
-        WATCHCORE_CHANGE_PUT => Ok(Change::put(key, with_value(index, value)?)),
-        WATCHCORE_CHANGE_DELETE if value.is_some() => {
-            Err(invalid(format!("changes[{index}] is a deletion with a value. Leave it absent.")))
+    fn change(self) -> Result<Change<'a>> {
+        let index = self.index;
+        match self.change.op {
+            WATCHCORE_CHANGE_PUT => Ok(Change::put(self.key, self.with_value()?)),
+            WATCHCORE_CHANGE_DELETE if self.value.is_some() => {
+                Err(invalid(format!("changes[{index}] is a deletion with a value. Leave it absent.")))
+            }
+            WATCHCORE_CHANGE_DELETE => Ok(Change::delete(self.key)),
+            WATCHCORE_CHANGE_PUT_EXACT => Ok(Change::put_exact(self.exact()?)),
+            other => Err(invalid(format!(
+                "changes[{index}] has op {other}. Give one of WATCHCORE_CHANGE_PUT, _DELETE, _PUT_EXACT."
+            ))),
         }
-        WATCHCORE_CHANGE_DELETE => Ok(Change::delete(key)),
-        WATCHCORE_CHANGE_PUT_EXACT => Ok(Change::put_exact(record(&change, key, with_value(index, value)?))),
-        other => Err(invalid(format!(
-            "changes[{index}] has op {other}. Give one of WATCHCORE_CHANGE_PUT, _DELETE, _PUT_EXACT."
-        ))),
-    };
-    // SAFETY: the same contract.
-    unsafe { convert(changes, count, one) }
+    }
+
+    fn record(self) -> Result<Record<'a>> {
+        if self.change.op != WATCHCORE_CHANGE_PUT_EXACT {
+            return Err(invalid(format!(
+                "changes[{}] of a listing has op {}. Give WATCHCORE_CHANGE_PUT_EXACT.",
+                self.index, self.change.op
+            )));
+        }
+        self.exact()
+    }
 }
 
 /// # Safety
 ///
 /// As for `convert`.
 pub(super) unsafe fn records_of<'a>(changes: *const watchcore_change, count: usize) -> Result<Vec<Record<'a>>> {
-    let one = |index, change: watchcore_change, key: &'a [u8], value: Option<&'a [u8]>| {
-        if change.op != WATCHCORE_CHANGE_PUT_EXACT {
-            return Err(invalid(format!(
-                "changes[{index}] of a listing has op {}. Give WATCHCORE_CHANGE_PUT_EXACT.",
-                change.op
-            )));
-        }
-        Ok(record(&change, key, with_value(index, value)?))
-    };
     // SAFETY: the same contract.
-    unsafe { convert(changes, count, one) }
+    unsafe { convert(changes, count, Element::record) }
 }
 
 /// Takes the cache's writer. A second one is refused (BUSY) until the first is freed.
@@ -226,8 +247,13 @@ pub unsafe extern "C" fn watchcore_writer_apply(
 ) -> i32 {
     frame!(watchcore_writer_apply, error, {
         let mut writer = try_own!(writer);
+        if count == 1 {
+            // The common case takes no list.
+            // SAFETY: the contract.
+            return writer.apply(revision, [unsafe { element(changes, 0)? }.change()?]);
+        }
         // SAFETY: the contract.
-        writer.apply(revision, unsafe { changes_of(changes, count)? })
+        writer.apply(revision, unsafe { convert(changes, count, Element::change)? })
     })
 }
 
