@@ -133,6 +133,17 @@ func BenchmarkPollEmpty(b *testing.B) {
 	}
 }
 
+// From a subscription to its end, with nothing read.
+func BenchmarkSubscribe(b *testing.B) {
+	cache := window(b, 100, "small")
+	b.ReportAllocs()
+	for b.Loop() {
+		sub, err := cache.Subscribe(context.Background(), watchcore.After(1))
+		check(b, err)
+		sub.Close()
+	}
+}
+
 // From a write to the consumer that sleeps for it, and back.
 func BenchmarkWake(b *testing.B) {
 	cache, writer := embedded(b)

@@ -26,13 +26,14 @@ func (s *Subscription) ResultChan() <-chan Result {
 	c := s.core
 	defer runtime.KeepAlive(s)
 	c.state.mu.Lock()
-	if r := c.results; r != nil {
+	before := c.results
+	if before != nil && before != noResults {
 		c.state.mu.Unlock()
-		return r.to
+		return before.to
 	}
 	r := &results{to: make(chan Result), done: make(chan struct{})}
 	c.results = r
-	if c.over {
+	if before == noResults {
 		close(r.done)
 	}
 	state := c.gate.enterAlone() // here, so that a Next after this call is refused
@@ -51,6 +52,9 @@ type results struct {
 	to   chan Result
 	done chan struct{} // closed: nothing is sent any more
 }
+
+// noResults stands in the place of those that nobody asked for before the end.
+var noResults = &results{}
 
 func (s *Subscription) run(r *results, state entry) {
 	defer runtime.KeepAlive(s)

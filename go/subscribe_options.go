@@ -4,6 +4,7 @@ package watchcore
 import "C"
 
 import (
+	"math"
 	"runtime"
 	"time"
 )
@@ -23,7 +24,7 @@ type subscribeConfig struct {
 	bookmarks        bool
 	interval         time.Duration
 	startTimeout     time.Duration
-	max              int
+	max              int32
 	name             string
 	started          bool
 	err              error
@@ -137,7 +138,7 @@ func Named(name string) SubscribeOption {
 // MaxBatch is the most events that Next, Batches and ResultChan take at a time.
 // Without it, as many as there are, which is 1024 at most.
 func MaxBatch(events int) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.max = events })
+	return subscribeFunc(func(c *subscribeConfig) { c.max = int32(min(max(events, 0), math.MaxInt32)) })
 }
 
 // Range says which keys: an option of Subscribe and Diff, and what List, Count and

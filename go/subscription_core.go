@@ -27,13 +27,12 @@ type subscriptionCore struct {
 	last   *Batch        // of the last poll; with the lock
 	awake  chan struct{} // one token: look again; nil: not in the wake set yet. Of the goroutine that is alone
 	tag    atomic.Uint32 // in the wake set; 0: not there
-	max    int           // events of a batch
+	max    int32         // events of a batch
 	stop   func() bool   // takes the context's hook away
 	ending atomic.Pointer[ending]
 
 	// Under the lock of state:
-	results             *results
-	over                bool              // it is closed, and who reads results was told
+	results             *results          // noResults: it is closed, and had none
 	previous, following *subscriptionCore // the open ones of the cache
 }
 
@@ -213,8 +212,10 @@ func (c *subscriptionCore) wakeAll() {
 		theWaker.wake(tag)
 	}
 	c.state.mu.Lock()
-	c.over = true
 	r := c.results
+	if r == nil {
+		c.results = noResults
+	}
 	c.state.mu.Unlock()
 	if r != nil {
 		close(r.done)
@@ -260,7 +261,7 @@ func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		b, ready, err := c.poll(c.max, c.awake != nil)
+		b, ready, err := c.poll(int(c.max), c.awake != nil)
 		switch {
 		case b != nil || err != nil:
 			return b, err
