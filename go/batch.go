@@ -134,8 +134,8 @@ func (b *Batch) At(i int) Event {
 	return b.events()[i].event(lender)
 }
 
-// Events walks over the events. Where a panic leaves the loop, the garbage collector
-// gives back the batch's memory, also of one that is released.
+// Events walks over the events. Where a panic (or runtime.Goexit) leaves the loop, the
+// garbage collector frees the batch's memory, also of one that is released.
 func (b *Batch) Events() iter.Seq[Event] {
 	// Without defer, so that it is inlined with the loop's body.
 	return func(yield func(Event) bool) {

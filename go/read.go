@@ -468,8 +468,8 @@ func (p *Page) At(i int) KeyValueRef {
 	return KeyValueRef{p.items[i], &p.loan}
 }
 
-// All walks over the items in key order. Where a panic leaves the loop, the garbage
-// collector frees the page's memory, also of one that is released.
+// All walks over the items in key order. Where a panic (or runtime.Goexit) leaves the
+// loop, the garbage collector frees the page's memory, also of one that is released.
 func (p *Page) All() iter.Seq[KeyValueRef] {
 	// Without defer, so that it is inlined with the loop's body.
 	return func(yield func(KeyValueRef) bool) {
