@@ -394,6 +394,14 @@ impl VersionPtr {
         self.0.is_null()
     }
 
+    /// Asks the processor for its head and its key, as far as keys usually go.
+    #[inline]
+    pub(crate) fn prefetch_key(self) {
+        let place = self.0.cast::<u8>();
+        heap::prefetch(place);
+        heap::prefetch(place.wrapping_add(size_of::<Version>()));
+    }
+
     /// Asks the processor for where its count is.
     #[inline]
     pub(super) fn prefetch_counts(self) {

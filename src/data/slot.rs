@@ -14,7 +14,6 @@
 //!
 //! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
 //! address, a [`SlotRef`] is bound to what keeps it. A [`Key`] keeps the block of a slot, and of that only the key.
-//! [`UnpublishedSlots`] free what nobody was shown.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -214,54 +213,6 @@ impl OwnedSlot {
         reclaim::bury(Box::new(free));
         #[cfg(not(loom))]
         free();
-    }
-}
-
-/// Slots that were made and not shown to anybody: of a listing under way. Dropped, they are freed, on the reclaimer.
-#[derive(Default)]
-pub(crate) struct UnpublishedSlots(Vec<OwnedSlot>);
-
-impl UnpublishedSlots {
-    pub(crate) fn reserve(&mut self, more: usize) {
-        self.0.reserve(more);
-    }
-
-    pub(crate) fn push(&mut self, slot: OwnedSlot) {
-        self.0.push(slot);
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The key of the last one.
-    pub(crate) fn last_key(&self) -> Option<&[u8]> {
-        self.0.last().map(|slot| slot.get().key())
-    }
-
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [OwnedSlot] {
-        &mut self.0
-    }
-
-    /// For who publishes them.
-    pub(crate) fn into_slots(mut self) -> Vec<OwnedSlot> {
-        std::mem::take(&mut self.0)
-    }
-}
-
-impl Drop for UnpublishedSlots {
-    fn drop(&mut self) {
-        let slots = std::mem::take(&mut self.0);
-        if slots.is_empty() {
-            return;
-        }
-        let free = move || {
-            for slot in slots {
-                // SAFETY: I9: no root and no table had it.
-                unsafe { slot.destroy() };
-            }
-        };
-        reclaim::free(0, Box::new(free));
     }
 }
 

@@ -1,8 +1,8 @@
 //! The first listing: at once, or in the pieces in which it comes.
 //!
-//! Each record becomes a slot and its version when it is handed over, so that whoever reads a listing page by page holds
-//! one page beside the cache, and not the listing; and so that little is left to do at the end, before which nothing
-//! shows.
+//! Each record becomes a version when it is handed over, so that whoever reads a listing page by page holds one page
+//! beside the cache, and not the listing. Slots are made at the end, before which nothing shows: so they lie side by
+//! side, and not spread over the memory of all values, where a read of a key would find one more page of memory cold.
 
 #![forbid(unsafe_code)]
 
@@ -12,12 +12,15 @@ use super::transaction::{Unfinished, extras};
 use super::validate::{check_record, sort_by_key};
 use crate::cache::{Core, Inner, READY};
 use crate::data::key_value::{KeyValue, VersionPtr};
-use crate::data::slot::{OwnedSlot, UnpublishedSlots};
+use crate::data::slot::OwnedSlot;
 use crate::error::{Code, Error, Result, say};
 use crate::heap::One;
 use crate::store::root::Root;
 use crate::sync::{Relaxed, step};
 use std::sync::Arc;
+
+/// Versions whose keys are fetched while slots of others are made.
+const AHEAD: usize = 8;
 
 /// A first listing under way: [`Writer::begin_load`] begins it, [`Writer::load_more`] hands records over, and
 /// [`Writer::finish_load`] publishes it. Dropped before, it frees what it has, and the cache is as it was.
@@ -26,11 +29,11 @@ use std::sync::Arc;
 #[must_use = "the cache has no listing before finish_load"]
 pub struct Loading {
     revision: u64,
-    slots: UnpublishedSlots,
+    versions: Vec<KeyValue>,
     /// Whether each key was above the one before it.
     is_sorted: bool,
-    version_bytes: usize,
-    slot_bytes: usize,
+    bytes: usize,
+    /// Behind the versions: they go first.
     inner: Arc<Inner>,
 }
 
@@ -42,12 +45,12 @@ impl Loading {
 
     /// How many records were handed over.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.versions.len()
     }
 
     /// Whether there are none yet.
     pub fn is_empty(&self) -> bool {
-        self.slots.len() == 0
+        self.versions.is_empty()
     }
 }
 
@@ -104,8 +107,7 @@ impl Writer {
     pub fn begin_load(&mut self, revision: u64) -> Result<Loading> {
         let (inner, core) = self.open("load")?;
         may_load(inner, core, revision)?;
-        let slots = UnpublishedSlots::default();
-        Ok(Loading { revision, slots, is_sorted: true, version_bytes: 0, slot_bytes: 0, inner: inner.clone() })
+        Ok(Loading { revision, versions: Vec::new(), is_sorted: true, bytes: 0, inner: inner.clone() })
     }
 
     /// Copies records into a listing that this writer has begun. After an error, which names the record, those
@@ -120,17 +122,15 @@ impl Writer {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
         }
         let records = records.into_iter();
-        loading.slots.reserve(records.size_hint().0);
+        loading.versions.reserve(records.size_hint().0);
         for record in records {
             check_record(inner, loading.revision, &record)?;
             let extras = extras(&mut core.attributes, inner, record.key, Some(record.value));
             let (value, meta, older) = (Some(record.value), record.meta(), VersionPtr::NULL);
             let version = KeyValue::with_extras(&mut core.heap, record.key, value, meta, 0, older, extras);
-            loading.version_bytes += version.bytes();
-            let slot = OwnedSlot::new(version, &mut core.heap);
-            loading.slot_bytes += slot.get().bytes();
-            loading.is_sorted &= loading.slots.last_key().is_none_or(|last| last < record.key);
-            loading.slots.push(slot);
+            loading.bytes += version.bytes();
+            loading.is_sorted &= loading.versions.last().is_none_or(|last| last.key() < record.key);
+            loading.versions.push(version);
         }
         Ok(())
     }
@@ -138,20 +138,29 @@ impl Writer {
     /// Publishes a listing that this writer has begun: then the cache is Ready. Errors as of [`Writer::load`]; the
     /// listing is gone then. O(n), O(n log n) where it is not sorted.
     pub fn finish_load(&mut self, loading: Loading) -> Result<()> {
-        let Loading { revision, mut slots, is_sorted, version_bytes, slot_bytes, inner: begun_for } = loading;
+        let Loading { revision, mut versions, is_sorted, bytes, inner: begun_for } = loading;
         let (inner, core) = self.open("load")?;
         if !Arc::ptr_eq(inner, &begun_for) {
             return Err(say::invalid("load: the listing was begun by the writer of another cache"));
         }
         may_load(inner, core, revision)?;
         if !is_sorted {
-            sort_by_key(slots.as_mut_slice(), |slot| slot.get().key())?;
+            sort_by_key(&mut versions, |version| version.key())?;
         }
-        let count = slots.len() as u64;
+        let (count, mut slot_bytes) = (versions.len() as u64, 0);
+        let mut slots = Vec::with_capacity(versions.len());
         // From here on only stores: nothing that others see is half done.
         core.poisoned = true;
         let unfinished = Unfinished(inner);
-        let slots = slots.into_slots();
+        let mut versions = versions.into_iter();
+        while let Some(version) = versions.next() {
+            if let Some(later) = versions.as_slice().get(AHEAD) {
+                later.pointer().prefetch_key();
+            }
+            let slot = OwnedSlot::new(version, &mut core.heap);
+            slot_bytes += slot.get().bytes();
+            slots.push(slot);
+        }
         let index = Root::from_sorted(slots.iter().map(OwnedSlot::pointer), &mut core.heap);
         core.slots.fill(slots, &mut core.heap);
         step("listing stored");
@@ -166,7 +175,7 @@ impl Writer {
         inner.root.replace(index, 0, &mut core.heap);
         core.ring.set_progress(&inner.ring, core.position);
         let gauges = &inner.gauges;
-        gauges.version_bytes.store(version_bytes as u64, Relaxed);
+        gauges.version_bytes.store(bytes as u64, Relaxed);
         gauges.slot_bytes.store(slot_bytes as u64, Relaxed);
         gauges.objects.store(count, Relaxed);
         gauges.tree_bytes.store(core.index.bytes() as u64, Relaxed);
