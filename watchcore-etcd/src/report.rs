@@ -120,7 +120,6 @@ impl<'a> Reporter<'a> {
 
     /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
     pub(super) fn failed(&mut self, failure: &Failure, url: &str, delay: Duration, is_fatal: bool) {
-        one(&self.shared.counts.failures);
         let text = self.describe(failure, url);
         // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
         // program that asked for it reports it.
@@ -139,6 +138,8 @@ impl<'a> Reporter<'a> {
             _ => error,
         };
         self.shared.set_error(Some(error.clone()));
+        // Behind the error: who sees the failure counted finds it.
+        one(&self.shared.counts.failures);
         self.report.endpoint = url.to_owned();
         self.report();
         let state = if is_fatal { SourceState::Failed(error) } else { SourceState::Stale(error) };
