@@ -7,7 +7,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"watchcore"
 )
@@ -67,7 +66,7 @@ func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	for revision := uint64(1); revision < 3000; {
 		revision = churn(t, writer, revision, 100)
-		time.Sleep(time.Millisecond) // so that it seldom lags
+		eventually(t, "it sleeps again", func() bool { return cache.Stats().Waiting == 1 })
 	}
 	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
 	sub.Close()

@@ -4,7 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 struct Counting;
 
@@ -81,16 +81,14 @@ pub fn alone() -> MutexGuard<'static, ()> {
     COUNT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`held`], once the notifier has read what it was told, too.
-pub fn at_rest() -> i64 {
-    let mut before = held();
-    for _ in 0..1000 {
-        std::thread::sleep(Duration::from_millis(50));
+/// Waits until what is held is at most that much: the notifier has to read what it was told.
+pub fn held_at_most(bytes: i64) -> i64 {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
         let now = held();
-        if now == before {
+        if now <= bytes || Instant::now() > until {
             return now;
         }
-        before = now;
+        std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("the notifier does not come to rest");
 }
