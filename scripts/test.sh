@@ -101,6 +101,14 @@ step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./...; }
 step_go() { scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
 step_installed() { scripts/test-installed.sh; }
+# Programs of strangers, built outside of the tree as the documentation says; the names begin with the group.
+step_outside() {
+    local group names=()
+    for group in rust c go; do
+        if wants $group && compgen -G "tests/outside/$group*/run" >/dev/null; then names+=("$group*"); fi
+    done
+    [ ${#names[@]} -eq 0 ] || tests/outside/run.sh "${names[@]}"
+}
 # The table of the contract against the logs of this run.
 step_contract() {
     # shellcheck disable=SC2086
@@ -242,6 +250,9 @@ if [ $go = yes ]; then
 fi
 if [ $c = yes ] || [ $go = yes ]; then
     step installed
+fi
+if wants rust || wants c || wants go; then
+    step outside
 fi
 step contract
 
