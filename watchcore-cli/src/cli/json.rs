@@ -97,7 +97,10 @@ impl<'a> Line<'a> {
 /// ADDED, MODIFIED, DELETED.
 pub(crate) fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &Shown<'_>) {
     let mut line = Line::of(buffer, subscriber);
-    line.text("type", event.kind).number("revision", event.revision);
+    line.text("type", event.kind);
+    if let Some(revision) = event.revision {
+        line.number("revision", revision);
+    }
     if event.synthetic {
         line.truth("synthetic");
     }
@@ -165,9 +168,24 @@ pub(crate) fn error(buffer: &mut Vec<u8>, failure: &Failure) {
     line.end();
 }
 
-/// A line of `list` and `get`.
-pub(crate) fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: &[u8], numbers: Numbers) {
-    Line::new(buffer).bytes("key", key).bytes("value", value).numbers(numbers).end();
+/// A line of `list` and `get`; `value` is absent where only keys are asked for.
+pub(crate) fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, numbers: Numbers) {
+    let mut line = Line::new(buffer);
+    line.bytes("key", key);
+    if let Some(value) = value {
+        line.bytes("value", value);
+    }
+    line.numbers(numbers).end();
+}
+
+/// The line of `count`.
+pub(crate) fn counted(buffer: &mut Vec<u8>, revision: u64, count: u64) {
+    Line::new(buffer).number("revision", revision).number("count", count).end();
+}
+
+/// The last line of `diff`.
+pub(crate) fn end_of_diff(buffer: &mut Vec<u8>, from: u64, to: u64, count: u64) {
+    Line::new(buffer).text("type", "END").number("from", from).number("to", to).number("count", count).end();
 }
 
 /// The last line of `list`.
@@ -196,7 +214,7 @@ mod tests {
     fn shown() -> Shown<'static> {
         Shown {
             kind: "MODIFIED",
-            revision: 13,
+            revision: Some(13),
             synthetic: false,
             key: b"/a/x",
             value: Some(b"new"),
@@ -326,8 +344,22 @@ mod tests {
     #[test]
     fn lines_of_list() {
         assert_eq!(
-            written(|buffer| key_value(buffer, b"/a", b"", Numbers { lease: 0, ..NUMBERS })),
+            written(|buffer| key_value(buffer, b"/a", Some(b""), Numbers { lease: 0, ..NUMBERS })),
             "{\"key\":\"/a\",\"value\":\"\",\"create_revision\":12,\"mod_revision\":13,\"version\":2}\n"
+        );
+        assert_eq!(
+            written(|buffer| key_value(buffer, b"/a", None, NUMBERS)),
+            "{\"key\":\"/a\",\"create_revision\":12,\"mod_revision\":13,\"version\":2,\"lease\":7}\n"
+        );
+        assert_eq!(written(|buffer| counted(buffer, 99, 0)), "{\"revision\":99,\"count\":0}\n");
+        assert_eq!(
+            written(|buffer| end_of_diff(buffer, 7, 9, 3)),
+            "{\"type\":\"END\",\"from\":7,\"to\":9,\"count\":3}\n"
+        );
+        let unknown = Shown { kind: "DELETED", revision: None, value: None, numbers: None, ..shown() };
+        assert_eq!(
+            written(|buffer| event(buffer, None, &unknown)),
+            "{\"type\":\"DELETED\",\"key\":\"/a/x\",\"prev_value\":\"old\"}\n"
         );
         assert_eq!(
             written(|buffer| end_of_list(buffer, 99, 3, None)),

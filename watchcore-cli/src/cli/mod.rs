@@ -1,8 +1,14 @@
 //! The parts of the command line.
 
+mod access;
 mod bench;
+mod completions;
+mod diff;
+mod examples;
 mod exit;
+mod hint;
 mod json;
+mod log;
 mod options;
 mod output;
 mod pipe;
@@ -29,8 +35,8 @@ use watchcore::Code;
 
 pub(crate) fn main() -> ExitCode {
     let options = options::of_process();
-    log_to_stderr(options.verbosity);
-    let prepared = Interrupt::listen().and_then(|interrupt| Ok((interrupt, Output::standard(options.format)?)));
+    log::to_stderr(options.verbosity, options.log.as_deref());
+    let prepared = Interrupt::listen().and_then(|interrupt| Ok((interrupt, Output::standard(&options)?)));
     let (interrupt, mut out) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -49,9 +55,12 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
         Task::Watch(ref watch) => watch::run(watch, options, interrupt, out),
         Task::List { .. } => read::list(options, interrupt, out),
         Task::Get { .. } => read::get(options, interrupt, out),
+        Task::Count { .. } => read::count(options, interrupt, out),
+        Task::Diff { .. } => diff::run(options, interrupt, out),
         Task::Status => status::run(options, interrupt, out),
         Task::Bench { .. } => bench::run(options, interrupt, out),
         Task::Demo => tour::run(options, interrupt, out),
+        Task::Completions(shell) => completions::run(shell, out),
     }
 }
 
@@ -99,36 +108,7 @@ fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
     failure.exit()
 }
 
-/// The library's log: warnings, more with `-v`; with `-vv` that of what it stands on, too.
-fn log_to_stderr(verbosity: u8) {
-    use tracing_subscriber::filter::{LevelFilter, Targets};
-    use tracing_subscriber::layer::SubscriberExt as _;
-    use tracing_subscriber::util::SubscriberInitExt as _;
-    let (own, others) = match verbosity {
-        0 => (LevelFilter::WARN, LevelFilter::ERROR),
-        1 => (LevelFilter::DEBUG, LevelFilter::WARN),
-        _ => (LevelFilter::TRACE, LevelFilter::DEBUG),
-    };
-    let filter = Targets::new().with_target("watchcore", own).with_default(others);
-    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(|| Careless);
-    let _ = lines.with_target(verbosity > 0).finish().with(filter).try_init();
-}
-
 /// One line on standard error; nobody need read it.
 fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
-}
-
-/// Standard error, where a reader that has gone is no error.
-struct Careless;
-
-impl Write for Careless {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let _ = std::io::stderr().write_all(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

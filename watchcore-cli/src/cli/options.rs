@@ -5,22 +5,22 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::error::ErrorKind;
-use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgAction, Args, CommandFactory as _, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
 
+use super::access::{self, Access};
+use super::examples;
 use super::output::Format;
 use super::values::{self, StartMode};
 use watchcore::{Filter, OnLag};
-
-/// Where etcd is looked for when nothing says otherwise.
-pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
 
 #[derive(Parser, Debug)]
 #[command(
     name = "watchcore",
     version,
-    about = "Looks into a live etcd: follows changes, lists and gets at any revision of its history, measures this machine.",
-    after_help = "Exit codes: 0 done, 1 error, 2 usage, 3 not found, 4 timeout, 5 compacted or lagged, 130 and 143 interrupted.",
+    about = "Looks into a live etcd: follows changes, lists, gets, counts and compares at any revision of its history.",
+    after_help = examples::ALL,
     max_term_width = 110
 )]
 pub(crate) struct CommandLine {
@@ -33,24 +33,24 @@ pub(crate) struct CommandLine {
 #[derive(Args, Debug)]
 struct Common {
     /// Endpoints of etcd; also from WATCHCORE_ETCD [default: http://127.0.0.1:2379]
-    #[arg(long, global = true, value_name = "URL[,URL…]", value_delimiter = ',', value_parser = values::endpoint)]
+    #[arg(long, global = true, value_name = "URL[,URL…]", value_delimiter = ',', value_parser = values::endpoint, value_hint = ValueHint::Url)]
     etcd: Option<Vec<String>>,
-    /// The user of etcd; a password also from WATCHCORE_PASSWORD
-    #[arg(long, global = true, value_name = "NAME[:PASSWORD]")]
+    /// The user of etcd; also from WATCHCORE_USER, a password also from WATCHCORE_PASSWORD
+    #[arg(long, global = true, value_name = "NAME[:PASSWORD]", value_hint = ValueHint::Other)]
     user: Option<String>,
-    /// Certificates (PEM) that the server's must come from
-    #[arg(long, global = true, value_name = "FILE")]
+    /// Certificates (PEM) that the server's must come from; also from WATCHCORE_CACERT
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     cacert: Option<PathBuf>,
-    /// The client's certificate (PEM)
-    #[arg(long, global = true, value_name = "FILE", requires = "key_file")]
+    /// The client's certificate (PEM); also from WATCHCORE_CERT
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     cert: Option<PathBuf>,
-    /// The client's private key (PEM)
-    #[arg(long, global = true, value_name = "FILE", requires = "cert")]
+    /// The client's private key (PEM); also from WATCHCORE_KEY_FILE
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     key_file: Option<PathBuf>,
-    /// The range that the cache holds and that is shown, a plain byte prefix; "" is everything
-    #[arg(long, global = true, value_name = "P")]
+    /// The range that is held and shown: the keys that begin with P, such as /registry/pods/; "" is every key
+    #[arg(long, global = true, value_name = "P", value_hint = ValueHint::Other)]
     prefix: Option<OsString>,
-    /// Events that the log holds
+    /// Events that the log holds: how far a watch may fall behind
     #[arg(long, global = true, value_name = "N", default_value_t = 65_536, value_parser = capacity)]
     capacity: usize,
     /// What standard output looks like; quiet: only the summary
@@ -59,8 +59,8 @@ struct Common {
     /// Gives up (exit 4) when not done after this: 500ms, 10s, 5m
     #[arg(long, global = true, value_name = "D", value_parser = values::duration)]
     timeout: Option<Duration>,
-    /// Logs on standard error; twice for more
-    #[arg(short, global = true, action = ArgAction::Count)]
+    /// Logs on standard error: -v what the feeder does, -vv each step; RUST_LOG adds to it
+    #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
     /// Where --labels looks: the JSON pointer of the label map in a value
     #[arg(long, global = true, value_name = "POINTER", default_value = "/metadata/labels", value_parser = values::labels_pointer)]
@@ -73,9 +73,10 @@ struct Common {
 #[derive(Subcommand, Debug)]
 enum Command {
     /// Follows changes
+    #[command(after_help = examples::WATCH)]
     Watch {
-        /// One key, in full, inside the prefix
-        #[arg(long, value_name = "K")]
+        /// One key, in full; without --prefix nothing else is asked for
+        #[arg(long, value_name = "K", value_hint = ValueHint::Other)]
         key: Option<OsString>,
         /// Where it begins: now, after:R, state, state-at-least:R
         #[arg(long, value_name = "MODE", default_value = "state", value_parser = values::start)]
@@ -97,31 +98,64 @@ enum Command {
         subscribers: u64,
         #[command(flatten)]
         selectors: Selectors,
+        #[command(flatten)]
+        shape: Shape,
     },
-    /// Key-values in key order
+    /// Prints key-values in key order
+    #[command(after_help = examples::LIST)]
     List {
         /// The state at exactly this revision
         #[arg(long, value_name = "R", value_parser = values::revision)]
         revision: Option<u64>,
-        /// At most N key-values; the END line then has a token for --continue
+        /// At most N key-values; where keys remain there is a token for --continue
         #[arg(long, value_name = "N", default_value = "0", hide_default_value = true, value_parser = values::limit)]
         limit: usize,
         /// Goes on behind the page that gave this token, at exactly its revision
-        #[arg(long = "continue", value_name = "TOKEN", conflicts_with = "revision", value_parser = values::token)]
+        #[arg(long = "continue", value_name = "TOKEN", conflicts_with = "revision", value_parser = values::token, value_hint = ValueHint::Other)]
         continue_token: Option<String>,
         #[command(flatten)]
         selectors: Selectors,
+        #[command(flatten)]
+        shape: Shape,
     },
-    /// One key-value; exit 3 if absent
+    /// Prints one key-value; exit 3 if it is absent
+    #[command(after_help = examples::GET)]
     Get {
+        /// The key, in full; nothing else is asked for
+        #[arg(value_hint = ValueHint::Other)]
         key: OsString,
         /// The state at exactly this revision
         #[arg(long, value_name = "R", value_parser = values::revision)]
         revision: Option<u64>,
     },
-    /// Revision, window, objects, bytes, state of the feeder
+    /// Prints how many keys there are
+    #[command(after_help = examples::COUNT)]
+    Count {
+        /// The state at exactly this revision
+        #[arg(long, value_name = "R", value_parser = values::revision)]
+        revision: Option<u64>,
+        #[command(flatten)]
+        selectors: Selectors,
+    },
+    /// Prints what changed between two revisions, once for each key
+    #[command(after_help = examples::DIFF)]
+    Diff {
+        /// The earlier revision
+        #[arg(value_name = "R1", value_parser = values::revision)]
+        from: u64,
+        /// The later revision; without it the newest
+        #[arg(value_name = "R2", value_parser = values::revision)]
+        to: Option<u64>,
+        #[command(flatten)]
+        selectors: Selectors,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Prints revision, window, objects, bytes and the state of the feeder
+    #[command(after_help = examples::STATUS)]
     Status,
-    /// What this machine does: an embedded load without etcd, then a table
+    /// Measures this machine: an embedded load without etcd, then a table
+    #[command(after_help = examples::BENCH)]
     Bench {
         /// Keys
         #[arg(long, value_name = "N", default_value = "10000", value_parser = values::count)]
@@ -139,18 +173,52 @@ enum Command {
         #[arg(long)]
         selective: bool,
     },
-    /// A tour; with --etcd through that etcd, below /watchcore-demo/ or --prefix
+    /// Shows a tour; with --etcd through that etcd, below /watchcore-demo/ or --prefix
+    #[command(after_help = examples::DEMO)]
     Demo,
+    /// Prints a completion script for a shell
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// The shell that is to read it
+        #[arg(value_name = "SHELL")]
+        shell: Shell,
+    },
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Command::Watch { .. } => "watch",
+            Command::List { .. } => "list",
+            Command::Get { .. } => "get",
+            Command::Count { .. } => "count",
+            Command::Diff { .. } => "diff",
+            Command::Status => "status",
+            Command::Bench { .. } => "bench",
+            Command::Demo => "demo",
+            Command::Completions { .. } => "completions",
+        }
+    }
+}
+
+/// The commands that show a range of keys, and so need `--prefix`.
+const OF_A_RANGE: [&str; 5] = ["watch", "list", "count", "diff", "status"];
+
+#[derive(Args, Debug)]
+struct Shape {
+    /// Prints keys without their values (in JSON without value and prev_value)
+    #[arg(long)]
+    keys_only: bool,
 }
 
 #[derive(Args, Debug)]
 struct Selectors {
     /// Only values with such labels: a=b, a!=b, a in (x,y), a notin (x,y), a, !a, a>1, a<1, joined by commas
-    #[arg(long, value_name = "SELECTOR", value_parser = values::labels)]
+    #[arg(long, value_name = "SELECTOR", value_parser = values::labels, value_hint = ValueHint::Other)]
     labels: Option<String>,
     /// Only values with such fields: a.b=x, a.b!=x, joined by commas; a.b is the JSON pointer /a/b unless
     /// --field says otherwise (a member with a dot in its name needs --field)
-    #[arg(long, value_name = "SELECTOR", value_parser = values::fields)]
+    #[arg(long, value_name = "SELECTOR", value_parser = values::fields, value_hint = ValueHint::Other)]
     fields: Option<String>,
 }
 
@@ -191,9 +259,12 @@ pub(crate) enum Task {
     Watch(Watch),
     List { revision: Option<u64>, limit: usize, token: Option<String>, filter: Filter },
     Get { key: Vec<u8>, revision: Option<u64> },
+    Count { revision: Option<u64>, filter: Filter },
+    Diff { from: u64, to: Option<u64>, filter: Filter },
     Status,
     Bench { objects: u64, events: u64, subscribers: u64, value_size: usize, selective: bool },
     Demo,
+    Completions(Shell),
 }
 
 /// What `watch` is to do.
@@ -218,17 +289,6 @@ pub(crate) struct Attributes {
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// How etcd is reached.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) endpoints: Vec<String>,
-    /// `--etcd` stood on the command line.
-    pub(crate) asked: bool,
-    pub(crate) user: Option<(String, String)>,
-    pub(crate) cacert: Option<PathBuf>,
-    pub(crate) cert_and_key: Option<(PathBuf, PathBuf)>,
-}
-
 /// A command line that makes sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Options {
@@ -238,8 +298,17 @@ pub(crate) struct Options {
     pub(crate) attributes: Attributes,
     pub(crate) capacity: usize,
     pub(crate) format: Format,
+    /// Values are left out of what is printed.
+    pub(crate) keys_only: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) verbosity: u8,
+    /// What RUST_LOG asks for, where it is set.
+    pub(crate) log: Option<String>,
+}
+
+/// The command line's own description.
+pub(crate) fn command() -> clap::Command {
+    CommandLine::command()
 }
 
 /// Reads the process's command line and environment; ends the process (2, or
@@ -253,83 +322,111 @@ pub(crate) fn read(
     words: impl IntoIterator<Item = OsString>,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Options, clap::Error> {
-    let CommandLine { common, command } = CommandLine::try_parse_from(words)?;
-    let usage = |kind, message: String| CommandLine::command().error(kind, message);
+    let words: Vec<OsString> = words.into_iter().collect();
+    let CommandLine { common, command } =
+        CommandLine::try_parse_from(&words).map_err(|error| with_advice(error, &words))?;
+    let name = command.name();
+    let usage = |kind, message: String| usage(name, kind, message);
     let invalid = |message: String| usage(ErrorKind::ValueValidation, message);
 
-    let asked = common.etcd.is_some();
-    let mut endpoints = match common.etcd {
-        Some(endpoints) => endpoints,
-        None => values::endpoints_of_environment(variable("WATCHCORE_ETCD").as_deref())
-            .map_err(|message| invalid(format!("WATCHCORE_ETCD: {message}")))?,
-    };
-    if endpoints.is_empty() {
-        endpoints.push(DEFAULT_ENDPOINT.to_owned());
-    }
-    let user = common.user.map(|user| values::user(&user, variable("WATCHCORE_PASSWORD"))).transpose();
-    let access = Access {
-        endpoints,
-        asked,
-        user: user.map_err(|message| invalid(format!("--user: {message}")))?,
+    let given = access::Given {
+        etcd: common.etcd,
+        user: common.user,
         cacert: common.cacert,
-        cert_and_key: common.cert.zip(common.key_file),
+        cert: common.cert,
+        key_file: common.key_file,
     };
-    let prefix = common.prefix.map(OsString::into_vec);
     let mut attributes = Attributes { labels: None, fields: common.field };
+    let mut select = |selectors: &Selectors| attributes.select(selectors, &common.labels_from).map_err(invalid);
+    let mut keys_only = false;
     let task = match command {
-        Command::Watch { key, start, until_revision, count, lag, bookmarks, subscribers, selectors } => {
-            let key = key.map(OsString::into_vec);
-            let filter = attributes.select(&selectors, &common.labels_from).map_err(invalid)?;
-            let lag = lag.into();
+        Command::Watch { key, start, until_revision, count, lag, bookmarks, subscribers, selectors, shape } => {
+            keys_only = shape.keys_only;
+            let (key, filter, lag) = (key.map(OsString::into_vec), select(&selectors)?, lag.into());
             Task::Watch(Watch { key, start, until: until_revision, count, subscribers, filter, lag, bookmarks })
         }
-        Command::List { revision, limit, continue_token, selectors } => {
-            let filter = attributes.select(&selectors, &common.labels_from).map_err(invalid)?;
-            Task::List { revision, limit, token: continue_token, filter }
+        Command::List { revision, limit, continue_token, selectors, shape } => {
+            keys_only = shape.keys_only;
+            Task::List { revision, limit, token: continue_token, filter: select(&selectors)? }
         }
         Command::Get { key, revision } => Task::Get { key: key.into_vec(), revision },
+        Command::Count { revision, selectors } => Task::Count { revision, filter: select(&selectors)? },
+        Command::Diff { from, to, selectors, shape } => {
+            keys_only = shape.keys_only;
+            if let Some(to) = to.filter(|to| *to < from) {
+                return Err(invalid(format!(
+                    "{from} is after {to}: give the earlier revision first, diff {to} {from}"
+                )));
+            }
+            Task::Diff { from, to, filter: select(&selectors)? }
+        }
         Command::Status => Task::Status,
         Command::Bench { objects, events, subscribers, value_size, selective } => {
             Task::Bench { objects, events, subscribers, value_size, selective }
         }
         Command::Demo => Task::Demo,
+        Command::Completions { shell } => Task::Completions(shell),
     };
-    if asked || !matches!(task, Task::Bench { .. } | Task::Demo) {
-        check_security(&access).map_err(invalid)?;
+    // What needs no etcd does not trip over how one is reached.
+    let asked = given.etcd.is_some();
+    let access = if asked || !matches!(task, Task::Bench { .. } | Task::Demo | Task::Completions(_)) {
+        access::resolve(given, &variable).map_err(invalid)?
+    } else {
+        Access::default()
+    };
+    let mut prefix = common.prefix.map(OsString::into_vec);
+    if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task {
+        check_key(key, prefix.as_deref()).map_err(invalid)?;
+        // A key is a range of its own.
+        prefix = prefix.or_else(|| Some(key.clone()));
     }
-    if prefix.is_none() && matches!(task, Task::Watch(_) | Task::List { .. } | Task::Status) {
-        let message = "--prefix is required: the range to hold and to show; --prefix \"\" is everything";
-        return Err(usage(ErrorKind::MissingRequiredArgument, message.to_owned()));
-    }
-    if let (Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. }, Some(prefix)) = (&task, &prefix)
-        && !key.starts_with(prefix)
-    {
-        let (key, prefix) = (String::from_utf8_lossy(key), String::from_utf8_lossy(prefix));
-        return Err(invalid(format!("the key {key:?} is outside the prefix {prefix:?}; keys are given in full")));
-    }
-    if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task
-        && key.is_empty()
-    {
-        return Err(invalid("the key is empty; etcd has no empty key".to_owned()));
+    if prefix.is_none() && OF_A_RANGE.contains(&name) {
+        let or_key = if name == "watch" { ", or watch a single key with --key" } else { "" };
+        let message = format!(
+            "--prefix is required: the keys to show, such as --prefix /registry/pods/. --prefix \"\" is every key{or_key}"
+        );
+        return Err(usage(ErrorKind::MissingRequiredArgument, message));
     }
     let Common { capacity, format, timeout, verbose, .. } = common;
-    Ok(Options { task, access, prefix, attributes, capacity, format, timeout, verbosity: verbose })
+    let log = variable("RUST_LOG").filter(|directives| !directives.trim().is_empty());
+    Ok(Options { task, access, prefix, attributes, capacity, format, keys_only, timeout, verbosity: verbose, log })
 }
 
-/// Schemes and certificates must fit each other.
-fn check_security(access: &Access) -> Result<(), String> {
-    if access.cert_and_key.is_some() && access.cacert.is_none() {
-        return Err("--cert without --cacert: name the authorities that sign the server's certificate".to_owned());
+/// An error of the usage of a command.
+fn usage(name: &str, kind: ErrorKind, message: String) -> clap::Error {
+    let mut all = CommandLine::command();
+    all.build();
+    match all.find_subcommand_mut(name) {
+        Some(command) => command.error(kind, message),
+        None => all.error(kind, message),
     }
-    for endpoint in &access.endpoints {
-        let problem = match (endpoint.split_once("://"), &access.cacert) {
-            (Some(("https", _)), None) => "is https: name the authorities that sign its certificate with --cacert",
-            (Some(("http", _)), Some(_)) => "is http, but --cacert asks for TLS: write https",
-            _ => continue,
-        };
-        return Err(format!("the endpoint {endpoint} {problem}"));
+}
+
+/// A word where an option was expected is most often the range, which etcdctl takes without a name.
+fn with_advice(mut error: clap::Error, words: &[OsString]) -> clap::Error {
+    let of_a_range = words.iter().any(|word| OF_A_RANGE.iter().any(|name| word.as_os_str() == *name));
+    let word = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) if !word.starts_with('-') => word.clone(),
+        _ => return error,
+    };
+    if error.kind() == ErrorKind::UnknownArgument && of_a_range {
+        let advice = format!("the keys to show are named by an option: --prefix {word}");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![advice.into()]));
     }
-    Ok(())
+    error
+}
+
+fn check_key(key: &[u8], prefix: Option<&[u8]>) -> Result<(), String> {
+    if key.is_empty() {
+        return Err("the key is empty; etcd has no empty key".to_owned());
+    }
+    match prefix.filter(|prefix| !key.starts_with(prefix)) {
+        None => Ok(()),
+        Some(prefix) => {
+            let (key, prefix) = (String::from_utf8_lossy(key), String::from_utf8_lossy(prefix));
+            Err(format!("the key {key:?} is outside the prefix {prefix:?}; keys are given in full"))
+        }
+    }
 }
 
 impl Attributes {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cli::access::DEFAULT_ENDPOINT;
 
 fn read_with(environment: &[(&str, &str)], words: &[&str]) -> Result<Options, String> {
     let words = std::iter::once("watchcore").chain(words.iter().copied()).map(OsString::from);
@@ -91,14 +92,108 @@ fn schemes_and_certificates_fit_each_other() {
 }
 
 #[test]
-fn the_prefix_is_required_but_for_get_bench_and_demo() {
-    for command in ["watch", "list", "status"] {
-        let error = given(&[command]).unwrap_err();
+fn the_prefix_is_required_where_a_range_is_shown() {
+    for command in [&["watch"][..], &["list"], &["status"], &["count"], &["diff", "1", "2"]] {
+        let error = given(command).unwrap_err();
         assert!(error.contains("--prefix is required"), "{error}");
+        assert!(error.contains(&format!("Usage: watchcore {}", command[0])), "of the command itself: {error}");
     }
+    assert!(given(&["watch"]).unwrap_err().contains("--key"), "there is another way");
     assert!(given(&["get", "k"]).is_ok());
+    assert!(given(&["completions", "bash"]).is_ok());
     assert!(given(&["bench"]).is_ok());
     assert!(given(&["demo"]).is_ok());
+}
+
+#[test]
+fn a_key_is_a_range_of_its_own() {
+    for words in [&["watch", "--key", "/a/b"][..], &["get", "/a/b"]] {
+        assert_eq!(given(words).unwrap().prefix.as_deref(), Some(&b"/a/b"[..]));
+    }
+    let both = given(&["watch", "--key", "/a/b", "--prefix", "/a/"]).unwrap();
+    assert_eq!(both.prefix.as_deref(), Some(&b"/a/"[..]));
+}
+
+#[test]
+fn a_range_without_its_option_is_told_how_it_is_named() {
+    for words in [&["watch", "/a/"][..], &["list", "--keys-only", "/a/"], &["diff", "1", "2", "/a/"]] {
+        let error = given(words).unwrap_err();
+        assert!(error.contains("--prefix /a/"), "{error}");
+    }
+    assert!(!given(&["bench", "/a/"]).unwrap_err().contains("--prefix"));
+    assert!(given(&["list", "--prefx", "/a/"]).unwrap_err().contains("--prefix"), "a similar option exists");
+    assert!(given(&["lst"]).unwrap_err().contains("'list'"), "a similar command exists");
+}
+
+#[test]
+fn diff_takes_one_revision_or_two() {
+    let task = |words: &[&str]| given(&[&["diff", "--prefix="], words].concat()).map(|options| options.task);
+    assert_eq!(task(&["3", "7"]), Ok(Task::Diff { from: 3, to: Some(7), filter: Filter::any() }));
+    assert_eq!(task(&["7", "7"]), Ok(Task::Diff { from: 7, to: Some(7), filter: Filter::any() }));
+    assert_eq!(task(&["3"]), Ok(Task::Diff { from: 3, to: None, filter: Filter::any() }));
+    assert!(task(&["7", "3"]).unwrap_err().contains("diff 3 7"), "it says how to go on");
+    assert!(task(&["0", "3"]).is_err() && task(&["x"]).is_err() && task(&[]).is_err());
+}
+
+#[test]
+fn keys_only_is_of_what_prints_values() {
+    for words in [&["watch", "--prefix="][..], &["list", "--prefix="], &["diff", "--prefix=", "1"]] {
+        assert!(!given(words).unwrap().keys_only);
+        assert!(given(&[words, &["--keys-only"]].concat()).unwrap().keys_only);
+    }
+    assert!(given(&["get", "k", "--keys-only"]).is_err());
+}
+
+#[test]
+fn what_needs_no_etcd_does_not_ask_how_it_is_reached() {
+    let broken = [("WATCHCORE_ETCD", "ftp://x"), ("WATCHCORE_CERT", "c")];
+    for words in [&["bench"][..], &["demo"], &["completions", "zsh"]] {
+        assert!(read_with(&broken, words).is_ok(), "{words:?}");
+    }
+    assert!(read_with(&broken, &["get", "k"]).unwrap_err().contains("WATCHCORE_ETCD"));
+}
+
+#[test]
+fn the_log_is_asked_for_by_the_environment_too() {
+    assert_eq!(read_with(&[("RUST_LOG", "h2=debug")], &["bench"]).unwrap().log.as_deref(), Some("h2=debug"));
+    assert_eq!(read_with(&[("RUST_LOG", " ")], &["bench"]).unwrap().log, None);
+    assert_eq!(given(&["bench", "--verbose", "-v"]).unwrap().verbosity, 2);
+}
+
+/// Each command shows how it is used.
+#[test]
+fn every_help_has_an_example() {
+    let mut all = CommandLine::command();
+    all.build();
+    for command in all.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+        let name = command.get_name().to_owned();
+        let help = command.render_help().to_string();
+        assert!(help.contains(&format!("\n  watchcore {name}")) || name == "completions", "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 120), "{help}");
+        for argument in command.get_arguments() {
+            assert!(argument.get_help().is_some(), "{name} {argument}");
+        }
+    }
+}
+
+/// Each example is a command line that is taken.
+#[test]
+fn every_example_is_taken() {
+    let mut all = CommandLine::command();
+    all.build();
+    let helps: Vec<String> = std::iter::once(all.clone())
+        .chain(all.get_subcommands().cloned())
+        .filter_map(|command| command.get_after_help().map(ToString::to_string))
+        .collect();
+    let mut count = 0;
+    for line in helps.iter().flat_map(|help| help.lines()).filter(|line| line.starts_with("  watchcore ")) {
+        let example = line.trim_start().split("   ").next().unwrap_or_default();
+        let words: Vec<&str> = example.split('|').next().unwrap_or_default().split_whitespace().skip(1).collect();
+        let words: Vec<&str> = words.iter().map(|word| if *word == "\"\"" { "" } else { word }).collect();
+        assert!(given(&words).is_ok(), "{example}: {:?}", given(&words).err());
+        count += 1;
+    }
+    assert!(count > 20, "{count} examples");
 }
 
 #[test]
@@ -212,14 +307,14 @@ fn selectors_and_pointers_that_do_not_parse_are_refused() {
         (["--field", "n"], "NAME=POINTER"),
         (["--field", "n=x"], "JSON pointer"),
     ] {
-        for command in ["watch", "list"] {
+        for command in ["watch", "list", "count"] {
             let error = given(&[command, "--prefix=", words[0], words[1]]).unwrap_err();
             assert!(error.contains(says), "{words:?}: {error}");
         }
     }
     assert!(given(&["list", "--prefix=", "--limit", "-1"]).is_err());
     assert!(given(&["list", "--prefix=", "--continue", "x"]).unwrap_err().contains("continue token"));
-    assert!(given(&["get", "k", "--labels", "a=b"]).is_err(), "of watch and list");
+    assert!(given(&["get", "k", "--labels", "a=b"]).is_err(), "of what shows a range");
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! Standard output: lines gathered in a buffer, flushed after every batch.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 use std::os::fd::AsFd;
 
 use super::exit::{Failure, Stop};
+use super::options::{Options, Task};
 use super::shown::{Numbers, Shown};
 use super::{json, text};
 use watchcore::{Error, KeyValue, Resync};
@@ -25,6 +26,10 @@ const ROOM: usize = 256 * 1024;
 
 pub(crate) struct Output {
     pub(crate) format: Format,
+    /// Values are left out.
+    keys_only: bool,
+    /// Text shows values to their end: no person has to scroll past them.
+    whole: bool,
     /// Whose lines these are, where a watch has several subscribers.
     pub(crate) subscriber: Option<u64>,
     buffer: Vec<u8>,
@@ -33,18 +38,24 @@ pub(crate) struct Output {
 
 impl Output {
     /// The process's standard output, without the line buffer of `std`.
-    pub(crate) fn standard(format: Format) -> io::Result<Output> {
-        let sink = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-        Ok(Output { format, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) })
+    pub(crate) fn standard(options: &Options) -> io::Result<Output> {
+        let stdout = io::stdout();
+        // Whoever asks for one key asks for its value.
+        let whole = matches!(options.task, Task::Get { .. }) || !stdout.is_terminal();
+        let sink = Box::new(File::from(stdout.as_fd().try_clone_to_owned()?));
+        let (format, keys_only) = (options.format, options.keys_only);
+        Ok(Output { format, keys_only, whole, subscriber: None, buffer: Vec::new(), sink })
     }
 
     #[cfg(test)]
     pub(crate) fn to(format: Format, sink: impl Write + 'static) -> Output {
-        Output { format, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) }
+        Output { format, keys_only: false, whole: true, subscriber: None, buffer: Vec::new(), sink: Box::new(sink) }
     }
 
     pub(crate) fn event(&mut self, event: &Shown<'_>) -> Result<(), Stop> {
-        self.in_format(|line, of| json::event(line, of, event), |line| text::event(line, event))
+        let whole = self.whole;
+        let event = if self.keys_only { &Shown { value: None, prev_value: None, ..*event } } else { event };
+        self.in_format(|line, of| json::event(line, of, event), |line| text::event(line, event, whole))
     }
 
     pub(crate) fn bookmark(&mut self, revision: u64, initial_state_end: bool) -> Result<(), Stop> {
@@ -77,10 +88,10 @@ impl Output {
     }
 
     pub(crate) fn key_value(&mut self, kv: &KeyValue) -> Result<(), Stop> {
-        let value = kv.value().unwrap_or_default();
+        let value = (!self.keys_only).then(|| kv.value().unwrap_or_default());
         match self.format {
             Format::Json => json::key_value(&mut self.buffer, kv.key(), value, Numbers::of(kv)),
-            Format::Text => text::key_value(&mut self.buffer, kv.mod_revision(), kv.key(), value),
+            Format::Text => text::key_value(&mut self.buffer, kv.mod_revision(), kv.key(), value, self.whole),
             Format::Quiet => return Ok(()),
         }
         self.limit()

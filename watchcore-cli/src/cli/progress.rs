@@ -5,7 +5,10 @@ use std::io::IsTerminal as _;
 use std::time::Duration;
 
 fn target() -> ProgressDrawTarget {
-    if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
+    // One that cannot move its cursor would fill up with copies of the line.
+    let moves = std::env::var_os("TERM").is_some_and(|name| !name.is_empty() && name != "dumb");
+    let draws = moves && std::io::stderr().is_terminal();
+    if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
 /// Something of unknown length. It appears after a moment only.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::exit::{Failure, Stop};
+use super::hint::{hint, of_next_page};
 use super::json;
 use super::options::{Options, Task};
 use super::output::{Format, Output};
@@ -30,7 +31,10 @@ pub(crate) fn list(options: &Options, interrupt: &Interrupt, out: &mut Output) -
         Format::Text => {
             if let Some(token) = page.continue_token() {
                 out.flush()?;
-                super::say(&format!("there may be more: go on with --continue {token}"));
+                hint(|| format!("there may be more; the next page: {}", of_next_page(token)));
+            } else if page.is_empty() && token.is_none() {
+                let prefix = text::escaped(options.prefix.as_deref().unwrap_or_default());
+                hint(|| format!("no key below {prefix} at revision {} is in what was asked for", page.revision()));
             }
         }
         Format::Quiet => {}
@@ -70,7 +74,7 @@ fn continued(
 }
 
 /// A page of the newest state, or of that at `revision`.
-fn page_of(
+pub(crate) fn page_of(
     options: &Options,
     revision: Option<u64>,
     request: impl FnOnce(Read) -> ReadOptions,
@@ -96,9 +100,7 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
         .map_err(|error| unless(interrupt, error))?;
     source.feeder.stop();
     let Some(kv) = answer.kv else {
-        let mut name = Vec::new();
-        text::escape(&mut name, key);
-        let name = String::from_utf8_lossy(&name);
+        let name = text::escaped(key);
         let message = format!(
             "{name} does not exist at revision {}. Keys are given in full; `watchcore list --prefix …` shows which there are",
             answer.revision
@@ -109,8 +111,23 @@ pub(crate) fn get(options: &Options, interrupt: &Interrupt, out: &mut Output) ->
     out.flush()
 }
 
+pub(crate) fn count(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(), Stop> {
+    let Task::Count { revision, filter } = &options.task else { unreachable!("a count") };
+    let prefix = options.prefix.as_deref().unwrap_or_default();
+    let (source, read, patience) = listed(options, prefix, None, *revision, Deadline::of(options), interrupt)?;
+    let request = ReadOptions::new(read).filter(filter.clone()).timeout(patience);
+    let counted = source.cache.count_with(&Range::all(), &request).map_err(|error| unless(interrupt, error))?;
+    source.feeder.stop();
+    match out.format {
+        Format::Json => out.line(|buffer| json::counted(buffer, counted.revision, counted.count))?,
+        Format::Text => out.line(|buffer| buffer.extend_from_slice(format!("{}\n", counted.count).as_bytes()))?,
+        Format::Quiet => {}
+    }
+    out.flush()
+}
+
 /// A cache with its first listing: the newest, or that of `revision`; of one key, if one is named.
-fn listed(
+pub(crate) fn listed(
     options: &Options,
     prefix: &[u8],
     only: Option<&[u8]>,
@@ -133,6 +150,6 @@ fn listed(
     Ok((source, read, deadline.left(options.timeout.unwrap_or(FUTURE))))
 }
 
-fn unless(interrupt: &Interrupt, error: watchcore::Error) -> Stop {
+pub(crate) fn unless(interrupt: &Interrupt, error: watchcore::Error) -> Stop {
     if interrupt.signal().is_some() { Stop::Interrupted } else { error.into() }
 }

@@ -26,7 +26,8 @@ impl Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shown<'a> {
     pub(crate) kind: &'static str,
-    pub(crate) revision: u64,
+    /// Absent in a DELETED of which only the states before and after are known.
+    pub(crate) revision: Option<u64>,
     pub(crate) synthetic: bool,
     pub(crate) key: &'a [u8],
     /// Never in a DELETED.
@@ -55,7 +56,7 @@ impl<'a> Shown<'a> {
         };
         Some(Shown {
             kind,
-            revision: event.revision(),
+            revision: Some(event.revision()),
             synthetic: event.is_synthetic(),
             key: event.key(),
             value: if deleted { None } else { event.value() },

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::access::Access;
 use super::exit::{Failure, Stop};
-use super::options::{Access, Options};
+use super::options::Options;
 use super::progress;
 use super::signals::Interrupt;
 use watchcore::{Attribute, Cache, Code, Labels, State};
@@ -47,8 +48,14 @@ impl Deadline {
 
     /// What to say when it has passed.
     pub(crate) fn failure(&self, what: &str) -> Failure {
+        self.failure_because(what, "")
+    }
+
+    /// The same, where it is known what was in the way.
+    fn failure_because(&self, what: &str, reason: &str) -> Failure {
         let length = self.asked.unwrap_or_default();
-        Failure::new(Code::Timeout, format!("{what} within {length:?}. Give it longer with --timeout, or look with -v"))
+        let message = format!("{what} within {length:?}{reason}. Give it longer with --timeout, or look with -v");
+        Failure::new(Code::Timeout, message)
     }
 }
 
@@ -78,6 +85,8 @@ pub(crate) struct Source {
     pub(crate) cache: Cache,
     pub(crate) feeder: Arc<Feeder>,
     endpoints: String,
+    /// What named them.
+    origin: &'static str,
 }
 
 /// The cache, not fed yet and so not ready: a subscription that is to set the
@@ -130,7 +139,7 @@ impl Source {
         let feeder = Arc::new(builder.start(cache.writer()?)?);
         let closing = cache.clone();
         interrupt.on_signal(move || closing.close());
-        Ok(Source { cache: cache.clone(), feeder, endpoints: access.endpoints.join(",") })
+        Ok(Source { cache: cache.clone(), feeder, endpoints: access.endpoints.join(","), origin: access.origin })
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -161,7 +170,7 @@ impl Source {
                 return Err(failure.into());
             }
             if deadline.has_passed() {
-                return Err(self.late(deadline, "no listing from etcd").into());
+                return Err(self.late(deadline, "no listing came").into());
             }
             let lost = reach.lost(self.feeder.counters().pages, Instant::now());
             if let Some(silence) = lost.filter(|_| deadline.asked.is_none()) {
@@ -193,13 +202,15 @@ impl Source {
     }
 
     fn reason(&self) -> String {
-        self.cache.status().last_error.map(|error| format!(" ({})", error.message())).unwrap_or_default()
+        let said = self.cache.status().last_error;
+        said.map(|error| format!(": {}", error.message().trim_end_matches('.'))).unwrap_or_default()
     }
 
     fn out_of_reach(&self, silence: Duration) -> Failure {
         let message = format!(
-            "etcd {} is out of reach for {} s{}. Check the endpoints (--etcd or WATCHCORE_ETCD) and that etcd is up",
+            "etcd {} (from {}) is out of reach for {} s{}. Check that etcd is up, and name another with --etcd or WATCHCORE_ETCD",
             self.endpoints,
+            self.origin,
             silence.as_secs(),
             self.reason()
         );
@@ -208,7 +219,10 @@ impl Source {
 
     /// The end of `--timeout`, with where and the feeder's last error.
     pub(crate) fn late(&self, deadline: Deadline, what: &str) -> Failure {
-        deadline.failure(&format!("{what} {}{}", self.endpoints, self.reason()))
+        match &*self.reason() {
+            "" => deadline.failure(&format!("etcd {}: {what}", self.endpoints)),
+            reason => deadline.failure_because(what, reason),
+        }
     }
 }
 

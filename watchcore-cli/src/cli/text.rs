@@ -21,18 +21,43 @@ pub(crate) fn escape(buffer: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
+/// The same, as a part of a sentence.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
+    let mut text = Vec::new();
+    escape(&mut text, bytes);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The most bytes of a value that a terminal is given.
+const GLANCE: usize = 256;
+
+/// Appends a value; on a terminal the beginning of a long one, and how long it is.
+fn value(buffer: &mut Vec<u8>, value: &[u8], whole: bool) {
+    buffer.push(b' ');
+    if whole || value.len() <= GLANCE {
+        return escape(buffer, value);
+    }
+    // No character is cut in two.
+    let most = (GLANCE - 3..=GLANCE).rev().find(|at| value[*at] & 0xc0 != 0x80).unwrap_or(GLANCE);
+    escape(buffer, &value[..most]);
+    let _ = write!(buffer, "\u{2026} ({} bytes)", value.len());
+}
+
 fn hexadecimal(buffer: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         let _ = write!(buffer, "\\x{byte:02x}");
     }
 }
 
-pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>) {
-    let _ = write!(buffer, "{} {} ", event.revision, event.kind);
+/// `whole`: the value is shown to its end.
+pub(crate) fn event(buffer: &mut Vec<u8>, event: &Shown<'_>, whole: bool) {
+    let _ = match event.revision {
+        Some(revision) => write!(buffer, "{revision} {} ", event.kind),
+        None => write!(buffer, "- {} ", event.kind),
+    };
     escape(buffer, event.key);
-    if let Some(value) = event.value {
-        buffer.push(b' ');
-        escape(buffer, value);
+    if let Some(bytes) = event.value {
+        value(buffer, bytes, whole);
     }
     if event.synthetic {
         buffer.extend_from_slice(b" (resync)");
@@ -65,11 +90,12 @@ pub(crate) fn lagged(buffer: &mut Vec<u8>, error: &Error) {
     );
 }
 
-pub(crate) fn key_value(buffer: &mut Vec<u8>, revision: u64, key: &[u8], value: &[u8]) {
+pub(crate) fn key_value(buffer: &mut Vec<u8>, revision: u64, key: &[u8], bytes: Option<&[u8]>, whole: bool) {
     let _ = write!(buffer, "{revision} ");
     escape(buffer, key);
-    buffer.push(b' ');
-    escape(buffer, value);
+    if let Some(bytes) = bytes {
+        value(buffer, bytes, whole);
+    }
     buffer.push(b'\n');
 }
 
@@ -77,12 +103,6 @@ pub(crate) fn key_value(buffer: &mut Vec<u8>, revision: u64, key: &[u8], value: 
 mod tests {
     use super::*;
     use watchcore::Code;
-
-    fn escaped(bytes: &[u8]) -> String {
-        let mut buffer = Vec::new();
-        escape(&mut buffer, bytes);
-        String::from_utf8(buffer).expect("escaped text is UTF-8")
-    }
 
     #[test]
     fn bytes_are_escaped_and_can_be_told_apart() {
@@ -96,26 +116,44 @@ mod tests {
     }
 
     #[test]
+    fn a_terminal_gets_the_beginning_of_a_long_value() {
+        let shown = |bytes: &[u8], whole| {
+            let mut buffer = Vec::new();
+            key_value(&mut buffer, 7, b"/k", Some(bytes), whole);
+            String::from_utf8(buffer).expect("UTF-8")
+        };
+        let long = "x".repeat(300);
+        assert_eq!(shown(long.as_bytes(), true), format!("7 /k {long}\n"));
+        assert_eq!(shown(long.as_bytes(), false), format!("7 /k {}\u{2026} (300 bytes)\n", &long[..256]));
+        assert_eq!(shown(&long.as_bytes()[..256], false), format!("7 /k {}\n", &long[..256]));
+        let split = format!("{}\u{20ac}{long}", &long[..255]);
+        assert_eq!(shown(split.as_bytes(), false), format!("7 /k {}\u{2026} (558 bytes)\n", &long[..255]));
+        let binary = [0xbf; 300];
+        assert!(shown(&binary, false).ends_with("\\xbf\u{2026} (300 bytes)\n"));
+    }
+
+    #[test]
     fn a_line_of_each_kind() {
         let mut buffer = Vec::new();
         let shown = Shown {
             kind: "ADDED",
-            revision: 5,
+            revision: Some(5),
             synthetic: true,
             key: b"/k",
             value: Some(b"v\n"),
             prev_value: None,
             numbers: None,
         };
-        event(&mut buffer, &shown);
-        event(&mut buffer, &Shown { kind: "DELETED", synthetic: false, value: None, ..shown });
+        event(&mut buffer, &shown, true);
+        event(&mut buffer, &Shown { kind: "DELETED", synthetic: false, value: None, ..shown }, true);
+        event(&mut buffer, &Shown { kind: "DELETED", revision: None, synthetic: false, value: None, ..shown }, true);
         bookmark(&mut buffer, 9, true);
         let loss = Error::new(Code::Lagged, "lost").with_lost(1, 2).with_oldest(3).with_current(4);
         lagged(&mut buffer, &loss);
         let text = String::from_utf8(buffer).expect("UTF-8");
         assert_eq!(
             text,
-            "5 ADDED /k v\\x0a (resync)\n5 DELETED /k\n9 BOOKMARK end of the initial state\n\
+            "5 ADDED /k v\\x0a (resync)\n5 DELETED /k\n- DELETED /k\n9 BOOKMARK end of the initial state\n\
              4 LAGGED lost revisions 1 to 2; the log holds 3 to 4\n"
         );
     }

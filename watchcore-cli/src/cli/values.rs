@@ -57,6 +57,7 @@ pub(crate) fn start(text: &str) -> Result<StartMode, String> {
         None if text == "state" => Ok(StartMode::State),
         Some(("after", revision)) => Ok(StartMode::After(number(revision)?)),
         Some(("state-at-least", revision)) => Ok(StartMode::StateAtLeast(number(revision)?)),
+        _ if text.parse::<u64>().is_ok() => Err(format!("{expected}; to go on behind revision {text}, after:{text}")),
         _ => Err(expected.to_owned()),
     }
 }
@@ -158,6 +159,9 @@ pub(crate) fn endpoint(text: &str) -> Result<String, String> {
     if rest.is_empty() || rest.contains(char::is_whitespace) {
         return Err("expected http://host:port".to_owned());
     }
+    if rest == text && !rest.contains(':') {
+        return Err(format!("{text:?} has no port; expected host:port, such as {text}:2379"));
+    }
     Ok(text.to_owned())
 }
 
@@ -217,6 +221,7 @@ mod tests {
         for wrong in ["", "after", "after:", "after:x", "after:-1", "now:3", "state:3", "State", "state-at-least:"] {
             assert!(start(wrong).is_err(), "{wrong:?} was taken");
         }
+        assert!(start("17").unwrap_err().contains("after:17"));
         assert!(start("after:9223372036854775808").unwrap_err().contains("9223372036854775807"));
     }
 
@@ -237,9 +242,10 @@ mod tests {
     fn endpoints() {
         assert_eq!(endpoint("http://127.0.0.1:2379").as_deref(), Ok("http://127.0.0.1:2379"));
         assert_eq!(endpoint("etcd:2379").as_deref(), Ok("etcd:2379"));
-        for wrong in ["", "http://", "ftp://x", "unix:///x", "http://a b"] {
+        for wrong in ["", "http://", "ftp://x", "unix:///x", "http://a b", "localhost"] {
             assert!(endpoint(wrong).is_err(), "{wrong:?} was taken");
         }
+        assert!(endpoint("localhost").unwrap_err().contains("localhost:2379"));
         assert_eq!(endpoints_of_environment(None), Ok(vec![]));
         assert_eq!(endpoints_of_environment(Some("/usr/local/bin")), Ok(vec![]), "a directory is no endpoint");
         let two = endpoints_of_environment(Some("http://a:1,https://b:2"));

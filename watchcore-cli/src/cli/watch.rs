@@ -77,6 +77,10 @@ pub(crate) fn run(watch: &Watch, options: &Options, interrupt: &Interrupt, out: 
     let prefix = options.prefix.as_deref().unwrap_or_default();
     let cache = source::cache(options, prefix)?;
     let mut feeder = source::feeder(&options.access)?;
+    if let Some(key) = watch.key.as_deref().filter(|key| *key == prefix) {
+        // Nothing else is asked for: permission to read the key is enough.
+        feeder = feeder.only_key(key);
+    }
     if watch.bookmarks {
         feeder = feeder.progress_interval(BOOKMARKS);
     }
@@ -173,7 +177,7 @@ fn wait_ready(source: &Source, deadline: Deadline, interrupt: &Interrupt) -> Res
             return Err(Stop::Interrupted);
         }
         if deadline.has_passed() {
-            return Err(source.late(deadline, "no listing from etcd").into());
+            return Err(source.late(deadline, "no listing came").into());
         }
         let _ = source.cache.wait_ready(deadline.left(LOOK));
     }
@@ -318,7 +322,7 @@ fn follow(
             return Err(failure.into());
         }
         if deadline.has_passed() {
-            return Err(source.late(deadline, "no end of the watch of etcd").into());
+            return Err(source.late(deadline, "the watch was not over").into());
         }
         if !idle {
             continue;

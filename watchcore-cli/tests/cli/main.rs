@@ -2,10 +2,12 @@
 #![allow(unreachable_pub)]
 
 mod commands;
+mod diff;
 mod embedded;
 mod lag;
 mod run;
 mod select;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
+mod terminal;
 mod usage;

@@ -76,7 +76,13 @@ impl Ended {
 /// A command line with nothing of ours in its environment.
 pub(crate) fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_watchcore"));
-    command.args(arguments).env_remove("WATCHCORE_ETCD").env_remove("WATCHCORE_PASSWORD").stdin(Stdio::null());
+    let own = |name: &str| ["WATCHCORE_", "ETCDCTL_"].iter().any(|prefix| name.starts_with(prefix));
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(own) {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).env_remove("RUST_LOG").stdin(Stdio::null());
     command
 }
 

@@ -7,11 +7,55 @@ use std::os::unix::ffi::OsStrExt as _;
 #[test]
 fn help_and_version_are_no_errors() {
     let help = run(&["--help"]).is(0);
-    for command in ["watch", "list", "get", "status", "bench", "demo"] {
+    for command in ["watch", "list", "get", "count", "diff", "status", "bench", "demo", "completions"] {
         assert!(help.out.contains(&format!("\n  {command} ")), "{}", help.out);
+        assert_eq!(run(&["help", command]).is(0).out, run(&[command, "--help"]).is(0).out);
     }
     assert_eq!(run(&["--version"]).is(0).out.trim(), concat!("watchcore ", env!("CARGO_PKG_VERSION")));
-    run(&["watch", "--help"]).is(0);
+}
+
+#[test]
+fn completions_of_each_shell() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(&["completions", shell]).is(0).out;
+        for word in ["watch", "until-revision", "keys-only", "completions"] {
+            assert!(script.contains(word), "{word} is missing for {shell}");
+        }
+    }
+    assert!(run(&["completions", "tcsh"]).is(2).err.contains("bash"));
+    assert!(run(&["completions"]).is(2).err.contains("<SHELL>"));
+}
+
+/// bash itself completes a command, an option and a value.
+#[test]
+fn bash_completes_with_the_script() {
+    let script = run(&["completions", "bash"]).is(0).out;
+    let file = std::env::temp_dir().join(format!("watchcore-completions-{}.bash", std::process::id()));
+    std::fs::write(&file, script).expect("a temporary file");
+    let completed = |words: &str, at: usize| {
+        let asked = format!(
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={at}; _watchcore watchcore \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{}]}}\"; echo \"${{COMPREPLY[@]}}\"",
+            file.display(),
+            at - 1
+        );
+        let said = std::process::Command::new("bash").args(["-c", &asked]).output().expect("bash runs");
+        String::from_utf8(said.stdout).expect("UTF-8").trim().to_owned()
+    };
+    assert_eq!(completed("watchcore wat", 1), "watch");
+    assert_eq!(completed("watchcore list --keys", 2), "--keys-only");
+    assert_eq!(completed("watchcore watch --lag con", 3), "conflate");
+    let _ = std::fs::remove_file(&file);
+}
+
+#[test]
+fn nothing_is_coloured_where_colours_are_forced() {
+    let mut help = command(&["--help"]);
+    let mut wrong = command(&["wacth"]);
+    for command in [&mut help, &mut wrong] {
+        command.env("CLICOLOR_FORCE", "1").env("TERM", "xterm-256color");
+    }
+    let said = [Running::start(help).end().is(0), Running::start(wrong).end().is(2)];
+    assert!(said.iter().all(|ended| !ended.out.contains('\x1b') && !ended.err.contains('\x1b')), "{said:?}");
 }
 
 #[test]
@@ -43,6 +87,11 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
         &["list", "--prefix", "/a/", "--user", "nobody"],
         &["list", "--prefix", "/a/", "--etcd", "https://a:1", "--cacert", "/no/such/file.pem"],
         &["list", "--prefix", "/a/", "--etcd", "https://a:1"],
+        &["count"],
+        &["diff", "--prefix", "/a/"],
+        &["diff", "--prefix", "/a/", "7", "3"],
+        &["diff", "3", "7"],
+        &["watch", "/a/"],
         &["bench", "--objects", "none"],
         &["bench", "--value-size", "2147483648"],
     ] {

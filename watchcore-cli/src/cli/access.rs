@@ -1,0 +1,215 @@
+//! How etcd is reached: from options, from WATCHCORE_* and from ETCDCTL_*.
+//!
+//! An option goes before WATCHCORE_*. The variables of etcdctl count only where they also say where
+//! etcd is: credentials that belong to one cluster are never shown to another.
+
+use std::path::PathBuf;
+
+use super::values;
+
+/// Where etcd is looked for when nothing says otherwise.
+pub(crate) const DEFAULT_ENDPOINT: &str = "http://127.0.0.1:2379";
+
+/// How etcd is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Access {
+    pub(crate) endpoints: Vec<String>,
+    /// What named the endpoints, for messages.
+    pub(crate) origin: &'static str,
+    /// `--etcd` stood on the command line.
+    pub(crate) asked: bool,
+    pub(crate) user: Option<(String, String)>,
+    pub(crate) cacert: Option<PathBuf>,
+    pub(crate) cert_and_key: Option<(PathBuf, PathBuf)>,
+}
+
+impl Default for Access {
+    fn default() -> Access {
+        Access {
+            endpoints: vec![DEFAULT_ENDPOINT.to_owned()],
+            origin: DEFAULT_ORIGIN,
+            asked: false,
+            user: None,
+            cacert: None,
+            cert_and_key: None,
+        }
+    }
+}
+
+const DEFAULT_ORIGIN: &str = "the default";
+
+/// What the command line says of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Given {
+    pub(crate) etcd: Option<Vec<String>>,
+    pub(crate) user: Option<String>,
+    pub(crate) cacert: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key_file: Option<PathBuf>,
+}
+
+/// The options, filled up from the environment, if they fit each other.
+pub(crate) fn resolve(given: Given, variable: &dyn Fn(&str) -> Option<String>) -> Result<Access, String> {
+    // An empty variable is none.
+    let set = |name: &str| variable(name).filter(|value| !value.is_empty());
+    let asked = given.etcd.is_some();
+    let (endpoints, origin) = match given.etcd {
+        Some(endpoints) => (endpoints, "--etcd"),
+        None => of_environment(&set)?,
+    };
+    let of_etcdctl = |name: &str| if origin == ETCDCTL { set(name) } else { None };
+    let second = |own: &str, etcdctl: &str| set(own).or_else(|| of_etcdctl(etcdctl));
+    let password = || second("WATCHCORE_PASSWORD", "ETCDCTL_PASSWORD");
+    let (user, named) = match (given.user, set("WATCHCORE_USER")) {
+        (Some(user), _) => (Some(user), "--user"),
+        (None, Some(user)) => (Some(user), "WATCHCORE_USER"),
+        (None, None) => (of_etcdctl("ETCDCTL_USER"), "ETCDCTL_USER"),
+    };
+    let user = user.map(|user| values::user(&user, password())).transpose();
+    let file = |given: Option<PathBuf>, own, etcdctl| given.or_else(|| second(own, etcdctl).map(PathBuf::from));
+    let cert = file(given.cert, "WATCHCORE_CERT", "ETCDCTL_CERT");
+    let key_file = file(given.key_file, "WATCHCORE_KEY_FILE", "ETCDCTL_KEY");
+    let access = Access {
+        endpoints,
+        origin,
+        asked,
+        user: user.map_err(|message| format!("{named}: {message}"))?,
+        cacert: file(given.cacert, "WATCHCORE_CACERT", "ETCDCTL_CACERT"),
+        cert_and_key: pair(cert, key_file)?,
+    };
+    check_security(&access)?;
+    Ok(access)
+}
+
+const ETCDCTL: &str = "ETCDCTL_ENDPOINTS";
+
+fn of_environment(set: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<String>, &'static str), String> {
+    for origin in ["WATCHCORE_ETCD", ETCDCTL] {
+        let endpoints = values::endpoints_of_environment(set(origin).as_deref());
+        let endpoints = endpoints.map_err(|message| format!("{origin}: {message}"))?;
+        if !endpoints.is_empty() {
+            return Ok((endpoints, origin));
+        }
+    }
+    Ok((vec![DEFAULT_ENDPOINT.to_owned()], DEFAULT_ORIGIN))
+}
+
+fn pair(cert: Option<PathBuf>, key_file: Option<PathBuf>) -> Result<Option<(PathBuf, PathBuf)>, String> {
+    let missing = |one, other, variable| {
+        Err(format!(
+            "{one} without {other}: a client's certificate needs its private key. Name it with {other} or {variable}"
+        ))
+    };
+    match (cert, key_file) {
+        (Some(cert), Some(key_file)) => Ok(Some((cert, key_file))),
+        (None, None) => Ok(None),
+        (Some(_), None) => missing("--cert", "--key-file", "WATCHCORE_KEY_FILE"),
+        (None, Some(_)) => missing("--key-file", "--cert", "WATCHCORE_CERT"),
+    }
+}
+
+/// Schemes and certificates must fit each other.
+fn check_security(access: &Access) -> Result<(), String> {
+    if access.cert_and_key.is_some() && access.cacert.is_none() {
+        return Err("--cert without --cacert: name the authorities that sign the server's certificate".to_owned());
+    }
+    for endpoint in &access.endpoints {
+        let problem = match (endpoint.split_once("://"), &access.cacert) {
+            (Some(("https", _)), None) => "is https: name the authorities that sign its certificate with --cacert",
+            (Some(("http", _)), Some(_)) => "is http, but --cacert asks for TLS: write https",
+            _ => continue,
+        };
+        return Err(format!("the endpoint {endpoint} {problem}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolved(given: Given, environment: &[(&str, &str)]) -> Result<Access, String> {
+        let variable =
+            |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
+        resolve(given, &variable)
+    }
+
+    const OWN: [(&str, &str); 6] = [
+        ("WATCHCORE_ETCD", "https://own:1"),
+        ("WATCHCORE_USER", "own"),
+        ("WATCHCORE_PASSWORD", "own-secret"),
+        ("WATCHCORE_CACERT", "own-ca"),
+        ("WATCHCORE_CERT", "own-cert"),
+        ("WATCHCORE_KEY_FILE", "own-key"),
+    ];
+    const OF_ETCDCTL: [(&str, &str); 6] = [
+        ("ETCDCTL_ENDPOINTS", "https://theirs:1,theirs:2"),
+        ("ETCDCTL_USER", "their"),
+        ("ETCDCTL_PASSWORD", "their-secret"),
+        ("ETCDCTL_CACERT", "their-ca"),
+        ("ETCDCTL_CERT", "their-cert"),
+        ("ETCDCTL_KEY", "their-key"),
+    ];
+
+    fn shown(access: &Access) -> String {
+        let Access { endpoints, origin, user, cacert, cert_and_key, .. } = access;
+        let user = user.as_ref().map(|(name, password)| format!("{name}:{password}"));
+        let files = cacert.iter().chain(cert_and_key.iter().flat_map(|(cert, key)| [cert, key]));
+        let files: Vec<_> = files.map(|path| path.display().to_string()).collect();
+        format!("{origin} {} {} {}", endpoints.join(","), user.unwrap_or_default(), files.join(" "))
+    }
+
+    #[test]
+    fn every_setting_comes_from_the_environment() {
+        let of = |environment: &[(&str, &str)]| shown(&resolved(Given::default(), environment).unwrap());
+        assert_eq!(of(&[]), "the default http://127.0.0.1:2379  ");
+        assert_eq!(of(&OWN), "WATCHCORE_ETCD https://own:1 own:own-secret own-ca own-cert own-key");
+        let theirs = "ETCDCTL_ENDPOINTS https://theirs:1,theirs:2 their:their-secret their-ca their-cert their-key";
+        assert_eq!(of(&OF_ETCDCTL), theirs);
+        assert_eq!(of(&[&OF_ETCDCTL[..], &OWN].concat()), of(&OWN), "the own variables go first");
+        let empty = OWN.map(|(name, _)| (name, ""));
+        assert_eq!(of(&empty), of(&[]), "an empty variable is none");
+    }
+
+    #[test]
+    fn an_option_goes_before_each_variable() {
+        let given = Given {
+            etcd: Some(vec!["https://option:1".to_owned()]),
+            user: Some("option:o".to_owned()),
+            cacert: Some("option-ca".into()),
+            cert: Some("option-cert".into()),
+            key_file: Some("option-key".into()),
+        };
+        let access = resolved(given, &[&OWN[..], &OF_ETCDCTL].concat()).unwrap();
+        assert_eq!(shown(&access), "--etcd https://option:1 option:o option-ca option-cert option-key");
+        assert!(access.asked);
+        let one = Given { cert: Some("option-cert".into()), ..Given::default() };
+        let access = resolved(one, &OWN).unwrap();
+        assert_eq!(shown(&access), "WATCHCORE_ETCD https://own:1 own:own-secret own-ca option-cert own-key");
+    }
+
+    /// Whoever names another etcd does not show it the credentials of etcdctl's.
+    #[test]
+    fn credentials_of_etcdctl_stay_with_its_endpoints() {
+        let elsewhere = Given { etcd: Some(vec!["http://option:1".to_owned()]), ..Given::default() };
+        assert_eq!(shown(&resolved(elsewhere, &OF_ETCDCTL).unwrap()), "--etcd http://option:1  ");
+        let own = [&OF_ETCDCTL[..], &[("WATCHCORE_ETCD", "http://own:1")]].concat();
+        assert_eq!(shown(&resolved(Given::default(), &own).unwrap()), "WATCHCORE_ETCD http://own:1  ");
+        let default = shown(&resolved(Given::default(), &OF_ETCDCTL[1..]).unwrap());
+        assert_eq!(default, "the default http://127.0.0.1:2379  ");
+    }
+
+    #[test]
+    fn what_is_wrong_says_whose_it_is() {
+        for (environment, says) in [
+            (&[("WATCHCORE_ETCD", "ftp://x")][..], "WATCHCORE_ETCD: \"ftp\""),
+            (&[("ETCDCTL_ENDPOINTS", "ftp://x")], "ETCDCTL_ENDPOINTS: \"ftp\""),
+            (&[("WATCHCORE_USER", "app")], "WATCHCORE_USER: the password is missing"),
+            (&[("WATCHCORE_CERT", "c")], "--cert without --key-file"),
+            (&[("WATCHCORE_KEY_FILE", "c")], "WATCHCORE_CERT"),
+        ] {
+            let error = resolved(Given::default(), environment).unwrap_err();
+            assert!(error.contains(says), "{environment:?}: {error}");
+        }
+    }
+}
