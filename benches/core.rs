@@ -148,7 +148,7 @@ fn wake(c: &mut Criterion) {
     let mut subscription = cache.subscribe(Start::Now).open().expect("opens");
     let (send, receive) = std::sync::mpsc::channel();
     let consumer = std::thread::spawn(move || {
-        while let Ok(Some(batch)) = subscription.next() {
+        while let Ok(Some(batch)) = subscription.next_batch() {
             send.send(batch.len()).ok();
         }
     });

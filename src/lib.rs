@@ -63,6 +63,7 @@ mod store;
 mod subscription;
 mod sync;
 mod sys;
+mod text;
 mod wake;
 mod writer;
 
@@ -81,8 +82,6 @@ pub use position::Position;
 pub use read::continue_token::token_revision;
 pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
-#[cfg(feature = "async")]
-pub use subscription::Stream;
 pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
 pub use sys::spawn_feeder;

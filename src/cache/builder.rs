@@ -9,7 +9,7 @@ use super::shared::{ConsumerGauges, Gauges, Inner, LIVING, NOT_READY, READY, Siz
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
-use crate::error::{Result, say};
+use crate::error::{Result, Shown, say};
 use crate::filter::indexes::{Index, Indexes};
 use crate::heap::One;
 use crate::log::buckets::{Requests, Router};
@@ -49,7 +49,8 @@ use std::time::{Duration, Instant};
 /// assert!(Cache::builder("/").capacity(1).build().is_err(), "too small to be a window");
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
+#[must_use = "no cache is made before `build`"]
 pub struct Builder {
     prefix: Vec<u8>,
     capacity: usize,
@@ -65,6 +66,21 @@ pub struct Builder {
     indexes: Vec<Index>,
     max_buckets: usize,
     decoder: Option<Decoder>,
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("name", &self.name)
+            .field("prefix", &Shown(&self.prefix))
+            .field("capacity", &self.capacity)
+            .field("capacity_bytes", &self.capacity_bytes)
+            .field("limits", &self.limits)
+            .field("fields", &self.fields)
+            .field("labels", &self.labels)
+            .field("indexes", &self.indexes)
+            .finish_non_exhaustive()
+    }
 }
 
 impl std::fmt::Debug for SizeLimits {

@@ -47,6 +47,7 @@ pub trait Source: Send + Sync {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum SourceState {
     /// Connected and following.
     Fresh,
@@ -63,11 +64,15 @@ pub enum SourceState {
 ///
 /// let cache = Cache::builder("/").build()?;
 /// let mut writer = cache.writer()?;
-/// writer.source_report(SourceReport { endpoint: "http://127.0.0.1:2379".into(), connects: 1, ..Default::default() });
+/// let mut report = SourceReport::default();
+/// report.endpoint = "http://127.0.0.1:2379".into();
+/// report.connects = 1;
+/// writer.source_report(report);
 /// assert_eq!(cache.status().source.connects, 1);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct SourceReport {
     /// The endpoint in use, or the last one tried.
     pub endpoint: String,

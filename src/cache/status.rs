@@ -38,6 +38,19 @@ pub enum State {
     Closed,
 }
 
+impl State {
+    /// Its name: `NotReady`, `Ready`, `Stale`, ...
+    pub fn name(self) -> &'static str {
+        match self {
+            State::NotReady => "NotReady",
+            State::Ready => "Ready",
+            State::Stale { .. } => "Stale",
+            State::Failed => "Failed",
+            State::Closed => "Closed",
+        }
+    }
+}
+
 /// A cache at a glance.
 ///
 /// ```
@@ -50,6 +63,7 @@ pub enum State {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Status {
     /// The cache's name, as given to the builder.
     pub name: String,
@@ -97,6 +111,7 @@ pub struct Status {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Live keys.
     pub objects: u64,

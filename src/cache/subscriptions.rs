@@ -22,6 +22,7 @@ use std::time::Duration;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct Lag {
     /// Events of the log above the cursor, matching or not; 0 while it is parked, and while its start
     /// lies in the future. Too many, never too few, only where its place has left the window and it has not
@@ -35,6 +36,7 @@ pub struct Lag {
 
 /// Which way a subscription reads the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum ReadPath {
     /// Every event of the log, or of the segments that could hold one of its own.
     Scan,

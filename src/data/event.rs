@@ -8,12 +8,21 @@
 
 use crate::data::key_value::{KeyValue, VersionPtr};
 use crate::data::numbered::numbered;
-use crate::error::Result;
+use crate::error::{Result, show};
 use std::ops::Deref;
 
 /// What an event says. The numbers are part of the C ABI.
+///
+/// ```
+/// use watchcore::Kind;
+///
+/// assert_eq!(Kind::Modified.to_string(), "MODIFIED");
+/// assert_eq!("modified".parse::<Kind>()?, Kind::Modified);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
+#[non_exhaustive]
 pub enum Kind {
     /// A key appeared, or came into the filter.
     Added = 1,
@@ -32,6 +41,9 @@ pub enum Kind {
 }
 
 impl Kind {
+    pub(crate) const ALL: &[Kind] =
+        &[Kind::Added, Kind::Modified, Kind::Deleted, Kind::Bookmark, Kind::Resync, Kind::Put, Kind::Delete];
+
     /// What a change is to somebody for whom the key was there before or not, and is there now or not;
     /// `None`: nothing.
     pub(crate) fn of_change(before: bool, now: bool) -> Option<Kind> {
@@ -72,6 +84,7 @@ numbered! {
     /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
     #[repr(u32)]
+    #[non_exhaustive]
     pub enum ResyncReason {
         /// The source compacted what the feeder had not read.
         Compacted = 1,
@@ -330,10 +343,20 @@ impl Event {
         self.kv().map_or(&[], KeyValue::key)
     }
 
+    /// The key as text; `None` where it is no UTF-8. O(its length).
+    pub fn key_str(&self) -> Option<&str> {
+        std::str::from_utf8(self.key()).ok()
+    }
+
     /// The new value; `None` in deletions and marks. A value of length 0 is `Some`.
     #[inline]
     pub fn value(&self) -> Option<&[u8]> {
         self.kv().and_then(KeyValue::value)
+    }
+
+    /// The new value as text; `None` in deletions and marks, and where it is no UTF-8. O(its length).
+    pub fn value_str(&self) -> Option<&str> {
+        self.kv().and_then(KeyValue::value_str)
     }
 
     /// The value before, if there was one and the log still has it.
@@ -419,7 +442,7 @@ impl Event {
 
 impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} {:?}", self.revision(), self.kind().name(), String::from_utf8_lossy(self.key()))
+        write!(f, "{} {} {}", self.revision(), self.kind().name(), show(self.key()))
     }
 }
 

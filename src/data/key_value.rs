@@ -12,7 +12,7 @@
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
 
 use crate::data::decoded::{DecodedCell, Decoder};
-use crate::error::{Code, Error, Result};
+use crate::error::{Code, Error, Length, Result, Shown};
 use crate::foreign;
 use crate::heap::{self, Memory, System};
 use crate::reclaim;
@@ -184,6 +184,26 @@ impl KeyValue {
         let head = &self.body().head;
         // SAFETY: written by `new`, lives as long as the version.
         unsafe { std::slice::from_raw_parts(head.key, head.key_length as usize) }
+    }
+
+    /// The key as text; `None` where it is no UTF-8. O(its length).
+    ///
+    /// ```
+    /// use watchcore::{Cache, Change, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// cache.writer()?.apply(1, [Change::put("/a", b"\xff")])?;
+    /// let kv = cache.get("/a", Read::Any)?.kv.unwrap();
+    /// assert_eq!((kv.key_str(), kv.value_str()), (Some("/a"), None));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn key_str(&self) -> Option<&str> {
+        std::str::from_utf8(self.key()).ok()
+    }
+
+    /// The value as text; `None` where it is no UTF-8, and in a tombstone. O(its length).
+    pub fn value_str(&self) -> Option<&str> {
+        self.value().and_then(|value| std::str::from_utf8(value).ok())
     }
 
     /// The value; `None` only in a tombstone.
@@ -370,8 +390,8 @@ impl Drop for KeyValue {
 impl fmt::Debug for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyValue")
-            .field("key", &String::from_utf8_lossy(self.key()))
-            .field("value", &self.value().map(String::from_utf8_lossy))
+            .field("key", &Shown(self.key()))
+            .field("value", &Length(self.value()))
             .field("mod_revision", &self.mod_revision())
             .finish()
     }

@@ -12,7 +12,7 @@ macro_rules! numbered {
 
         #[allow(dead_code, reason = "not every one is looked up by number, and not every one is printed")]
         impl $name {
-            const ALL: &[$name] = &[$($name::$variant),+];
+            pub(crate) const ALL: &[$name] = &[$($name::$variant),+];
 
             fn with_number(number: u32) -> Option<$name> {
                 $name::ALL.iter().copied().find(|variant| *variant as u32 == number)

@@ -4,7 +4,7 @@
 
 mod quote;
 
-pub(crate) use quote::{boundary, printable, refuse, show};
+pub(crate) use quote::{Length, Shown, boundary, printable, refuse, show};
 
 use crate::position::Position;
 use std::fmt;
@@ -165,13 +165,9 @@ impl Error {
     pub fn lost_to(&self) -> u64 {
         self.0.lost_to
     }
-    /// The revision of the consumer's position.
-    pub fn position(&self) -> u64 {
-        self.0.position.revision
-    }
-    /// The epoch of the consumer's position.
-    pub fn epoch(&self) -> u64 {
-        self.0.position.epoch
+    /// The consumer's position: where it may resume.
+    pub fn position(&self) -> Position {
+        self.0.position
     }
     /// With COMPACTED in the middle of a list: the token that continues at the same key in the newest
     /// state.
@@ -198,7 +194,7 @@ impl Error {
     pub fn with_lost(self, from: u64, to: u64) -> Error {
         self.with(|b| (b.lost_from, b.lost_to) = (from, to))
     }
-    /// Sets [`Error::position`] and [`Error::epoch`].
+    /// Sets [`Error::position`].
     pub fn with_position(self, position: Position) -> Error {
         self.with(|b| b.position = position)
     }

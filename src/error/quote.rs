@@ -11,6 +11,27 @@ pub(crate) fn show(key: &[u8]) -> String {
     if key.len() > 80 { format!("{short:?}…") } else { format!("{short:?}") }
 }
 
+/// A key as `Debug` shows it: as [`show`].
+pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&show(self.0))
+    }
+}
+
+/// A value as `Debug` shows it: its length alone, for it may be long, or a secret.
+pub(crate) struct Length<'a>(pub(crate) Option<&'a [u8]>);
+
+impl fmt::Debug for Length<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(value) => write!(f, "{} bytes", value.len()),
+            None => f.write_str("none"),
+        }
+    }
+}
+
 pub(crate) fn refuse(what: &str, text: &[u8], at: usize, why: &str) -> Error {
     say::invalid(format!("{what} \"{}\": byte {at}: {why}.", Around(text, at)))
 }

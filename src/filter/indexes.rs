@@ -28,6 +28,7 @@ pub const MOST: usize = 8;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[must_use = "an index does nothing before a builder takes it"]
 pub struct Index(By<Box<str>>);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

@@ -4,7 +4,7 @@
 
 use crate::data::event::Kind;
 use crate::data::key_value::KeyValue;
-use crate::error::{Result, say, show};
+use crate::error::{Result, Shown, say, show};
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
 use crate::store::root::{Span, prefix_end};
 use std::fmt;
@@ -24,7 +24,8 @@ const REVERSED: &[u8] = b"";
 /// assert!(!Range::path("/a/foo").contains(b"/a/foobar"));
 /// assert!(Range::between("/a", "/c").and(&Range::prefix("/b")).contains(b"/b/x"));
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash)]
+#[must_use = "a range does nothing before a read or a subscription takes it"]
 pub struct Range {
     pub(crate) span: Span,
     /// Path-aware: only these keys themselves and what follows them after a `/`.
@@ -153,6 +154,21 @@ impl Range {
     }
 }
 
+impl fmt::Debug for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = f.debug_struct("Range");
+        parts.field("from", &Shown(&self.span.from));
+        match &self.span.to {
+            Some(to) => parts.field("to", &Shown(to)),
+            None => parts.field("to", &"the end"),
+        };
+        if !self.paths.is_empty() {
+            parts.field("paths", &self.paths.iter().map(|path| Shown(path)).collect::<Vec<_>>());
+        }
+        parts.finish()
+    }
+}
+
 /// A user's own test of a key-value.
 #[derive(Clone)]
 pub(crate) struct Predicate(pub(crate) Arc<dyn Fn(&KeyValue) -> bool + Send + Sync>);
@@ -188,6 +204,7 @@ impl fmt::Debug for Predicate {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[must_use = "a filter does nothing before a subscription or a read takes it"]
 pub struct Filter {
     pub(crate) range: Range,
     pub(crate) nothing: bool,

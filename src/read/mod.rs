@@ -1,28 +1,26 @@
-//! Reads and waits: get, list, count, snapshot, wait_ready, wait_until, consistent reads.
+//! Reads: get, list, count, snapshot; what they wait for.
 
 pub(crate) mod continue_token;
 mod diff;
 mod page;
 pub(crate) mod snapshot;
 pub(crate) mod view;
+mod wait;
 mod waiter;
 
 pub use page::Page;
-
-use waiter::Wanted;
 pub use waiter::{Waiter, Want};
 
 use crate::cache::{Cache, StateView};
 use crate::data::key_value::KeyValue;
 use crate::error::show;
-use crate::error::{Code, Error, Result, say};
+use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
-use crate::sync::lock;
 use std::time::Duration;
 
 /// Which state a read answers from.
@@ -41,6 +39,7 @@ use std::time::Duration;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Read {
     /// The newest; never waits.
     Any,
@@ -88,6 +87,7 @@ impl Read {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "options do nothing before a read takes them"]
 pub struct ReadOptions {
     pub(super) read: Read,
     pub(super) filter: Filter,
@@ -149,6 +149,7 @@ pub const DEFAULT_WAIT: Duration = Duration::from_secs(3);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Answer {
     /// The revision it was answered at, also for an absent key.
     pub revision: u64,
@@ -156,6 +157,13 @@ pub struct Answer {
     pub epoch: u64,
     /// The key-value; `None`: the key is absent there.
     pub kv: Option<KeyValue>,
+}
+
+impl Answer {
+    /// The revision and its epoch.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, revision: self.revision }
+    }
 }
 
 /// What [`Cache::count`] answers.
@@ -170,6 +178,7 @@ pub struct Answer {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Counted {
     /// The revision it was answered at.
     pub revision: u64,
@@ -179,75 +188,14 @@ pub struct Counted {
     pub count: u64,
 }
 
+impl Counted {
+    /// The revision and its epoch.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.epoch, revision: self.revision }
+    }
+}
+
 impl Cache {
-    /// Waits for the first listing. CLOSED, TIMEOUT, or the source's failure.
-    pub fn wait_ready(&self, timeout: Duration) -> Result<()> {
-        match self.waiter(Want::Ready)?.wait(timeout) {
-            Ok(_) => Ok(()),
-            Err(error) if error.code() == Code::Timeout => {
-                let last = lock(&self.inner.info).last_error.clone();
-                let why = last.map_or_else(String::new, |error| format!(" Last error: {error}"));
-                Err(Error::new(
-                    Code::Timeout,
-                    format!(
-                        "wait for the first listing: none within {} ms.{why} Ask again, or look at status.",
-                        timeout.as_millis()
-                    ),
-                ))
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Waits until the cache reached a revision: read your own writes. FUTURE_REVISION after the
-    /// timeout. With a feeder, etcd is asked for progress at once.
-    pub fn wait_until(&self, revision: u64, timeout: Duration) -> Result<Position> {
-        self.reach("wait until", Position { epoch: 0, revision }, timeout)
-    }
-
-    pub(super) fn reach(&self, what: &str, asked: Position, timeout: Duration) -> Result<Position> {
-        match self.waiter(Want::RevisionIn(asked))?.wait(timeout) {
-            Err(error) if error.code() == Code::Timeout => {
-                Err(say::future(what, asked.revision, self.position().revision))
-            }
-            other => other,
-        }
-    }
-
-    /// A revision that is at least every change done before this call: with a feeder one
-    /// linearizable read of etcd for all readers that ask meanwhile; embedded, the current revision.
-    pub fn consistent_revision(&self, timeout: Duration) -> Result<u64> {
-        Ok(self.waiter(Want::Consistent)?.wait(timeout)?.revision)
-    }
-
-    /// A wait that does not block. See [`Waiter`].
-    pub fn waiter(&self, want: Want) -> Result<Waiter> {
-        let inner = &self.inner;
-        let embedded = !inner.has_source();
-        if let Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) = want {
-            say::check_revision("wait for", revision)?;
-        }
-        // Without a writer there is no newest revision to be consistent with.
-        if embedded && matches!(want, Want::Consistent) && inner.is_closed() {
-            return Err(say::closed("wait on a cache"));
-        }
-        let wanted = match want {
-            Want::Ready => Wanted::Ready,
-            Want::Revision(revision) | Want::RevisionIn(Position { revision, .. }) => Wanted::Revision(revision),
-            Want::Consistent if embedded => Wanted::Ready,
-            Want::Consistent => Wanted::Consistent(inner.asked.fetch_add(1, crate::sync::SeqCst) + 1),
-        };
-        let epoch = match want {
-            Want::RevisionIn(Position { epoch, .. }) if epoch != 0 => epoch,
-            _ => inner.position().epoch,
-        };
-        let waiter = Waiter::new(inner.clone(), wanted, epoch, embedded);
-        if !matches!(want, Want::Ready) && !embedded {
-            inner.wake_source();
-        }
-        Ok(waiter)
-    }
-
     /// The newest view of everything, in O(1). NOT_READY before the first listing.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.ready("take a snapshot")?;
@@ -256,7 +204,16 @@ impl Cache {
 
     /// One key, as [`Cache::get_with`] reads it with a timeout of 3 s and no filter.
     pub fn get(&self, key: impl AsRef<[u8]>, read: Read) -> Result<Answer> {
-        self.get_one(key.as_ref(), read, DEFAULT_WAIT, None)
+        let key = self.key_of_get(key.as_ref())?;
+        let exact = self.await_revision("get at", read, DEFAULT_WAIT)?;
+        self.find(key, exact, None)
+    }
+
+    /// [`Cache::get`] as a future: see [`Cache::get_with_async`].
+    pub async fn get_async(&self, key: impl AsRef<[u8]>, read: Read) -> Result<Answer> {
+        let key = self.key_of_get(key.as_ref())?;
+        let exact = self.await_revision_async("get at", read, DEFAULT_WAIT).await?;
+        self.find(key, exact, None)
     }
 
     /// One key, from any number of threads while the writer continues.
@@ -265,19 +222,38 @@ impl Cache {
     /// timeout for it, then FUTURE_REVISION. COMPACTED where `Exact` lies below the window. A key-value
     /// that the options' filter does not let pass is absent. O(1).
     pub fn get_with(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
-        let matcher = if options.filter.is_any() { None } else { Some(self.matcher(&options.filter)?) };
-        self.get_one(key.as_ref(), options.read, options.timeout, matcher)
+        let key = self.key_of_get(key.as_ref())?;
+        let matcher = self.matcher_of_get(options)?;
+        let exact = self.await_revision("get at", options.read, options.timeout)?;
+        self.find(key, exact, matcher)
     }
 
-    fn get_one(&self, key: &[u8], read: Read, timeout: Duration, matcher: Option<Matcher>) -> Result<Answer> {
-        if key.is_empty() || !key.starts_with(self.prefix()) {
-            return Err(say::invalid(format!(
-                "get {}: the key must start with the cache's prefix {}. Ask for a key below it.",
-                show(key),
-                show(self.prefix())
-            )));
+    /// [`Cache::get_with`] as a future: what would block there is awaited here, on any runtime. Cancel safe: a
+    /// read takes nothing.
+    pub async fn get_with_async(&self, key: impl AsRef<[u8]>, options: &ReadOptions) -> Result<Answer> {
+        let key = self.key_of_get(key.as_ref())?;
+        let matcher = self.matcher_of_get(options)?;
+        let exact = self.await_revision_async("get at", options.read, options.timeout).await?;
+        self.find(key, exact, matcher)
+    }
+
+    fn key_of_get<'a>(&self, key: &'a [u8]) -> Result<&'a [u8]> {
+        if !key.is_empty() && key.starts_with(self.prefix()) {
+            return Ok(key);
         }
-        let exact = self.await_revision("get at", read, timeout)?;
+        Err(say::invalid(format!(
+            "get {}: the key must start with the cache's prefix {}. Ask for a key below it.",
+            show(key),
+            show(self.prefix())
+        )))
+    }
+
+    fn matcher_of_get(&self, options: &ReadOptions) -> Result<Option<Matcher>> {
+        if options.filter.is_any() { Ok(None) } else { self.matcher(&options.filter).map(Some) }
+    }
+
+    /// One key of the newest state, or of the exact one.
+    fn find(&self, key: &[u8], exact: Option<(Position, u64)>, matcher: Option<Matcher>) -> Result<Answer> {
         loop {
             let pin = reclaim::pin();
             let (now, newest) = self.inner.now(&pin);
@@ -307,15 +283,35 @@ impl Cache {
         self.count_with(range, &ReadOptions::new(read))
     }
 
+    /// [`Cache::count`] as a future: see [`Cache::count_with_async`].
+    pub async fn count_async(&self, range: &Range, read: Read) -> Result<Counted> {
+        self.count_with_async(range, &ReadOptions::new(read)).await
+    }
+
     /// The number of live keys of a range that the options' filter lets pass; their limit is not looked
     /// at. Waits and errors as [`Cache::get_with`]. O(keys of the range).
     pub fn count_with(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
-        range.check("count", self.prefix())?;
-        let range = range.and(&options.filter.range);
-        let matcher = self.matcher(&options.filter)?;
+        let (range, matcher) = self.matcher_of_range("count", range, options)?;
         let exact = self.await_revision("count at", options.read, options.timeout)?;
+        self.count_live(&range, &matcher, exact)
+    }
+
+    /// [`Cache::count_with`] as a future. Cancel safe. It counts in one go, without giving way to other tasks.
+    pub async fn count_with_async(&self, range: &Range, options: &ReadOptions) -> Result<Counted> {
+        let (range, matcher) = self.matcher_of_range("count", range, options)?;
+        let exact = self.await_revision_async("count at", options.read, options.timeout).await?;
+        self.count_live(&range, &matcher, exact)
+    }
+
+    /// What a read of a range looks at.
+    fn matcher_of_range(&self, what: &str, range: &Range, options: &ReadOptions) -> Result<(Range, Matcher)> {
+        range.check(what, self.prefix())?;
+        Ok((range.and(&options.filter.range), self.matcher(&options.filter)?))
+    }
+
+    fn count_live(&self, range: &Range, matcher: &Matcher, exact: Option<(Position, u64)>) -> Result<Counted> {
         let read = |at: At<'_>| {
-            let mut scan = Scan::new(at, &range, None);
+            let mut scan = Scan::new(at, range, None);
             let mut count = 0;
             let mut tried = Vec::new();
             while !scan.is_over() {

@@ -6,6 +6,7 @@ use super::{Read, ReadOptions};
 use crate::cache::Cache;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
 use crate::error::{Code, Error, Result, say};
+use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::log::kept::Keeper;
 use crate::position::Position;
@@ -49,6 +50,10 @@ impl Page {
     pub fn epoch(&self) -> u64 {
         self.position.epoch
     }
+    /// Both.
+    pub fn position(&self) -> Position {
+        self.position
+    }
     /// The key-values.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = KeyValueRef<'_>> + '_ {
         self.items().iter().map(KeyValue::borrowed)
@@ -89,10 +94,11 @@ impl Page {
 impl std::fmt::Debug for Page {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Page")
-            .field("items", &self.items())
+            .field("len", &self.len())
+            .field("first", &self.items().first())
             .field("position", &self.position)
             .field("remaining", &self.remaining)
-            .field("token", &self.token)
+            .field("more", &self.more())
             .finish()
     }
 }
@@ -104,6 +110,11 @@ impl Cache {
         self.list_with(range, &ReadOptions::new(read).limit(limit))
     }
 
+    /// [`Cache::list`] as a future: see [`Cache::list_with_async`].
+    pub async fn list_async(&self, range: &Range, read: Read, limit: usize) -> Result<Page> {
+        self.list_with_async(range, &ReadOptions::new(read).limit(limit)).await
+    }
+
     /// The key-values of a range in key order, all of one revision, page by page: later pages are of
     /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
     ///
@@ -111,48 +122,21 @@ impl Cache {
     /// at the same key in the newest state. A token that is damaged, or of another cache, range or
     /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys after it).
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
-        range.check("list", self.prefix())?;
-        let range = range.and(&options.filter.range);
-        let matcher = self.matcher(&options.filter)?;
-        let filter = {
-            let mut described = Vec::new();
-            range.describe(&mut described);
-            options.filter.describe(&mut described);
-            stable_hash(&described)
-        };
-        let mut token = ContinueToken { scope: self.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
-        let (read, start) = match &options.token {
-            None => (options.read, None),
-            Some(text) => {
-                let (read, start) = self.resume(text, &token, options.read)?;
-                (read, Some(start))
-            }
-        };
-        let exact = match self.await_revision("list at", read, options.timeout) {
-            Err(error) if error.code() == Code::Compacted => return Err(going_on(error, token, start)),
-            other => other?,
-        };
-        let limit = if options.limit == 0 { usize::MAX } else { options.limit };
-        let counts = options.filter.is_only_a_range();
-        let read = |at: At<'_>| {
-            let mut scan = Scan::new(at, &range, start.clone());
-            let kept = scan.matching(&matcher, limit, |_| ())?;
-            Ok((kept, remaining(scan, counts)?))
-        };
-        let Ok((position, (kept, remaining))) = self.read_at(exact, read) else {
-            let revision = exact.map_or(0, |(position, _)| position.revision);
-            return Err(going_on(self.inner.compacted("list at", revision), token, start));
-        };
-        let (items, keeper) = kept.into_parts();
-        let _keeper = (!items.is_empty()).then(|| Arc::new(keeper));
-        let mut page = Page { items, _keeper, position, remaining: if counts { remaining } else { 0 }, token: None };
-        if remaining > 0 {
-            (token.epoch, token.revision) = (position.epoch, position.revision);
-            token.next = page.items().last().map_or_else(Vec::new, |kv| kv.key().to_vec());
-            token.next.push(0);
-            page.token = Some(token.encode());
+        let request = ListRequest::new(self, range, options)?;
+        match self.await_revision("list at", request.read, options.timeout) {
+            Ok(exact) => request.answer(self, exact),
+            Err(error) => Err(request.refused(error)),
         }
-        Ok(page)
+    }
+
+    /// [`Cache::list_with`] as a future: it awaits its revision, and then lists in one go, without giving way to
+    /// other tasks; a limit bounds that. Cancel safe.
+    pub async fn list_with_async(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
+        let request = ListRequest::new(self, range, options)?;
+        match self.await_revision_async("list at", request.read, options.timeout).await {
+            Ok(exact) => request.answer(self, exact),
+            Err(error) => Err(request.refused(error)),
+        }
     }
 
     /// What tokens of this cache have in common.
@@ -184,6 +168,76 @@ impl Cache {
     }
 }
 
+/// A list before its revision is there.
+struct ListRequest {
+    range: Range,
+    matcher: Matcher,
+    limit: usize,
+    /// The filter is only a range: what remains is counted.
+    counts: bool,
+    read: Read,
+    /// Where a token said that it begins.
+    start: Option<Vec<u8>>,
+    /// The next page's, so far without what is known at the end.
+    token: ContinueToken,
+}
+
+impl ListRequest {
+    fn new(cache: &Cache, range: &Range, options: &ReadOptions) -> Result<ListRequest> {
+        let (range, matcher) = cache.matcher_of_range("list", range, options)?;
+        let filter = {
+            let mut described = Vec::new();
+            range.describe(&mut described);
+            options.filter.describe(&mut described);
+            stable_hash(&described)
+        };
+        let token = ContinueToken { scope: cache.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
+        let (read, start) = match &options.token {
+            None => (options.read, None),
+            Some(text) => {
+                let (read, start) = cache.resume(text, &token, options.read)?;
+                (read, Some(start))
+            }
+        };
+        let limit = if options.limit == 0 { usize::MAX } else { options.limit };
+        let counts = options.filter.is_only_a_range();
+        Ok(ListRequest { range, matcher, limit, counts, read, start, token })
+    }
+
+    fn answer(self, cache: &Cache, exact: Option<(Position, u64)>) -> Result<Page> {
+        let read = |at: At<'_>| {
+            let mut scan = Scan::new(at, &self.range, self.start.clone());
+            let kept = scan.matching(&self.matcher, self.limit, |_| ())?;
+            Ok((kept, remaining(scan, self.counts)?))
+        };
+        let Ok((position, (kept, remaining))) = cache.read_at(exact, read) else {
+            let revision = exact.map_or(0, |(position, _)| position.revision);
+            return Err(self.refused(cache.inner.compacted("list at", revision)));
+        };
+        let (items, keeper) = kept.into_parts();
+        let _keeper = (!items.is_empty()).then(|| Arc::new(keeper));
+        let shown = if self.counts { remaining } else { 0 };
+        let mut page = Page { items, _keeper, position, remaining: shown, token: None };
+        if remaining > 0 {
+            let mut next = page.items().last().map_or_else(Vec::new, |kv| kv.key().to_vec());
+            next.push(0);
+            let Position { epoch, revision } = position;
+            page.token = Some(ContinueToken { epoch, revision, next, ..self.token }.encode());
+        }
+        Ok(page)
+    }
+
+    /// COMPACTED in the middle of a list: with the token that continues in the newest state.
+    fn refused(self, error: Error) -> Error {
+        match self.start {
+            Some(next) if error.code() == Code::Compacted => {
+                error.with_continue_token(ContinueToken { epoch: 0, revision: 0, next, ..self.token }.encode())
+            }
+            _ => error,
+        }
+    }
+}
+
 /// How many live keys a scan has before it: all of them, or at most one.
 fn remaining(mut scan: Scan<'_>, all: bool) -> std::result::Result<u64, Left> {
     let (mut count, mut first) = (0, Vec::new());
@@ -194,11 +248,4 @@ fn remaining(mut scan: Scan<'_>, all: bool) -> std::result::Result<u64, Left> {
         })?;
     }
     Ok(count)
-}
-
-/// COMPACTED in the middle of a list: with the token that continues in the newest state.
-fn going_on(error: Error, mut token: ContinueToken, start: Option<Vec<u8>>) -> Error {
-    let Some(next) = start else { return error };
-    (token.epoch, token.revision, token.next) = (0, 0, next);
-    error.with_continue_token(token.encode())
 }

@@ -3,13 +3,12 @@
 //! A scan takes what it wants of a page of keys under one pin, and counts on it, or keeps it by a token ([`Kept`]): what
 //! users wrote (the predicates of filters) runs between the pages, so no pin waits for it.
 
-use super::Read;
 use super::snapshot::Snapshot;
 pub(crate) use crate::cache::Left;
 use crate::cache::{Cache, Inner, StateView};
 use crate::data::key_value::KeyValueRef;
 use crate::data::slot::SlotRef;
-use crate::error::{Result, say};
+use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::log::kept::Kept;
@@ -17,7 +16,6 @@ use crate::position::Position;
 use crate::reclaim;
 use crate::store::root::Span;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Keys that a scan visits under one pin.
 pub(crate) const PIN_KEYS: usize = 1024;
@@ -150,32 +148,5 @@ impl Cache {
 
     pub(super) fn ready(&self, what: &str) -> Result<()> {
         if self.inner.is_ready() { Ok(()) } else { Err(self.inner.not_ready(what)) }
-    }
-
-    /// Waits until the read can be answered. For exact ones: (position, head to read at).
-    pub(super) fn await_revision(&self, what: &str, read: Read, timeout: Duration) -> Result<Option<(Position, u64)>> {
-        self.ready(what)?;
-        let Some((asked, exact)) = read.asked() else { return Ok(None) };
-        let revision = asked.revision;
-        say::check_revision(what, revision)?;
-        let former = || {
-            let pin = reclaim::pin();
-            let (_, head) = self.inner.now(&pin);
-            self.inner.ring.epochs(&pin).is_of_a_former_history(asked, head)
-        };
-        if asked.epoch != 0 && former() {
-            return Err(self.inner.compacted(what, revision));
-        }
-        if self.position().revision < revision {
-            self.reach(what, asked, timeout)?;
-        }
-        if !exact {
-            return Ok(None);
-        }
-        let found = self.inner.resolve(what, asked, false)?;
-        if found.future {
-            return Err(self.inner.compacted(what, revision));
-        }
-        Ok(Some((Position { epoch: found.epoch, revision }, found.seq)))
     }
 }

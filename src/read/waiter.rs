@@ -1,4 +1,4 @@
-//! One wait for a state of the cache: polled, blocking, or in a wake set.
+//! One wait for a state of the cache: polled, blocking, in a wake set, or as a future.
 
 #![forbid(unsafe_code)]
 
@@ -8,7 +8,9 @@ use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
 use crate::wake::{Due, FilterCode, Interest, Membership, Registration, Seat, SeatRef, WakeSet, Waker};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 /// What a [`Waiter`] waits for.
@@ -25,6 +27,7 @@ use std::time::{Duration, Instant};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Want {
     /// The first listing.
     Ready,
@@ -36,7 +39,12 @@ pub enum Want {
     Consistent,
 }
 
-/// One wait, without blocking: poll it, join a wake set, or block with [`Waiter::wait`]. Send.
+/// One wait: await it as a future, block with [`Waiter::wait`], poll it, or let it join a wake set. Send.
+///
+/// As a future it ends with the position at which it held, or with what [`Waiter::poll`] would answer. It
+/// needs no runtime: the task's waker is called by the thread that wakes all others, at the end of its
+/// [`Waiter::timeout`] too. It is cancel safe: it takes nothing, so one that is dropped has lost nothing, and
+/// one that was awaited by reference can be awaited again.
 ///
 /// An arming lasts until the waiter is polled: one whose poll gave `None` must be armed again, or its
 /// wake set is not woken for it.
@@ -60,16 +68,38 @@ pub enum Want {
 /// assert_eq!(waiter.poll()?.unwrap().revision, 3);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
+///
+/// Awaited, here for a write of the task's own:
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Result, Want};
+///
+/// async fn read_my_write(cache: Cache, written: u64) -> Result<Option<Vec<u8>>> {
+///     cache.waiter(Want::Revision(written))?.timeout(Duration::from_secs(3)).await?;
+///     Ok(cache.snapshot()?.get("/a").and_then(|kv| kv.value().map(Vec::from)))
+/// }
+/// ```
 #[derive(Debug)]
+#[must_use = "a waiter waits when it is awaited, polled, armed or blocked on"]
 pub struct Waiter {
     pub(super) inner: Arc<Inner>,
     wanted: Wanted,
     /// The epoch in which a revision is waited for.
     epoch: u64,
     embedded: bool,
+    limit: Option<TimeLimit>,
     /// Made with the first sleep.
     sleep: Option<(SeatRef, Registration)>,
     membership: Membership,
+}
+
+/// How long a waiter waits.
+#[derive(Clone, Copy, Debug)]
+struct TimeLimit {
+    until: Instant,
+    /// As it was asked for.
+    timeout: Duration,
 }
 
 /// What is waited for, without what changes meanwhile.
@@ -83,11 +113,18 @@ pub(super) enum Wanted {
 
 impl Waiter {
     pub(super) fn new(inner: Arc<Inner>, wanted: Wanted, epoch: u64, embedded: bool) -> Waiter {
-        Waiter { inner, wanted, epoch, embedded, sleep: None, membership: Membership::default() }
+        Waiter { inner, wanted, epoch, embedded, limit: None, sleep: None, membership: Membership::default() }
     }
 
-    /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, or
-    /// the source's failure before the first listing. Never blocks.
+    /// Waits at most this long, from now on: once that is over it answers TIMEOUT, as a future, to
+    /// [`Waiter::poll`], and with its tag listed where it is armed. `Duration::MAX`, as without: for ever.
+    pub fn timeout(mut self, timeout: Duration) -> Waiter {
+        self.limit = Instant::now().checked_add(timeout).map(|until| TimeLimit { until, timeout });
+        self
+    }
+
+    /// What holds now: `Some(position)` once it holds. CLOSED when the cache was closed first, TIMEOUT when
+    /// its [`Waiter::timeout`] is over, or the source's failure before the first listing. Never blocks.
     ///
     /// It ends the arming in a wake set: after `None`, call [`Waiter::arm`] again to be woken.
     pub fn poll(&mut self) -> Result<Option<Position>> {
@@ -118,7 +155,10 @@ impl Waiter {
         if !ready && inner.has_failed() {
             return Err(inner.not_ready("wait on a cache"));
         }
-        Ok(None)
+        match self.limit {
+            Some(limit) if limit.until <= Instant::now() => Err(timed_out(limit.timeout)),
+            _ => Ok(None),
+        }
     }
 
     /// The history was replaced while it waited: RESYNCED where revisions cannot be compared any more.
@@ -141,7 +181,8 @@ impl Waiter {
         Ok(())
     }
 
-    /// Blocks until it holds. TIMEOUT after `timeout`; `Duration::MAX` is for ever.
+    /// Blocks until it holds. TIMEOUT after `timeout` (`Duration::MAX`: for ever), or after
+    /// [`Waiter::timeout`] where that is over before.
     pub fn wait(&mut self, timeout: Duration) -> Result<Position> {
         let until = Instant::now().checked_add(timeout);
         loop {
@@ -156,7 +197,7 @@ impl Waiter {
             if !woken {
                 return match self.poll()? {
                     Some(position) => Ok(position),
-                    None => Err(say::timeout("wait on a cache", timeout.as_millis())),
+                    None => Err(timed_out(timeout)),
                 };
             }
         }
@@ -171,7 +212,8 @@ impl Waiter {
         };
         let fresh = || (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own));
         let (seat, registration) = self.sleep.get_or_insert_with(fresh);
-        let parked = registration.park(seat, &self.inner, interest, 0, waker, Due::default()).is_ok();
+        let due = Due { deadline: self.limit.map(|limit| limit.until), ..Due::default() };
+        let parked = registration.park(seat, &self.inner, interest, 0, waker, due).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }
@@ -196,6 +238,26 @@ impl Waiter {
         member.list();
         member.raise();
         Ok(true)
+    }
+}
+
+fn timed_out(timeout: Duration) -> Error {
+    say::timeout("wait on a cache", timeout.as_millis())
+}
+
+impl Future for Waiter {
+    type Output = Result<Position>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Position>> {
+        let waiter = self.get_mut();
+        loop {
+            if let Some(answer) = waiter.poll().transpose() {
+                return Poll::Ready(answer);
+            }
+            if waiter.park(Waker::Task(context.waker().clone())) {
+                return Poll::Pending;
+            }
+        }
     }
 }
 

@@ -119,7 +119,7 @@ impl<'a> RootRef<'a> {
 }
 
 /// Keys from `from`, inclusive, to `to`, exclusive (`None`: to the end).
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Span {
     pub(crate) from: Vec<u8>,
     pub(crate) to: Option<Vec<u8>>,

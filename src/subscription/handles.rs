@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// let cache = Cache::builder("/").build()?;
 /// let mut subscription = cache.subscribe(Start::Now).open()?;
 /// let closer = subscription.closer();
-/// let waiting = std::thread::spawn(move || subscription.next().map(|batch| batch.is_none()));
+/// let waiting = std::thread::spawn(move || subscription.next_batch().map(|batch| batch.is_none()));
 /// closer.close(); // from any thread; the wait ends at once
 /// assert!(waiting.join().unwrap()?);
 /// # Ok::<(), watchcore::Error>(())

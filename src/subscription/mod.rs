@@ -18,7 +18,7 @@
 //! | `scan` | events of the log, by view or by scan |
 //! | `chain` | events of a bucket |
 //! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
-//! | `wait` | parking, wake sets, streams |
+//! | `wait` | parking, wake sets, futures, streams |
 //!
 //! What other threads see of it is a [`Consumer`] of its cache. What stands where, and what an idle one costs:
 //! docs/internals/subscription.md.
@@ -44,8 +44,6 @@ mod wait;
 pub use handles::{Closer, Pace};
 pub use options::{OnLag, SubscribeBuilder};
 pub use stats::SubscriptionStats;
-#[cfg(feature = "async")]
-pub use wait::Stream;
 
 use crate::batch::Batch;
 use crate::cache::{Consumer, Lag, NOWHERE};
@@ -74,6 +72,7 @@ use std::sync::Arc;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Start {
     /// Nothing of the past: events above the current revision.
     Now,
@@ -124,6 +123,7 @@ type Step<T> = std::result::Result<T, Halt>;
 /// assert_eq!(subscription.poll(100).unwrap_err().code(), Code::Closed);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
+#[must_use = "dropping a subscription ends it"]
 pub struct Subscription {
     shared: Arc<Consumer>,
     own: Own,

@@ -35,6 +35,7 @@ numbered! {
     /// ```
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     #[repr(u8)]
+    #[non_exhaustive]
     pub enum OnLag {
         /// LAGGED is reported, then polls answer CLOSED.
         #[default]
@@ -53,6 +54,16 @@ numbered! {
 }
 
 impl OnLag {
+    /// Its name, as the command line has it: `stop`, `skip`, `resnapshot`, `conflate`.
+    pub fn name(self) -> &'static str {
+        match self {
+            OnLag::Stop => "stop",
+            OnLag::SkipToOldest => "skip",
+            OnLag::Resnapshot => "resnapshot",
+            OnLag::Conflate => "conflate",
+        }
+    }
+
     /// The policy with this number, if there is one.
     pub fn from_u32(number: u32) -> Option<OnLag> {
         OnLag::with_number(number)
@@ -100,6 +111,7 @@ pub(super) struct Options {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "nothing is subscribed before `open`"]
 pub struct SubscribeBuilder {
     cache: Cache,
     options: Options,

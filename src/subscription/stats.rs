@@ -28,6 +28,7 @@ const UNRECORDED: u8 = 15;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SubscriptionStats {
     /// Which way it reads now.
     pub read_path: ReadPath,

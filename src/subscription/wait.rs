@@ -1,4 +1,4 @@
-//! Waiting for the next event: blocking, in a wake set, or as a stream.
+//! Waiting for the next event: blocking, in a wake set, as a future, or as a stream.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +15,7 @@ use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
 use crate::wake::{Due, FilterCode, GroupRef, Interest, Unparked, WakeSet, Waker};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 impl Subscription {
@@ -26,13 +27,35 @@ impl Subscription {
         self.awake(|awake| awake.wait(until))
     }
 
+    /// [`Subscription::wait`] as a future, on any runtime: it needs no timer of one. Cancel safe: it takes no event,
+    /// and once dropped it waits for nothing any more.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use watchcore::{Result, Subscription};
+    ///
+    /// /// The changes of a moment, in batches of at most 64: what `Stream` gives, with a maximum of its own.
+    /// async fn collect(subscription: &mut Subscription) -> Result<usize> {
+    ///     let mut events = 0;
+    ///     while subscription.wait_async(Duration::from_millis(100)).await? {
+    ///         events += subscription.poll(64)?.len();
+    ///     }
+    ///     Ok(events)
+    /// }
+    /// ```
+    pub async fn wait_async(&mut self, timeout: Duration) -> Result<bool> {
+        let until = Instant::now().checked_add(timeout);
+        let waiting = Waiting(self);
+        std::future::poll_fn(|context| waiting.0.awake(|awake| awake.poll_wait(context, until))).await
+    }
+
     /// The next batch of at most 1024 events; blocks for it. `None` after CLOSED.
     ///
-    /// Not an iterator: a batch can be an error, and the loop continues after some.
-    #[allow(clippy::should_implement_trait)]
-    pub fn next(&mut self) -> Result<Option<Batch>> {
+    /// With the feature `async` a subscription is a stream of the same batches. Not an iterator: a batch can be an
+    /// error, and the loop continues after some.
+    pub fn next_batch(&mut self) -> Result<Option<Batch>> {
         loop {
-            let step = self.wait(Duration::MAX).and_then(|_| self.poll(1024));
+            let step = self.wait(Duration::MAX).and_then(|_| self.poll(STREAM_BATCH));
             match step {
                 Ok(batch) if batch.is_empty() => {}
                 Ok(batch) => return Ok(Some(batch)),
@@ -48,11 +71,17 @@ impl Subscription {
     pub fn arm(&mut self) -> Result<bool> {
         self.awake(|awake| awake.arm())
     }
+}
 
-    /// The batches as a stream of the feature `async`.
-    #[cfg(feature = "async")]
-    pub fn stream(&mut self) -> Stream<'_> {
-        Stream(self)
+/// Most events of a batch of [`Subscription::next_batch`] and of the stream.
+const STREAM_BATCH: usize = 1024;
+
+/// A wait that may be dropped: its task's waker goes with it.
+struct Waiting<'a>(&'a mut Subscription);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.awake(|awake| awake.unpark());
     }
 }
 
@@ -181,12 +210,17 @@ impl Awake<'_> {
         }
     }
 
-    /// Sleeps for what would make `peek` true, if nothing does now. True: it is parked.
     fn park(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker) -> bool {
+        self.park_until(sleeper, waker, None)
+    }
+
+    /// Sleeps for what would make `peek` true, if nothing does now, and for what is due until then. True: it is parked.
+    fn park_until(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker, until: Option<Instant>) -> bool {
         self.cursor.release();
         // As it stands when it sleeps: it may be looked at for long.
         self.share();
-        let (interest, due) = self.interest(sleeper);
+        let (interest, mut due) = self.interest(sleeper);
+        due.deadline = [due.deadline, until].into_iter().flatten().min();
         let inner = self.inner();
         let of_the_cache = !interest.is_of_events();
         if let Err(unparked) = sleeper.park(inner, interest, self.cursor.seq(), waker, due) {
@@ -247,6 +281,22 @@ impl Awake<'_> {
         }
     }
 
+    /// The same for a task. Parked, it is woken at the deadline too.
+    fn poll_wait(&mut self, context: &Context<'_>, until: Option<Instant>) -> Poll<Result<bool>> {
+        self.unpark();
+        loop {
+            if self.peek() {
+                return Poll::Ready(self.report());
+            }
+            if until.is_some_and(|until| until <= Instant::now()) {
+                return Poll::Ready(Ok(false));
+            }
+            if self.park_until(&mut self.shared.sleeper(), Waker::Task(context.waker().clone()), until) {
+                return Poll::Pending;
+            }
+        }
+    }
+
     fn arm(&mut self) -> Result<bool> {
         let mut sleeper = self.shared.sleeper();
         let member = sleeper.membership().member("subscription").map_err(|error| self.named(error))?;
@@ -287,23 +337,34 @@ impl Awake<'_> {
     }
 }
 
-/// The batches of a subscription as a stream: ends after CLOSED.
+/// The batches of at most 1024 events; it ends after CLOSED. Cancel safe: a batch is taken in the poll that gives it
+/// out, so a `next` that is dropped while it waits has lost nothing.
+///
+/// ```
+/// use std::pin::{Pin, pin};
+/// use std::task::{Context, Poll, Waker};
+/// use futures_core::Stream; // what tokio_stream, axum and tonic build upon
+/// use watchcore::{Cache, Change, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut changes = pin!(cache.subscribe(Start::Now).open()?);
+/// let mut context = Context::from_waker(Waker::noop()); // a runtime's
+/// assert!(changes.as_mut().poll_next(&mut context).is_pending());
+/// cache.writer()?.apply(1, [Change::put("/a", "1")])?;
+/// let Poll::Ready(Some(batch)) = changes.as_mut().poll_next(&mut context) else { panic!("there is one") };
+/// assert_eq!(batch?.len(), 1);
+/// cache.close();
+/// assert!(matches!(changes.poll_next(&mut context), Poll::Ready(None)));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[cfg(feature = "async")]
-#[derive(Debug)]
-pub struct Stream<'a>(&'a mut Subscription);
-
-#[cfg(feature = "async")]
-impl futures_core::Stream for Stream<'_> {
+impl futures_core::Stream for Subscription {
     type Item = Result<Batch>;
 
-    fn poll_next(
-        mut self: std::pin::Pin<&mut Self>,
-        context: &mut std::task::Context<'_>,
-    ) -> std::task::Poll<Option<Result<Batch>>> {
-        use std::task::Poll;
-        self.0.awake(|awake| {
+    fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
+        self.get_mut().awake(|awake| {
             loop {
-                match awake.poll(1024) {
+                match awake.poll(STREAM_BATCH) {
                     Ok(batch) if batch.is_empty() => {}
                     Ok(batch) => return Poll::Ready(Some(Ok(batch))),
                     Err(error) if error.code() == Code::Closed => return Poll::Ready(None),

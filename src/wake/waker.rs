@@ -11,8 +11,7 @@ use std::sync::Arc;
 pub(crate) enum Waker {
     /// Blocked in `wait`.
     Thread(Thread),
-    /// Pending in a stream.
-    #[cfg_attr(not(feature = "async"), expect(dead_code, reason = "streams come with the feature async"))]
+    /// Pending in a stream or a future.
     Task(std::task::Waker),
     /// Armed in a wake set.
     Member(Arc<Member>),

@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 use crate::data::key_value::KeyMeta;
+use crate::error::{Length, Shown};
+use std::fmt;
 
 /// A key-value as a listing or an exact put brings it.
 ///
@@ -16,7 +18,7 @@ use crate::data::key_value::KeyMeta;
 /// assert_eq!((answer.revision, answer.kv.unwrap().mod_revision()), (9, 8));
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct Record<'a> {
     /// The key.
     pub key: &'a [u8],
@@ -32,6 +34,16 @@ pub struct Record<'a> {
     pub lease: i64,
 }
 
+impl fmt::Debug for Record<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("key", &Shown(self.key))
+            .field("value", &Length(Some(self.value)))
+            .field("mod_revision", &self.mod_revision)
+            .finish()
+    }
+}
+
 impl Record<'_> {
     pub(super) fn meta(&self) -> KeyMeta {
         KeyMeta {
@@ -43,7 +55,7 @@ impl Record<'_> {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
     Put(&'a [u8]),
     Exact(&'a [u8], KeyMeta),
@@ -65,10 +77,22 @@ pub(super) enum Operation<'a> {
 /// assert_eq!(kinds, [Kind::Added, Kind::Modified, Kind::Added, Kind::Deleted]);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
+#[must_use = "a change is made when a writer applies it"]
 pub struct Change<'a> {
     pub(super) key: &'a [u8],
     pub(super) operation: Operation<'a>,
+}
+
+impl fmt::Debug for Change<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.operation {
+            Operation::Put(_) => "Put",
+            Operation::Exact(..) => "PutExact",
+            Operation::Delete => "Delete",
+        };
+        f.debug_struct(name).field("key", &Shown(self.key)).field("value", &Length(self.value())).finish()
+    }
 }
 
 impl<'a> Change<'a> {

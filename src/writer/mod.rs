@@ -36,6 +36,7 @@ use std::time::SystemTime;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Demand {
     /// The highest revision that somebody waits for, above the current one; 0: nobody.
     pub progress_until: u64,

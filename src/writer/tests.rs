@@ -197,7 +197,7 @@ fn half_published_reset_is_invisible() {
                 assert_eq!(cache.get("/0", Read::Exact(asked)).unwrap().epoch, stood.epoch, "{stop} {asked}");
                 assert_eq!(cache.count(&crate::Range::all(), Read::Exact(asked)).unwrap().revision, asked);
                 assert!(cache.diff(asked, stood, &crate::Filter::any()).is_ok());
-                cache.subscribe(Start::After(asked)).open().unwrap();
+                drop(cache.subscribe(Start::After(asked)).open().unwrap());
             }
             let gone = cache.get("/0", Read::Exact(oldest - 2)).unwrap_err();
             assert_eq!((gone.code(), gone.oldest(), gone.current()), (Code::Compacted, oldest, stood.revision));

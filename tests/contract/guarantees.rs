@@ -345,8 +345,8 @@ fn a_position_of_a_history_before_a_reset_is_compacted() {
     compacted(open(49, 0), 49, 51, 51);
     compacted(open(52, 0), 52, 51, 51);
     compacted(open(100, 0), 100, 51, 51);
-    open(101, 0).unwrap();
-    open(60, cache.position().epoch).unwrap();
+    drop(open(101, 0).unwrap());
+    drop(open(60, cache.position().epoch).unwrap());
     assert_eq!(revisions(&mut open(50, cache.position().epoch).unwrap()), [51]);
     compacted(cache.get("/k", Read::Exact(49)), 49, 51, 51);
     assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "old");

@@ -393,8 +393,7 @@ fn waker_that_panics_ends_nobody_elses_wait() {
     let mut polled = cache.subscribe(Start::Now).open().unwrap();
     let mut other = cache.subscribe(Start::Now).open().unwrap();
     let waker = Arc::new(Panics).into();
-    let mut stream = polled.stream();
-    assert!(std::pin::Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker)).is_pending());
+    assert!(std::pin::Pin::new(&mut polled).poll_next(&mut Context::from_waker(&waker)).is_pending());
     let waits = spawn(move || other.wait(BOUND));
     until("both sleep", || cache.stats().waiting == 2);
     write(&mut writer, [1]);

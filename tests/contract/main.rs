@@ -5,6 +5,7 @@ mod decode;
 mod errors;
 mod events;
 mod filters;
+mod futures;
 mod guarantees;
 mod liveness;
 mod loss;

@@ -36,8 +36,8 @@ fn a_loss_is_not_the_end_of_the_stream() {
         for revision in 1..=1000 {
             writer.apply(revision, [Change::put("/a", "v")]).unwrap();
         }
-        assert_eq!(subscription.next().unwrap_err().code(), Code::Lagged, "{policy:?}");
-        assert_eq!(subscription.next().unwrap().is_some(), goes_on, "{policy:?}");
+        assert_eq!(subscription.next_batch().unwrap_err().code(), Code::Lagged, "{policy:?}");
+        assert_eq!(subscription.next_batch().unwrap().is_some(), goes_on, "{policy:?}");
     }
 }
 

@@ -336,7 +336,7 @@ fn a_closed_cache_still_answers_what_it_knows() {
     assert_eq!(drain(&mut behind), ["3 ADDED /k=3", "CLOSED"]);
     refused(behind.poll(1), Code::Closed);
     refused(behind.wait(BOUND), Code::Closed);
-    assert!(in_time(|| behind.next()).unwrap().is_none());
+    assert!(in_time(|| behind.next_batch()).unwrap().is_none());
     assert_eq!(behind.position().revision, 3);
     assert_eq!(value_at(&cache, "/k", Read::Any).unwrap().unwrap(), "3");
     assert_eq!(cache.snapshot().unwrap().len(), 1);

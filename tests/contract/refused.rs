@@ -33,7 +33,7 @@ fn ranges_outside_prefix_are_refused() {
     // What overlaps the prefix is asked, and a conjunction that holds nothing says so by holding nothing.
     for range in [Range::all(), Range::prefix("/p"), Range::between("/a", "/pods/b"), Range::between("/pods/a", "")] {
         assert_eq!(cache.count(&range, Read::Any).unwrap().count, 1, "{range:?}");
-        cache.subscribe(Start::State).range(range).open().unwrap();
+        drop(cache.subscribe(Start::State).range(range).open().unwrap());
     }
     let nothing = Filter::any().range(&Range::key("/pods/a")).and(Filter::any().range(&Range::key("/pods/b")));
     assert!(cache.subscribe(Start::State).filter(nothing).open().is_ok());
@@ -66,7 +66,7 @@ fn revisions_from_two_to_52_are_refused() {
         refused(writer.resync(revision, [], ResyncReason::Requested));
     }
     let highest = (1 << 52) - 1;
-    cache.subscribe(Start::After(highest)).open().unwrap();
+    drop(cache.subscribe(Start::After(highest)).open().unwrap());
     assert_eq!(cache.get("/k", Read::Any).unwrap().revision, 7);
 }
 

@@ -167,7 +167,7 @@ fn a_subscription_can_ask_to_stop_at_a_resync() {
     assert_eq!(lines(&stops.poll(100).unwrap()), ["5 ADDED /k=5"], "what was before it comes first");
     for stopped in [&mut stops, &mut key] {
         let error = refused(stopped.poll(100), Code::Resynced);
-        assert_eq!((error.current(), error.position()), (9, 5));
+        assert_eq!((error.current(), error.position().revision), (9, 5));
         refused(stopped.poll(100), Code::Closed);
     }
 }

@@ -46,7 +46,7 @@ fn apply_poll_read_snapshot() {
     let closer = state.closer();
     let thread = std::thread::spawn(move || {
         let mut got = Vec::new();
-        while let Some(batch) = state.next().unwrap() {
+        while let Some(batch) = state.next_batch().unwrap() {
             got.extend(shown(&batch));
         }
         got

@@ -44,7 +44,7 @@ fn next_blocks_for_a_batch_and_ends_with_none() {
     let mut live = cache.subscribe(Start::Now).open().unwrap();
     let waits = spawn(move || {
         let mut all = Vec::new();
-        while let Some(batch) = live.next().unwrap() {
+        while let Some(batch) = live.next_batch().unwrap() {
             all.extend(lines(&batch));
         }
         all
@@ -360,8 +360,7 @@ fn a_task_that_goes_with_its_waker_may_wait_itself() {
     let mut one = cache.subscribe(Start::Now).open().unwrap();
     let waker = std::task::Waker::from(Arc::new(Waits { _held: other.into() }));
     let mut context = std::task::Context::from_waker(&waker);
-    let mut stream = one.stream();
-    assert!(futures_core::Stream::poll_next(std::pin::Pin::new(&mut stream), &mut context).is_pending());
+    assert!(futures_core::Stream::poll_next(std::pin::Pin::new(&mut one), &mut context).is_pending());
     drop(waker);
     in_time(|| drop(one));
     assert_eq!(cache.stats().waiting, 0);

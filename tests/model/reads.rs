@@ -85,6 +85,7 @@ fn found(oracle: &Oracle, read: Read) -> (Found, Position) {
         Read::Exact(revision) => (unchecked(revision), true),
         Read::AtLeastIn(asked) => (asked, false),
         Read::ExactIn(asked) => (asked, true),
+        other => unreachable!("{other:?} is none that it draws"),
     };
     match (oracle.find(asked.revision, asked.epoch, false), exact) {
         (Found::At(count), true) => (Found::At(count), Position { epoch: oracle.epoch_at(count), ..asked }),

@@ -231,6 +231,7 @@ impl Sub {
                     (self.floor, self.ahead) = (Some(revision), true);
                 }
             },
+            other => unreachable!("{other} is none that it draws"),
         }
         Ok(())
     }

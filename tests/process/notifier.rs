@@ -30,7 +30,7 @@ fn it_lags_where_the_notifier_was_lapped_and_that_is_counted() {
     let (bell, rings) = bell();
     let ((here, arrived), (go, going)) = (channel(), channel());
     let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
-    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     assert!(once(&mut parked, &bell).is_pending());
     // While somebody waits for a revision no publisher looks itself.
     let (set, mut far) = (WakeSet::new().unwrap(), cache.waiter(Want::Revision(1_000_000)).unwrap());
@@ -59,7 +59,7 @@ fn a_publisher_wakes_a_few_while_the_notifier_is_held() {
     let mut held = cache.subscribe(Start::Now).key("/a").open().unwrap();
     let ((here, arrived), (go, going)) = (channel(), channel());
     let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
-    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     let (set, mut other) = (WakeSet::new().unwrap(), cache.subscribe(Start::Now).key("/b").open().unwrap());
     set.add(&mut other, 7).unwrap();
     assert!(!other.arm().unwrap() && !set.arm());
@@ -96,7 +96,7 @@ fn a_panicking_waker_is_caught_and_others_are_woken() {
     let mine = Waker::from(Arc::new(Mine));
     let (bell, rings) = bell();
     for revision in 1..=2 {
-        assert!(Pin::new(&mut bad.stream()).poll_next(&mut Context::from_waker(&mine)).is_pending());
+        assert!(Pin::new(&mut bad).poll_next(&mut Context::from_waker(&mine)).is_pending());
         assert!(once(&mut good, &bell).is_pending());
         writer.apply(revision, [Change::put("/a", "")]).unwrap();
         let until = Instant::now() + BOUND;
@@ -140,7 +140,7 @@ fn last_cache_is_dropped_by_the_notifier_and_panics() {
     let mut held = cache.subscribe(Start::Now).open().unwrap();
     let ((here, arrived), (go, going)) = (channel(), channel());
     let brake = Waker::from(Arc::new(Brake(here, std::sync::Mutex::new(going))));
-    assert!(Pin::new(&mut held.stream()).poll_next(&mut Context::from_waker(&brake)).is_pending());
+    assert!(Pin::new(&mut held).poll_next(&mut Context::from_waker(&brake)).is_pending());
     writer.load(5, []).unwrap();
     arrived.recv_timeout(BOUND).expect("the notifier is in the waker");
     drop((writer, held, cache));

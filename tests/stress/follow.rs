@@ -173,7 +173,7 @@ impl Follower {
             Code::Lagged => {
                 let numbers = (error.lost_from(), error.lost_to(), error.oldest(), error.current());
                 let text = format!("{numbers:?} {}", self.state());
-                assert_eq!(error.position(), self.position.revision, "{text}");
+                assert_eq!(error.position().revision, self.position.revision, "{text}");
                 let initial = matches!(self.stage, Stage::Initial(_));
                 assert_eq!(error.lost_from(), if initial { 1 } else { self.position.revision + 1 }, "{text}");
                 let to = if initial { error.current() } else { error.oldest() - 1 };

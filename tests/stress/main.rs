@@ -198,7 +198,7 @@ fn a_close_ends_every_wait_and_loses_nothing() {
             harness.spawn("a future start", move |w| {
                 let mut future = w.cache.subscribe(Start::After(never)).open().unwrap();
                 w.ready();
-                assert!(future.next().unwrap().is_none());
+                assert!(future.next_batch().unwrap().is_none());
             }),
             harness.spawn("wake set and descriptor", |w| w.wake_set_until_closed()),
             harness.spawn("revision", move |w| {

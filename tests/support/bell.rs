@@ -27,11 +27,10 @@ pub fn bell() -> (Arc<Bell>, Receiver<()>) {
     (Arc::new(Bell(ring, AtomicUsize::new(0))), rings)
 }
 
-/// Polls once, as an executor does: the stream is made anew, nothing is lost with the old one.
+/// Polls once, as an executor does.
 pub fn once(subscription: &mut Subscription, bell: &Arc<Bell>) -> Poll<Option<Result<Batch>>> {
     let waker = Waker::from(bell.clone());
-    let mut stream = subscription.stream();
-    Pin::new(&mut stream).poll_next(&mut Context::from_waker(&waker))
+    Pin::new(subscription).poll_next(&mut Context::from_waker(&waker))
 }
 
 /// The next item; waits for the waker where there is none yet.

@@ -49,7 +49,7 @@ impl Recorder {
         let (of_thread, its_error) = (seen.clone(), error.clone());
         let thread = std::thread::spawn(move || {
             loop {
-                let batch = match subscription.next() {
+                let batch = match subscription.next_batch() {
                     Ok(Some(batch)) => batch,
                     Ok(None) => break,
                     Err(error) => {

@@ -60,8 +60,8 @@ unsafe fn write_error(error: *mut watchcore_error, size: usize, why: &Error) {
         current: why.current(),
         lost_from: why.lost_from(),
         lost_to: why.lost_to(),
-        position: why.position(),
-        epoch: why.epoch(),
+        position: why.position().revision,
+        epoch: why.position().epoch,
         ..watchcore_error::DEFAULT
     };
     let text = why.message();

@@ -172,8 +172,8 @@ pub unsafe extern "C" fn watchcore_subscription_list_free(list: *mut watchcore_s
 
 fn info_of(one: &SubscriptionInfo) -> watchcore_subscription_info {
     let (read_path, index) = match &one.read_path {
-        ReadPath::Scan => (WATCHCORE_READ_PATH_SCAN, watchcore_bytes::ABSENT),
         ReadPath::Chain { index } => (WATCHCORE_READ_PATH_CHAIN, bytes_of(index)),
+        _ => (WATCHCORE_READ_PATH_SCAN, watchcore_bytes::ABSENT),
     };
     watchcore_subscription_info {
         size: watchcore_subscription_info::DEFAULT.size,

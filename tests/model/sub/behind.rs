@@ -133,9 +133,9 @@ impl Sub {
     /// The numbers of a loss.
     pub(super) fn assert_lost(&mut self, oracle: &Oracle, before: Position, error: &Error) {
         assert_eq!(error.code(), Code::Lagged, "{error}");
-        let reported = Position { epoch: error.epoch(), revision: error.position() };
+        let reported = error.position();
         assert!(reported >= before, "{reported:?} {before:?}");
-        let from = [error.position().max(self.reported) + 1, error.position() + 1];
+        let from = [reported.revision.max(self.reported) + 1, reported.revision + 1];
         assert!(from.contains(&error.lost_from()), "{error}: {from:?}");
         let met = self.loss_of(oracle, error);
         assert_eq!(error.lost_to(), (met.oldest - 1).max(error.lost_from()), "{error}");
@@ -163,6 +163,7 @@ impl Sub {
                 self.delivered.as_mut().expect("it keeps them").all_at(self.next);
                 self.phase = Phase::Behind(false);
             }
+            other => unreachable!("{other} is none that it draws"),
         }
         self.met.clear();
     }

@@ -32,7 +32,7 @@ impl Sub {
                 match (self.floor, above) {
                     _ if !unsure => self.assert_lost(oracle, before, error),
                     // The loss came behind the start.
-                    (Some(asked), Some(above)) if error.position() > asked => self.pass(oracle, above),
+                    (Some(asked), Some(above)) if error.position().revision > asked => self.pass(oracle, above),
                     // What the consumer has at a start that left is not to be known.
                     _ => self.exact = false,
                 }
@@ -218,10 +218,7 @@ impl Sub {
                     Start::After(asked) if turn.from < asked && asked < turn.to => asked,
                     _ => turn.from,
                 };
-                assert!(
-                    Position { epoch: error.epoch(), revision: error.position() }
-                        <= Position { epoch: turn.epoch - 1, revision }
-                );
+                assert!(error.position() <= Position { epoch: turn.epoch - 1, revision });
             }
         }
     }

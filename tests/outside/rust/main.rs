@@ -9,7 +9,7 @@ const LAST: u64 = 100;
 /// What a follower has seen when it meets the key `/items/end`.
 fn follow(mut items: Subscription) -> Result<(usize, usize)> {
     let (mut live, mut deleted) = (0, 0);
-    while let Some(batch) = items.next()? {
+    while let Some(batch) = items.next_batch()? {
         for event in &batch {
             match event.kind() {
                 Kind::Added => live += 1,

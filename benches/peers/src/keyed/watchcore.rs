@@ -92,7 +92,7 @@ impl Ordered for Walks {
 pub fn take_state(subscription: &mut Subscription) -> usize {
     let mut objects = 0;
     loop {
-        let batch = subscription.next().expect("goes on").expect("is open");
+        let batch = subscription.next_batch().expect("goes on").expect("is open");
         for event in &batch {
             if event.ends_initial_state() {
                 return objects;

@@ -81,14 +81,13 @@ fn read(batch: &Batch) -> u64 {
 
 impl Blocking for Subscription {
     fn take(&mut self) -> u64 {
-        read(&self.next().expect("goes on").expect("is open"))
+        read(&self.next_batch().expect("goes on").expect("is open"))
     }
 }
 
 impl Asynchronous for Subscription {
     async fn take(&mut self) -> u64 {
-        let mut stream = self.stream();
-        let batch = std::future::poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await;
+        let batch = std::future::poll_fn(|context| Pin::new(&mut *self).poll_next(context)).await;
         read(&batch.expect("is open").expect("goes on"))
     }
 }
