@@ -155,8 +155,8 @@ func (b *Batch) Events() iter.Seq[Event] {
 }
 
 // Continues says that the batch ends inside a revision: the next one continues
-// it. Only where the revision is longer than 128 events or than MaxBatch;
-// never with WholeRevisions.
+// it. Only where the revision is longer than 128 events or than
+// SubscribeOptions.MaxBatch; never with WholeRevisions.
 func (b *Batch) Continues() bool {
 	return b != nil && b.flags&C.WATCHCORE_CONTINUES != 0
 }

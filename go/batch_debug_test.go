@@ -11,7 +11,7 @@ import (
 
 func TestDebugPoisonsReleasedBatches(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	batch := oneBatch(t, sub)
 	key, value, copied := batch.At(0).KeyView(), batch.At(0).ValueView(), batch.At(0).Value()
@@ -26,7 +26,7 @@ func TestDebugPoisonsReleasedBatches(t *testing.T) {
 func TestDebugPoisonsPagesAndWalks(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "one"), watchcore.Put("/b", "two")))
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	key, value := page.At(0).KeyView(), page.At(1).ValueView()
 	want(t, "views of a page", string(key)+string(value), "/atwo")
@@ -36,7 +36,7 @@ func TestDebugPoisonsPagesAndWalks(t *testing.T) {
 	check(t, err)
 	defer snapshot.Close()
 	var last []byte
-	for item, err := range snapshot.Range(watchcore.AllKeys()) {
+	for item, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		if last != nil {
 			want(t, "a view of the item before", string(last), "\xdb\xdb\xdb")
@@ -48,7 +48,7 @@ func TestDebugPoisonsPagesAndWalks(t *testing.T) {
 
 func TestDebugPoisonsWhatADecoderKeeps(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	batch := oneBatch(t, sub)
 	defer batch.Release()

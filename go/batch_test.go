@@ -18,7 +18,7 @@ func oneBatch(t testing.TB, sub *watchcore.Subscription) *watchcore.Batch {
 
 func TestEventFields(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(3, watchcore.Put("/a", "")))
 	check(t, writer.Apply(5, watchcore.PutExact(watchcore.KeyValue{
 		Key: []byte("/a"), Value: []byte("x"), CreateRevision: 3, ModRevision: 5, Version: 2, Lease: -7,
@@ -101,7 +101,7 @@ func TestNilBatch(t *testing.T) {
 
 func TestReleaseTwice(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "")))
 	batch := oneBatch(t, sub)
 	want(t, "held", cache.Stats().UnreleasedBatches, 1)
@@ -121,7 +121,7 @@ func churn(t testing.TB, writer *watchcore.Writer, revision uint64, revisions in
 }
 
 func TestCloneOwnsItsMemory(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
 	sub := subscribe(t, cache)
 	check(t, writer.Apply(1, watchcore.Put("/a", "old"), watchcore.Put("/e", "")))
 	check(t, writer.Apply(2, watchcore.Put("/a", "new"), watchcore.Delete("/e")))
@@ -173,7 +173,7 @@ func TestCloneOwnsItsMemory(t *testing.T) {
 
 func TestCloneAllocations(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	for revision := uint64(1); revision <= 100; revision++ {
 		check(t, writer.Apply(revision, watchcore.Put(fmt.Sprint("/", revision), "value")))
 	}
@@ -187,8 +187,8 @@ func TestCloneAllocations(t *testing.T) {
 
 // A held batch keeps its content while the log goes round.
 func TestBatchOutlivesTheWindow(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
-	sub := subscribe(t, cache, watchcore.FromNow())
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "mine")))
 	batch := oneBatch(t, sub)
 	churn(t, writer, 1, 20_000)

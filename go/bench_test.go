@@ -38,7 +38,7 @@ func poll(b *testing.B, cache *watchcore.Cache, n, batchSize int, read func(*wat
 	var rounds []float64
 	b.ReportAllocs()
 	for b.Loop() {
-		sub, err := cache.Subscribe(context.Background(), watchcore.After(1))
+		sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(1)})
 		check(b, err)
 		start := time.Now()
 		for got := 0; got < n; {
@@ -125,7 +125,7 @@ func BenchmarkPollClone(b *testing.B) {
 
 func BenchmarkPollEmpty(b *testing.B) {
 	cache, _ := embedded(b)
-	sub := subscribe(b, cache, watchcore.FromNow())
+	sub := subscribe(b, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	for b.Loop() {
 		if batch, err := sub.Poll(0); batch != nil || err != nil {
 			b.Fatal(batch, err)
@@ -138,7 +138,7 @@ func BenchmarkSubscribe(b *testing.B) {
 	cache := window(b, 100, "small")
 	b.ReportAllocs()
 	for b.Loop() {
-		sub, err := cache.Subscribe(context.Background(), watchcore.After(1))
+		sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(1)})
 		check(b, err)
 		sub.Close()
 	}
@@ -147,7 +147,7 @@ func BenchmarkSubscribe(b *testing.B) {
 // From a write to the consumer that sleeps for it, and back.
 func BenchmarkWake(b *testing.B) {
 	cache, writer := embedded(b)
-	sub := subscribe(b, cache, watchcore.FromNow())
+	sub := subscribe(b, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	ctx := context.Background()
 	seen := make(chan uint64)
 	go func() {
@@ -177,7 +177,7 @@ func BenchmarkWakeMany(b *testing.B) {
 	cache, writer := embedded(b)
 	var round, all sync.WaitGroup
 	for range consumers {
-		sub := subscribe(b, cache, watchcore.FromNow())
+		sub := subscribe(b, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		all.Go(func() {
 			for batch, err := range sub.Batches(context.Background()) {
 				if err != nil {
@@ -216,7 +216,7 @@ func BenchmarkGet(b *testing.B) {
 	cache := window(b, 0, "value")
 	ctx := context.Background()
 	for b.Loop() {
-		if kv, _, err := cache.Get(ctx, "/registry/pods/namespace-0471/p-000471", watchcore.Any()); kv == nil || err != nil {
+		if kv, _, err := cache.Get(ctx, "/registry/pods/namespace-0471/p-000471", watchcore.ReadOptions{}); kv == nil || err != nil {
 			b.Fatal(kv, err)
 		}
 	}
@@ -237,7 +237,7 @@ func BenchmarkSnapshot(b *testing.B) {
 		defer snapshot.Close()
 		items := 0
 		for b.Loop() {
-			for _, err := range snapshot.Range(watchcore.AllKeys()) {
+			for _, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 				check(b, err)
 				items++
 			}
@@ -280,7 +280,7 @@ func BenchmarkDecoder(b *testing.B) {
 		})
 	})
 	b.Run("many", func(b *testing.B) {
-		batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position())
+		batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position(), watchcore.DiffOptions{})
 		check(b, err)
 		defer batch.Release()
 		b.RunParallel(func(pb *testing.PB) {

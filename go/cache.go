@@ -15,7 +15,6 @@ import "C"
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -53,33 +52,26 @@ func ABIVersion() uint32 {
 	return uint32(C.watchcore_abi_version())
 }
 
-// Open makes a cache that follows etcd and waits until its first listing is
-// there, or until the context is done; the context means nothing afterwards.
-// Without a deadline it waits as long as it takes for a server to answer.
-func Open(ctx context.Context, options ...Option) (*Cache, error) {
+// Open makes a cache that follows etcd and waits until its first listing is there, or
+// until the context is done; the context means nothing afterwards. Without a deadline it
+// waits as long as it takes for a server to answer, and says meanwhile in the log (see
+// SetLogger) what keeps it. The error of a context that ended first wraps the source's
+// last one, too.
+//
+// It is New with ExpectLoad, StartFeeder and WaitReady: who wants to subscribe before the
+// first listing, or not to wait for it, calls these.
+func Open(ctx context.Context, etcd EtcdConfig, config Config) (*Cache, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	config, err := configure(options)
+	config.ExpectLoad = true
+	c, err := New(config)
 	if err != nil {
 		return nil, err
 	}
-	if !config.etcd.named() {
-		return nil, newError(ErrInvalidArgument, "open a cache: no endpoint. Give Etcd(\"http://HOST:2379\"), or use New")
-	}
-	if config.expectLoad {
-		return nil, newError(ErrInvalidArgument, "open a cache: ExpectLoad is for New; with Etcd the listing comes from etcd")
-	}
-	c, err := newCache(config)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.feed(config.etcd); err != nil {
+	if err := c.StartFeeder(etcd); err != nil {
 		c.Close()
 		return nil, err
-	}
-	if config.noWait {
-		return c, nil
 	}
 	if err := c.WaitReady(ctx); err != nil {
 		if last := c.Status().LastError; last != nil && ctx.Err() != nil {
@@ -91,32 +83,16 @@ func Open(ctx context.Context, options ...Option) (*Cache, error) {
 	return c, nil
 }
 
-// New makes an embedded cache, empty and ready at revision 0: what comes into it
-// comes from its Writer.
-func New(options ...Option) (*Cache, error) {
-	config, err := configure(options)
-	if err != nil {
-		return nil, err
-	}
-	if config.etcd != nil || config.noWait {
-		return nil, newError(ErrInvalidArgument, "make an embedded cache: an option of etcd was given. Use Open, or leave it away")
-	}
-	return newCache(config)
-}
-
-func configure(options []Option) (*cacheConfig, error) {
-	config := &cacheConfig{}
-	for _, option := range options {
-		option(config)
-	}
-	return config, config.err
-}
-
-func newCache(config *cacheConfig) (*Cache, error) {
+// New makes an embedded cache, empty and ready at revision 0: what comes into it comes
+// from its Writer. With Config.ExpectLoad it is not ready before its first listing.
+func New(config Config) (*Cache, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var options C.watchcore_cache_options
-	config.fill(&options, &pin)
+	if err := config.fill(&options, &pin); err != nil {
+		return nil, err
+	}
+	logToDefault()
 	var made *C.watchcore_cache
 	if err := failed(C.wc_cache_new(&options, &made)); err != nil {
 		return nil, err
@@ -125,7 +101,7 @@ func newCache(config *cacheConfig) (*Cache, error) {
 		cache: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_cache_free((*C.watchcore_cache)(p)) }),
 		state: &coreState{},
 	}
-	core.name, core.prefix = core.text(C.WATCHCORE_TEXT_NAME), config.prefix
+	core.name, core.prefix = core.text(C.WATCHCORE_TEXT_NAME), config.Prefix
 	c := &Cache{core: core}
 	// Stopping a feeder takes time; other cleanups must not wait for it.
 	c.cleanup = runtime.AddCleanup(c, func(core *cacheCore) { go core.close() }, core)
@@ -133,31 +109,14 @@ func newCache(config *cacheConfig) (*Cache, error) {
 }
 
 // StartFeeder lets a cache that New made follow etcd, as one of Open does from its
-// birth: for subscriptions that are there before the first listing, such as that
-// of Pace. Make the cache with ExpectLoad: without it a cache that has
-// subscriptions is refused (ErrBusy), for they would miss the listing. Only
-// options of etcd are taken, and at least Etcd.
+// birth: for subscriptions that are there before the first listing, such as that of
+// EtcdConfig.Pace. Make the cache with ExpectLoad: without it a cache that has
+// subscriptions is refused (ErrBusy), for they would miss the listing.
 //
-// It returns at once; see WaitReady. It takes the cache's writer: while another
-// has it, and while a feeder runs, it is ErrBusy. A cache has one feeder for life.
-// From any goroutine.
-func (c *Cache) StartFeeder(options ...Option) error {
-	config, err := configure(options)
-	if err != nil {
-		return err
-	}
-	if !config.etcd.named() {
-		return newError(ErrInvalidArgument, "start a feeder: no endpoint. Give Etcd(\"http://HOST:2379\")")
-	}
-	rest := *config
-	rest.etcd = nil
-	if !reflect.DeepEqual(rest, cacheConfig{}) {
-		return newError(ErrInvalidArgument, "start a feeder: an option of the cache was given. Give it to New; here, only those of etcd")
-	}
-	return c.feed(config.etcd)
-}
-
-func (c *Cache) feed(config *etcdConfig) error {
+// It returns at once; see WaitReady. It takes the cache's writer: while another has it,
+// and while a feeder runs, it is ErrBusy. A cache has one feeder for life. From any
+// goroutine.
+func (c *Cache) StartFeeder(etcd EtcdConfig) error {
 	defer runtime.KeepAlive(c)
 	core := c.core
 	core.feeding.Lock()
@@ -172,15 +131,17 @@ func (c *Cache) feed(config *etcdConfig) error {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var options C.watchcore_etcd_options
-	config.fill(&options, &pin)
-	if sub := config.pace; sub != nil {
+	if err := etcd.fill(&options, &pin); err != nil {
+		return err
+	}
+	if sub := etcd.Pace; sub != nil {
 		if sub.cache != c {
-			return newError(ErrInvalidArgument, "start a feeder: the subscription of Pace is of another cache. "+
-				"Make this one with New(ExpectLoad()), subscribe to it, and give Pace to StartFeeder")
+			return newError(ErrInvalidArgument, "EtcdConfig.Pace is a subscription of another cache. "+
+				"Make this one with New and ExpectLoad, subscribe to it, and give Pace to StartFeeder")
 		}
 		defer sub.core.leave()
 		if !sub.core.gate.enter() {
-			return errClosed("the subscription of Pace")
+			return errClosed("the subscription of EtcdConfig.Pace")
 		}
 		sub.core.gate.lock()
 		defer sub.core.gate.unlock()
@@ -223,12 +184,13 @@ func (core *cacheCore) enter() error {
 
 // Close stops the feeder (no call to etcd after it returns; that takes at most
 // 2 s) and closes the cache. Subscriptions hand out what is left and then end;
-// batches, pages and snapshots stay valid until they are released. Idempotent,
-// from any goroutine.
-func (c *Cache) Close() {
+// batches, pages and snapshots stay valid until they are released. Idempotent, from any
+// goroutine. The error is always nil.
+func (c *Cache) Close() error {
 	c.cleanup.Stop()
 	c.core.close()
 	runtime.KeepAlive(c)
+	return nil
 }
 
 func (core *cacheCore) close() {

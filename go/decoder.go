@@ -59,8 +59,8 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 	return &Decoder[T]{decode: decode, seed: maphash.MakeSeed(), table: map[valueID]*decoded[T]{}, size: size}
 }
 
-// Value is the event's value, decoded. An event without one (Deleted, Bookmark,
-// Resync) is ErrInvalidArgument. Where another goroutine decodes it just now, it
+// Value is the event's value, decoded. An event without one (a deletion, a bookmark,
+// a resync mark) is ErrInvalidArgument. Where another goroutine decodes it just now, it
 // waits for that.
 func (d *Decoder[T]) Value(e Event) (T, error) {
 	e.loan.enter()

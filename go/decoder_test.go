@@ -38,7 +38,7 @@ func TestDecodedOnce(t *testing.T) {
 	var all sync.WaitGroup
 	results := make([][]*string, consumers)
 	for i := range consumers {
-		sub := subscribe(t, cache, watchcore.FromNow())
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		all.Go(func() {
 			for batch, err := range sub.Batches(context.Background()) {
 				if err != nil {
@@ -61,10 +61,10 @@ func TestDecodedOnce(t *testing.T) {
 	snapshot, err := cache.Snapshot()
 	check(t, err)
 	defer snapshot.Close()
-	page, err := cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	defer page.Release()
-	kv, _, err := cache.Get(bounded(t), "/07", watchcore.Any())
+	kv, _, err := cache.Get(bounded(t), "/07", watchcore.ReadOptions{})
 	check(t, err)
 	late := subscribe(t, cache)
 	cache.Close()
@@ -81,7 +81,7 @@ func TestDecodedOnce(t *testing.T) {
 		want(t, "content", *results[i][7], "/07=7")
 	}
 	at := 0
-	for item, err := range snapshot.Range(watchcore.AllKeys()) {
+	for item, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		want(t, "of a snapshot", one(decoder.Item(item)), results[0][at])
 		want(t, "of a page", one(decoder.Item(page.At(at))), results[0][at])
@@ -98,7 +98,7 @@ func TestDecodedOnce(t *testing.T) {
 // Others wait for the one that decodes.
 func TestDecodingIsWaitedFor(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	batch := oneBatch(t, sub)
 	defer batch.Release()
@@ -176,7 +176,7 @@ func TestDecodeErrorsLoseNothing(t *testing.T) {
 		_, err := fmt.Sscan(string(value), &number)
 		return number, err
 	}, 0)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	for i, value := range []string{"1", "no number", "3"} {
 		check(t, writer.Apply(uint64(i+1), watchcore.Put("/a", value)))
 	}
@@ -224,7 +224,7 @@ func TestDecoderForgetsTheOldest(t *testing.T) {
 	var calls atomic.Int64
 	decoder := counting(&calls, 3)
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	for i := range uint64(5) {
 		check(t, writer.Apply(i+1, watchcore.Put("/a", fmt.Sprint(i))))
 	}
@@ -247,7 +247,7 @@ func TestDecoderTellsHistoriesApart(t *testing.T) {
 	decoder := counting(&calls, 100)
 	one := oneOf[*string](t)
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(5, watchcore.Put("/a", "old"), watchcore.Put("/b", "old")))
 	_, err := writer.Resync(5, []watchcore.KeyValue{
 		{Key: []byte("/a"), Value: []byte("new"), CreateRevision: 5, ModRevision: 5, Version: 1},
@@ -273,7 +273,7 @@ func TestDecoderTellsHistoriesApart(t *testing.T) {
 	}
 	other, writerOfOther := embedded(t)
 	check(t, writerOfOther.Apply(5, watchcore.Put("/a", "its")))
-	kv, _, err := other.Get(bounded(t), "/a", watchcore.Any())
+	kv, _, err := other.Get(bounded(t), "/a", watchcore.ReadOptions{})
 	check(t, err)
 	got = append(got, *one(decoder.KeyValue(kv)))
 	want(t, "values", strings.Join(got, ", "), "/a=old, /b=old, was /b=old, /a=new, was /a=old, /b=NEW, /a=its")

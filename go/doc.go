@@ -2,6 +2,8 @@
 // versioned events and a versioned keyed store, kept up to date from etcd by one
 // thread of its own, read by as many goroutines as one likes.
 //
+//	cache, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: endpoints}, watchcore.Config{Prefix: "/registry/"})
+//
 // [Open] follows etcd; [New] makes an embedded cache that a [Writer] fills, or that
 // [Cache.StartFeeder] lets follow etcd once its subscriptions are there.
 // [Cache.Subscribe] opens a [Subscription], a cursor with a filter: it costs
@@ -30,9 +32,19 @@
 // # Waiting
 //
 // No call waits inside the library: a waiting goroutine costs no thread. A
-// cancelled context ends a wait at once; nothing is lost by that. A read with
-// [AtLeast] or [Exact] waits for its revision until its context is done, or for
-// [DefaultWait] where the context has no deadline.
+// cancelled context ends a wait at once; nothing is lost by that, and the error is the
+// context's. A read with [ReadAtLeast] or [ReadExact] waits for its revision as long as
+// ReadOptions.WaitTimeout says, beside its context: then it is [ErrFutureRevision], with
+// the revision that was asked for and the one that the cache has.
+//
+// # Options
+//
+// What a call can be asked beyond its arguments is a struct with fields: [Config],
+// [EtcdConfig], [SubscribeOptions], [ReadOptions], [ListOptions], [SelectOptions],
+// [DiffOptions]. The zero value of each, and of each field, is what most programs want.
+// Write them with the names of the fields: fields are added. What is one of several
+// things is a value made by a function that is named after its type: [StartAfter] makes
+// a [Start], [ReadExact] a [Read], [RangePrefix] a [Range].
 //
 // # Errors
 //
@@ -42,7 +54,7 @@
 //	var e *watchcore.Error
 //	if errors.As(err, &e) { log.Print(e.LostFrom, e.LostTo) }
 //
-// [SetLog] hands out what the library has to say beside that.
+// What the library has to say beside that goes to log/slog: see [SetLogger].
 //
 // # What is to be released
 //

@@ -19,48 +19,49 @@ import (
 	"fmt"
 )
 
-// Code says what kind of error it is. A Code is an error itself: ask with
+// Code is the kind of an [Error]. It is an error itself, so that a program asks with
 // errors.Is(err, watchcore.ErrCompacted).
 type Code int32
 
-// The numbers are those of the C interface.
+// The codes. Their numbers are those of every language.
 const (
-	// ErrInvalidArgument: a bad value, or a key outside the prefix. Correct the call.
+	// ErrInvalidArgument is a bad value, or a key outside the prefix. Correct the call.
 	ErrInvalidArgument Code = C.WATCHCORE_INVALID_ARGUMENT
 	// ErrNotFound is reserved: an absent key is no error.
 	ErrNotFound Code = C.WATCHCORE_NOT_FOUND
-	// ErrNotReady: there is no listing yet. Try again, or wait (Cache.WaitReady).
+	// ErrNotReady means that there is no listing yet. Try again, or wait: Cache.WaitReady.
 	ErrNotReady Code = C.WATCHCORE_NOT_READY
-	// ErrTimeout: the deadline passed; nothing is lost.
+	// ErrTimeout means that the time was over; nothing is lost.
 	ErrTimeout Code = C.WATCHCORE_TIMEOUT
-	// ErrClosed: the cache, the subscription or the feeder was closed.
+	// ErrClosed means that the cache, the subscription or the feeder was closed.
 	ErrClosed Code = C.WATCHCORE_CLOSED
-	// ErrBusy: something for one goroutine at a time is in use by another, or a
-	// writer lives already.
+	// ErrBusy means that another goroutine uses what is for one at a time, or has the writer.
 	ErrBusy Code = C.WATCHCORE_BUSY
-	// ErrUnsupported: this build, a forked child or an embedded cache cannot do it.
+	// ErrUnsupported means that this build, a forked child or an embedded cache cannot do it.
 	ErrUnsupported Code = C.WATCHCORE_UNSUPPORTED
-	// ErrOutOfOrder: a revision that does not rise, or a load at the wrong time.
+	// ErrOutOfOrder is a revision that does not rise, or a load at the wrong time.
 	ErrOutOfOrder Code = C.WATCHCORE_OUT_OF_ORDER
-	// ErrCompacted: the revision is older than the window. Start from the state.
+	// ErrCompacted means that the revision is older than the window. Start from the state.
 	ErrCompacted Code = C.WATCHCORE_COMPACTED
-	// ErrLagged: events were lost to this reader: LostFrom to LostTo. Start from the state.
+	// ErrLagged means that this reader has lost events, of the revisions from Error.LostFrom to
+	// Error.LostTo. What follows is chosen by SubscribeOptions.OnLag.
 	ErrLagged Code = C.WATCHCORE_LAGGED
-	// ErrFutureRevision: the revision did not come in time.
+	// ErrFutureRevision means that the revision did not come in time.
 	ErrFutureRevision Code = C.WATCHCORE_FUTURE_REVISION
-	// ErrResynced: the history was replaced: the subscription asked to stop then, or the wait was in the former one.
+	// ErrResynced means that the history was replaced: the subscription asked to stop then, or the
+	// wait was for a revision of the former one.
 	ErrResynced Code = C.WATCHCORE_RESYNCED
-	// ErrUnauthenticated: etcd refused the credentials.
+	// ErrUnauthenticated means that etcd refused the credentials.
 	ErrUnauthenticated Code = C.WATCHCORE_UNAUTHENTICATED
-	// ErrPermissionDenied: etcd denied access to the range.
+	// ErrPermissionDenied means that etcd denied access to the range.
 	ErrPermissionDenied Code = C.WATCHCORE_PERMISSION_DENIED
-	// ErrUnavailable: etcd is out of reach.
+	// ErrUnavailable means that etcd is out of reach.
 	ErrUnavailable Code = C.WATCHCORE_UNAVAILABLE
-	// ErrResourceExhausted: etcd, or a limit, refused more.
+	// ErrResourceExhausted means that etcd, or a limit, refused more.
 	ErrResourceExhausted Code = C.WATCHCORE_RESOURCE_EXHAUSTED
-	// ErrPanic: a bug: a panic was caught inside the library, the process lives.
+	// ErrPanic is a bug: a panic was caught inside the library, and the process lives.
 	ErrPanic Code = C.WATCHCORE_PANIC
-	// ErrInternal: a bug: something that cannot be, is.
+	// ErrInternal is a bug: something that cannot be, is.
 	ErrInternal Code = C.WATCHCORE_INTERNAL
 )
 
@@ -69,7 +70,7 @@ func (c Code) Error() string {
 	return "watchcore: " + C.GoString(C.watchcore_strerror(C.int32_t(c)))
 }
 
-// Name is the code's name in every language, such as "COMPACTED".
+// Name is the name that the code has in every language, such as "COMPACTED".
 func (c Code) Name() string {
 	return C.GoString(C.watchcore_error_name(C.int32_t(c)))
 }
@@ -96,18 +97,19 @@ type Error struct {
 	Message string // what was asked, what holds, what to do next
 
 	Asked    uint64 // the revision that was asked for
-	Oldest   uint64 // the oldest revision of the window: After(Oldest-1) is possible
+	Oldest   uint64 // the oldest revision of the window: StartAfter(Oldest-1) is possible
 	Current  uint64 // the cache's revision
 	LostFrom uint64 // ErrLagged: the first revision of which something was lost
 	LostTo   uint64 // ErrLagged: the last one
 	Position uint64 // the revision up to which the subscription had everything
 	Epoch    uint64 // the epoch of Position
 
-	// ErrCompacted of a List with Continue: a token that continues at the same key in
+	// Continue comes with ErrCompacted of a List with a token: one that continues at the same key in
 	// the newest state; what was listed before is then of an older revision.
 	Continue string
 }
 
+// Error is the message, with the package's name before it.
 func (e *Error) Error() string {
 	return "watchcore: " + e.Message
 }

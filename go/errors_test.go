@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"watchcore"
 )
@@ -71,27 +72,29 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestOptionsOfCaches(t *testing.T) {
-	for name, options := range map[string][]watchcore.Option{
-		"New with etcd":    {watchcore.Etcd("http://127.0.0.1:1")},
-		"New with no wait": {watchcore.WithoutWaiting()},
-		"negative":         {watchcore.Capacity(-1)},
-		"negative bytes":   {watchcore.CapacityBytes(-1)},
-		"negative key":     {watchcore.MaxKeyBytes(-1)},
-		"negative value":   {watchcore.MaxValueBytes(-1)},
+	for name, config := range map[string]watchcore.Config{
+		"negative":            {Capacity: -1},
+		"negative bytes":      {CapacityBytes: -1},
+		"negative key":        {MaxKeyBytes: -1},
+		"negative value":      {MaxValueBytes: -1},
+		"no attribute":        {Fields: []watchcore.Attribute{{}}},
+		"no index":            {Indexes: []watchcore.Index{{}}},
+		"events without age":  {KeepEvents: 5},
+		"an age that is none": {KeepAge: time.Microsecond},
 	} {
-		cache, err := watchcore.New(options...)
+		cache, err := watchcore.New(config)
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		want(t, name, cache, nil)
 	}
-	for name, options := range map[string][]watchcore.Option{
+	nobody := []string{"http://127.0.0.1:1"}
+	for name, etcd := range map[string]watchcore.EtcdConfig{
 		"Open without etcd":    {},
-		"Open with a listing":  {watchcore.Etcd("http://127.0.0.1:1"), watchcore.ExpectLoad()},
-		"Open of no endpoint":  {watchcore.User("a", "b")},
-		"Open of a bad one":    {watchcore.Etcd("not a url")},
-		"Open with a bad page": {watchcore.Etcd("http://127.0.0.1:1"), watchcore.PageSize(-1)},
-		"Open with bad times":  {watchcore.Etcd("http://127.0.0.1:1"), watchcore.DialTimeout(-5e9)},
+		"Open of no endpoint":  {Username: "a", Password: "b"},
+		"Open of a bad one":    {Endpoints: []string{"not a url"}},
+		"Open with a bad page": {Endpoints: nobody, PageSize: -1},
+		"Open with bad times":  {Endpoints: nobody, DialTimeout: -5e9},
 	} {
-		cache, err := watchcore.Open(bounded(t), options...)
+		cache, err := watchcore.Open(bounded(t), etcd, watchcore.Config{})
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		want(t, name, cache, nil)
 	}

@@ -175,11 +175,12 @@ func (s *server) delete(key string) {
 	check(s.t, s.ask("kv/deleterange", map[string]any{"key": []byte(key)}))
 }
 
-func open(t testing.TB, s *server, options ...watchcore.Option) *watchcore.Cache {
+func open(t testing.TB, s *server, etcd watchcore.EtcdConfig, config watchcore.Config) *watchcore.Cache {
 	t.Helper()
-	cache, err := watchcore.Open(bounded(t), append([]watchcore.Option{watchcore.Etcd(s.client)}, options...)...)
+	etcd.Endpoints = []string{s.client}
+	cache, err := watchcore.Open(bounded(t), etcd, config)
 	check(t, err)
-	t.Cleanup(cache.Close)
+	t.Cleanup(func() { cache.Close() })
 	return cache
 }
 
@@ -205,7 +206,7 @@ func TestOpen(t *testing.T) {
 	s.put("/p/a", "1")       // revision 2
 	s.put("/elsewhere", "1") // revision 3
 	s.put("/p/b", "")        // revision 4
-	cache := open(t, s, watchcore.Prefix("/p/"), watchcore.PageSize(1), watchcore.ProgressInterval(100*time.Millisecond))
+	cache := open(t, s, watchcore.EtcdConfig{PageSize: 1, ProgressInterval: 100 * time.Millisecond}, watchcore.Config{Prefix: "/p/"})
 	want(t, "objects", cache.Status().Objects, 2)
 	sub := subscribe(t, cache)
 	want(t, "the state", collect(t, sub, 3), lines("2 ADDED /p/a 1<- initial", "4 ADDED /p/b <- initial", "4 BOOKMARK end"))
@@ -215,7 +216,7 @@ func TestOpen(t *testing.T) {
 
 	// Read one's own writes, and everybody's.
 	s.put("/p/c", "3")
-	kv, at, err := cache.Get(bounded(t), "/p/c", watchcore.AtLeast(7))
+	kv, at, err := cache.Get(bounded(t), "/p/c", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(7)})
 	check(t, err)
 	want(t, "value", string(kv.Value), "3")
 	want(t, "at", at, 7)
@@ -232,7 +233,7 @@ func TestOpen(t *testing.T) {
 	want(t, "version", strings.HasPrefix(status.Source.ServerVersion, "3."), true)
 	want(t, "ids", status.Source.ClusterID != 0 && status.Source.MemberID != 0, true)
 	want(t, "last error", status.LastError, nil)
-	counters, err := cache.Counters()
+	counters, err := cache.FeederCounters()
 	check(t, err)
 	want(t, "listings", counters.Listings, 1)
 	want(t, "pages", counters.Pages, 2)
@@ -241,7 +242,7 @@ func TestOpen(t *testing.T) {
 
 	check(t, cache.RequestResync())
 	eventually(t, "it lists again", func() bool {
-		counters, err := cache.Counters()
+		counters, err := cache.FeederCounters()
 		check(t, err)
 		return counters.Listings == 2
 	})
@@ -250,7 +251,7 @@ func TestOpen(t *testing.T) {
 	_, err = cache.Writer()
 	wantError(t, "a writer beside the feeder", err, watchcore.ErrBusy)
 	cache.Close()
-	_, err = cache.Counters()
+	_, err = cache.FeederCounters()
 	wantError(t, "counters of a closed cache", err, watchcore.ErrClosed)
 	want(t, "state of a closed cache", cache.Status().State, watchcore.StateClosed)
 	want(t, "position of a closed cache", cache.Status().Position.Revision, 8)
@@ -265,9 +266,9 @@ func TestServerIsKilled(t *testing.T) {
 	t.Parallel()
 	const writes = 200
 	s := startServer(t, "http").start()
-	cache := open(t, s)
+	cache := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
 	start := cache.Position()
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	seen := make(chan error, 1)
 	go func() {
 		next := 0
@@ -299,7 +300,7 @@ func TestServerIsKilled(t *testing.T) {
 			if cache.Status().StaleSince.IsZero() || cache.Status().LastError == nil {
 				t.Fatalf("a stale cache does not say since when and why: %+v", cache.Status())
 			}
-			kv, _, err := cache.Get(bounded(t), "/k", watchcore.Any())
+			kv, _, err := cache.Get(bounded(t), "/k", watchcore.ReadOptions{})
 			check(t, err)
 			want(t, "what a stale cache answers", kv != nil, true)
 			s.start()
@@ -307,7 +308,7 @@ func TestServerIsKilled(t *testing.T) {
 		s.put("/k", strconv.Itoa(i))
 	}
 	check(t, <-seen)
-	counters, err := cache.Counters()
+	counters, err := cache.FeederCounters()
 	check(t, err)
 	want(t, "resyncs", len(counters.Resyncs), 0)
 	want(t, "reconnects", counters.Reconnects > 0, true)
@@ -317,9 +318,10 @@ func TestNoServer(t *testing.T) {
 	t.Parallel()
 	// Nobody listens on a reserved port.
 	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
-	cache, err := watchcore.Open(context.Background(), watchcore.Etcd(endpoint), watchcore.WithoutWaiting())
+	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	defer cache.Close()
+	check(t, cache.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{endpoint}}))
 	eventually(t, "the status says why", func() bool { return cache.Status().LastError != nil })
 	status := cache.Status()
 	want(t, "state", status.State, watchcore.StateNotReady)
@@ -327,7 +329,7 @@ func TestNoServer(t *testing.T) {
 	if !strings.Contains(status.LastError.Message, endpoint) {
 		t.Fatalf("the error does not name the endpoint: %v", status.LastError)
 	}
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.Any())
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
 	wantError(t, "get", err, watchcore.ErrNotReady)
 	sub := subscribe(t, cache)
 	want(t, "events", drain(t, sub), "")
@@ -347,7 +349,7 @@ func TestOpenSaysWhatWentWrong(t *testing.T) {
 	// However late the first attempt fails: the context is longer in the next round.
 	for limit := 50 * time.Millisecond; limit < bound; limit *= 2 {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		_, err := watchcore.Open(ctx, watchcore.Etcd(endpoint))
+		_, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{})
 		cancel()
 		wantError(t, "open", err, context.DeadlineExceeded)
 		if errors.Is(err, watchcore.ErrUnavailable) {
@@ -363,25 +365,25 @@ func TestStartRevision(t *testing.T) {
 	for i := range 5 {
 		s.put("/a", strconv.Itoa(i)) // revisions 2 to 6
 	}
-	cache := open(t, s, watchcore.StartRevision(3))
-	sub := subscribe(t, cache, watchcore.After(3))
+	cache := open(t, s, watchcore.EtcdConfig{StartRevision: 3}, watchcore.Config{})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(3)})
 	want(t, "etcd's own history", collect(t, sub, 3), lines("4 MODIFIED /a 2<1", "5 MODIFIED /a 3<2", "6 MODIFIED /a 4<3"))
 
 	check(t, s.ask("kv/compaction", map[string]any{"revision": 5}))
-	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.StartRevision(3))
+	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 3}, watchcore.Config{})
 	wantError(t, "a start that etcd has compacted", err, watchcore.ErrCompacted)
 	var numbers *watchcore.Error
 	errors.As(err, &numbers)
 	want(t, "asked", numbers.Asked, 3)
 
 	// Somebody who follows sees what it does not.
-	listed := open(t, s, watchcore.StartRevision(5), watchcore.StopAfterListing())
+	listed := open(t, s, watchcore.EtcdConfig{StartRevision: 5, StopAfterListing: true}, watchcore.Config{})
 	for revision := uint64(7); revision < 10; revision++ {
 		s.put("/a", "later")
 		check(t, cache.WaitUntil(bounded(t), revision))
 	}
 	want(t, "revision of what stopped after its listing", listed.Position().Revision, 5)
-	counters, err := listed.Counters()
+	counters, err := listed.FeederCounters()
 	check(t, err)
 	want(t, "watches", counters.Connects, 0)
 }
@@ -401,9 +403,9 @@ func TestPassword(t *testing.T) {
 	} {
 		check(t, s.ask(step.path, step.request))
 	}
-	cache := open(t, s, watchcore.User("root", "right"))
+	cache := open(t, s, watchcore.EtcdConfig{Username: "root", Password: "right"}, watchcore.Config{})
 	want(t, "objects", cache.Status().Objects, 1)
-	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.User("root", "wrong"))
+	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "root", Password: "wrong"}, watchcore.Config{})
 	wantError(t, "a wrong password", err, watchcore.ErrUnauthenticated)
 	if strings.Contains(err.Error(), "wrong") {
 		t.Fatalf("the error tells the password: %v", err)
@@ -476,13 +478,14 @@ func TestTLS(t *testing.T) {
 	s.start()
 	s.put("/a", "1")
 	config := watchcore.TLSConfig{CA: authority.cert, Cert: client.cert, Key: client.key, ServerName: "etcd.test"}
-	cache := open(t, s, watchcore.TLS(config))
+	cache := open(t, s, watchcore.EtcdConfig{TLS: config}, watchcore.Config{})
 	want(t, "objects", cache.Status().Objects, 1)
 
 	config.CA = certificate(t, "another authority", nil).cert
-	refused, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.TLS(config), watchcore.WithoutWaiting())
+	refused, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	defer refused.Close()
+	check(t, refused.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}))
 	eventually(t, "the status says that it is refused", func() bool { return refused.Status().LastError != nil })
 	want(t, "state", refused.Status().State == watchcore.StateReady, false)
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Position is a place in a history. Save both numbers and give them to
-// AfterPosition to continue from there, also after a restart.
+// StartAfterPosition to continue from there, also after a restart.
 type Position struct {
 	Epoch    uint64 // the history; 0 = unchecked
 	Revision uint64
@@ -18,32 +18,33 @@ type Position struct {
 // EventType says what happened.
 type EventType uint32
 
+// The types of events.
 const (
-	Added     EventType = C.WATCHCORE_ADDED    // a key appeared, or came into the filter
-	Modified  EventType = C.WATCHCORE_MODIFIED // the value of a present key changed
-	Deleted   EventType = C.WATCHCORE_DELETED  // a key went, or left the filter
-	Bookmark  EventType = C.WATCHCORE_BOOKMARK // everything up to this revision was handed out
-	Resync    EventType = C.WATCHCORE_RESYNC   // the history was replaced: begin or end of the difference
-	RawPut    EventType = C.WATCHCORE_PUT      // with RawTypes: etcd's PUT
-	RawDelete EventType = C.WATCHCORE_DELETE   // with RawTypes: etcd's DELETE
+	EventAdded    EventType = C.WATCHCORE_ADDED    // a key appeared, or came into the filter
+	EventModified EventType = C.WATCHCORE_MODIFIED // the value of a present key changed
+	EventDeleted  EventType = C.WATCHCORE_DELETED  // a key went, or left the filter
+	EventBookmark EventType = C.WATCHCORE_BOOKMARK // everything up to this revision was handed out
+	EventResync   EventType = C.WATCHCORE_RESYNC   // the history was replaced: begin or end of the difference
+	EventPut      EventType = C.WATCHCORE_PUT      // with SubscribeOptions.RawTypes: etcd's PUT
+	EventDelete   EventType = C.WATCHCORE_DELETE   // with SubscribeOptions.RawTypes: etcd's DELETE
 )
 
 // String is the name that every language prints, such as "ADDED".
 func (t EventType) String() string {
 	switch t {
-	case Added:
+	case EventAdded:
 		return "ADDED"
-	case Modified:
+	case EventModified:
 		return "MODIFIED"
-	case Deleted:
+	case EventDeleted:
 		return "DELETED"
-	case Bookmark:
+	case EventBookmark:
 		return "BOOKMARK"
-	case Resync:
+	case EventResync:
 		return "RESYNC"
-	case RawPut:
+	case EventPut:
 		return "PUT"
-	case RawDelete:
+	case EventDelete:
 		return "DELETE"
 	}
 	return "EventType(" + strconv.FormatUint(uint64(t), 10) + ")"
@@ -287,27 +288,40 @@ func (e Event) Lease() int64 {
 	return e.kv().leaseID()
 }
 
-// Synthetic: made by a resync, not by a change at its revision.
+// Synthetic says that a resync made the event, and not a change at its revision.
 func (e Event) Synthetic() bool { return e.has(C.WATCHCORE_SYNTHETIC) }
 
-// InitialState: part of the initial state.
+// InitialState says that the event is part of the initial state.
 func (e Event) InitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE) }
 
-// EndsInitialState: the bookmark that ends the initial state. Its revision is
-// that of the state.
+// EndsInitialState says that the event is the bookmark that ends the initial state. Its
+// revision is that of the state.
 func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE_END) }
 
-// Phase is which of the two marks of a resync it is.
-type Phase uint32
+// ResyncPhase is which of the two marks of a resync it is.
+type ResyncPhase uint32
 
+// The two marks of a resync.
 const (
-	Begin Phase = C.WATCHCORE_BEGIN // before the difference
-	End   Phase = C.WATCHCORE_END   // after it
+	ResyncBegin ResyncPhase = C.WATCHCORE_BEGIN // before the difference
+	ResyncEnd   ResyncPhase = C.WATCHCORE_END   // after it
 )
+
+// String is the mark's name, "Begin" or "End".
+func (p ResyncPhase) String() string {
+	switch p {
+	case ResyncBegin:
+		return "Begin"
+	case ResyncEnd:
+		return "End"
+	}
+	return "ResyncPhase(" + strconv.FormatUint(uint64(p), 10) + ")"
+}
 
 // ResyncReason says why the history was replaced.
 type ResyncReason uint32
 
+// The reasons of resyncs.
 const (
 	ReasonCompacted    ResyncReason = C.WATCHCORE_RESYNC_COMPACTED      // the source compacted what was not read yet
 	ReasonHistoryReset ResyncReason = C.WATCHCORE_RESYNC_HISTORY_RESET  // the source's history went back, or is another one
@@ -317,11 +331,30 @@ const (
 	ReasonLagged       ResyncReason = C.WATCHCORE_RESYNC_LAGGED         // one subscription only: it caught up after it had lost events
 )
 
-// ResyncMark is the content of an event of type Resync: between the marks Begin and
-// End lies the difference between the state before and the new one, as one
-// revision To in a new epoch.
+// String is the reason's name, such as "HistoryReset".
+func (r ResyncReason) String() string {
+	switch r {
+	case ReasonCompacted:
+		return "Compacted"
+	case ReasonHistoryReset:
+		return "HistoryReset"
+	case ReasonChainBroken:
+		return "ChainBroken"
+	case ReasonTooFarBehind:
+		return "TooFarBehind"
+	case ReasonRequested:
+		return "Requested"
+	case ReasonLagged:
+		return "Lagged"
+	}
+	return "ResyncReason(" + strconv.FormatUint(uint64(r), 10) + ")"
+}
+
+// ResyncMark is the content of an event of type EventResync: between the marks
+// ResyncBegin and ResyncEnd lies the difference between the state before and the new
+// one, as one revision To in a new epoch.
 type ResyncMark struct {
-	Phase  Phase
+	Phase  ResyncPhase
 	Reason ResyncReason
 	Epoch  uint64 // the new epoch
 	From   uint64 // the last revision before
@@ -330,12 +363,12 @@ type ResyncMark struct {
 
 // Resync is the mark's content; the zero value where the event is none.
 func (e Event) Resync() ResyncMark {
-	if e.Type != Resync || e.raw == nil {
+	if e.Type != EventResync || e.raw == nil {
 		return ResyncMark{}
 	}
-	phase := End
+	phase := ResyncEnd
 	if e.has(C.WATCHCORE_BEGIN) {
-		phase = Begin
+		phase = ResyncBegin
 	}
 	e.loan.enter()
 	defer e.loan.exit()

@@ -12,7 +12,7 @@ import (
 
 // The state first, then what follows, without a gap between the two.
 func Example() {
-	cache, err := watchcore.New()
+	cache, err := watchcore.New(watchcore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func Example() {
 	}
 
 	ctx := context.Background()
-	sub, err := cache.Subscribe(ctx)
+	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func Example() {
 
 // A listing that comes page by page is in memory once, in the cache.
 func ExampleWriter_BeginLoad() {
-	cache, err := watchcore.New(watchcore.Prefix("/"), watchcore.ExpectLoad())
+	cache, err := watchcore.New(watchcore.Config{Prefix: "/", ExpectLoad: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func ExampleWriter_BeginLoad() {
 // filled is the cache of the examples: "/pods/a", "/pods/b" and "/nodes/x", and
 // one change of each revision up to 4.
 func filled() (*watchcore.Cache, *watchcore.Writer) {
-	cache, err := watchcore.New(watchcore.Prefix("/"))
+	cache, err := watchcore.New(watchcore.Config{Prefix: "/"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -118,8 +118,11 @@ func ExampleCache_Subscribe() {
 	defer cache.Close()
 	defer writer.Close()
 
-	sub, err := cache.Subscribe(context.Background(),
-		watchcore.After(1), watchcore.KeyPrefix("/pods/"), watchcore.Types(watchcore.Modified))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{
+		Start: watchcore.StartAfter(1),
+		Range: watchcore.RangePrefix("/pods/"),
+		Types: []watchcore.EventType{watchcore.EventModified},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -140,15 +143,15 @@ func ExampleCache_Subscribe() {
 
 // Save the position, and go on from there: also in another process, as long as
 // the window reaches back so far.
-func ExampleAfterPosition() {
+func ExampleStartAfterPosition() {
 	cache, writer := filled()
 	defer cache.Close()
 	defer writer.Close()
 	saved := watchcore.Position{Epoch: cache.Position().Epoch, Revision: 2}
 
-	sub, err := cache.Subscribe(context.Background(), watchcore.AfterPosition(saved))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(saved)})
 	if errors.Is(err, watchcore.ErrCompacted) {
-		sub, err = cache.Subscribe(context.Background()) // too old: from the state
+		sub, err = cache.Subscribe(context.Background(), watchcore.SubscribeOptions{}) // too old: from the state
 	}
 	if err != nil {
 		log.Fatal(err)
@@ -171,7 +174,7 @@ func ExampleAfterPosition() {
 func ExampleEvent_Value() {
 	cache, writer := filled()
 	defer writer.Close()
-	sub, err := cache.Subscribe(context.Background(), watchcore.KeyPrefix("/pods/"))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Range: watchcore.RangePrefix("/pods/")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -184,9 +187,9 @@ func ExampleEvent_Value() {
 		}
 		for e := range batch.Events() {
 			switch e.Type {
-			case watchcore.Added, watchcore.Modified:
+			case watchcore.EventAdded, watchcore.EventModified:
 				state[e.Key()] = e.Value()
-			case watchcore.Deleted:
+			case watchcore.EventDeleted:
 				delete(state, e.Key())
 			}
 		}
@@ -201,7 +204,7 @@ func ExampleEvent_Value() {
 func ExampleEvent_ValueView() {
 	cache, writer := filled()
 	defer writer.Close()
-	sub, err := cache.Subscribe(context.Background(), watchcore.KeyPrefix("/pods/"))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Range: watchcore.RangePrefix("/pods/")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -224,7 +227,7 @@ func ExampleEvent_ValueView() {
 func ExampleSubscription_ResultChan() {
 	cache, writer := filled()
 	defer writer.Close()
-	sub, err := cache.Subscribe(context.Background(), watchcore.Key("/pods/a"))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Range: watchcore.RangeKey("/pods/a")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -246,14 +249,14 @@ func ExampleCache_Get() {
 	defer cache.Close()
 	defer writer.Close()
 	ctx := context.Background()
-	for _, read := range []watchcore.Read{watchcore.Any(), watchcore.Exact(2), watchcore.AtLeast(4)} {
-		kv, at, err := cache.Get(ctx, "/pods/a", read)
+	for _, read := range []watchcore.Read{watchcore.ReadAny(), watchcore.ReadExact(2), watchcore.ReadAtLeast(4)} {
+		kv, at, err := cache.Get(ctx, "/pods/a", watchcore.ReadOptions{Read: read})
 		if err != nil {
 			log.Fatal(err)
 		}
 		fmt.Printf("%s at %d, of revision %d\n", kv.Value, at, kv.ModRevision)
 	}
-	kv, at, err := cache.Get(ctx, "/none", watchcore.Any())
+	kv, at, err := cache.Get(ctx, "/none", watchcore.ReadOptions{})
 	fmt.Println(kv == nil, at, err)
 	// Output:
 	// 2 at 4, of revision 4
@@ -266,7 +269,7 @@ func ExampleCache_List() {
 	cache, writer := filled()
 	defer cache.Close()
 	defer writer.Close()
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Exact(3), watchcore.Limit(2))
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(3), Limit: 2})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -293,7 +296,7 @@ func ExampleCache_Snapshot() {
 	if err := writer.Apply(5, watchcore.Delete("/pods/a")); err != nil {
 		log.Fatal(err)
 	}
-	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/pods/")) {
+	for kv, err := range snapshot.Range(watchcore.RangePrefix("/pods/"), watchcore.SelectOptions{}) {
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -312,7 +315,7 @@ func ExampleError() {
 	if err := writer.Compact(3); err != nil {
 		log.Fatal(err)
 	}
-	_, err := cache.Subscribe(context.Background(), watchcore.After(1))
+	_, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(1)})
 	var e *watchcore.Error
 	if errors.Is(err, watchcore.ErrCompacted) && errors.As(err, &e) {
 		fmt.Println(e.Code.Name(), e.Asked, e.Oldest, e.Current, e.Code.Retryable())
@@ -320,8 +323,12 @@ func ExampleError() {
 	// Output: COMPACTED 1 4 4 false
 }
 
-func ExampleLabels() {
-	cache, err := watchcore.New(watchcore.LabelsFrom("/labels"), watchcore.Field("phase", "/phase"), watchcore.IndexByLabel("app"))
+func ExampleSubscribeOptions() {
+	cache, err := watchcore.New(watchcore.Config{
+		Labels:  watchcore.LabelsJSON("/labels"),
+		Fields:  []watchcore.Attribute{watchcore.AttributeJSON("phase", "/phase")},
+		Indexes: []watchcore.Index{watchcore.IndexByLabel("app")},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -331,8 +338,11 @@ func ExampleLabels() {
 		log.Fatal(err)
 	}
 	defer writer.Close()
-	sub, err := cache.Subscribe(context.Background(), watchcore.FromNow(),
-		watchcore.Labels("app=web"), watchcore.Fields("phase!=Failed"))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{
+		Start:         watchcore.StartNow(),
+		LabelSelector: "app=web",
+		FieldSelector: "phase!=Failed",
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -354,7 +364,7 @@ func ExampleLabels() {
 	for e := range batch.Events() {
 		fmt.Println(e.Revision, e.Type, e.Key())
 	}
-	_, err = cache.Subscribe(context.Background(), watchcore.Labels("app in (web"))
+	_, err = cache.Subscribe(context.Background(), watchcore.SubscribeOptions{LabelSelector: "app in (web"})
 	fmt.Println(errors.Is(err, watchcore.ErrInvalidArgument))
 	// Output:
 	// 1 ADDED /pods/a
@@ -364,8 +374,8 @@ func ExampleLabels() {
 
 // A consumer that falls behind is told what it lost, and then what it takes to have
 // the state again.
-func ExampleOnLag() {
-	cache, err := watchcore.New(watchcore.Capacity(128))
+func ExampleLagPolicy() {
+	cache, err := watchcore.New(watchcore.Config{Capacity: 128})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -375,7 +385,7 @@ func ExampleOnLag() {
 	}
 	defer writer.Close()
 	ctx := context.Background()
-	sub, err := cache.Subscribe(ctx, watchcore.FromNow(), watchcore.OnLag(watchcore.Resnapshot))
+	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartNow(), OnLag: watchcore.LagResnapshot})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -397,8 +407,8 @@ func ExampleOnLag() {
 			log.Fatal(err)
 		}
 		for e := range batch.Events() {
-			if e.Type == watchcore.Resync {
-				fmt.Println(e.Resync().Phase == watchcore.Begin, e.Resync().Reason == watchcore.ReasonLagged)
+			if e.Type == watchcore.EventResync {
+				fmt.Println(e.Resync().Phase == watchcore.ResyncBegin, e.Resync().Reason == watchcore.ReasonLagged)
 				continue
 			}
 			fmt.Println(e.Type, e.Key(), string(e.Value()))
@@ -412,13 +422,13 @@ func ExampleOnLag() {
 }
 
 // Page by page, all of one revision.
-func ExampleContinue() {
+func ExampleListOptions() {
 	cache, writer := filled()
 	defer cache.Close()
 	defer writer.Close()
 	ctx := context.Background()
 	for token := ""; ; {
-		page, err := cache.List(ctx, watchcore.AllKeys(), watchcore.Any(), watchcore.Limit(2), watchcore.Continue(token))
+		page, err := cache.List(ctx, watchcore.RangeAll(), watchcore.ListOptions{Limit: 2, Continue: token})
 		var e *watchcore.Error
 		if errors.As(err, &e) && e.Continue != "" {
 			token = e.Continue // the revision has left the window: the rest is of a newer one
@@ -449,7 +459,7 @@ func ExampleCache_Diff() {
 	cache, writer := filled()
 	defer cache.Close()
 	defer writer.Close()
-	batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position(), watchcore.KeyPrefix("/pods/"))
+	batch, err := cache.Diff(watchcore.Position{Revision: 1}, cache.Position(), watchcore.DiffOptions{Range: watchcore.RangePrefix("/pods/")})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -471,7 +481,7 @@ func ExampleDecoder() {
 		return made, json.Unmarshal(value, made)
 	}, 1000)
 
-	cache, err := watchcore.New()
+	cache, err := watchcore.New(watchcore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -485,7 +495,7 @@ func ExampleDecoder() {
 		log.Fatal(err)
 	}
 	for range 2 {
-		sub, err := cache.Subscribe(context.Background(), watchcore.After(0))
+		sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(0)})
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -511,7 +521,7 @@ func ExampleDecoder() {
 
 // Who is subscribed, and how far behind is each: also one that nobody reads.
 func ExampleCache_Subscriptions() {
-	cache, err := watchcore.New()
+	cache, err := watchcore.New(watchcore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -521,7 +531,7 @@ func ExampleCache_Subscriptions() {
 		log.Fatal(err)
 	}
 	defer writer.Close()
-	sub, err := cache.Subscribe(context.Background(), watchcore.FromNow(), watchcore.Named("billing"))
+	sub, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartNow(), Name: "billing"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -33,15 +33,15 @@ func TestPace(t *testing.T) {
 	s := startServer(t, "http").start()
 	newest := s.fill(revisions, keys)
 	follow := func(paced bool) (*watchcore.Cache, *watchcore.Subscription) {
-		cache, err := watchcore.New(watchcore.Prefix("/p/"), watchcore.ExpectLoad(), watchcore.Capacity(1024))
+		cache, err := watchcore.New(watchcore.Config{Prefix: "/p/", ExpectLoad: true, Capacity: 1024})
 		check(t, err)
-		t.Cleanup(cache.Close)
-		sub := subscribe(t, cache, watchcore.After(1))
-		options := []watchcore.Option{watchcore.Etcd(s.client), watchcore.StartRevision(1)}
+		t.Cleanup(func() { cache.Close() })
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(1)})
+		etcd := watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 1}
 		if paced {
-			options = append(options, watchcore.Pace(sub))
+			etcd.Pace = sub
 		}
-		check(t, cache.StartFeeder(options...))
+		check(t, cache.StartFeeder(etcd))
 		check(t, cache.WaitReady(bounded(t)))
 		return cache, sub
 	}
@@ -65,7 +65,7 @@ func TestPace(t *testing.T) {
 			break
 		}
 	}
-	counters, err := cache.Counters()
+	counters, err := cache.FeederCounters()
 	check(t, err)
 	want(t, "resyncs", len(counters.Resyncs), 0)
 
@@ -88,14 +88,14 @@ func TestStartFeeder(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "http").start()
 	s.put("/p/a", "1") // revision 2
-	from := watchcore.Etcd(s.client)
-	cache, err := watchcore.New(watchcore.Prefix("/p/"), watchcore.ExpectLoad())
+	from := watchcore.EtcdConfig{Endpoints: []string{s.client}}
+	cache, err := watchcore.New(watchcore.Config{Prefix: "/p/", ExpectLoad: true})
 	check(t, err)
 	defer cache.Close()
 	sub := subscribe(t, cache)
 	want(t, "events before the feeder", drain(t, sub), "")
 	wantError(t, "stop what nobody started", cache.StopFeeder(), watchcore.ErrUnsupported)
-	_, err = cache.Counters()
+	_, err = cache.FeederCounters()
 	wantError(t, "counters of what nobody started", err, watchcore.ErrUnsupported)
 
 	check(t, cache.StartFeeder(from))
@@ -112,10 +112,10 @@ func TestStartFeeder(t *testing.T) {
 	check(t, cache.StopFeeder())
 	wantError(t, "a wait when the feeder is stopped", <-waiting, watchcore.ErrClosed)
 	s.put("/p/b", "")
-	kv, at, err := cache.Get(bounded(t), "/p/a", watchcore.Any())
+	kv, at, err := cache.Get(bounded(t), "/p/a", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "a read without a feeder", fmt.Sprintf("%s at %d", kv.Value, at), "2 at 3")
-	counters, err := cache.Counters()
+	counters, err := cache.FeederCounters()
 	check(t, err)
 	want(t, "events that it applied", counters.Events, 1)
 
@@ -126,7 +126,7 @@ func TestStartFeeder(t *testing.T) {
 	wantError(t, "a writer behind the feeder", err, watchcore.ErrClosed)
 	_, err = sub.Next(bounded(t))
 	wantError(t, "a subscription behind the feeder", err, watchcore.ErrClosed)
-	again := open(t, s, watchcore.Prefix("/p/"))
+	again := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{Prefix: "/p/"})
 	want(t, "what another cache has", again.Status().Objects, 2)
 	cache.Close()
 	wantError(t, "a feeder of a closed cache", cache.StartFeeder(from), watchcore.ErrClosed)
@@ -134,34 +134,32 @@ func TestStartFeeder(t *testing.T) {
 }
 
 func TestStartFeederIsRefused(t *testing.T) {
-	cache, err := watchcore.New(watchcore.ExpectLoad())
+	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
 	defer cache.Close()
 	other, _ := embedded(t)
 	closed := subscribe(t, cache)
 	closed.Close()
-	from := watchcore.Etcd("http://127.0.0.1:1")
-	for name, options := range map[string][]watchcore.Option{
-		"no endpoint":      {watchcore.PageSize(5)},
+	nobody := []string{"http://127.0.0.1:1"}
+	from := watchcore.EtcdConfig{Endpoints: nobody}
+	for name, etcd := range map[string]watchcore.EtcdConfig{
+		"no endpoint":      {PageSize: 5},
 		"nothing":          {},
-		"a prefix":         {from, watchcore.Prefix("/p/")},
-		"a listing":        {from, watchcore.ExpectLoad()},
-		"a field":          {from, watchcore.Field("a", "/a")},
-		"no wait":          {from, watchcore.WithoutWaiting()},
-		"negative":         {from, watchcore.PageSize(-1)},
-		"no url":           {watchcore.Etcd("not a url")},
-		"a negative time":  {from, watchcore.FollowCompaction(-time.Second)},
-		"pace of a friend": {from, watchcore.Pace(subscribe(t, other))},
+		"negative":         {Endpoints: nobody, PageSize: -1},
+		"no url":           {Endpoints: []string{"not a url"}},
+		"a negative time":  {Endpoints: nobody, FollowCompaction: -time.Second},
+		"a password alone": {Endpoints: nobody, Password: "p"},
+		"pace of a friend": {Endpoints: nobody, Pace: subscribe(t, other)},
 	} {
-		wantError(t, name, cache.StartFeeder(options...), watchcore.ErrInvalidArgument)
+		wantError(t, name, cache.StartFeeder(etcd), watchcore.ErrInvalidArgument)
 	}
-	wantError(t, "pace of what is closed", cache.StartFeeder(from, watchcore.Pace(closed)), watchcore.ErrClosed)
-	_, err = watchcore.Open(bounded(t), from, watchcore.Pace(subscribe(t, cache)))
+	wantError(t, "pace of what is closed", cache.StartFeeder(watchcore.EtcdConfig{Endpoints: nobody, Pace: closed}), watchcore.ErrClosed)
+	_, err = watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: nobody, Pace: subscribe(t, cache)}, watchcore.Config{})
 	wantError(t, "open with a pace", err, watchcore.ErrInvalidArgument)
 	wantError(t, "a cache with a writer", other.StartFeeder(from), watchcore.ErrBusy)
 
 	// A cache that was ready at birth has subscriptions that would miss the listing.
-	ready, err := watchcore.New()
+	ready, err := watchcore.New(watchcore.Config{})
 	check(t, err)
 	defer ready.Close()
 	sub := subscribe(t, ready)
@@ -172,7 +170,7 @@ func TestStartFeederIsRefused(t *testing.T) {
 
 	// Whoever comes first.
 	for range 100 {
-		cache, err := watchcore.New()
+		cache, err := watchcore.New(watchcore.Config{})
 		check(t, err)
 		done := make(chan error)
 		go func() { done <- cache.StartFeeder(from) }()
@@ -186,8 +184,8 @@ func TestStartFeederIsRefused(t *testing.T) {
 func TestFollowCompaction(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "http").start()
-	follows := open(t, s, watchcore.FollowCompaction(20*time.Millisecond))
-	keeps := open(t, s)
+	follows := open(t, s, watchcore.EtcdConfig{FollowCompaction: 20 * time.Millisecond}, watchcore.Config{})
+	keeps := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
 	const last = 21
 	for revision := uint64(2); revision <= last; revision++ {
 		s.put("/a", strconv.FormatUint(revision, 10))
@@ -197,14 +195,14 @@ func TestFollowCompaction(t *testing.T) {
 	}
 	check(t, s.ask("kv/compaction", map[string]any{"revision": last - 5}))
 	eventually(t, "the compaction is followed", func() bool { return follows.Status().Oldest == last-4 })
-	kv, _, err := follows.Get(bounded(t), "/a", watchcore.Exact(last-5))
+	kv, _, err := follows.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
 	check(t, err)
 	want(t, "the state that stays", string(kv.Value), strconv.Itoa(last-5))
-	_, _, err = follows.Get(bounded(t), "/a", watchcore.Exact(last-6))
+	_, _, err = follows.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
 	wantError(t, "what was compacted", err, watchcore.ErrCompacted)
-	_, err = follows.Subscribe(context.Background(), watchcore.After(last-6))
+	_, err = follows.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(last - 6)})
 	wantError(t, "a start before it", err, watchcore.ErrCompacted)
-	_, _, err = keeps.Get(bounded(t), "/a", watchcore.Exact(last-6))
+	_, _, err = keeps.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
 	check(t, err)
 }
 
@@ -214,8 +212,8 @@ func TestOnlyKey(t *testing.T) {
 	for _, key := range []string{"/k/one", "/k/one/below", "/k/one2", "/k/other"} {
 		s.put(key, "1") // revisions 2 to 5
 	}
-	only := []watchcore.Option{watchcore.Prefix("/k/"), watchcore.OnlyKey("/k/one")}
-	cache := open(t, s, only...)
+	only := watchcore.EtcdConfig{OnlyKey: "/k/one"}
+	cache := open(t, s, only, watchcore.Config{Prefix: "/k/"})
 	sub := subscribe(t, cache)
 	want(t, "the state", collect(t, sub, 2), lines("2 ADDED /k/one 1<- initial", "5 BOOKMARK end"))
 	s.put("/k/one2", "2")
@@ -223,7 +221,7 @@ func TestOnlyKey(t *testing.T) {
 	want(t, "what follows", collect(t, sub, 1), "7 MODIFIED /k/one 2<1")
 	want(t, "objects", cache.Status().Objects, 1)
 
-	_, err := watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.Prefix("/k/"), watchcore.OnlyKey("/elsewhere"))
+	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, OnlyKey: "/elsewhere"}, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
 
 	// Who may read nothing else has it, too.
@@ -242,11 +240,12 @@ func TestOnlyKey(t *testing.T) {
 	} {
 		check(t, s.ask(step.path, step.request))
 	}
-	user := watchcore.User("app", "p")
-	_, err = watchcore.Open(bounded(t), watchcore.Etcd(s.client), watchcore.Prefix("/k/"), user)
+	user := watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "app", Password: "p"}
+	_, err = watchcore.Open(bounded(t), user, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "the whole prefix", err, watchcore.ErrPermissionDenied)
-	allowed := open(t, s, append(only, user)...)
-	kv, _, err := allowed.Get(bounded(t), "/k/one", watchcore.Any())
+	user.OnlyKey = "/k/one"
+	allowed := open(t, s, user, watchcore.Config{Prefix: "/k/"})
+	kv, _, err := allowed.Get(bounded(t), "/k/one", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "value", string(kv.Value), "2")
 }

@@ -10,14 +10,16 @@ import (
 )
 
 // podCache declares what the tests of filters look at: labels, the phase, the
-// namespace of the key, and any further options.
-func podCache(t testing.TB, options ...watchcore.Option) (*watchcore.Cache, *watchcore.Writer) {
+// namespace of the key, and anything further.
+func podCache(t testing.TB, further ...watchcore.Config) (*watchcore.Cache, *watchcore.Writer) {
 	t.Helper()
-	return embedded(t, append([]watchcore.Option{
-		watchcore.LabelsFrom("/metadata/labels"),
-		watchcore.Field("phase", "/status/phase"),
-		watchcore.KeySegment("ns", 1),
-	}, options...)...)
+	config := one(further)
+	config.Labels = watchcore.LabelsJSON("/metadata/labels")
+	config.Fields = append([]watchcore.Attribute{
+		watchcore.AttributeJSON("phase", "/status/phase"),
+		watchcore.AttributeKeySegment("ns", 1),
+	}, config.Fields...)
+	return embedded(t, config)
 }
 
 // pod is an object with a phase and labels such as "app=web,tier=front".
@@ -43,114 +45,113 @@ func TestSelectors(t *testing.T) {
 	snapshot, err := cache.Snapshot()
 	check(t, err)
 	defer snapshot.Close()
-	keys := watchcore.KeyPrefix("/pods/")
-	type conditions = []watchcore.Condition
+	keys := watchcore.RangePrefix("/pods/")
 	for name, row := range map[string]struct {
-		conditions
-		want string
+		labels, fields string
+		want           string
 	}{
-		"none":        {nil, "1 2 3 4"},
-		"empty":       {conditions{watchcore.Labels(""), watchcore.Fields("")}, "1 2 3 4"},
-		"equal":       {conditions{watchcore.Labels("app=web")}, "1 3"},
-		"unequal":     {conditions{watchcore.Labels("app!=web")}, "2 4"},
-		"set":         {conditions{watchcore.Labels("app in (db, web), size notin (7)")}, "1 2 3"},
-		"present":     {conditions{watchcore.Labels("size")}, "1"},
-		"absent":      {conditions{watchcore.Labels("!app")}, "4"},
-		"greater":     {conditions{watchcore.Labels("size>4,size<6")}, "1"},
-		"field":       {conditions{watchcore.Fields("phase==Running")}, "1 3"},
-		"empty field": {conditions{watchcore.Fields("phase=")}, "4"},
-		"segment":     {conditions{watchcore.Fields("ns!=a")}, "3 4"},
-		"both":        {conditions{watchcore.Labels("app"), watchcore.Fields("phase=Running,ns=b")}, "3"},
-		"nothing":     {conditions{watchcore.Labels("app"), watchcore.Nothing()}, ""},
+		"none":        {"", "", "1 2 3 4"},
+		"equal":       {"app=web", "", "1 3"},
+		"unequal":     {"app!=web", "", "2 4"},
+		"set":         {"app in (db, web), size notin (7)", "", "1 2 3"},
+		"present":     {"size", "", "1"},
+		"absent":      {"!app", "", "4"},
+		"greater":     {"size>4,size<6", "", "1"},
+		"field":       {"", "phase==Running", "1 3"},
+		"empty field": {"", "phase=", "4"},
+		"segment":     {"", "ns!=a", "3 4"},
+		"both":        {"app", "phase=Running,ns=b", "3"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			see := func(key string, seen *[]string) { *seen = append(*seen, key[len("/pods/x/"):]) }
-			agree := func(what string, seen []string) {
-				t.Helper()
-				want(t, what, strings.Join(seen, " "), row.want)
+			seen := selected(t, cache, snapshot, start, keys, row.labels, row.fields)
+			for what, keys := range seen {
+				want(t, what, strings.Join(keys, " "), row.want)
 			}
-			subscribeOptions, listOptions := []watchcore.SubscribeOption{keys}, []watchcore.ListOption{}
-			diffOptions := []watchcore.DiffOption{keys}
-			for _, condition := range row.conditions {
-				subscribeOptions = append(subscribeOptions, condition)
-				listOptions = append(listOptions, condition)
-				diffOptions = append(diffOptions, condition)
-			}
-			for what, options := range map[string][]watchcore.SubscribeOption{
-				"state": subscribeOptions,
-				"after": append([]watchcore.SubscribeOption{watchcore.AfterPosition(start)}, subscribeOptions...),
-			} {
-				var seen []string
-				sub := subscribe(t, cache, options...)
-				for {
-					batch, err := sub.Poll(0)
-					check(t, err)
-					if batch == nil {
-						break
-					}
-					for e := range batch.Events() {
-						if e.Type == watchcore.Added {
-							see(e.Key(), &seen)
-						}
-					}
-					batch.Release()
-				}
-				agree(what, seen)
-			}
-
-			var listed, got []string
-			page, err := cache.List(bounded(t), keys, watchcore.Any(), listOptions...)
-			check(t, err)
-			for item := range page.All() {
-				see(item.Key(), &listed)
-			}
-			page.Release()
-			agree("list", listed)
-			for _, key := range []string{"/pods/a/1", "/pods/a/2", "/pods/b/3", "/pods/b/4"} {
-				kv, at, err := cache.Get(bounded(t), key, watchcore.Any(), row.conditions...)
-				check(t, err)
-				want(t, "revision of a get", at, 1)
-				if kv != nil {
-					see(key, &got)
-				}
-			}
-			agree("get", got)
-			count, _, err := cache.Count(bounded(t), keys, watchcore.Any(), row.conditions...)
-			check(t, err)
-			want(t, "count", int(count), len(listed))
-
-			var walked, changed []string
-			for item, err := range snapshot.Range(keys, row.conditions...) {
-				check(t, err)
-				see(item.Key(), &walked)
-			}
-			agree("walk", walked)
-			count, err = snapshot.Count(keys, row.conditions...)
-			check(t, err)
-			want(t, "count of the snapshot", int(count), len(listed))
-			batch, err := cache.Diff(start, cache.Position(), diffOptions...)
-			check(t, err)
-			for e := range batch.Events() {
-				see(e.Key(), &changed)
-			}
-			batch.Release()
-			agree("diff", changed)
 		})
 	}
+	for what, keys := range selected(t, cache, snapshot, start, watchcore.RangeNone(), "app", "") {
+		if what != "get" { // which names its key
+			want(t, "nothing: "+what, strings.Join(keys, " "), "")
+		}
+	}
+}
+
+// selected is what each way of asking gives; the keys without what they begin with.
+func selected(t *testing.T, cache *watchcore.Cache, snapshot *watchcore.Snapshot, start watchcore.Position,
+	keys watchcore.Range, labels, fields string,
+) map[string][]string {
+	t.Helper()
+	seen := map[string][]string{}
+	see := func(what, key string) { seen[what] = append(seen[what], key[len("/pods/x/"):]) }
+	for what, start := range map[string]watchcore.Start{"state": {}, "after": watchcore.StartAfterPosition(start)} {
+		seen[what] = nil
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: start, Range: keys, LabelSelector: labels, FieldSelector: fields})
+		for {
+			batch, err := sub.Poll(0)
+			check(t, err)
+			if batch == nil {
+				break
+			}
+			for e := range batch.Events() {
+				if e.Type == watchcore.EventAdded {
+					see(what, e.Key())
+				}
+			}
+			batch.Release()
+		}
+	}
+	seen["list"], seen["get"], seen["walk"], seen["diff"] = nil, nil, nil, nil
+	page, err := cache.List(bounded(t), keys, watchcore.ListOptions{LabelSelector: labels, FieldSelector: fields})
+	check(t, err)
+	for item := range page.All() {
+		see("list", item.Key())
+	}
+	page.Release()
+	options := watchcore.ReadOptions{LabelSelector: labels, FieldSelector: fields}
+	for _, key := range []string{"/pods/a/1", "/pods/a/2", "/pods/b/3", "/pods/b/4"} {
+		kv, at, err := cache.Get(bounded(t), key, options)
+		check(t, err)
+		want(t, "revision of a get", at, 1)
+		if kv != nil {
+			see("get", key)
+		}
+	}
+	count, _, err := cache.Count(bounded(t), keys, options)
+	check(t, err)
+	want(t, "count", int(count), len(seen["list"]))
+
+	some := watchcore.SelectOptions{LabelSelector: labels, FieldSelector: fields}
+	for item, err := range snapshot.Range(keys, some) {
+		check(t, err)
+		see("walk", item.Key())
+	}
+	count, err = snapshot.Count(keys, some)
+	check(t, err)
+	want(t, "count of the snapshot", int(count), len(seen["list"]))
+	batch, err := cache.Diff(start, cache.Position(), watchcore.DiffOptions{Range: keys, LabelSelector: labels, FieldSelector: fields})
+	check(t, err)
+	for e := range batch.Events() {
+		see("diff", e.Key())
+	}
+	batch.Release()
+	return seen
 }
 
 // What a change is depends on whether the value before and the one now pass.
 func TestTransitionsAtTheBoundary(t *testing.T) {
-	cache, writer := podCache(t, watchcore.IndexByLabel("app"))
+	cache, writer := podCache(t, watchcore.Config{Indexes: []watchcore.Index{watchcore.IndexByLabel("app")}})
 	check(t, writer.Apply(1, watchcore.Put("/pods/a/in", pod("1", "app=web")), watchcore.Put("/pods/a/out", pod("1", "app=db"))))
-	by := watchcore.Labels("app=web")
+	by := watchcore.SubscribeOptions{Start: watchcore.StartNow(), LabelSelector: "app=web"}
 	subs := map[string]*watchcore.Subscription{
-		"scan":  subscribe(t, cache, watchcore.FromNow(), watchcore.Labels("app in (web)"), watchcore.Fields("ns!=")),
-		"chain": subscribe(t, cache, watchcore.FromNow(), by),
+		"scan":  subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), LabelSelector: "app in (web)", FieldSelector: "ns!="}),
+		"chain": subscribe(t, cache, by),
 	}
-	masked := subscribe(t, cache, watchcore.FromNow(), by, watchcore.KeyPrefix("/pods/"), watchcore.Types(watchcore.Deleted))
-	raw := subscribe(t, cache, watchcore.FromNow(), by, watchcore.RawTypes())
-	nothing := subscribe(t, cache, watchcore.Nothing())
+	masked := subscribe(t, cache, watchcore.SubscribeOptions{
+		Start: watchcore.StartNow(), LabelSelector: "app=web", Range: watchcore.RangePrefix("/pods/"),
+		Types: []watchcore.EventType{watchcore.EventDeleted},
+	})
+	raw := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), LabelSelector: "app=web", RawTypes: true})
+	nothing := subscribe(t, cache, watchcore.SubscribeOptions{Range: watchcore.RangeNone()})
 	for i, change := range []watchcore.Change{
 		watchcore.Put("/pods/a/in", pod("2", "app=web")),
 		watchcore.Put("/pods/a/in", pod("3", "app=db")),
@@ -179,7 +180,7 @@ func TestTransitionsAtTheBoundary(t *testing.T) {
 	want(t, "position of nothing", nothing.Position(), cache.Position())
 
 	// The same over a resync: what left the filter meanwhile is deleted.
-	over := subscribe(t, cache, watchcore.FromNow(), by)
+	over := subscribe(t, cache, by)
 	check(t, writer.Apply(10, watchcore.Put("/pods/a/in", pod("1", "app=web"))))
 	_, err := writer.Resync(20, []watchcore.KeyValue{
 		{Key: []byte("/pods/a/in"), Value: []byte(pod("2", "app=db")), CreateRevision: 10, ModRevision: 15, Version: 2},
@@ -196,22 +197,22 @@ func TestSelectorsAreRefused(t *testing.T) {
 	bare, _ := embedded(t)
 	huge := strings.Repeat("a!=b,", 1<<20/5)
 	for name, row := range map[string]struct {
-		cache     *watchcore.Cache
-		condition watchcore.Condition
-		says      string
+		cache          *watchcore.Cache
+		labels, fields string
+		says           string
 	}{
-		"open set":         {cache, watchcore.Labels("app in (web"), "byte 11"},
-		"no value":         {cache, watchcore.Labels("app=web,,x"), "byte 8"},
-		"field operator":   {cache, watchcore.Fields("phase>1"), "byte 7"},
-		"undeclared field": {cache, watchcore.Fields("nodeName=x"), "nodeName"},
-		"no labels":        {bare, watchcore.Labels("app=web"), "label"},
-		"no fields":        {bare, watchcore.Fields("phase=x"), "phase"},
-		"invalid UTF-8":    {cache, watchcore.Labels("app=\xff\xfe"), "byte 4"},
-		"NUL":              {cache, watchcore.Labels("a\x00b=c"), "byte 1"},
-		"parentheses":      {cache, watchcore.Labels(strings.Repeat("(", 1<<20)), "byte 0"},
-		"1 MiB":            {cache, watchcore.Labels(huge), "byte 1048575"},
-		"1 MiB of a name":  {cache, watchcore.Labels(strings.Repeat("n", 1<<20)), "byte 63"},
-		"field of 1 MiB":   {cache, watchcore.Fields(strings.Repeat("\xf0", 1<<20)), "byte 0"},
+		"open set":         {cache, "app in (web", "", "byte 11"},
+		"no value":         {cache, "app=web,,x", "", "byte 8"},
+		"field operator":   {cache, "", "phase>1", "byte 7"},
+		"undeclared field": {cache, "", "nodeName=x", "nodeName"},
+		"no labels":        {bare, "app=web", "", "label"},
+		"no fields":        {bare, "", "phase=x", "phase"},
+		"invalid UTF-8":    {cache, "app=\xff\xfe", "", "byte 4"},
+		"NUL":              {cache, "a\x00b=c", "", "byte 1"},
+		"parentheses":      {cache, strings.Repeat("(", 1<<20), "", "byte 0"},
+		"1 MiB":            {cache, huge, "", "byte 1048575"},
+		"1 MiB of a name":  {cache, strings.Repeat("n", 1<<20), "", "byte 63"},
+		"field of 1 MiB":   {cache, "", strings.Repeat("\xf0", 1<<20), "byte 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused := func(what string, err error) {
@@ -221,39 +222,31 @@ func TestSelectorsAreRefused(t *testing.T) {
 					t.Errorf("%s: %.1024q does not say %q", what, text, row.says)
 				}
 			}
-			_, err := row.cache.Subscribe(context.Background(), row.condition)
+			_, err := row.cache.Subscribe(context.Background(), watchcore.SubscribeOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("subscribe", err)
-			_, err = row.cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), row.condition)
+			_, err = row.cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("list", err)
-			_, _, err = row.cache.Get(bounded(t), "/a", watchcore.Any(), row.condition)
+			read := watchcore.ReadOptions{LabelSelector: row.labels, FieldSelector: row.fields}
+			_, _, err = row.cache.Get(bounded(t), "/a", read)
 			refused("get", err)
-			_, _, err = row.cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Any(), row.condition)
+			_, _, err = row.cache.Count(bounded(t), watchcore.RangeAll(), read)
 			refused("count", err)
-			_, err = row.cache.Diff(watchcore.Position{}, watchcore.Position{}, row.condition)
+			_, err = row.cache.Diff(watchcore.Position{}, watchcore.Position{}, watchcore.DiffOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("diff", err)
 			snapshot, err := row.cache.Snapshot()
 			check(t, err)
 			defer snapshot.Close()
-			_, err = snapshot.Count(watchcore.AllKeys(), row.condition)
+			some := watchcore.SelectOptions{LabelSelector: row.labels, FieldSelector: row.fields}
+			_, err = snapshot.Count(watchcore.RangeAll(), some)
 			refused("count of a snapshot", err)
-			for _, err := range snapshot.Range(watchcore.AllKeys(), row.condition) {
+			for _, err := range snapshot.Range(watchcore.RangeAll(), some) {
 				refused("walk", err)
 			}
 		})
 	}
 	// A selector of 1 MiB that is right is taken.
-	sub := subscribe(t, cache, watchcore.Labels(huge+"a!=b"))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{LabelSelector: huge + "a!=b"})
 	want(t, "events of a long selector", drain(t, sub), "0 BOOKMARK end")
-
-	two := []watchcore.Condition{watchcore.Labels("a in (b"), watchcore.Labels("c)")}
-	_, err := cache.Subscribe(context.Background(), two[0], two[1])
-	wantError(t, "subscribe with two", err, watchcore.ErrInvalidArgument)
-	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), two[0], two[1])
-	wantError(t, "list with two", err, watchcore.ErrInvalidArgument)
-	_, _, err = cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Fields("ns=a"), watchcore.Fields("ns=b"))
-	wantError(t, "count with two", err, watchcore.ErrInvalidArgument)
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.Any(), two...)
-	wantError(t, "get with two", err, watchcore.ErrInvalidArgument)
 }
 
 func TestDeclarations(t *testing.T) {
@@ -263,11 +256,10 @@ func TestDeclarations(t *testing.T) {
 		return string([]byte{byte(number<<3 | 2), byte(len(bytes))}) + bytes
 	}
 	object := field(1, field(1, "web-1")+field(11, field(1, "app")+field(2, "web"))) + field(2, field(10, "node-7"))
-	cache, writer := podCache(t,
-		watchcore.Field("nodeName", "/spec/nodeName", 2, 10),
-		watchcore.Field("name", "/metadata/name"),
-		watchcore.Field("ready", "/ready"),
-		watchcore.Field("whole", ""),
+	cache, writer := podCache(t, watchcore.Config{Fields: []watchcore.Attribute{watchcore.AttributeJSON("nodeName", "/spec/nodeName", 2, 10),
+		watchcore.AttributeJSON("name", "/metadata/name"),
+		watchcore.AttributeJSON("ready", "/ready"),
+		watchcore.AttributeJSON("whole", "")}},
 	)
 	check(t, writer.Apply(1,
 		watchcore.Put("/pods/a/1", "k8s\x00"+field(2, object)),
@@ -282,36 +274,41 @@ func TestDeclarations(t *testing.T) {
 		"whole=text":                 1,
 		"nodeName=,ready=,whole=":    1,
 	} {
-		count, _, err := cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Fields(selector))
+		count, _, err := cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{FieldSelector: selector})
 		check(t, err)
 		want(t, selector, count, expected)
 	}
-	count, _, err := cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Labels("app=web"))
+	count, _, err := cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{LabelSelector: "app=web"})
 	check(t, err)
 	want(t, "labels of the storage form", count, 1)
 	want(t, "values that could not be read", cache.Stats().ExtractFailures, 1)
 
-	many := make([]watchcore.Option, 65)
+	many := make([]watchcore.Attribute, 65)
 	for i := range many {
-		many[i] = watchcore.KeySegment(fmt.Sprint("s", i), i)
+		many[i] = watchcore.AttributeKeySegment(fmt.Sprint("s", i), i)
 	}
-	nine := []watchcore.Option{watchcore.IndexByKey()}
+	nine := []watchcore.Index{watchcore.IndexByKey()}
 	for depth := range 8 {
 		nine = append(nine, watchcore.IndexByPrefix(depth+1))
 	}
-	for name, options := range map[string][]watchcore.Option{
-		"field without a name":     {watchcore.Field("", "/a")},
-		"segment without a name":   {watchcore.KeySegment("", 1)},
-		"a name twice":             {watchcore.Field("a", "/a"), watchcore.KeySegment("a", 1)},
-		"a name that is no text":   {watchcore.Field("\xff", "/a")},
-		"a pointer without slash":  {watchcore.Field("a", "spec")},
-		"a pointer that escapes":   {watchcore.Field("a", "/a~2")},
-		"a field number 0":         {watchcore.Field("a", "/a", 2, 0)},
-		"a path of 101":            {watchcore.Field("a", "/a", make([]uint32, 101)...)},
-		"a negative segment":       {watchcore.KeySegment("a", -1)},
-		"a segment beyond":         {watchcore.KeySegment("a", 1<<32)},
-		"too many attributes":      many,
-		"labels without slash":     {watchcore.LabelsFrom("labels")},
+	for name, fields := range map[string][]watchcore.Attribute{
+		"field without a name":    {watchcore.AttributeJSON("", "/a")},
+		"segment without a name":  {watchcore.AttributeKeySegment("", 1)},
+		"a name twice":            {watchcore.AttributeJSON("a", "/a"), watchcore.AttributeKeySegment("a", 1)},
+		"a name that is no text":  {watchcore.AttributeJSON("\xff", "/a")},
+		"a pointer without slash": {watchcore.AttributeJSON("a", "spec")},
+		"a pointer that escapes":  {watchcore.AttributeJSON("a", "/a~2")},
+		"a field number 0":        {watchcore.AttributeJSON("a", "/a", 2, 0)},
+		"a path of 101":           {watchcore.AttributeJSON("a", "/a", make([]uint32, 101)...)},
+		"a negative segment":      {watchcore.AttributeKeySegment("a", -1)},
+		"a segment beyond":        {watchcore.AttributeKeySegment("a", 1<<32)},
+		"too many attributes":     many,
+	} {
+		cache, err := watchcore.New(watchcore.Config{Fields: fields})
+		wantError(t, name, err, watchcore.ErrInvalidArgument)
+		want(t, name, cache, nil)
+	}
+	for name, indexes := range map[string][]watchcore.Index{
 		"index of no field":        {watchcore.IndexByField("phase")},
 		"index of an empty field":  {watchcore.IndexByField("")},
 		"index of a label nowhere": {watchcore.IndexByLabel("app")},
@@ -319,46 +316,54 @@ func TestDeclarations(t *testing.T) {
 		"index of depth -1":        {watchcore.IndexByPrefix(-1)},
 		"an index twice":           {watchcore.IndexByKey(), watchcore.IndexByKey()},
 		"nine indexes":             nine,
-		"negative buckets":         {watchcore.MaxBuckets(-1)},
 	} {
-		cache, err := watchcore.New(options...)
+		cache, err := watchcore.New(watchcore.Config{Indexes: indexes})
+		wantError(t, name, err, watchcore.ErrInvalidArgument)
+		want(t, name, cache, nil)
+	}
+	for name, config := range map[string]watchcore.Config{
+		"labels without slash": {Labels: watchcore.LabelsJSON("labels")},
+		"negative buckets":     {MaxBuckets: -1},
+	} {
+		cache, err := watchcore.New(config)
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		want(t, name, cache, nil)
 	}
 }
 
 func TestIndexesAreUsed(t *testing.T) {
-	cache, writer := podCache(t, watchcore.IndexByKey(), watchcore.IndexByPrefix(2), watchcore.IndexByField("phase"),
-		watchcore.IndexByLabel("app"), watchcore.MaxBuckets(4))
+	cache, writer := podCache(t, watchcore.Config{Indexes: []watchcore.Index{watchcore.IndexByKey(), watchcore.IndexByPrefix(2), watchcore.IndexByField("phase"),
+		watchcore.IndexByLabel("app")}, MaxBuckets: 4})
 	for i := range 200 {
 		check(t, writer.Apply(uint64(i+1), watchcore.Put(fmt.Sprintf("/pods/%d/x", i%10), pod(fmt.Sprint(i%5), fmt.Sprintf("app=%d", i%4)))))
 	}
 	for _, row := range []struct {
-		name      string
-		option    watchcore.SubscribeOption
-		read_path string
-		index     string
+		name    string
+		options watchcore.SubscribeOptions
+		path    string
+		index   string
 	}{
-		{"key", watchcore.Key("/pods/3/x"), "Chain", "key"},
-		{"prefix", watchcore.KeyPrefix("/pods/3/"), "Chain", "prefix of depth 2"},
-		{"field", watchcore.Fields("phase=3"), "Chain", "field phase"},
-		{"label", watchcore.Labels("app=3"), "Chain", "label app"},
-		{"unfit", watchcore.Fields("phase!=3"), "Scan", ""},
-		{"one too many", watchcore.Key("/pods/4/x"), "Scan", ""},
+		{"key", watchcore.SubscribeOptions{Range: watchcore.RangeKey("/pods/3/x")}, "Chain", "key"},
+		{"prefix", watchcore.SubscribeOptions{Range: watchcore.RangePrefix("/pods/3/")}, "Chain", "prefix of depth 2"},
+		{"field", watchcore.SubscribeOptions{FieldSelector: "phase=3"}, "Chain", "field phase"},
+		{"label", watchcore.SubscribeOptions{LabelSelector: "app=3"}, "Chain", "label app"},
+		{"unfit", watchcore.SubscribeOptions{FieldSelector: "phase!=3"}, "Scan", ""},
+		{"one too many", watchcore.SubscribeOptions{Range: watchcore.RangeKey("/pods/4/x")}, "Scan", ""},
 	} {
-		sub := subscribe(t, cache, watchcore.FromNow(), row.option)
+		row.options.Start = watchcore.StartNow()
+		sub := subscribe(t, cache, row.options)
 		for i := range 50 {
 			revision := cache.Position().Revision + 1
 			check(t, writer.Apply(revision, watchcore.Put(fmt.Sprintf("/pods/%d/x", i%10), pod(fmt.Sprint(i%5), fmt.Sprintf("app=%d", i%4)))))
 		}
 		events := strings.Count(drain(t, sub), "MODIFIED")
 		stats := sub.Stats()
-		want(t, row.name+": read path", stats.ReadPath.String(), row.read_path)
+		want(t, row.name+": read path", stats.ReadPath.String(), row.path)
 		want(t, row.name+": index", stats.Index, row.index)
 		if events == 0 {
 			t.Errorf("%s: no event came", row.name)
 		}
-		if row.read_path == "Chain" && (stats.LookedAt >= 50 || stats.Skipped == 0) {
+		if row.path == "Chain" && (stats.LookedAt >= 50 || stats.Skipped == 0) {
 			t.Errorf("%s: it looked at what is not its own: %+v", row.name, stats)
 		}
 		if stats.HandedOut == 0 {

@@ -23,22 +23,32 @@ func bounded(t testing.TB) context.Context {
 	return ctx
 }
 
-func embedded(t testing.TB, options ...watchcore.Option) (*watchcore.Cache, *watchcore.Writer) {
+// one is what was given, or the zero value.
+func one[T any](given []T) (value T) {
+	if len(given) > 1 {
+		panic("more than one")
+	}
+	for _, value = range given {
+	}
+	return value
+}
+
+func embedded(t testing.TB, config ...watchcore.Config) (*watchcore.Cache, *watchcore.Writer) {
 	t.Helper()
-	cache, err := watchcore.New(options...)
+	cache, err := watchcore.New(one(config))
 	check(t, err)
-	t.Cleanup(cache.Close)
+	t.Cleanup(func() { cache.Close() })
 	writer, err := cache.Writer()
 	check(t, err)
-	t.Cleanup(writer.Close)
+	t.Cleanup(func() { writer.Close() })
 	return cache, writer
 }
 
-func subscribe(t testing.TB, cache *watchcore.Cache, options ...watchcore.SubscribeOption) *watchcore.Subscription {
+func subscribe(t testing.TB, cache *watchcore.Cache, options ...watchcore.SubscribeOptions) *watchcore.Subscription {
 	t.Helper()
-	sub, err := cache.Subscribe(context.Background(), options...)
+	sub, err := cache.Subscribe(context.Background(), one(options))
 	check(t, err)
-	t.Cleanup(sub.Close)
+	t.Cleanup(func() { sub.Close() })
 	return sub
 }
 
@@ -92,9 +102,9 @@ func text(e watchcore.Event) string {
 		flags = " synthetic"
 	}
 	switch e.Type {
-	case watchcore.Bookmark:
+	case watchcore.EventBookmark:
 		return fmt.Sprintf("%d BOOKMARK%s", e.Revision, flags)
-	case watchcore.Resync:
+	case watchcore.EventResync:
 		return fmt.Sprintf("%d RESYNC %+v", e.Revision, e.Resync())
 	}
 	return fmt.Sprintf("%d %v %s %s<%s%s", e.Revision, e.Type, e.Key(), bytesText(e.Value()), bytesText(e.PrevValue()), flags)

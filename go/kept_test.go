@@ -28,11 +28,11 @@ func TestReleasedBatchGoesBack(t *testing.T) {
 			}
 			wantError(t, "poll of a place that has left", err, watchcore.ErrLagged)
 		},
-		"close": (*watchcore.Subscription).Close,
+		"close": (*watchcore.Subscription).Stop,
 	} {
 		t.Run(name, func(t *testing.T) {
-			cache, writer := embedded(t, watchcore.Capacity(1024))
-			sub := subscribe(t, cache, watchcore.FromNow())
+			cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+			sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 			check(t, writer.Apply(1, watchcore.Put("/a", "")))
 			batch := oneBatch(t, sub)
 			churn(t, writer, 1, 20_000)
@@ -49,8 +49,8 @@ func TestReleasedBatchGoesBack(t *testing.T) {
 
 // A subscription whose consumer sleeps keeps no batch for the next poll.
 func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
-	sub := subscribe(t, cache, watchcore.FromNow(), watchcore.Key("/mine"), watchcore.OnLag(watchcore.SkipToOldest))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), Range: watchcore.RangeKey("/mine"), OnLag: watchcore.LagSkipToOldest})
 	check(t, writer.Apply(1, watchcore.Put("/mine", "")))
 	oneBatch(t, sub).Release()
 	ended := make(chan error)
@@ -86,9 +86,9 @@ func TestReleasedInitialStateGoesBackAtOnce(t *testing.T) {
 
 // Batches are released by other goroutines while their subscription polls, and closes.
 func TestReleasesBesidePolls(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
 	for round := range uint64(20) {
-		sub := subscribe(t, cache, watchcore.FromNow())
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		var all sync.WaitGroup
 		for i := range uint64(100) {
 			check(t, writer.Apply(round*100+i+1, watchcore.Put("/a", "value")))

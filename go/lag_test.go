@@ -44,17 +44,17 @@ func (v *view) see(e watchcore.Event) {
 	key := e.Key()
 	before, there := v.shown[key]
 	switch e.Type {
-	case watchcore.Added, watchcore.Modified:
-		if there != (e.Type == watchcore.Modified) || e.ModRevision() < before {
+	case watchcore.EventAdded, watchcore.EventModified:
+		if there != (e.Type == watchcore.EventModified) || e.ModRevision() < before {
 			v.t.Fatalf("%s: shown was %d, %v", text(e), before, there)
 		}
 		v.shown[key] = e.ModRevision()
-	case watchcore.Deleted:
+	case watchcore.EventDeleted:
 		if !there {
 			v.t.Fatalf("%s was never shown", text(e))
 		}
 		delete(v.shown, key)
-	case watchcore.Resync:
+	case watchcore.EventResync:
 		v.marks = append(v.marks, e.Resync())
 	}
 }
@@ -62,7 +62,7 @@ func (v *view) see(e watchcore.Event) {
 // equals compares with the cache's own state.
 func (v *view) equals(cache *watchcore.Cache) {
 	v.t.Helper()
-	page, err := cache.List(bounded(v.t), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(bounded(v.t), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(v.t, err)
 	defer page.Release()
 	want(v.t, "keys", len(v.shown), page.Len())
@@ -75,9 +75,9 @@ func (v *view) equals(cache *watchcore.Cache) {
 // fallen behind the window.
 func lapped(t *testing.T, policy watchcore.LagPolicy) (*watchcore.Cache, *watchcore.Writer, *watchcore.Subscription, *view) {
 	t.Helper()
-	cache, writer := embedded(t, watchcore.Capacity(128))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
 	check(t, writer.Apply(1, watchcore.Put("/gone", ""), watchcore.Put("/kept", ""), watchcore.Put("/n/0", "")))
-	sub := subscribe(t, cache, watchcore.OnLag(policy))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{OnLag: policy})
 	v := &view{t: t, shown: map[string]uint64{}}
 	v.follow(sub)
 	v.equals(cache)
@@ -107,7 +107,7 @@ func lostOnce(t *testing.T, v *view, cache *watchcore.Cache, from uint64) {
 }
 
 func TestSkipToOldest(t *testing.T) {
-	cache, _, sub, v := lapped(t, watchcore.SkipToOldest)
+	cache, _, sub, v := lapped(t, watchcore.LagSkipToOldest)
 	_, err := sub.Next(bounded(t))
 	wantError(t, "lagged", err, watchcore.ErrLagged)
 	v.lost = append(v.lost, err.(*watchcore.Error))
@@ -126,7 +126,7 @@ func TestSkipToOldest(t *testing.T) {
 }
 
 func TestResnapshot(t *testing.T) {
-	cache, writer, sub, v := lapped(t, watchcore.Resnapshot)
+	cache, writer, sub, v := lapped(t, watchcore.LagResnapshot)
 	for round := range uint64(3) { // also again, after it has caught up
 		position := sub.Position().Revision
 		v.lost, v.marks = nil, nil
@@ -134,8 +134,8 @@ func TestResnapshot(t *testing.T) {
 		lostOnce(t, v, cache, position+1)
 		v.equals(cache)
 		want(t, "marks", len(v.marks), 2)
-		want(t, "begin", v.marks[0].Phase, watchcore.Begin)
-		want(t, "end", v.marks[1].Phase, watchcore.End)
+		want(t, "begin", v.marks[0].Phase, watchcore.ResyncBegin)
+		want(t, "end", v.marks[1].Phase, watchcore.ResyncEnd)
 		want(t, "reason", v.marks[0].Reason, watchcore.ReasonLagged)
 		want(t, "position", sub.Position(), cache.Position())
 		want(t, "losses in its figures", sub.Stats().Lagged, round+1)
@@ -153,12 +153,12 @@ func TestResnapshot(t *testing.T) {
 
 // Who began in the middle is taken to know the state there, and nothing else.
 func TestShownAtTheStart(t *testing.T) {
-	for name, start := range map[string]watchcore.SubscribeOption{"now": watchcore.FromNow(), "after": watchcore.After(2)} {
+	for name, start := range map[string]watchcore.Start{"now": watchcore.StartNow(), "after": watchcore.StartAfter(2)} {
 		t.Run(name, func(t *testing.T) {
-			cache, writer := embedded(t, watchcore.Capacity(128))
+			cache, writer := embedded(t, watchcore.Config{Capacity: 128})
 			check(t, writer.Apply(1, watchcore.Put("/gone", ""), watchcore.Put("/kept", "")))
 			check(t, writer.Apply(2, watchcore.Put("/changed", "")))
-			sub := subscribe(t, cache, start, watchcore.OnLag(watchcore.Resnapshot))
+			sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: start, OnLag: watchcore.LagResnapshot})
 			v := &view{t: t, shown: map[string]uint64{"/gone": 1, "/kept": 1, "/changed": 2}}
 			check(t, writer.Apply(3, watchcore.Delete("/gone"), watchcore.Put("/changed", ""), watchcore.Put("/made", "")))
 			writeOn(t, cache, writer, 1000)
@@ -171,7 +171,7 @@ func TestShownAtTheStart(t *testing.T) {
 }
 
 func TestConflate(t *testing.T) {
-	cache, writer, sub, v := lapped(t, watchcore.Conflate)
+	cache, writer, sub, v := lapped(t, watchcore.LagConflate)
 	for range 3 {
 		v.follow(sub)
 		v.equals(cache)
@@ -189,7 +189,7 @@ func TestConflate(t *testing.T) {
 }
 
 func TestBatchesGoOnBehindALoss(t *testing.T) {
-	cache, _, sub, v := lapped(t, watchcore.Resnapshot)
+	cache, _, sub, v := lapped(t, watchcore.LagResnapshot)
 	for batch, err := range sub.Batches(bounded(t)) {
 		if errors.Is(err, watchcore.ErrLagged) {
 			v.lost = append(v.lost, err.(*watchcore.Error))
@@ -208,13 +208,13 @@ func TestBatchesGoOnBehindALoss(t *testing.T) {
 }
 
 func TestMaximumLag(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(128))
-	behind := func(options ...watchcore.SubscribeOption) *watchcore.Subscription {
-		return subscribe(t, cache, append(options, watchcore.FromNow(), watchcore.OnLag(watchcore.Conflate))...)
+	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
+	behind := func(events uint64, age time.Duration) *watchcore.Subscription {
+		return subscribe(t, cache, watchcore.SubscribeOptions{
+			Start: watchcore.StartNow(), OnLag: watchcore.LagConflate, MaxLagEvents: events, MaxLagAge: age,
+		})
 	}
-	events := behind(watchcore.MaxLagEvents(10))
-	age := behind(watchcore.MaxLagAge(time.Millisecond))
-	none := behind(watchcore.MaxLagEvents(0), watchcore.MaxLagAge(0))
+	events, age, none := behind(10, 0), behind(0, time.Millisecond), behind(0, 0)
 	writeOn(t, cache, writer, 11)
 	_, err := events.Next(bounded(t))
 	wantError(t, "events", err, watchcore.ErrLagged)
@@ -239,15 +239,15 @@ func TestMaximumLag(t *testing.T) {
 	}
 	batch.Release()
 
-	for name, option := range map[string]watchcore.SubscribeOption{
-		"a policy": watchcore.OnLag(watchcore.LagPolicy(99)),
-		"an age":   watchcore.MaxLagAge(-time.Second),
+	for name, options := range map[string]watchcore.SubscribeOptions{
+		"a policy": {OnLag: 99},
+		"an age":   {MaxLagAge: -time.Second},
 	} {
-		_, err := cache.Subscribe(context.Background(), option)
+		_, err := cache.Subscribe(context.Background(), options)
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 	}
-	for policy, name := range map[watchcore.LagPolicy]string{watchcore.Stop: "Stop", watchcore.SkipToOldest: "SkipToOldest",
-		watchcore.Resnapshot: "Resnapshot", watchcore.Conflate: "Conflate", 99: "LagPolicy(99)"} {
+	for policy, name := range map[watchcore.LagPolicy]string{watchcore.LagStop: "Stop", watchcore.LagSkipToOldest: "SkipToOldest",
+		watchcore.LagResnapshot: "Resnapshot", watchcore.LagConflate: "Conflate", 99: "LagPolicy(99)"} {
 		want(t, "name", policy.String(), name)
 	}
 }
@@ -255,7 +255,7 @@ func TestMaximumLag(t *testing.T) {
 // The figures are there from any goroutine, also while another one sleeps in Next.
 func TestStatsOfASubscription(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	end := make(chan uint64)
 	go func() {
 		seen := uint64(0)
@@ -274,7 +274,7 @@ func TestStatsOfASubscription(t *testing.T) {
 		}
 	}
 	eventually(t, "all is handed out", func() bool { return sub.Stats().HandedOut == 1000 })
-	want(t, "read path", sub.Stats().ReadPath, watchcore.Scan)
+	want(t, "read path", sub.Stats().ReadPath, watchcore.ReadPathScan)
 	cache.Close()
 	want(t, "events", <-end, 1000)
 	sub.Close()

@@ -19,21 +19,45 @@ func TestImpossibleRevisions(t *testing.T) {
 		late := whole
 		late.ModRevision = revision
 		for what, call := range map[string]func() error{
-			"After":            func() error { _, err := cache.Subscribe(ctx, watchcore.After(revision)); return err },
-			"AfterPosition":    func() error { _, err := cache.Subscribe(ctx, watchcore.AfterPosition(at)); return err },
-			"FromStateAtLeast": func() error { _, err := cache.Subscribe(ctx, watchcore.FromStateAtLeast(revision)); return err },
-			"Get AtLeast":      func() error { _, _, err := cache.Get(ctx, "/a", watchcore.AtLeast(revision)); return err },
-			"Get Exact":        func() error { _, _, err := cache.Get(ctx, "/a", watchcore.Exact(revision)); return err },
-			"List AtLeastIn":   func() error { _, err := cache.List(ctx, watchcore.AllKeys(), watchcore.AtLeastIn(at)); return err },
-			"List Exact":       func() error { _, err := cache.List(ctx, watchcore.AllKeys(), watchcore.Exact(revision)); return err },
-			"Count":            func() error { _, _, err := cache.Count(ctx, watchcore.AllKeys(), watchcore.ExactIn(at)); return err },
-			"Diff":             func() error { _, err := cache.Diff(watchcore.Position{}, at); return err },
-			"Diff from":        func() error { _, err := cache.Diff(at, at); return err },
-			"WaitUntil":        func() error { return cache.WaitUntil(ctx, revision) },
-			"WaitUntilIn":      func() error { return cache.WaitUntilIn(ctx, at) },
-			"Apply":            func() error { return writer.Apply(revision, watchcore.Put("/a", "2")) },
-			"Progress":         func() error { return writer.Progress(revision) },
-			"Compact":          func() error { return writer.Compact(revision) },
+			"After": func() error {
+				_, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartAfter(revision)})
+				return err
+			},
+			"AfterPosition": func() error {
+				_, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(at)})
+				return err
+			},
+			"FromStateAtLeast": func() error {
+				_, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(revision)})
+				return err
+			},
+			"Get AtLeast": func() error {
+				_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(revision)})
+				return err
+			},
+			"Get Exact": func() error {
+				_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(revision)})
+				return err
+			},
+			"List AtLeastIn": func() error {
+				_, err := cache.List(ctx, watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadAtLeastPosition(at)})
+				return err
+			},
+			"List Exact": func() error {
+				_, err := cache.List(ctx, watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(revision)})
+				return err
+			},
+			"Count": func() error {
+				_, _, err := cache.Count(ctx, watchcore.RangeAll(), watchcore.ReadOptions{Read: watchcore.ReadExactPosition(at)})
+				return err
+			},
+			"Diff":              func() error { _, err := cache.Diff(watchcore.Position{}, at, watchcore.DiffOptions{}); return err },
+			"Diff from":         func() error { _, err := cache.Diff(at, at, watchcore.DiffOptions{}); return err },
+			"WaitUntil":         func() error { return cache.WaitUntil(ctx, revision) },
+			"WaitUntilPosition": func() error { return cache.WaitUntilPosition(ctx, at) },
+			"Apply":             func() error { return writer.Apply(revision, watchcore.Put("/a", "2")) },
+			"Progress":          func() error { return writer.Progress(revision) },
+			"Compact":           func() error { return writer.Compact(revision) },
 			"Resync": func() error {
 				_, err := writer.Resync(revision, []watchcore.KeyValue{whole}, watchcore.ReasonRequested)
 				return err
@@ -43,7 +67,7 @@ func TestImpossibleRevisions(t *testing.T) {
 				return err
 			},
 			"StartRevision": func() error {
-				_, err := watchcore.Open(ctx, watchcore.Etcd("http://127.0.0.1:1"), watchcore.StartRevision(revision))
+				_, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{"http://127.0.0.1:1"}, StartRevision: revision}, watchcore.Config{})
 				return err
 			},
 		} {
@@ -55,13 +79,14 @@ func TestImpossibleRevisions(t *testing.T) {
 
 // A window that is sized by age has an age, and room for what it keeps.
 func TestKeep(t *testing.T) {
-	for _, option := range []watchcore.Option{
-		watchcore.Keep(-1, time.Second), watchcore.Keep(5, 0), watchcore.Keep(5, -time.Second), watchcore.Keep(1_000_000, time.Second),
+	for _, config := range []watchcore.Config{
+		{Capacity: 1024, KeepEvents: -1, KeepAge: time.Second}, {Capacity: 1024, KeepEvents: 5},
+		{Capacity: 1024, KeepEvents: 5, KeepAge: -time.Second}, {Capacity: 1024, KeepEvents: 1_000_000, KeepAge: time.Second},
 	} {
-		_, err := watchcore.New(watchcore.Capacity(1024), option)
+		_, err := watchcore.New(config)
 		wantError(t, "new", err, watchcore.ErrInvalidArgument)
 	}
-	cache, writer := embedded(t, watchcore.Capacity(4096), watchcore.Keep(128, time.Hour))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 4096, KeepEvents: 128, KeepAge: time.Hour})
 	churn(t, writer, 0, 3000)
 	want(t, "what is younger stays", cache.Status().Oldest, 1)
 	if stats := cache.Stats(); stats.WindowBytes == 0 || stats.WindowAge >= time.Hour || cache.Status().WindowAge >= time.Hour {
@@ -72,15 +97,15 @@ func TestKeep(t *testing.T) {
 // What nothing can lie in is a mistake: a range outside the prefix, or one that ends
 // before it begins.
 func TestRangesOfNothing(t *testing.T) {
-	cache, _ := embedded(t, watchcore.Prefix("/"))
+	cache, _ := embedded(t, watchcore.Config{Prefix: "/"})
 	for _, keys := range []watchcore.Range{
-		watchcore.Key("outside"), watchcore.KeyPrefix("outside"), watchcore.KeyRange("0", "1"), watchcore.KeyRange("/b", "/a"),
+		watchcore.RangeKey("outside"), watchcore.RangePrefix("outside"), watchcore.RangeBetween("0", "1"), watchcore.RangeBetween("/b", "/a"),
 	} {
-		_, err := cache.Subscribe(bounded(t), keys)
+		_, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{Range: keys})
 		wantError(t, "subscribe", err, watchcore.ErrInvalidArgument)
-		_, err = cache.List(bounded(t), keys, watchcore.Any())
+		_, err = cache.List(bounded(t), keys, watchcore.ListOptions{})
 		wantError(t, "list", err, watchcore.ErrInvalidArgument)
-		_, _, err = cache.Count(bounded(t), keys, watchcore.Any())
+		_, _, err = cache.Count(bounded(t), keys, watchcore.ReadOptions{})
 		wantError(t, "count", err, watchcore.ErrInvalidArgument)
 	}
 }

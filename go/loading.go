@@ -61,11 +61,12 @@ func (l *Loading) Finish() error {
 }
 
 // Close drops a listing that was not finished: the cache is as it was. Idempotent,
-// from any goroutine.
-func (l *Loading) Close() {
+// from any goroutine. The error is always nil.
+func (l *Loading) Close() error {
 	l.cleanup.Stop()
 	l.handle.close()
 	runtime.KeepAlive(l)
+	return nil
 }
 
 func (l *Loading) with(call func(*C.watchcore_loading, *C.watchcore_writer) error) error {

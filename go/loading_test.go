@@ -17,7 +17,7 @@ func listed(key, value string) watchcore.KeyValue {
 }
 
 func TestLoadingInPieces(t *testing.T) {
-	cache, writer := embedded(t, watchcore.ExpectLoad())
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
 	loading, err := writer.BeginLoad(7)
 	check(t, err)
 	first := []watchcore.KeyValue{listed("/c", "3"), listed("/a", "")}
@@ -38,7 +38,7 @@ func TestLoadingInPieces(t *testing.T) {
 }
 
 func TestRefusedLoading(t *testing.T) {
-	cache, writer := embedded(t, watchcore.ExpectLoad(), watchcore.Prefix("/"))
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true, Prefix: "/"})
 	dropped, err := writer.BeginLoad(6)
 	check(t, err)
 	check(t, dropped.Add(listed("/dropped", "")))
@@ -67,7 +67,7 @@ func TestRefusedLoading(t *testing.T) {
 
 // One at a time, with the writer: each key comes once, or the call says ErrBusy.
 func TestLoadingOfManyGoroutines(t *testing.T) {
-	cache, writer := embedded(t, watchcore.ExpectLoad())
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
 	loading, err := writer.BeginLoad(7)
 	check(t, err)
 	var added atomic.Uint64
@@ -92,7 +92,7 @@ func TestLoadingOfManyGoroutines(t *testing.T) {
 
 // What one that nobody can reach any more had copied goes back to its cache.
 func TestLoadingCleanup(t *testing.T) {
-	cache, writer := embedded(t, watchcore.ExpectLoad())
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
 	var before uint64
 	func() {
 		loading, err := writer.BeginLoad(7)

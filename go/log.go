@@ -47,70 +47,91 @@ package watchcore
 import "C"
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"os"
-	"strconv"
 	"sync"
 	"syscall"
 	"unsafe"
 )
 
-// LogLevel is how much a message matters.
-type LogLevel uint32
+// LevelTrace is the level of the library's most detailed messages; the others have the
+// levels of slog.
+const LevelTrace = slog.LevelDebug - 4
 
-const (
-	LogOff   LogLevel = C.WATCHCORE_LOG_OFF   // no message at all
-	LogError LogLevel = C.WATCHCORE_LOG_ERROR // something failed
-	LogWarn  LogLevel = C.WATCHCORE_LOG_WARN  // something is not as it should be
-	LogInfo  LogLevel = C.WATCHCORE_LOG_INFO  // what a person wants to know
-	LogDebug LogLevel = C.WATCHCORE_LOG_DEBUG // single steps
-	LogTrace LogLevel = C.WATCHCORE_LOG_TRACE // everything
-)
-
-// String is the level's name, such as "Warn".
-func (l LogLevel) String() string {
-	if l <= LogTrace {
-		return [...]string{"Off", "Error", "Warn", "Info", "Debug", "Trace"}[l]
-	}
-	return "LogLevel(" + strconv.FormatUint(uint64(l), 10) + ")"
+// levels is the library's levels, by its numbers; 0 is off.
+var levels = [...]slog.Level{
+	C.WATCHCORE_LOG_ERROR: slog.LevelError,
+	C.WATCHCORE_LOG_WARN:  slog.LevelWarn,
+	C.WATCHCORE_LOG_INFO:  slog.LevelInfo,
+	C.WATCHCORE_LOG_DEBUG: slog.LevelDebug,
+	C.WATCHCORE_LOG_TRACE: LevelTrace,
 }
 
-// logger is what SetLog set.
-type logger struct {
+// logging is how the process's messages are handed out now.
+var logging struct {
+	sync.Mutex
+	now    *bridge
+	chosen bool // SetLogger was called, or what it does by default has been done
+}
+
+// bridge hands the library's messages to a logger.
+type bridge struct {
 	c     *C.struct_wc_log
 	ended chan struct{}
 }
 
-var logging struct {
-	sync.Mutex
-	now *logger
-}
-
-// SetLog hands out the messages of the library, of all caches of the process, up
-// to a level; nil or LogOff takes the function away. It is called on one goroutine,
-// message by message in their order, and never holds the library up: what comes
-// while too many wait is lost, and one message of LogWarn says how many. A message
-// is cut at 16 KiB.
+// SetLogger says where the messages of the library go, those of all caches of the
+// process: what is wrong with a server, why a history was replaced, a panic in foreign
+// code. nil is slog.Default(), as it is when a message comes; that is also where they go
+// when SetLogger is never called. slog.New(slog.DiscardHandler) switches them off.
 //
-// When SetLog returns, the function given before has seen all that was said until
-// then and is not called any more. So it must not call SetLog itself.
+// What the handler has not enabled when SetLogger is called is not made at all: after a
+// change of its level, call SetLogger again. The handler is called on one goroutine,
+// message by message in their order, and never holds the library up: what comes while
+// too many wait is lost, and one warning says how many. A message is cut at 16 KiB.
+//
+// When SetLogger returns, the logger given before has seen all that was said until then
+// and is not called any more. So its handler must not call SetLogger itself. It is
 // ErrUnsupported where the process collects the library's messages in another way.
-func SetLog(level LogLevel, log func(level LogLevel, message string)) error {
+func SetLogger(logger *slog.Logger) error {
 	logging.Lock()
 	defer logging.Unlock()
-	var next *logger
-	if log != nil && level != LogOff {
-		var err error
-		if next, err = newLogger(log); err != nil {
-			return err
+	logging.chosen = true
+	return setLogger(logger)
+}
+
+// logToDefault is called before there is a cache: what goes wrong should be seen. Where
+// it cannot be had the program goes on without.
+func logToDefault() {
+	logging.Lock()
+	defer logging.Unlock()
+	if !logging.chosen {
+		logging.chosen = true
+		_ = setLogger(nil)
+	}
+}
+
+// setLogger is called with the lock.
+func setLogger(logger *slog.Logger) error {
+	most := C.uint32_t(C.WATCHCORE_LOG_OFF)
+	for level := C.uint32_t(C.WATCHCORE_LOG_ERROR); level <= C.WATCHCORE_LOG_TRACE; level++ {
+		if orDefault(logger).Enabled(context.Background(), levels[level]) {
+			most = level
 		}
 	}
+	var next *bridge
 	var to *C.struct_wc_log
-	if next != nil {
+	if most != C.WATCHCORE_LOG_OFF {
+		var err error
+		if next, err = newBridge(logger); err != nil {
+			return err
+		}
 		to = next.c
 	}
-	if err := failed(C.wc_log_set(to, C.uint32_t(level))); err != nil {
+	if err := failed(C.wc_log_set(to, most)); err != nil {
 		next.end()
 		return err
 	}
@@ -119,42 +140,53 @@ func SetLog(level LogLevel, log func(level LogLevel, message string)) error {
 	return nil
 }
 
-func newLogger(log func(LogLevel, string)) (*logger, error) {
+func orDefault(logger *slog.Logger) *slog.Logger {
+	if logger == nil {
+		return slog.Default()
+	}
+	return logger
+}
+
+func newBridge(logger *slog.Logger) (*bridge, error) {
 	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_SEQPACKET|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, newError(ErrResourceExhausted, "set the log function: no pair of sockets: %v. Close descriptors, or raise their limit", err)
+		return nil, newError(ErrResourceExhausted, "set the logger: no pair of sockets: %v. Close descriptors, or raise their limit", err)
 	}
 	// The same on every machine: some hundred messages.
 	_ = syscall.SetsockoptInt(pair[1], syscall.SOL_SOCKET, syscall.SO_SNDBUF, 128<<10)
-	l := &logger{c: (*C.struct_wc_log)(C.calloc(1, C.sizeof_struct_wc_log)), ended: make(chan struct{})}
-	l.c.fd = C.int(pair[1])
-	go l.run(os.NewFile(uintptr(pair[0]), "watchcore-log"), log)
-	return l, nil
+	b := &bridge{c: (*C.struct_wc_log)(C.calloc(1, C.sizeof_struct_wc_log)), ended: make(chan struct{})}
+	b.c.fd = C.int(pair[1])
+	go b.run(os.NewFile(uintptr(pair[0]), "watchcore-log"), logger)
+	return b, nil
 }
 
 // run ends when the other side is closed and all is read.
-func (l *logger) run(file *os.File, log func(LogLevel, string)) {
-	defer close(l.ended)
+func (b *bridge) run(file *os.File, logger *slog.Logger) {
+	defer close(b.ended)
 	defer file.Close()
 	packet := make([]byte, 4+C.WC_LOG_BYTES)
+	say := func(level slog.Level, message string) {
+		orDefault(logger).Log(context.Background(), level, "watchcore: "+message)
+	}
 	for {
 		n, err := file.Read(packet)
-		if lost := uint64(C.wc_log_lost(l.c)); lost > 0 {
-			log(LogWarn, fmt.Sprintf("%d messages came faster than they were taken, and are lost", lost))
+		if lost := uint64(C.wc_log_lost(b.c)); lost > 0 {
+			say(slog.LevelWarn, fmt.Sprintf("%d messages came faster than they were taken, and are lost", lost))
 		}
 		if err != nil || n < 4 {
 			return
 		}
-		log(LogLevel(binary.NativeEndian.Uint32(packet)), string(packet[4:n]))
+		level := min(binary.NativeEndian.Uint32(packet), C.WATCHCORE_LOG_TRACE)
+		say(levels[level], string(packet[4:n]))
 	}
 }
 
-// end waits until the function has seen the last message. Nobody sends any more.
-func (l *logger) end() {
-	if l == nil {
+// end waits until the logger has seen the last message. Nobody sends any more.
+func (b *bridge) end() {
+	if b == nil {
 		return
 	}
-	syscall.Close(int(l.c.fd))
-	<-l.ended
-	C.free(unsafe.Pointer(l.c))
+	syscall.Close(int(b.c.fd))
+	<-b.ended
+	C.free(unsafe.Pointer(b.c))
 }

@@ -1,31 +1,47 @@
 package watchcore_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"watchcore"
 )
 
-// said is what a log function was given.
+// said is what a logger was given, and a handler of slog.
 type said struct {
-	sync.Mutex
-	lines []string
+	mu    *sync.Mutex
+	lines *[]string
+	level slog.Level
+	wait  func()
 }
 
-func (s *said) log(level watchcore.LogLevel, message string) {
-	s.Lock()
-	defer s.Unlock()
-	s.lines = append(s.lines, level.String()+": "+message)
+func listen(level slog.Level) said {
+	return said{mu: &sync.Mutex{}, lines: &[]string{}, level: level, wait: func() {}}
 }
 
-func (s *said) count(part string) (count int) {
-	s.Lock()
-	defer s.Unlock()
-	for _, line := range s.lines {
+func (s said) Enabled(_ context.Context, level slog.Level) bool { return level >= s.level }
+func (s said) WithAttrs([]slog.Attr) slog.Handler               { return s }
+func (s said) WithGroup(string) slog.Handler                    { return s }
+
+func (s said) Handle(_ context.Context, record slog.Record) error {
+	s.wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	*s.lines = append(*s.lines, record.Level.String()+": "+record.Message)
+	return nil
+}
+
+func (s said) count(part string) (count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, line := range *s.lines {
 		if strings.Contains(line, part) {
 			count++
 		}
@@ -33,56 +49,126 @@ func (s *said) count(part string) (count int) {
 	return count
 }
 
-func TestSetLog(t *testing.T) {
-	defer func() { check(t, watchcore.SetLog(watchcore.LogOff, nil)) }()
+// quiet ends what a test of loggers did.
+func quiet(t testing.TB) { check(t, watchcore.SetLogger(nil)) }
+
+// unreachable is a cache that follows a server that is not there.
+func unreachable(t testing.TB) (*watchcore.Cache, string) {
+	t.Helper()
 	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
-	first, second := &said{}, &said{}
-	check(t, watchcore.SetLog(watchcore.LogDebug, first.log))
-	cache, err := watchcore.Open(context.Background(), watchcore.Etcd(endpoint), watchcore.WithoutWaiting())
+	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)
-	defer cache.Close()
-	eventually(t, "the failure is told", func() bool { return first.count("Warn: ") > 0 && first.count(endpoint) > 0 })
+	t.Cleanup(func() { cache.Close() })
+	check(t, cache.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{endpoint}}))
+	return cache, endpoint
+}
+
+func TestSetLogger(t *testing.T) {
+	defer quiet(t)
+	first, second := listen(slog.LevelDebug), listen(slog.LevelDebug)
+	check(t, watchcore.SetLogger(slog.New(first)))
+	cache, endpoint := unreachable(t)
+	eventually(t, "the failure is told", func() bool { return first.count("WARN: watchcore: ") > 0 && first.count(endpoint) > 0 })
 
 	// Whoever comes next is told the rest, and the first one nothing any more.
-	check(t, watchcore.SetLog(watchcore.LogDebug, second.log))
+	check(t, watchcore.SetLogger(slog.New(second)))
 	before := first.count("")
-	counters, err := cache.Counters()
+	counters, err := cache.FeederCounters()
 	check(t, err)
 	eventually(t, "the next failure is told", func() bool { return second.count(endpoint) > 0 })
 	eventually(t, "it failed again", func() bool {
-		now, err := cache.Counters()
+		now, err := cache.FeederCounters()
 		check(t, err)
 		return now.Failures > counters.Failures
 	})
 	want(t, "what the first one is told behind it", first.count(""), before)
+	check(t, watchcore.SetLogger(slog.New(slog.DiscardHandler)))
+	after := second.count("")
+	counters, err = cache.FeederCounters()
+	check(t, err)
+	eventually(t, "it failed again", func() bool {
+		now, err := cache.FeederCounters()
+		check(t, err)
+		return now.Failures > counters.Failures
+	})
+	want(t, "what is told where nobody listens", second.count(""), after)
+}
 
-	wantError(t, "a level", watchcore.SetLog(99, second.log), watchcore.ErrInvalidArgument)
-	check(t, watchcore.SetLog(watchcore.LogError, second.log))
-	check(t, watchcore.SetLog(watchcore.LogOff, second.log))
-	check(t, watchcore.SetLog(watchcore.LogDebug, nil))
-	for level, name := range map[watchcore.LogLevel]string{watchcore.LogOff: "Off", watchcore.LogTrace: "Trace", 6: "LogLevel(6)"} {
-		want(t, "name", level.String(), name)
+// A server that is not there: the call ends with its context, and says why; what keeps it is
+// in the log of the program meanwhile, also where nobody asked for a logger.
+func TestOpenOfADeadServerLogs(t *testing.T) {
+	defer quiet(t)
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	var written lockedBuffer
+	slog.SetDefault(slog.New(slog.NewTextHandler(&written, nil)))
+	check(t, watchcore.SetLogger(nil)) // as at the start of a process
+	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
+	ctx, cancel := context.WithCancelCause(context.Background())
+	opened := make(chan error)
+	go func() {
+		_, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{Name: "pods"})
+		opened <- err
+	}()
+	eventually(t, "the log says what keeps it", func() bool {
+		text := written.String()
+		return strings.Contains(text, "level=WARN") && strings.Contains(text, endpoint) && strings.Contains(text, "pods")
+	})
+	select {
+	case err := <-opened:
+		t.Fatalf("it ended before its context: %v", err)
+	default:
+	}
+	cancel(nil)
+	err := <-opened
+	wantError(t, "open", err, context.Canceled)
+	wantError(t, "open", err, watchcore.ErrUnavailable)
+	if !strings.Contains(err.Error(), endpoint) {
+		t.Errorf("the error does not name the endpoint: %v", err)
+	}
+	// One that is over already does not even begin.
+	late, stop := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer stop()
+	_, err = watchcore.Open(late, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a context that is over: %v", err)
 	}
 }
 
-// A function that does not come to its end holds nobody up, and is told what it missed.
-func TestSlowLogFunction(t *testing.T) {
-	defer func() { check(t, watchcore.SetLog(watchcore.LogOff, nil)) }()
-	s := &said{}
+// lockedBuffer is written and read by several goroutines.
+type lockedBuffer struct {
+	mu    sync.Mutex
+	bytes bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.String()
+}
+
+// A handler that does not come to its end holds nobody up, and is told what it missed.
+func TestSlowLogger(t *testing.T) {
+	defer quiet(t)
+	s := listen(watchcore.LevelTrace)
 	var once sync.Once
 	inside, goOn := make(chan struct{}), make(chan struct{})
-	check(t, watchcore.SetLog(watchcore.LogTrace, func(level watchcore.LogLevel, message string) {
+	s.wait = func() {
 		once.Do(func() { close(inside) })
 		<-goOn
-		s.log(level, message)
-	}))
-	endpoint := watchcore.Etcd(fmt.Sprintf("http://127.0.0.1:%d", reservePort(t)))
+	}
+	check(t, watchcore.SetLogger(slog.New(s)))
 	// Each feeder says at least that it failed: more than the socket holds.
 	for range 500 {
-		cache, err := watchcore.Open(context.Background(), endpoint, watchcore.WithoutWaiting())
-		check(t, err)
+		cache, _ := unreachable(t)
 		eventually(t, "it failed", func() bool {
-			counters, err := cache.Counters()
+			counters, err := cache.FeederCounters()
 			check(t, err)
 			return counters.Failures > 0
 		})
@@ -91,6 +177,6 @@ func TestSlowLogFunction(t *testing.T) {
 	<-inside
 	close(goOn)
 	eventually(t, "it is told", func() bool { return s.count("are lost") > 0 })
-	check(t, watchcore.SetLog(watchcore.LogOff, nil))
+	check(t, watchcore.SetLogger(slog.New(slog.DiscardHandler)))
 	t.Logf("%d messages came", s.count(""))
 }

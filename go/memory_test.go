@@ -44,7 +44,7 @@ func panics(t testing.TB, what string, use func()) {
 // What a program gathers by Key and Value while it walks over batches is its own.
 func TestCopiesOutliveTheirBatch(t *testing.T) {
 	const n = 500
-	cache, writer := embedded(t, watchcore.Capacity(1024))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
 	sub := subscribe(t, cache)
 	keys(t, writer, 1, n)
 	gathered, before := map[string][]byte{}, map[string][]byte{}
@@ -52,7 +52,7 @@ func TestCopiesOutliveTheirBatch(t *testing.T) {
 	for batch, err := range sub.Batches(bounded(t)) {
 		check(t, err)
 		for e := range batch.Events() {
-			if e.Type == watchcore.Bookmark {
+			if e.Type == watchcore.EventBookmark {
 				continue
 			}
 			gathered[e.Key()] = e.Value()
@@ -81,10 +81,10 @@ func TestCopiesOutliveTheirBatch(t *testing.T) {
 // The same of pages and of walks over snapshots.
 func TestCopiesOutliveTheirPage(t *testing.T) {
 	const n = 500
-	cache, writer := embedded(t, watchcore.Capacity(1024))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
 	keys(t, writer, 1, n)
 	gathered := map[string][]byte{}
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	for item := range page.All() {
 		gathered["page "+item.Key()] = item.Value()
@@ -92,7 +92,7 @@ func TestCopiesOutliveTheirPage(t *testing.T) {
 	page.Release()
 	snapshot, err := cache.Snapshot()
 	check(t, err)
-	for item, err := range snapshot.Range(watchcore.AllKeys()) {
+	for item, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		gathered["walk "+item.Key()] = item.Value()
 	}
@@ -129,12 +129,12 @@ func TestValuesMayBeWrittenTo(t *testing.T) {
 		batch.Release()
 		drained = batch == nil
 	}
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	spoil(page.At(0).Value())
 	want(t, "the page's item", string(page.At(0).Value()), "again")
 	page.Release()
-	kv, _, err := cache.Get(context.Background(), "/a", watchcore.Any())
+	kv, _, err := cache.Get(context.Background(), "/a", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "the cache's value", string(kv.Value), "again")
 	want(t, "another reader's events", drain(t, other), lines("0 BOOKMARK end", "1 ADDED /a first<-", "2 MODIFIED /a again<first"))
@@ -143,19 +143,19 @@ func TestValuesMayBeWrittenTo(t *testing.T) {
 // An event, an item and what they came from say so where they are asked too late.
 func TestLateUsePanics(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	batch := oneBatch(t, sub)
 	event, position := batch.At(0), batch.Position()
 	clone := event.Clone()
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	item := page.At(0)
 	snapshot, err := cache.Snapshot()
 	check(t, err)
 	defer snapshot.Close()
 	var walked watchcore.KeyValueRef
-	for each, err := range snapshot.Range(watchcore.AllKeys()) {
+	for each, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		walked = each
 	}
@@ -207,8 +207,8 @@ func TestLateUsePanics(t *testing.T) {
 
 // A batch that is released while a goroutine copies from it stays until that is through.
 func TestReleaseBesideReaders(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
-	sub := subscribe(t, cache, watchcore.FromNow())
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	revision := uint64(0)
 	for round := range 300 {
 		revision++
@@ -246,14 +246,14 @@ func TestReleaseBesideReaders(t *testing.T) {
 // may still be looked at.
 func TestForgottenLoansAreCollected(t *testing.T) {
 	cache, writer := embedded(t)
-	sub, other := subscribe(t, cache, watchcore.FromNow()), subscribe(t, cache, watchcore.FromNow())
+	sub, other := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()}), subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	list := func() *watchcore.Page {
-		page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+		page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 		check(t, err)
 		return page
 	}
 	diff := func() *watchcore.Batch {
-		batch, err := cache.Diff(watchcore.Position{}, cache.Position())
+		batch, err := cache.Diff(watchcore.Position{}, cache.Position(), watchcore.DiffOptions{})
 		check(t, err)
 		return batch
 	}
@@ -294,11 +294,11 @@ func TestForgottenLoansAreCollected(t *testing.T) {
 
 // Nothing is given back that an event or an item can still be asked for.
 func TestEventsKeepTheirBatch(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
-	sub := subscribe(t, cache, watchcore.FromNow())
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "mine")))
 	event := oneBatch(t, sub).At(0)
-	page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	item := page.At(0)
 	page = nil
@@ -317,9 +317,9 @@ func TestEventsKeepTheirBatch(t *testing.T) {
 func TestCaughtLoansAreStillTheCallers(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
-	released, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	released, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
-	viewed, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+	viewed, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	view := viewed.At(0).ValueView()
 	released.Release()
@@ -333,7 +333,7 @@ func TestCaughtLoansAreStillTheCallers(t *testing.T) {
 // A sequence that is pulled and never finished is no loss of its batches.
 func TestPulledBatches(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
 	next, stop := iter.Pull2(sub.Batches(bounded(t)))
 	batch, err, ok := next()
@@ -348,7 +348,7 @@ func TestPulledBatches(t *testing.T) {
 // A panic that leaves a loop over a batch or a page does not keep its memory for ever.
 func TestLoopsLeftByAPanic(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	left := func(walk func()) {
 		defer func() { want(t, "panic", recover(), any("mine")) }()
 		walk()
@@ -360,14 +360,14 @@ func TestLoopsLeftByAPanic(t *testing.T) {
 				panic("mine")
 			}
 		})
-		page, err := cache.List(context.Background(), watchcore.AllKeys(), watchcore.Any())
+		page, err := cache.List(context.Background(), watchcore.RangeAll(), watchcore.ListOptions{})
 		check(t, err)
 		left(func() {
 			for range page.All() {
 				panic("mine")
 			}
 		})
-		diff, err := cache.Diff(watchcore.Position{}, cache.Position())
+		diff, err := cache.Diff(watchcore.Position{}, cache.Position(), watchcore.DiffOptions{})
 		check(t, err)
 		left(func() {
 			for e := range diff.Events() {

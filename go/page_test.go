@@ -11,11 +11,12 @@ import (
 )
 
 // pages lists page by page, with something done behind each.
-func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind func(*watchcore.Page), options ...watchcore.ListOption) []string {
+func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind func(*watchcore.Page), options watchcore.ListOptions) []string {
 	t.Helper()
 	var items []string
 	for token := ""; ; {
-		page, err := cache.List(bounded(t), keys, watchcore.Any(), append(options, watchcore.Continue(token))...)
+		options.Continue = token
+		page, err := cache.List(bounded(t), keys, options)
 		check(t, err)
 		for item := range page.All() {
 			items = append(items, fmt.Sprintf("%s@%d", item.Key(), item.ModRevision()))
@@ -33,8 +34,8 @@ func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind fu
 
 func TestPaging(t *testing.T) {
 	cache, writer := hundred(t)
-	keys := watchcore.KeyRange("/0100", "/0201")
-	whole, err := cache.List(bounded(t), keys, watchcore.Any())
+	keys := watchcore.RangeBetween("/0100", "/0201")
+	whole, err := cache.List(bounded(t), keys, watchcore.ListOptions{})
 	check(t, err)
 	defer whole.Release()
 	var expected []string
@@ -48,11 +49,11 @@ func TestPaging(t *testing.T) {
 		want(t, "revision", page.Revision(), 2)
 		revision++
 		check(t, writer.Apply(revision, watchcore.Put("/0150", "new"), watchcore.Put(fmt.Sprintf("/0150%d", revision), "")))
-	}, watchcore.Limit(10))
+	}, watchcore.ListOptions{Limit: 10})
 	want(t, "items", lines(got...), lines(expected...))
 	// A page in every mode, from any key.
-	for name, read := range map[string]watchcore.Read{"exact": watchcore.Exact(2), "at least": watchcore.AtLeast(2)} {
-		page, err := cache.List(bounded(t), watchcore.KeyRange("/0006x", "/0100"), read, watchcore.Limit(2))
+	for name, read := range map[string]watchcore.Read{"exact": watchcore.ReadExact(2), "at least": watchcore.ReadAtLeast(2)} {
+		page, err := cache.List(bounded(t), watchcore.RangeBetween("/0006x", "/0100"), watchcore.ListOptions{Read: read, Limit: 2})
 		check(t, err)
 		want(t, name+": first", page.At(0).Key(), "/0008")
 		want(t, name+": items", page.Len(), 2)
@@ -61,7 +62,7 @@ func TestPaging(t *testing.T) {
 		page.Release()
 	}
 	want(t, "nil has no token", (*watchcore.Page)(nil).Continue(), "")
-	_, err = cache.List(bounded(t), keys, watchcore.Any(), watchcore.Limit(-1))
+	_, err = cache.List(bounded(t), keys, watchcore.ListOptions{Limit: -1})
 	wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
 }
 
@@ -73,19 +74,19 @@ func TestPagingWithConditions(t *testing.T) {
 		changes = append(changes, watchcore.Put(fmt.Sprintf("/pods/a/%02d", i), pod(fmt.Sprint(i%10), fmt.Sprint("app=", i%4))))
 	}
 	check(t, writer.Apply(1, changes...))
-	got := pages(t, cache, watchcore.AllKeys(), func(page *watchcore.Page) {
+	got := pages(t, cache, watchcore.RangeAll(), func(page *watchcore.Page) {
 		want(t, "remaining, not counted", page.Remaining(), 0)
-	}, watchcore.Limit(3), watchcore.Fields("phase=7"))
+	}, watchcore.ListOptions{Limit: 3, FieldSelector: "phase=7"})
 	want(t, "items", len(got), 10)
 	want(t, "the last", got[9], "/pods/a/97@1")
-	got = pages(t, cache, watchcore.AllKeys(), func(*watchcore.Page) {},
-		watchcore.Limit(3), watchcore.Fields("phase=7"), watchcore.Labels("app in (1)"))
+	got = pages(t, cache, watchcore.RangeAll(), func(*watchcore.Page) {},
+		watchcore.ListOptions{Limit: 3, FieldSelector: "phase=7", LabelSelector: "app in (1)"})
 	want(t, "with both", strings.Join(got, " "), "/pods/a/17@1 /pods/a/37@1 /pods/a/57@1 /pods/a/77@1 /pods/a/97@1")
 }
 
 func TestContinueBehindTheWindow(t *testing.T) {
 	cache, writer := hundred(t)
-	page, err := cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Limit(500))
+	page, err := cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Limit: 500})
 	check(t, err)
 	token := page.Continue()
 	want(t, "last of the first page", page.At(499).Key(), "/0500")
@@ -93,14 +94,14 @@ func TestContinueBehindTheWindow(t *testing.T) {
 	check(t, writer.Apply(3, watchcore.Put("/0000", "new"), watchcore.Put("/0999", "new")))
 	check(t, writer.Compact(3))
 
-	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue(token))
+	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: token})
 	wantError(t, "continue", err, watchcore.ErrCompacted)
 	var e *watchcore.Error
 	if !errors.As(fmt.Errorf("list: %w", err), &e) || e.Continue == "" || e.Continue == token {
 		t.Fatalf("no token to go on with: %v", err)
 	}
 	want(t, "asked", e.Asked, 2)
-	page, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue(e.Continue))
+	page, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: e.Continue})
 	check(t, err)
 	defer page.Release()
 	want(t, "items that were left", page.Len(), 499)
@@ -109,30 +110,30 @@ func TestContinueBehindTheWindow(t *testing.T) {
 	want(t, "its last", string(page.At(498).Value()), "new")
 
 	// Other errors bring none.
-	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Any(), watchcore.Continue("x"))
+	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: "x"})
 	wantError(t, "damaged", err, watchcore.ErrInvalidArgument)
 	want(t, "token of another error", err.(*watchcore.Error).Continue, "")
 }
 
 func TestTokensOfOthers(t *testing.T) {
-	fill := func(revisions int, options ...watchcore.Option) (*watchcore.Cache, *watchcore.Writer) {
-		cache, writer := podCache(t, options...)
+	fill := func(revisions int, name string) (*watchcore.Cache, *watchcore.Writer) {
+		cache, writer := podCache(t, watchcore.Config{Name: name})
 		for revision := range revisions {
 			check(t, writer.Apply(uint64(revision+1), watchcore.Put(fmt.Sprintf("/%d", revision), pod("p", ""))))
 		}
 		return cache, writer
 	}
-	all := watchcore.AllKeys()
-	name := watchcore.Name("one name")
+	all := watchcore.RangeAll()
+	name := "one name"
 	first, _ := fill(5, name)
-	page, err := first.List(bounded(t), all, watchcore.Any(), watchcore.Limit(2))
+	page, err := first.List(bounded(t), all, watchcore.ListOptions{Limit: 2})
 	check(t, err)
 	token := page.Continue()
 	page.Release()
 
 	// Another cache of the same name goes on with it, as after a restart.
 	second, _ := fill(7, name)
-	page, err = second.List(bounded(t), all, watchcore.Any(), watchcore.Continue(token))
+	page, err = second.List(bounded(t), all, watchcore.ListOptions{Continue: token})
 	check(t, err)
 	want(t, "the rest", page.Len(), 3)
 	want(t, "revision", page.Revision(), 5)
@@ -146,7 +147,7 @@ func TestTokensOfOthers(t *testing.T) {
 	}
 	done := make(chan listed)
 	go func() {
-		page, err := third.List(bounded(t), all, watchcore.Any(), watchcore.Continue(token))
+		page, err := third.List(bounded(t), all, watchcore.ListOptions{Continue: token})
 		done <- listed{page, err}
 	}()
 	eventually(t, "it waits", func() bool { return third.Stats().Waiting == 1 })
@@ -156,23 +157,22 @@ func TestTokensOfOthers(t *testing.T) {
 	want(t, "the rest", late.page.Len(), 3)
 	late.page.Release()
 
-	stranger, _ := fill(7, watchcore.Name("another"))
+	stranger, _ := fill(7, "another")
 	for what, try := range map[string]struct {
 		cache   *watchcore.Cache
 		keys    watchcore.Range
-		read    watchcore.Read
-		options []watchcore.ListOption
+		options watchcore.ListOptions
 	}{
-		"another cache":     {stranger, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token)}},
-		"another range":     {first, watchcore.KeyPrefix("/"), watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token)}},
-		"another condition": {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token), watchcore.Fields("phase=p")}},
-		"a mode":            {first, all, watchcore.Exact(5), []watchcore.ListOption{watchcore.Continue(token)}},
-		"cut":               {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(token[:len(token)-1])}},
-		"changed":           {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue("B" + token[1:])}},
-		"no text":           {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue("\xff\x00")}},
-		"1 MiB":             {first, all, watchcore.Any(), []watchcore.ListOption{watchcore.Continue(strings.Repeat("A", 1<<20))}},
+		"another cache":    {stranger, all, watchcore.ListOptions{Continue: token}},
+		"another range":    {first, watchcore.RangePrefix("/"), watchcore.ListOptions{Continue: token}},
+		"another selector": {first, all, watchcore.ListOptions{Continue: token, FieldSelector: "phase=p"}},
+		"a mode":           {first, all, watchcore.ListOptions{Continue: token, Read: watchcore.ReadExact(5)}},
+		"cut":              {first, all, watchcore.ListOptions{Continue: token[:len(token)-1]}},
+		"changed":          {first, all, watchcore.ListOptions{Continue: "B" + token[1:]}},
+		"no text":          {first, all, watchcore.ListOptions{Continue: "\xff\x00"}},
+		"1 MiB":            {first, all, watchcore.ListOptions{Continue: strings.Repeat("A", 1<<20)}},
 	} {
-		_, err := try.cache.List(bounded(t), try.keys, try.read, try.options...)
+		_, err := try.cache.List(bounded(t), try.keys, try.options)
 		wantError(t, what, err, watchcore.ErrInvalidArgument)
 	}
 	want(t, "waits that are left", third.Stats().Waiting, 0)
@@ -182,21 +182,21 @@ func TestReadsInAnEpoch(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
 	old := cache.Position()
-	for name, read := range map[string]watchcore.Read{"at least": watchcore.AtLeastIn(old), "exact": watchcore.ExactIn(old)} {
-		kv, at, err := cache.Get(bounded(t), "/a", read)
+	for name, read := range map[string]watchcore.Read{"at least": watchcore.ReadAtLeastPosition(old), "exact": watchcore.ReadExactPosition(old)} {
+		kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
 		check(t, err)
 		want(t, name, fmt.Sprintf("%s at %d", kv.Value, at), "1 at 5")
 	}
-	check(t, cache.WaitUntilIn(bounded(t), old))
+	check(t, cache.WaitUntilPosition(bounded(t), old))
 
 	// Who waits in a history that is replaced is told.
 	future := watchcore.Position{Epoch: old.Epoch, Revision: 9}
 	ends := make(chan error)
 	go func() {
-		_, _, err := cache.Get(bounded(t), "/a", watchcore.AtLeastIn(future))
+		_, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeastPosition(future)})
 		ends <- err
 	}()
-	go func() { ends <- cache.WaitUntilIn(bounded(t), future) }()
+	go func() { ends <- cache.WaitUntilPosition(bounded(t), future) }()
 	eventually(t, "both wait", func() bool { return cache.Stats().Waiting == 2 })
 	_, err := writer.Resync(3, []watchcore.KeyValue{
 		{Key: []byte("/a"), Value: []byte("other"), CreateRevision: 2, ModRevision: 2, Version: 1},
@@ -205,12 +205,12 @@ func TestReadsInAnEpoch(t *testing.T) {
 	for range 2 {
 		wantError(t, "a wait in a former history", <-ends, watchcore.ErrResynced)
 	}
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ExactIn(watchcore.Position{Epoch: old.Epoch, Revision: 3}))
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(watchcore.Position{Epoch: old.Epoch, Revision: 3})})
 	wantError(t, "exact in a former history", err, watchcore.ErrCompacted)
-	_, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.AtLeastIn(watchcore.Position{Epoch: old.Epoch, Revision: 2}))
+	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadAtLeastPosition(watchcore.Position{Epoch: old.Epoch, Revision: 2})})
 	wantError(t, "at least in a former history", err, watchcore.ErrCompacted)
-	wantError(t, "a wait for a former history", cache.WaitUntilIn(bounded(t), future), watchcore.ErrResynced)
-	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ExactIn(cache.Position()))
+	wantError(t, "a wait for a former history", cache.WaitUntilPosition(bounded(t), future), watchcore.ErrResynced)
+	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(cache.Position())})
 	check(t, err)
 	want(t, "exact now", string(kv.Value), "other")
 }
@@ -226,25 +226,25 @@ func TestDiff(t *testing.T) {
 	}
 	for name, row := range map[string]struct {
 		from, to uint64
-		options  []watchcore.DiffOption
+		options  watchcore.DiffOptions
 		want     string
 	}{
-		"all": {1, 4, nil, lines(
+		"all": {1, 4, watchcore.DiffOptions{}, lines(
 			"3 MODIFIED /a "+pod("3", "app=db")+"<"+pod("1", "app=web"),
 			"3 DELETED /b -<"+pod("1", "app=web"),
 			"4 ADDED /c "+pod("4", "app=web")+"<-",
 		)},
-		"labels": {1, 4, []watchcore.DiffOption{watchcore.Labels("app=web")}, lines(
+		"labels": {1, 4, watchcore.DiffOptions{LabelSelector: "app=web"}, lines(
 			"3 DELETED /a -<"+pod("1", "app=web"),
 			"3 DELETED /b -<"+pod("1", "app=web"),
 			"4 ADDED /c "+pod("4", "app=web")+"<-",
 		)},
-		"fields":  {1, 2, []watchcore.DiffOption{watchcore.Fields("phase=2"), watchcore.Key("/c")}, "2 ADDED /c " + pod("2", "app=db") + "<-"},
-		"types":   {1, 4, []watchcore.DiffOption{watchcore.Types(watchcore.Deleted)}, "3 DELETED /b -<" + pod("1", "app=web")},
-		"none":    {4, 4, nil, ""},
-		"nothing": {1, 4, []watchcore.DiffOption{watchcore.Nothing()}, ""},
+		"fields":  {1, 2, watchcore.DiffOptions{FieldSelector: "phase=2", Range: watchcore.RangeKey("/c")}, "2 ADDED /c " + pod("2", "app=db") + "<-"},
+		"types":   {1, 4, watchcore.DiffOptions{Types: []watchcore.EventType{watchcore.EventDeleted}}, "3 DELETED /b -<" + pod("1", "app=web")},
+		"none":    {4, 4, watchcore.DiffOptions{}, ""},
+		"nothing": {1, 4, watchcore.DiffOptions{Range: watchcore.RangeNone()}, ""},
 	} {
-		batch, err := cache.Diff(at(row.from), at(row.to), row.options...)
+		batch, err := cache.Diff(at(row.from), at(row.to), row.options)
 		check(t, err)
 		var got []string
 		for e := range batch.Events() {
@@ -258,34 +258,32 @@ func TestDiff(t *testing.T) {
 	check(t, writer.Compact(2))
 	for name, row := range map[string]struct {
 		from, to watchcore.Position
-		option   watchcore.DiffOption
+		types    []watchcore.EventType
 		want     error
 	}{
-		"backwards": {at(4), at(3), watchcore.AllKeys(), watchcore.ErrInvalidArgument},
-		"compacted": {at(1), at(4), watchcore.AllKeys(), watchcore.ErrCompacted},
-		"future":    {at(3), at(5), watchcore.AllKeys(), watchcore.ErrFutureRevision},
-		"a mark":    {at(3), at(4), watchcore.Types(watchcore.Bookmark), watchcore.ErrInvalidArgument},
-		"no type":   {at(3), at(4), watchcore.Types(0), watchcore.ErrInvalidArgument},
+		"backwards": {at(4), at(3), nil, watchcore.ErrInvalidArgument},
+		"compacted": {at(1), at(4), nil, watchcore.ErrCompacted},
+		"future":    {at(3), at(5), nil, watchcore.ErrFutureRevision},
+		"a mark":    {at(3), at(4), []watchcore.EventType{watchcore.EventBookmark}, watchcore.ErrInvalidArgument},
+		"no type":   {at(3), at(4), []watchcore.EventType{0}, watchcore.ErrInvalidArgument},
 	} {
-		_, err := cache.Diff(row.from, row.to, row.option)
+		_, err := cache.Diff(row.from, row.to, watchcore.DiffOptions{Types: row.types})
 		wantError(t, name, err, row.want)
 	}
-	_, err := cache.Diff(at(3), at(4), watchcore.Key("/a"), watchcore.Key("/b"))
-	wantError(t, "two ranges", err, watchcore.ErrInvalidArgument)
 	former := at(4)
-	_, err = writer.Resync(4, nil, watchcore.ReasonHistoryReset)
+	_, err := writer.Resync(4, nil, watchcore.ReasonHistoryReset)
 	check(t, err)
 	check(t, writer.Apply(5, watchcore.Put("/a", pod("5", ""))))
-	_, err = cache.Diff(former, at(5))
+	_, err = cache.Diff(former, at(5), watchcore.DiffOptions{})
 	wantError(t, "from a former history", err, watchcore.ErrCompacted)
-	_, err = cache.Diff(at(4), watchcore.Position{Epoch: former.Epoch, Revision: 5})
+	_, err = cache.Diff(at(4), watchcore.Position{Epoch: former.Epoch, Revision: 5}, watchcore.DiffOptions{})
 	wantError(t, "to a former history", err, watchcore.ErrCompacted)
-	batch, err := cache.Diff(at(4), at(5))
+	batch, err := cache.Diff(at(4), at(5), watchcore.DiffOptions{})
 	check(t, err)
 	want(t, "in this history", batch.Len(), 1)
 	batch.Release()
 	cache.Close()
-	_, err = cache.Diff(at(3), at(4))
+	_, err = cache.Diff(at(3), at(4), watchcore.DiffOptions{})
 	wantError(t, "a closed cache", err, watchcore.ErrClosed)
 	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
 }
@@ -300,15 +298,15 @@ func TestStartsInAnEpoch(t *testing.T) {
 	old := cache.Position()
 	all := []string{"5 ADDED /a 5<-", "9 MODIFIED /a 9<5", "10 MODIFIED /a 10<9"}
 	for after, left := range []int{0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 3} {
-		sub := subscribe(t, cache, watchcore.AfterPosition(watchcore.Position{Epoch: old.Epoch, Revision: uint64(after)}))
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(watchcore.Position{Epoch: old.Epoch, Revision: uint64(after)})})
 		want(t, fmt.Sprint("after ", after), drain(t, sub), lines(all[left:]...))
 	}
 
 	_, err := writer.Resync(3, nil, watchcore.ReasonHistoryReset)
 	check(t, err)
-	_, err = cache.Subscribe(context.Background(), watchcore.AfterPosition(old))
+	_, err = cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(old)})
 	wantError(t, "after a position of a former history", err, watchcore.ErrCompacted)
-	sub := subscribe(t, cache, watchcore.AfterPosition(cache.Position()))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(cache.Position())})
 	want(t, "after the present one", drain(t, sub), "")
 
 	again, writer := embedded(t)
@@ -316,5 +314,5 @@ func TestStartsInAnEpoch(t *testing.T) {
 	check(t, writer.Apply(12, watchcore.Put("/a", "12")))
 	later := old
 	later.Revision = 11
-	want(t, "after a position from before a restart", drain(t, subscribe(t, again, watchcore.AfterPosition(later))), "12 MODIFIED /a 12<11")
+	want(t, "after a position from before a restart", drain(t, subscribe(t, again, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(later)})), "12 MODIFIED /a 12<11")
 }

@@ -25,111 +25,98 @@ import (
 	"unsafe"
 )
 
-// DefaultWait is how long a read waits for its revision where its context has no
-// deadline.
-const DefaultWait = 3 * time.Second
+// DefaultWaitTimeout is how long a read waits for its revision where its options do not
+// say.
+const DefaultWaitTimeout = 3 * time.Second
 
-// Read says which state is asked for.
+// Read says which state is asked for. The zero Read is ReadAny.
 type Read struct {
 	mode uint32
 	at   Position
 }
 
-// Any is whatever the cache has now; it never waits.
-func Any() Read { return Read{mode: C.WATCHCORE_READ_ANY} }
+// ReadAny is whatever the cache has now; it never waits.
+func ReadAny() Read { return Read{mode: C.WATCHCORE_READ_ANY} }
 
-// AtLeast is the newest state, at least at a revision; it waits for that.
-func AtLeast(revision uint64) Read { return AtLeastIn(Position{Revision: revision}) }
+// ReadAtLeast is the newest state, at least at a revision; it waits for that.
+func ReadAtLeast(revision uint64) Read { return ReadAtLeastPosition(Position{Revision: revision}) }
 
-// AtLeastIn is AtLeast of one history: ErrCompacted where that was reset since,
-// ErrResynced where it is replaced while this waits.
-func AtLeastIn(position Position) Read { return Read{C.WATCHCORE_READ_AT_LEAST, position} }
-
-// Exact is the state at exactly a revision; it waits for a future one.
-// ErrCompacted where it is older than the window.
-func Exact(revision uint64) Read { return ExactIn(Position{Revision: revision}) }
-
-// ExactIn is Exact of one history, as AtLeastIn.
-func ExactIn(position Position) Read { return Read{C.WATCHCORE_READ_EXACT, position} }
-
-// ListOption is for List: a Condition, Limit or Continue.
-type ListOption interface{ list(*listConfig) }
-
-type listConfig struct {
-	read       Read
-	limit      int
-	token      string
-	conditions conditions
-	err        error
+// ReadAtLeastPosition is ReadAtLeast of one history: ErrCompacted where that was reset
+// since, ErrResynced where it is replaced while this waits.
+func ReadAtLeastPosition(position Position) Read {
+	return Read{C.WATCHCORE_READ_AT_LEAST, position}
 }
 
-type listFunc func(*listConfig)
+// ReadExact is the state at exactly a revision; it waits for a future one. ErrCompacted
+// where it is older than the window.
+func ReadExact(revision uint64) Read { return ReadExactPosition(Position{Revision: revision}) }
 
-func (f listFunc) list(c *listConfig) { f(c) }
+// ReadExactPosition is ReadExact of one history, as ReadAtLeastPosition.
+func ReadExactPosition(position Position) Read { return Read{C.WATCHCORE_READ_EXACT, position} }
 
-func (c *listConfig) refuse(err error) {
-	if c.err == nil && err != nil {
-		c.err = err
-	}
+// ReadOptions says which state Get and Count read, and what of it. The zero value is
+// everything that the cache has now.
+type ReadOptions struct {
+	// Read is which state; the zero Read is ReadAny.
+	Read Read
+	// WaitTimeout is how long the read waits for its revision, beside its context: after that
+	// it is ErrFutureRevision, with the numbers. 0 is DefaultWaitTimeout; less than 0 is as
+	// long as the context.
+	WaitTimeout time.Duration
+	// LabelSelector and FieldSelector are as those of SubscribeOptions.
+	LabelSelector, FieldSelector string
 }
 
-// Limit is the most items of a page; 0 is all.
-func Limit(items int) ListOption {
-	return listFunc(func(c *listConfig) {
-		if items < 0 {
-			c.refuse(newError(ErrInvalidArgument, "Limit(%d): it cannot be negative. Give 0 for all", items))
-		}
-		c.limit = items
-	})
+// ListOptions says which state List reads, and what of it. The zero value is everything
+// of the range that the cache has now.
+type ListOptions struct {
+	// Read is which state; the zero Read is ReadAny.
+	Read Read
+	// WaitTimeout is as that of ReadOptions.
+	WaitTimeout time.Duration
+	// LabelSelector and FieldSelector are as those of SubscribeOptions.
+	LabelSelector, FieldSelector string
+	// Limit is the most items of a page; 0 is all.
+	Limit int
+	// Continue begins after the page that gave this token (Page.Continue), in the same
+	// revision: with the same range and selectors, and with ReadAny. "" begins at the start.
+	Continue string
 }
 
-// Continue begins after the page that gave this token (Page.Continue), in the
-// same revision: with the same range and conditions, and with Any. "" begins at the
-// start.
-func Continue(token string) ListOption {
-	return listFunc(func(c *listConfig) { c.token = token })
-}
-
-func (c Condition) list(l *listConfig) { l.refuse(l.conditions.add(c)) }
-
-func readConfig(read Read, conditions []Condition) (*listConfig, error) {
-	config := &listConfig{read: read}
-	for _, condition := range conditions {
-		condition.list(config)
-	}
-	return config, config.err
-}
-
-func (c *listConfig) fill(o *C.watchcore_read_options, pin *runtime.Pinner) {
+func (r *ReadOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) {
 	*o = C.watchcore_read_options{
-		size:           C.sizeof_watchcore_read_options,
-		mode:           C.uint32_t(c.read.mode),
-		revision:       C.uint64_t(c.read.at.Revision),
-		epoch:          C.uint64_t(c.read.at.Epoch),
-		limit:          C.uint64_t(c.limit),
-		labels:         absent(pin, c.conditions.labels),
-		fields:         absent(pin, c.conditions.fields),
-		continue_token: absent(pin, c.token),
-		nothing:        bit(c.conditions.nothing),
+		size:     C.sizeof_watchcore_read_options,
+		mode:     C.uint32_t(r.Read.mode),
+		revision: C.uint64_t(r.Read.at.Revision),
+		epoch:    C.uint64_t(r.Read.at.Epoch),
+		labels:   absent(pin, r.LabelSelector),
+		fields:   absent(pin, r.FieldSelector),
 	}
 }
 
-// Get reads one key. The key-value is a copy; nil is "there was none", or none that
-// fulfils the conditions, and the revision says when that was so.
-func (c *Cache) Get(ctx context.Context, key string, read Read, conditions ...Condition) (*KeyValue, uint64, error) {
-	defer runtime.KeepAlive(c)
-	if read.mode == C.WATCHCORE_READ_ANY && len(conditions) == 0 {
-		return c.core.get(ctx, key, read, nil)
+func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) error {
+	var check checker
+	if l.Limit < 0 {
+		check.refuse("ListOptions.Limit is %d: it cannot be negative. Give 0 for all", l.Limit)
 	}
-	config, err := readConfig(read, conditions)
-	if err != nil {
-		return nil, 0, err
+	read := ReadOptions{Read: l.Read, LabelSelector: l.LabelSelector, FieldSelector: l.FieldSelector}
+	read.fill(o, pin)
+	o.limit, o.continue_token = C.uint64_t(l.Limit), absent(pin, l.Continue)
+	return check.err
+}
+
+// Get reads one key. The key-value is a copy; nil is "there was none", or none that the
+// selectors let pass, and the revision says when that was so.
+func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyValue, uint64, error) {
+	defer runtime.KeepAlive(c)
+	if options == (ReadOptions{}) {
+		return c.core.get(ctx, key, wait{}, nil)
 	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	var options C.watchcore_read_options
-	config.fill(&options, &pin)
-	return c.core.get(ctx, key, read, &options)
+	var given C.watchcore_read_options
+	options.fill(&given, &pin)
+	return c.core.get(ctx, key, wait{options.Read, options.WaitTimeout}, &given)
 }
 
 // room is where C copies a value that fits, so that a get is one crossing.
@@ -137,7 +124,7 @@ type room [4096]byte
 
 var rooms = sync.Pool{New: func() any { return new(room) }}
 
-func (core *cacheCore) get(ctx context.Context, key string, read Read, options *C.watchcore_read_options) (*KeyValue, uint64, error) {
+func (core *cacheCore) get(ctx context.Context, key string, read wait, options *C.watchcore_read_options) (*KeyValue, uint64, error) {
 	room := rooms.Get().(*room)
 	defer rooms.Put(room)
 	var found C.wc_found
@@ -178,24 +165,20 @@ func characters(text string) *C.char {
 // the page. With Limit, continue page by page with Continue: where the revision of the
 // first page has left the window meanwhile, it is ErrCompacted, and Error.Continue
 // continues in the newest state.
-func (c *Cache) List(ctx context.Context, keys Range, read Read, options ...ListOption) (*Page, error) {
+func (c *Cache) List(ctx context.Context, keys Range, options ListOptions) (*Page, error) {
 	defer runtime.KeepAlive(c)
-	config := listConfig{read: read}
-	for _, option := range options {
-		option.list(&config)
-	}
-	if config.err != nil {
-		return nil, config.err
-	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	var span C.watchcore_range
-	keys.fill(&span, &pin)
 	var given C.watchcore_read_options
-	config.fill(&given, &pin)
+	if err := options.fill(&given, &pin); err != nil {
+		return nil, err
+	}
+	var span C.watchcore_range
+	keys, given.nothing = keys.inC()
+	keys.fill(&span, &pin)
 	var made *C.watchcore_page
 	var token *C.watchcore_text
-	err := c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
+	err := c.core.read(ctx, wait{options.Read, options.WaitTimeout}, func(cache *C.watchcore_cache) *C.watchcore_error {
 		return C.wc_list(cache, &span, &given, &made, &token)
 	})
 	if token != nil {
@@ -214,22 +197,19 @@ func textOf(bytes C.watchcore_bytes) string {
 	return string(unsafe.Slice((*byte)(bytes.data), int(bytes.length)))
 }
 
-// Count is the number of keys of a range that fulfil the conditions, and the
-// revision of the state that was counted.
-func (c *Cache) Count(ctx context.Context, keys Range, read Read, conditions ...Condition) (count, revision uint64, err error) {
+// Count is the number of keys of a range that the selectors let pass, and the revision
+// of the state that was counted.
+func (c *Cache) Count(ctx context.Context, keys Range, options ReadOptions) (count, revision uint64, err error) {
 	defer runtime.KeepAlive(c)
-	config, err := readConfig(read, conditions)
-	if err != nil {
-		return 0, 0, err
-	}
 	var pin runtime.Pinner
 	defer pin.Unpin()
-	var span C.watchcore_range
-	keys.fill(&span, &pin)
 	var given C.watchcore_read_options
-	config.fill(&given, &pin)
+	options.fill(&given, &pin)
+	var span C.watchcore_range
+	keys, given.nothing = keys.inC()
+	keys.fill(&span, &pin)
 	var number, at C.uint64_t
-	err = c.core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
+	err = c.core.read(ctx, wait{options.Read, options.WaitTimeout}, func(cache *C.watchcore_cache) *C.watchcore_error {
 		return C.wc_count(cache, &span, &given, &number, &at)
 	})
 	if err != nil {
@@ -238,47 +218,23 @@ func (c *Cache) Count(ctx context.Context, keys Range, read Read, conditions ...
 	return uint64(number), uint64(at), nil
 }
 
-// DiffOption is for Diff: a Range, a Condition or Types.
-type DiffOption interface{ diff(*filter) }
-
-func (r Range) diff(f *filter) {
-	if f.ranged && f.err == nil {
-		f.err = newError(ErrInvalidArgument, "diff: %s", twoRanges)
-	}
-	f.ranged, f.keys = true, r
-}
-
-func (c Condition) diff(f *filter) { f.add(c) }
-
-func (m TypeMask) diff(f *filter) {
-	if why := m.add(&f.types); why != "" && f.err == nil {
-		f.err = newError(ErrInvalidArgument, "diff: %s", why)
-	}
-}
-
-// Diff is the net changes from the state at one position to that at another: of
-// each key at most one event, in key order, Added, Modified or Deleted by what the
-// key was at from, with the revision of its own newest change; PrevValue is the
-// value at from. An object that came into the filter or left it meanwhile is Added
-// or Deleted. It never waits: ErrCompacted below the window, ErrFutureRevision above
-// the cache's revision. An Epoch of 0 is unchecked. Release the batch.
-func (c *Cache) Diff(from, to Position, options ...DiffOption) (*Batch, error) {
+// Diff is the net changes from the state at one position to that at another: of each key
+// at most one event, in key order, added, modified or deleted by what the key was at
+// from, with the revision of its own newest change; PrevValue is the value at from. It
+// never waits: ErrCompacted below the window, ErrFutureRevision above the cache's
+// revision. An Epoch of 0 is unchecked. Release the batch.
+func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 	defer runtime.KeepAlive(c)
-	var filter filter
-	for _, option := range options {
-		option.diff(&filter)
-	}
-	if filter.err != nil {
-		return nil, filter.err
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var given C.watchcore_filter
+	if err := options.fill(&given, &pin); err != nil {
+		return nil, err
 	}
 	if err := c.core.enter(); err != nil {
 		return nil, err
 	}
 	defer c.core.cache.release()
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	var given C.watchcore_filter
-	filter.fill(&given, &pin)
 	var raw rawBatch
 	if err := failed(C.wc_diff(c.core.c(), C.uint64_t(from.Revision), C.uint64_t(from.Epoch),
 		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
@@ -289,9 +245,15 @@ func (c *Cache) Diff(from, to Position, options ...DiffOption) (*Batch, error) {
 	return b, nil
 }
 
+// wait is what a read waits for, and how long: see ReadOptions.
+type wait struct {
+	read  Read
+	limit time.Duration
+}
+
 // read calls without waiting in C; where the revision is not there yet it waits
 // here and calls again.
-func (core *cacheCore) read(ctx context.Context, read Read, call func(*C.watchcore_cache) *C.watchcore_error) error {
+func (core *cacheCore) read(ctx context.Context, wait wait, call func(*C.watchcore_cache) *C.watchcore_error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -303,14 +265,15 @@ func (core *cacheCore) read(ctx context.Context, read Read, call func(*C.watchco
 	if err == nil || !isFuture(err) {
 		return err
 	}
-	if read.mode == C.WATCHCORE_READ_ANY { // a token brings its own revision
-		read.at = Position{Revision: err.(*Error).Asked}
+	at := wait.read.at
+	if wait.read.mode == C.WATCHCORE_READ_ANY { // a token brings its own revision
+		at = Position{Revision: err.(*Error).Asked}
 	}
-	limit := time.Duration(-1)
-	if _, set := ctx.Deadline(); !set {
-		limit = DefaultWait
+	limit := wait.limit
+	if limit == 0 {
+		limit = DefaultWaitTimeout
 	}
-	if _, waited := core.wait(ctx, C.WATCHCORE_WANT_REVISION, read.at, limit); waited != nil && !errors.Is(waited, ErrTimeout) {
+	if _, waited := core.wait(ctx, C.WATCHCORE_WANT_REVISION, at, limit); waited != nil && !errors.Is(waited, ErrTimeout) {
 		return waited
 	}
 	return failed(call(core.c())) // after the timeout: the numbers as they are now
@@ -487,11 +450,11 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 }
 
 // More says whether keys of the range remain after the last one looked at, whether
-// they fulfil the conditions or not.
+// the selectors let them pass or not.
 func (p *Page) More() bool { return p != nil && p.more }
 
-// Continue is the token of the next page, for the option Continue; "" where there is
-// no more. It can be kept: it is good in another process too, while the page's
+// Continue is the token of the next page, for ListOptions.Continue; "" where there is no
+// more. It can be kept: it is good in another process too, while the page's
 // revision is in the window there.
 func (p *Page) Continue() string {
 	if p == nil {
@@ -501,7 +464,7 @@ func (p *Page) Continue() string {
 }
 
 // Remaining is how many keys of the range remain after the last item; 0 where the
-// list had conditions: they were not counted then.
+// list had selectors: they were not counted then.
 func (p *Page) Remaining() uint64 {
 	if p == nil {
 		return 0

@@ -10,7 +10,7 @@ import (
 )
 
 func TestGet(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Prefix("/"))
+	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
 	check(t, writer.Apply(2, watchcore.Put("/a", "1"), watchcore.Put("/e", "")))
 	check(t, writer.Apply(5, watchcore.Put("/a", "2")))
 	check(t, writer.Apply(6, watchcore.Delete("/a")))
@@ -19,15 +19,15 @@ func TestGet(t *testing.T) {
 		read watchcore.Read
 		want string
 	}{
-		{"/a", watchcore.Any(), "nil at 6"},
-		{"/a", watchcore.AtLeast(3), "nil at 6"},
-		{"/a", watchcore.Exact(5), "/a=2 2/5/2 at 5"},
-		{"/a", watchcore.Exact(2), "/a=1 2/2/1 at 2"},
-		{"/a", watchcore.Exact(1), "nil at 1"},
-		{"/e", watchcore.Any(), "/e= 2/2/1 at 6"},
-		{"/never", watchcore.Any(), "nil at 6"},
+		{"/a", watchcore.ReadAny(), "nil at 6"},
+		{"/a", watchcore.ReadAtLeast(3), "nil at 6"},
+		{"/a", watchcore.ReadExact(5), "/a=2 2/5/2 at 5"},
+		{"/a", watchcore.ReadExact(2), "/a=1 2/2/1 at 2"},
+		{"/a", watchcore.ReadExact(1), "nil at 1"},
+		{"/e", watchcore.ReadAny(), "/e= 2/2/1 at 6"},
+		{"/never", watchcore.ReadAny(), "nil at 6"},
 	} {
-		kv, at, err := cache.Get(bounded(t), row.key, row.read)
+		kv, at, err := cache.Get(bounded(t), row.key, watchcore.ReadOptions{Read: row.read})
 		check(t, err)
 		got := fmt.Sprintf("nil at %d", at)
 		if kv != nil {
@@ -38,16 +38,16 @@ func TestGet(t *testing.T) {
 		}
 		want(t, row.key, got, row.want)
 	}
-	_, _, err := cache.Get(bounded(t), "outside", watchcore.Any())
+	_, _, err := cache.Get(bounded(t), "outside", watchcore.ReadOptions{})
 	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
-	_, _, err = cache.Get(bounded(t), "", watchcore.Any())
+	_, _, err = cache.Get(bounded(t), "", watchcore.ReadOptions{})
 	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
 	check(t, writer.Compact(5))
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.Exact(4))
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(4)})
 	wantError(t, "below the window", err, watchcore.ErrCompacted)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	_, _, err = cache.Get(ctx, "/a", watchcore.Any())
+	_, _, err = cache.Get(ctx, "/a", watchcore.ReadOptions{})
 	wantError(t, "a context that is done", err, context.Canceled)
 }
 
@@ -57,12 +57,12 @@ func TestGetOfEverySize(t *testing.T) {
 	for revision, size := range []int{0, 1, 549, 4095, 4096, 4097, 100_000} {
 		value := strings.Repeat("v", size)
 		check(t, writer.Apply(uint64(revision+1), watchcore.Put("/a", value)))
-		for _, read := range []watchcore.Read{watchcore.Any(), watchcore.AtLeast(1)} {
-			kv, at, err := cache.Get(bounded(t), "/a", read)
+		for _, read := range []watchcore.Read{watchcore.ReadAny(), watchcore.ReadAtLeast(1)} {
+			kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
 			check(t, err)
 			want(t, fmt.Sprint(size), string(kv.Value), value)
 			want(t, "its revision", kv.ModRevision, at)
-			other, _, err := cache.Get(bounded(t), "/a", watchcore.Any())
+			other, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
 			check(t, err)
 			clear(other.Value)
 			want(t, "beside another", string(kv.Value), value)
@@ -84,7 +84,7 @@ func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
 
 func TestListAndCount(t *testing.T) {
 	cache, writer := hundred(t)
-	page, err := cache.List(bounded(t), watchcore.KeyRange("/0005", "/0900"), watchcore.Any(), watchcore.Limit(4))
+	page, err := cache.List(bounded(t), watchcore.RangeBetween("/0005", "/0900"), watchcore.ListOptions{Limit: 4})
 	check(t, err)
 	var got []string
 	for kv := range page.All() {
@@ -108,18 +108,18 @@ func TestListAndCount(t *testing.T) {
 	panics(t, "length of a released page", func() { page.Len() })
 	want(t, "remaining of a released page", page.Remaining(), 890)
 
-	page, err = cache.List(bounded(t), watchcore.AllKeys(), watchcore.Exact(1))
+	page, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(1)})
 	check(t, err)
 	want(t, "all at revision 1", page.Len(), 1000)
 	want(t, "revision", page.Revision(), 1)
 	want(t, "more", page.More(), false)
 	page.Release()
 
-	count, at, err := cache.Count(bounded(t), watchcore.KeyPrefix("/000"), watchcore.Any())
+	count, at, err := cache.Count(bounded(t), watchcore.RangePrefix("/000"), watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "count", count, 8)
 	want(t, "at", at, 3)
-	count, at, err = cache.Count(bounded(t), watchcore.AllKeys(), watchcore.Exact(2))
+	count, at, err = cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: watchcore.ReadExact(2)})
 	check(t, err)
 	want(t, "count at 2", count, 999)
 	want(t, "at", at, 2)
@@ -146,12 +146,12 @@ func TestSnapshot(t *testing.T) {
 	kv, err = snapshot.Get("/0007")
 	check(t, err)
 	want(t, "a deleted key", kv, nil)
-	count, err := snapshot.Count(watchcore.AllKeys())
+	count, err := snapshot.Count(watchcore.RangeAll(), watchcore.SelectOptions{})
 	check(t, err)
 	want(t, "count", count, 999)
 	walked := 0
 	last := ""
-	for kv, err := range snapshot.Range(watchcore.AllKeys()) {
+	for kv, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		if kv.Key() <= last {
 			t.Fatalf("%s follows %s", kv.Key(), last)
@@ -160,21 +160,21 @@ func TestSnapshot(t *testing.T) {
 		walked++
 	}
 	want(t, "walked", walked, 999)
-	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/05")) {
+	for kv, err := range snapshot.Range(watchcore.RangePrefix("/05"), watchcore.SelectOptions{}) {
 		check(t, err)
 		want(t, "first of a range", kv.Key(), "/0500")
 		break
 	}
-	for kv, err := range snapshot.Range(watchcore.KeyPrefix("/nothing")) {
+	for kv, err := range snapshot.Range(watchcore.RangePrefix("/nothing"), watchcore.SelectOptions{}) {
 		t.Fatalf("%v %v in an empty range", kv, err)
 	}
 	snapshot.Close()
 	snapshot.Close()
 	_, err = snapshot.Get("/0008")
 	wantError(t, "get", err, watchcore.ErrClosed)
-	_, err = snapshot.Count(watchcore.AllKeys())
+	_, err = snapshot.Count(watchcore.RangeAll(), watchcore.SelectOptions{})
 	wantError(t, "count", err, watchcore.ErrClosed)
-	for _, err := range snapshot.Range(watchcore.AllKeys()) {
+	for _, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		wantError(t, "range", err, watchcore.ErrClosed)
 	}
 }
@@ -185,7 +185,7 @@ func TestSnapshotClosedDuringAWalk(t *testing.T) {
 	snapshot, err := cache.Snapshot()
 	check(t, err)
 	walked := 0
-	for kv, err := range snapshot.Range(watchcore.AllKeys()) {
+	for kv, err := range snapshot.Range(watchcore.RangeAll(), watchcore.SelectOptions{}) {
 		check(t, err)
 		if walked == 0 {
 			snapshot.Close()
@@ -198,7 +198,7 @@ func TestSnapshotClosedDuringAWalk(t *testing.T) {
 }
 
 func TestStatusAndStats(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Prefix("/p/"), watchcore.Name("mine"))
+	cache, writer := embedded(t, watchcore.Config{Prefix: "/p/", Name: "mine"})
 	check(t, writer.Apply(4, watchcore.Put("/p/a", "12345"), watchcore.Put("/p/b", "")))
 	check(t, writer.Apply(5, watchcore.Delete("/p/b")))
 	subscribe(t, cache)
@@ -218,7 +218,7 @@ func TestStatusAndStats(t *testing.T) {
 	if stats.LogBytes == 0 || stats.Segments == 0 || stats.VersionBytes == 0 {
 		t.Fatalf("figures that cannot be: %+v", stats)
 	}
-	_, err := cache.Counters()
+	_, err := cache.FeederCounters()
 	wantError(t, "counters of an embedded cache", err, watchcore.ErrUnsupported)
 	wantError(t, "resync of an embedded cache", cache.RequestResync(), watchcore.ErrUnsupported)
 	cache.Close()
@@ -229,7 +229,7 @@ func TestStatusAndStats(t *testing.T) {
 	want(t, "name of a closed cache", cache.Name()+" "+closed.Name, "mine mine")
 	_, err = cache.Snapshot()
 	wantError(t, "snapshot of a closed cache", err, watchcore.ErrClosed)
-	_, err = cache.Subscribe(context.Background())
+	_, err = cache.Subscribe(context.Background(), watchcore.SubscribeOptions{})
 	wantError(t, "subscription of a closed cache", err, watchcore.ErrClosed)
 	_, err = cache.Writer()
 	wantError(t, "writer of a closed cache", err, watchcore.ErrClosed)
@@ -237,6 +237,6 @@ func TestStatusAndStats(t *testing.T) {
 
 func TestLongTexts(t *testing.T) {
 	name := fmt.Sprintf("%0300d", 7)
-	cache, _ := embedded(t, watchcore.Name(name))
+	cache, _ := embedded(t, watchcore.Config{Name: name})
 	want(t, "name", cache.Name(), name)
 }

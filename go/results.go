@@ -6,8 +6,8 @@ import (
 	"runtime"
 )
 
-// Result is what ResultChan sends: an event, or an error.
-type Result struct {
+// EventResult is what ResultChan sends: an event, or an error.
+type EventResult struct {
 	Event Event // owns its bytes
 	Err   error
 }
@@ -22,7 +22,7 @@ type Result struct {
 // Subscribe's context, also while nobody reads. The events are copies: nothing
 // need be released. Stop it, or read until it is closed: an abandoned channel
 // keeps the subscription open.
-func (s *Subscription) ResultChan() <-chan Result {
+func (s *Subscription) ResultChan() <-chan EventResult {
 	c := s.core
 	defer runtime.KeepAlive(s)
 	c.state.mu.Lock()
@@ -31,7 +31,7 @@ func (s *Subscription) ResultChan() <-chan Result {
 		c.state.mu.Unlock()
 		return before.to
 	}
-	r := &results{to: make(chan Result), done: make(chan struct{})}
+	r := &results{to: make(chan EventResult), done: make(chan struct{})}
 	c.results = r
 	if before == noResults {
 		close(r.done)
@@ -43,13 +43,11 @@ func (s *Subscription) ResultChan() <-chan Result {
 }
 
 // Stop is Close by the name that goes with ResultChan.
-func (s *Subscription) Stop() {
-	s.Close()
-}
+func (s *Subscription) Stop() { _ = s.Close() }
 
 // results is a subscription that hands out by a channel.
 type results struct {
-	to   chan Result
+	to   chan EventResult
 	done chan struct{} // closed: nothing is sent any more
 }
 
@@ -62,7 +60,7 @@ func (s *Subscription) run(r *results, state entry) {
 	c := s.core
 	switch state {
 	case refused:
-		r.send(Result{Err: errBusy("the subscription")})
+		r.send(EventResult{Err: errBusy("the subscription")})
 		return
 	case late:
 		return
@@ -83,12 +81,12 @@ func (c *subscriptionCore) forward(r *results) bool {
 		if errors.Is(err, ErrClosed) {
 			return false
 		}
-		return r.send(Result{Err: err}) && goesOn(err)
+		return r.send(EventResult{Err: err}) && goesOn(err)
 	}
 	events := b.Clone().events()
 	b.Release() // not held while the reader takes its time
 	for i := range events {
-		if !r.send(Result{Event: events[i].event(nil)}) {
+		if !r.send(EventResult{Event: events[i].event(nil)}) {
 			return false
 		}
 	}
@@ -96,7 +94,7 @@ func (c *subscriptionCore) forward(r *results) bool {
 }
 
 // send says whether somebody took it; nothing is sent once it is closed.
-func (r *results) send(result Result) bool {
+func (r *results) send(result EventResult) bool {
 	select {
 	case <-r.done:
 		return false

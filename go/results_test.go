@@ -17,7 +17,7 @@ func TestResultChan(t *testing.T) {
 	_, err := sub.Poll(0)
 	wantError(t, "poll beside it", err, watchcore.ErrBusy)
 	check(t, writer.Apply(2, watchcore.Put("/a", "2")))
-	var kept []watchcore.Result
+	var kept []watchcore.EventResult
 	for range 3 {
 		kept = append(kept, <-results)
 	}
@@ -40,7 +40,7 @@ func TestResultChan(t *testing.T) {
 func TestResultChanEnds(t *testing.T) {
 	cache, writer := embedded(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	sub, err := cache.Subscribe(ctx, watchcore.FromNow())
+	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, err)
 	results := sub.ResultChan()
 	cancel()
@@ -48,7 +48,7 @@ func TestResultChanEnds(t *testing.T) {
 		t.Fatalf("a result after the context was done: %+v", result)
 	}
 
-	stopping := subscribe(t, cache, watchcore.FromNow(), watchcore.StopOnResync())
+	stopping := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), StopOnResync: true})
 	results = stopping.ResultChan()
 	_, err = writer.Resync(5, nil, watchcore.ReasonRequested)
 	check(t, err)
@@ -58,7 +58,7 @@ func TestResultChanEnds(t *testing.T) {
 		t.Fatalf("a result behind the error: %+v", result)
 	}
 
-	last := subscribe(t, cache, watchcore.FromNow())
+	last := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	results = last.ResultChan()
 	check(t, writer.Apply(6, watchcore.Put("/a", "1")))
 	cache.Close()
@@ -67,7 +67,7 @@ func TestResultChanEnds(t *testing.T) {
 		t.Fatalf("a result behind the end: %+v", result)
 	}
 
-	closed := subscribe(t, mustNew(t), watchcore.FromNow())
+	closed := subscribe(t, mustNew(t), watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	closed.Close()
 	for result := range closed.ResultChan() {
 		t.Fatalf("a result of a closed subscription: %+v", result)

@@ -53,11 +53,12 @@ func (c *Cache) Snapshot() (*Snapshot, error) {
 }
 
 // Close frees the snapshot. Idempotent, from any goroutine; a walk in
-// progress continues to its end.
-func (s *Snapshot) Close() {
+// progress continues to its end. The error is always nil.
+func (s *Snapshot) Close() error {
 	s.cleanup.Stop()
 	s.handle.close()
 	runtime.KeepAlive(s)
+	return nil
 }
 
 // Position is the state's place in the history.
@@ -92,13 +93,9 @@ func (s *Snapshot) Get(key string) (*KeyValue, error) {
 	return &own, nil
 }
 
-// Count is the number of keys of a range that fulfil the conditions.
-func (s *Snapshot) Count(keys Range, conditions ...Condition) (uint64, error) {
+// Count is the number of keys of a range that the selectors let pass.
+func (s *Snapshot) Count(keys Range, options SelectOptions) (uint64, error) {
 	defer runtime.KeepAlive(s)
-	filter, err := filterOf(keys, conditions)
-	if err != nil {
-		return 0, err
-	}
 	p, err := s.enter()
 	if err != nil {
 		return 0, err
@@ -107,7 +104,7 @@ func (s *Snapshot) Count(keys Range, conditions ...Condition) (uint64, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_filter
-	filter.fill(&given, &pin)
+	options.fill(&given, keys, &pin)
 	var count C.uint64_t
 	if err := failed(C.wc_snapshot_count(p, &given, &count)); err != nil {
 		return 0, err
@@ -115,13 +112,12 @@ func (s *Snapshot) Count(keys Range, conditions ...Condition) (uint64, error) {
 	return uint64(count), nil
 }
 
-// Range walks over a range in key order, past what does not fulfil the conditions.
-// Views of an item are valid in the loop's body, the item itself until the loop ends:
+// Range walks over a range in key order, past what the selectors do not let pass. Views of an item are valid in the loop's body, the item itself until the loop ends:
 // Clone it to keep it. An error comes last, with an empty item.
-func (s *Snapshot) Range(keys Range, conditions ...Condition) iter.Seq2[KeyValueRef, error] {
+func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRef, error] {
 	return func(yield func(KeyValueRef, error) bool) {
 		defer runtime.KeepAlive(s)
-		walk, err := s.walk(keys, conditions)
+		walk, err := s.walk(keys, options)
 		if err != nil {
 			yield(KeyValueRef{}, err)
 			return
@@ -163,11 +159,7 @@ func show(item []*keyValue, lender *loan, yield func(KeyValueRef, error) bool) b
 	return yield(KeyValueRef{item[0], lender}, nil)
 }
 
-func (s *Snapshot) walk(keys Range, conditions []Condition) (*C.watchcore_iterator, error) {
-	filter, err := filterOf(keys, conditions)
-	if err != nil {
-		return nil, err
-	}
+func (s *Snapshot) walk(keys Range, options SelectOptions) (*C.watchcore_iterator, error) {
 	p, err := s.enter()
 	if err != nil {
 		return nil, err
@@ -176,7 +168,7 @@ func (s *Snapshot) walk(keys Range, conditions []Condition) (*C.watchcore_iterat
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_filter
-	filter.fill(&given, &pin)
+	options.fill(&given, keys, &pin)
 	var walk *C.watchcore_iterator
 	return walk, failed(C.wc_iterator(p, &given, &walk))
 }

@@ -21,6 +21,7 @@ import (
 // State is how a cache stands.
 type State uint32
 
+// The states of caches.
 const (
 	StateNotReady State = C.WATCHCORE_STATE_NOT_READY // there is no listing yet
 	StateReady    State = C.WATCHCORE_STATE_READY     // up to date, as far as it knows
@@ -48,10 +49,10 @@ func (s State) String() string {
 
 // Status is how a cache stands.
 type Status struct {
-	Name          string // the cache's: see the option Name
+	Name          string // the cache's: see Config
 	State         State
 	Position      Position
-	Oldest        uint64        // the oldest revision of the window: After(Oldest-1) is possible
+	Oldest        uint64        // the oldest revision of the window: StartAfter(Oldest-1) is possible
 	WindowAge     time.Duration // how far back the window goes: every event since then is in it
 	Objects       uint64        // live keys
 	Bytes         uint64        // everything that the cache holds: the sum of the bytes in Stats
@@ -223,8 +224,8 @@ func (c *Cache) Stats() Stats {
 	}
 }
 
-// Counters is what the feeder has done since it was started.
-type Counters struct {
+// FeederCounters is what the feeder has done since it was started.
+type FeederCounters struct {
 	Resyncs             map[ResyncReason]uint64 // those that happened
 	Connects            uint64                  // watches opened
 	Reconnects          uint64                  // of them, those after the first
@@ -247,17 +248,17 @@ type Counters struct {
 	MaxRevisionEvents   uint64                  // the most events of one revision
 }
 
-// Counters is what the feeder has done; ErrUnsupported for an embedded cache.
-func (c *Cache) Counters() (Counters, error) {
+// FeederCounters is what the feeder has done; ErrUnsupported for an embedded cache.
+func (c *Cache) FeederCounters() (FeederCounters, error) {
 	defer runtime.KeepAlive(c)
 	f, err := c.core.enterFeeder("ask for the feeder's counters")
 	if err != nil {
-		return Counters{}, err
+		return FeederCounters{}, err
 	}
 	defer f.release()
 	n := C.watchcore_counters{size: C.sizeof_watchcore_counters}
 	if err := failed(C.wc_feeder_counters((*C.watchcore_feeder)(f.pointer), &n)); err != nil {
-		return Counters{}, err
+		return FeederCounters{}, err
 	}
 	resyncs := map[ResyncReason]uint64{}
 	for reason, count := range n.resyncs {
@@ -265,7 +266,7 @@ func (c *Cache) Counters() (Counters, error) {
 			resyncs[ResyncReason(reason)] = uint64(count)
 		}
 	}
-	return Counters{
+	return FeederCounters{
 		Resyncs:             resyncs,
 		Connects:            uint64(n.connects),
 		Reconnects:          uint64(n.reconnects),

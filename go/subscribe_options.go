@@ -6,213 +6,165 @@ import "C"
 import (
 	"math"
 	"runtime"
+	"strconv"
 	"time"
 )
 
-// SubscribeOption says where a subscription begins and what it hands out. A
-// Range, a Condition and a TypeMask are options, too.
-type SubscribeOption interface{ subscribe(*subscribeConfig) }
+// SubscribeOptions says where a subscription begins and what it hands out. The zero
+// value is the whole state of the cache, and then every event.
+type SubscribeOptions struct {
+	// Name is for people: in Cache.Subscriptions, in messages of its errors and in log
+	// lines. It is UTF-8 and need not be unique.
+	Name string
 
-type subscribeConfig struct {
-	start            uint32
-	from             Position
-	filter           filter
-	raw, whole, stop bool
-	onLag            LagPolicy
-	maxLagEvents     uint64
-	maxLagAge        time.Duration
-	bookmarks        bool
-	interval         time.Duration
-	startTimeout     time.Duration
-	max              int32
-	name             string
-	started          bool
-	err              error
+	// Start is where it begins; the zero Start is StartState.
+	Start Start
+	// StartTimeout is how long StartStateAtLeast waits for its revision. 0 is 3 s.
+	StartTimeout time.Duration
+
+	// Range is which keys; the zero Range is every key.
+	Range Range
+	// LabelSelector lets pass what it selects, in Kubernetes' grammar: a=b, a==b, a!=b,
+	// a in (x,y), a notin (x,y), a, !a, a>1, a<1, joined by commas. It looks at the labels
+	// that Config.Labels declares. "" selects everything. One that does not parse is
+	// ErrInvalidArgument with the 0-based byte position and what was expected there. An
+	// object that comes into the filter is added, one that leaves it is deleted.
+	LabelSelector string
+	// FieldSelector lets pass what it selects: name=value, name==value, name!=value, joined
+	// by commas. The names are those of Config.Fields; on a value that does not have it a
+	// field is the empty string. "" selects everything; errors as of LabelSelector.
+	FieldSelector string
+	// Types hands out only these types; nil is all. Bookmarks and resync marks come all the
+	// same.
+	Types []EventType
+
+	// RawTypes hands out etcd's types, EventPut and EventDelete.
+	RawTypes bool
+	// WholeRevisions lets no batch end inside a revision.
+	WholeRevisions bool
+	// MaxBatch is the most events that Next, Batches and ResultChan take at a time. 0 is as
+	// many as there are, which is 1024 at most.
+	MaxBatch int
+	// Bookmarks asks for a bookmark where the position moved without an event, at most one
+	// per BookmarkInterval.
+	Bookmarks bool
+	// BookmarkInterval goes with Bookmarks. 0 is 1 s.
+	BookmarkInterval time.Duration
+
+	// OnLag is what happens where events were lost; the zero LagPolicy is LagStop.
+	OnLag LagPolicy
+	// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, once it is more
+	// than so many events behind. 0 is no limit. It is looked at by each poll and four times
+	// a second.
+	MaxLagEvents uint64
+	// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, once it has been
+	// behind for so long. 0 is no limit. It is looked at four times a second.
+	MaxLagAge time.Duration
+	// StopOnResync ends the subscription with ErrResynced where the history is replaced.
+	StopOnResync bool
 }
 
-type subscribeFunc func(*subscribeConfig)
-
-func (f subscribeFunc) subscribe(c *subscribeConfig) { f(c) }
-
-func startOption(start uint32, from Position) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) {
-		if c.started {
-			c.refuse("two starts were given. Give one of FromState, FromStateAtLeast, FromNow, After, AfterPosition")
-		}
-		c.started, c.start, c.from = true, start, from
-	})
+// Start is where a subscription begins. The zero Start is StartState.
+type Start struct {
+	kind uint32
+	from Position
 }
 
-func (c *subscribeConfig) refuse(why string) {
-	if c.err == nil {
-		c.err = newError(ErrInvalidArgument, "subscribe: %s", why)
+// StartState begins with the whole matching state, as added events in key order and a
+// bookmark that ends it (Event.EndsInitialState); then follows what is new.
+func StartState() Start { return Start{kind: C.WATCHCORE_START_STATE} }
+
+// StartStateAtLeast is StartState once the cache has a revision.
+func StartStateAtLeast(revision uint64) Start {
+	return Start{C.WATCHCORE_START_STATE_AT_LEAST, Position{Revision: revision}}
+}
+
+// StartNow begins after the present revision.
+func StartNow() Start { return Start{kind: C.WATCHCORE_START_NOW} }
+
+// StartAfter begins after a revision: ErrCompacted where it is older than the window; a
+// future one is waited for.
+func StartAfter(revision uint64) Start {
+	return Start{C.WATCHCORE_START_AFTER, Position{Revision: revision}}
+}
+
+// StartAfterPosition begins after a position that was saved, and knows when the history
+// is another one.
+func StartAfterPosition(position Position) Start {
+	return Start{C.WATCHCORE_START_AFTER, position}
+}
+
+// LagPolicy says what a subscription does where it lost events.
+type LagPolicy uint32
+
+// The policies of SubscribeOptions.OnLag.
+const (
+	// LagStop is ErrLagged, then the end.
+	LagStop LagPolicy = C.WATCHCORE_ON_LAG_STOP
+	// LagSkipToOldest is ErrLagged, then on at the oldest revision of the window. In the
+	// initial state it is LagStop.
+	LagSkipToOldest LagPolicy = C.WATCHCORE_ON_LAG_SKIP_TO_OLDEST
+	// LagResnapshot is ErrLagged, then the exact difference between what was handed out and
+	// the state now, between two resync marks with ReasonLagged, then what follows. It
+	// remembers what it has handed out: at most 32 bytes a matching key.
+	LagResnapshot LagPolicy = C.WATCHCORE_ON_LAG_RESNAPSHOT
+	// LagConflate is no error, but the latest change of each key; types are relative to what
+	// was handed out. It remembers as LagResnapshot does.
+	LagConflate LagPolicy = C.WATCHCORE_ON_LAG_CONFLATE
+)
+
+// String is the policy's name, such as "Resnapshot".
+func (p LagPolicy) String() string {
+	switch p {
+	case LagStop:
+		return "Stop"
+	case LagSkipToOldest:
+		return "SkipToOldest"
+	case LagResnapshot:
+		return "Resnapshot"
+	case LagConflate:
+		return "Conflate"
 	}
+	return "LagPolicy(" + strconv.FormatUint(uint64(p), 10) + ")"
 }
 
-// FromState begins with the whole matching state, as Added events in key order
-// and a bookmark that ends it (EndsInitialState); then follows what is new.
-func FromState() SubscribeOption { return startOption(C.WATCHCORE_START_STATE, Position{}) }
-
-// FromStateAtLeast is FromState once the cache has a revision.
-func FromStateAtLeast(revision uint64) SubscribeOption {
-	return startOption(C.WATCHCORE_START_STATE_AT_LEAST, Position{Revision: revision})
-}
-
-// FromNow begins after the present revision.
-func FromNow() SubscribeOption { return startOption(C.WATCHCORE_START_NOW, Position{}) }
-
-// After begins after a revision: ErrCompacted where it is older than the window;
-// a future one is waited for.
-func After(revision uint64) SubscribeOption {
-	return startOption(C.WATCHCORE_START_AFTER, Position{Revision: revision})
-}
-
-// AfterPosition begins after a position that was saved, and knows when the
-// history is another one.
-func AfterPosition(position Position) SubscribeOption {
-	return startOption(C.WATCHCORE_START_AFTER, position)
-}
-
-// StartTimeout is how long FromStateAtLeast waits for its revision. Without it, 3 s.
-func StartTimeout(timeout time.Duration) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.startTimeout = timeout })
-}
-
-func (c Condition) subscribe(s *subscribeConfig) {
-	if err := s.filter.conditions.add(c); err != nil {
-		s.refuse(err.(*Error).Message)
+func (s *SubscribeOptions) fill(o *C.watchcore_subscription_options, pin *runtime.Pinner) error {
+	var check checker
+	if s.BookmarkInterval != 0 && !s.Bookmarks {
+		check.refuse("SubscribeOptions.BookmarkInterval is %v without Bookmarks. Set both, or neither", s.BookmarkInterval)
 	}
-}
-
-func (m TypeMask) subscribe(c *subscribeConfig) {
-	if why := m.add(&c.filter.types); why != "" {
-		c.refuse(why)
+	if s.OnLag > LagConflate {
+		check.refuse("SubscribeOptions.OnLag is %v. Give one of LagStop, LagSkipToOldest, LagResnapshot, LagConflate", s.OnLag)
 	}
-}
-
-// RawTypes hands out etcd's types, RawPut and RawDelete.
-func RawTypes() SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.raw = true })
-}
-
-// Bookmarks asks for a bookmark where the position moved without an event, at
-// most one per interval (0: 1 s).
-func Bookmarks(interval time.Duration) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.bookmarks, c.interval = true, interval })
-}
-
-// WholeRevisions lets no batch end inside a revision.
-func WholeRevisions() SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.whole = true })
-}
-
-// StopOnResync ends the subscription with ErrResynced where the history is replaced.
-func StopOnResync() SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.stop = true })
-}
-
-// OnLag chooses what happens where events were lost. Without it, Stop.
-func OnLag(policy LagPolicy) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.onLag = policy })
-}
-
-// MaxLagEvents ends the subscription with ErrLagged, whatever OnLag says, once it
-// is more than so many events behind. 0 is no limit. It is looked at by each poll
-// and four times a second.
-func MaxLagEvents(events uint64) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.maxLagEvents = events })
-}
-
-// MaxLagAge ends the subscription with ErrLagged, whatever OnLag says, once it has
-// been behind for so long. 0 is no limit. It is looked at four times a second.
-func MaxLagAge(age time.Duration) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.maxLagAge = age })
-}
-
-// Named gives the subscription a name for people: in Cache.Subscriptions, in messages of
-// its errors and in log lines. It is UTF-8 and need not be unique.
-func Named(name string) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.name = name })
-}
-
-// MaxBatch is the most events that Next, Batches and ResultChan take at a time.
-// Without it, as many as there are, which is 1024 at most.
-func MaxBatch(events int) SubscribeOption {
-	return subscribeFunc(func(c *subscribeConfig) { c.max = int32(min(max(events, 0), math.MaxInt32)) })
-}
-
-// Range says which keys: an option of Subscribe and Diff, and what List, Count and
-// a snapshot are asked for. The zero Range is every key.
-type Range struct {
-	kind     uint32
-	from, to string
-}
-
-// AllKeys is every key of the cache.
-func AllKeys() Range { return Range{kind: C.WATCHCORE_RANGE_ALL} }
-
-// Key is one key.
-func Key(key string) Range { return Range{kind: C.WATCHCORE_RANGE_KEY, from: key} }
-
-// KeyPrefix is the keys that start with these bytes.
-func KeyPrefix(prefix string) Range { return Range{kind: C.WATCHCORE_RANGE_PREFIX, from: prefix} }
-
-// Path is the keys below a path: "/a/foo" is "/a/foo" and "/a/foo/x", not "/a/foobar".
-func Path(path string) Range { return Range{kind: C.WATCHCORE_RANGE_PATH, from: path} }
-
-// KeyRange is the keys from one (inclusive) to another (exclusive; "" is the end).
-func KeyRange(from, to string) Range {
-	return Range{kind: C.WATCHCORE_RANGE_BETWEEN, from: from, to: to}
-}
-
-func (r Range) subscribe(c *subscribeConfig) {
-	if c.filter.ranged {
-		c.refuse(twoRanges)
+	if s.MaxBatch < 0 {
+		check.refuse("SubscribeOptions.MaxBatch is %d: it cannot be negative. Give 0 for as many as there are", s.MaxBatch)
 	}
-	c.filter.ranged, c.filter.keys = true, r
-}
-
-const twoRanges = "two ranges of keys were given. Give one of Key, KeyPrefix, Path, KeyRange"
-
-func (r Range) fill(o *C.watchcore_range, pin *runtime.Pinner) {
-	*o = C.watchcore_range{
-		size: C.sizeof_watchcore_range,
-		kind: C.uint32_t(r.kind),
-		from: r.first(pin),
-		to:   absent(pin, r.to),
-	}
-}
-
-// first is present, though empty, where the range has one.
-func (r Range) first(pin *runtime.Pinner) C.watchcore_bytes {
-	if r.kind == C.WATCHCORE_RANGE_ALL {
-		return C.watchcore_bytes{}
-	}
-	return present(pin, r.from)
-}
-
-func (c *subscribeConfig) fill(o *C.watchcore_subscription_options, pin *runtime.Pinner) {
+	keys, nothing := s.Range.inC()
 	*o = C.watchcore_subscription_options{
 		size:                 C.sizeof_watchcore_subscription_options,
-		start:                C.uint32_t(c.start),
-		revision:             C.uint64_t(c.from.Revision),
-		epoch:                C.uint64_t(c.from.Epoch),
-		_range:               C.uint32_t(c.filter.keys.kind),
-		types:                C.uint32_t(c.filter.types),
-		from:                 c.filter.keys.first(pin),
-		to:                   absent(pin, c.filter.keys.to),
-		raw_types:            bit(c.raw),
-		bookmarks:            bit(c.bookmarks),
-		whole_revisions:      bit(c.whole),
-		stop_on_resync:       bit(c.stop),
-		bookmark_interval_ms: milliseconds(c.interval),
-		start_timeout_ms:     milliseconds(c.startTimeout),
-		labels:               absent(pin, c.filter.conditions.labels),
-		fields:               absent(pin, c.filter.conditions.fields),
-		on_lag:               C.uint32_t(c.onLag),
-		nothing:              bit(c.filter.conditions.nothing),
-		max_lag_events:       C.uint64_t(c.maxLagEvents),
-		max_lag_age_ms:       milliseconds(c.maxLagAge),
-		name:                 absent(pin, c.name),
+		start:                C.uint32_t(s.Start.kind),
+		revision:             C.uint64_t(s.Start.from.Revision),
+		epoch:                C.uint64_t(s.Start.from.Epoch),
+		_range:               C.uint32_t(keys.kind),
+		types:                check.types("SubscribeOptions.Types", s.Types),
+		from:                 keys.first(pin),
+		to:                   absent(pin, keys.to),
+		raw_types:            bit(s.RawTypes),
+		bookmarks:            bit(s.Bookmarks),
+		whole_revisions:      bit(s.WholeRevisions),
+		stop_on_resync:       bit(s.StopOnResync),
+		bookmark_interval_ms: check.time("SubscribeOptions.BookmarkInterval", s.BookmarkInterval),
+		start_timeout_ms:     check.time("SubscribeOptions.StartTimeout", s.StartTimeout),
+		labels:               absent(pin, s.LabelSelector),
+		fields:               absent(pin, s.FieldSelector),
+		on_lag:               C.uint32_t(s.OnLag),
+		nothing:              nothing,
+		max_lag_events:       C.uint64_t(s.MaxLagEvents),
+		max_lag_age_ms:       check.time("SubscribeOptions.MaxLagAge", s.MaxLagAge),
+		name:                 absent(pin, s.Name),
 	}
+	return check.err
 }
+
+// maxBatch is what fits the core.
+func (s *SubscribeOptions) maxBatch() int32 { return int32(min(s.MaxBatch, math.MaxInt32)) }

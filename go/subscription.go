@@ -30,35 +30,29 @@ type Subscription struct {
 	cleanup runtime.Cleanup
 }
 
-// Subscribe opens a subscription; without a start option it begins with the
-// state. Where it begins is fixed when this returns, and nothing is waited for;
+// Subscribe opens a subscription; with the zero options it begins with the state. Where it begins is fixed when this returns, and nothing is waited for;
 // before the first listing it is accepted and begins there. When the context is
 // done the subscription ends with the context's error.
-func (c *Cache) Subscribe(ctx context.Context, options ...SubscribeOption) (*Subscription, error) {
+func (c *Cache) Subscribe(ctx context.Context, options SubscribeOptions) (*Subscription, error) {
 	defer runtime.KeepAlive(c)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	config := &subscribeConfig{}
-	for _, option := range options {
-		option.subscribe(config)
-	}
-	if config.err != nil {
-		return nil, config.err
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var given C.watchcore_subscription_options
+	if err := options.fill(&given, &pin); err != nil {
+		return nil, err
 	}
 	if err := c.core.enter(); err != nil {
 		return nil, err
 	}
 	defer c.core.cache.release()
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	var given C.watchcore_subscription_options
-	config.fill(&given, &pin)
 	var made *C.watchcore_subscription
 	if err := failed(C.wc_subscribe(c.core.c(), &given, &made)); err != nil {
 		return nil, err
 	}
-	core := &subscriptionCore{handle: made, max: config.max, state: c.core.state}
+	core := &subscriptionCore{handle: made, max: options.maxBatch(), state: c.core.state}
 	core.begin(ctx)
 	s := &Subscription{cache: c, core: core}
 	s.cleanup = runtime.AddCleanup(s, (*subscriptionCore).closed, core)
@@ -66,11 +60,12 @@ func (c *Cache) Subscribe(ctx context.Context, options ...SubscribeOption) (*Sub
 }
 
 // Close ends the subscription at once, also a wait in progress. Its batches stay
-// valid until they are released. Idempotent, from any goroutine.
-func (s *Subscription) Close() {
+// valid until they are released. Idempotent, from any goroutine. The error is always nil.
+func (s *Subscription) Close() error {
 	s.cleanup.Stop()
 	s.core.closed()
 	runtime.KeepAlive(s)
+	return nil
 }
 
 // Poll takes the next events, at most max (0: 1024). It never waits: nil without an
@@ -135,7 +130,7 @@ func goesOn(err error) bool {
 
 // Position is how far the subscription has come: everything that matches up to
 // and with its revision was handed out; 0 during the initial state. Save it for a
-// restart with AfterPosition.
+// restart with StartAfterPosition.
 func (s *Subscription) Position() Position {
 	defer runtime.KeepAlive(s)
 	return s.core.where()
@@ -167,17 +162,18 @@ func (s *Subscription) Lag() Lag {
 // ReadPath says how a subscription reads.
 type ReadPath uint32
 
+// The read paths.
 const (
-	Scan  ReadPath = C.WATCHCORE_READ_PATH_SCAN  // every event of the log, or of the segments that could hold one of its own
-	Chain ReadPath = C.WATCHCORE_READ_PATH_CHAIN // only the events of one bucket of an index
+	ReadPathScan  ReadPath = C.WATCHCORE_READ_PATH_SCAN  // every event of the log, or of the segments that could hold one of its own
+	ReadPathChain ReadPath = C.WATCHCORE_READ_PATH_CHAIN // only the events of one bucket of an index
 )
 
 // String is the read path's name, such as "Scan".
 func (p ReadPath) String() string {
 	switch p {
-	case Scan:
+	case ReadPathScan:
 		return "Scan"
-	case Chain:
+	case ReadPathChain:
 		return "Chain"
 	}
 	return "ReadPath(" + strconv.FormatUint(uint64(p), 10) + ")"
@@ -186,12 +182,12 @@ func (p ReadPath) String() string {
 // SubscriptionStats is what a subscription did so far, and which way it reads.
 type SubscriptionStats struct {
 	ReadPath       ReadPath // how it reads now
-	Index          string   // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	Index          string   // ReadPathChain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
 	LookedAt       uint64   // events that it looked at
 	Skipped        uint64   // events of the log that it skipped without reading
 	HandedOut      uint64   // events and marks that it handed out
 	Lagged         uint64   // how often it lost events, reported or not
-	DeliveredKeys  uint64   // keys that it remembers as handed out (Resnapshot, Conflate)
+	DeliveredKeys  uint64   // keys that it remembers as handed out (LagResnapshot, LagConflate)
 	DeliveredBytes uint64   // bytes of that memory
 }
 

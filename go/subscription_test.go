@@ -11,7 +11,7 @@ import (
 )
 
 func TestStateThenLive(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Prefix("/"))
+	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
 	check(t, writer.Apply(17, watchcore.Put("/a", "1"), watchcore.Put([]byte("/b"), []byte{})))
 	sub := subscribe(t, cache)
 	want(t, "position before anything was handed out", sub.Position().Revision, 0)
@@ -27,15 +27,15 @@ func TestStateThenLive(t *testing.T) {
 }
 
 func TestStarts(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Prefix("/"))
+	cache, writer := embedded(t, watchcore.Config{Prefix: "/"})
 	for revision := uint64(1); revision <= 4; revision++ {
 		check(t, writer.Apply(revision, watchcore.Put("/a", fmt.Sprint(revision))))
 	}
-	now := subscribe(t, cache, watchcore.FromNow())
-	after := subscribe(t, cache, watchcore.After(2))
-	position := subscribe(t, cache, watchcore.AfterPosition(watchcore.Position{Epoch: cache.Position().Epoch, Revision: 3}))
-	future := subscribe(t, cache, watchcore.After(5))
-	later := subscribe(t, cache, watchcore.FromStateAtLeast(6))
+	now := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	after := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(2)})
+	position := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfterPosition(watchcore.Position{Epoch: cache.Position().Epoch, Revision: 3})})
+	future := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(5)})
+	later := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(6)})
 	want(t, "a state at least 6, at 4", drain(t, later), "")
 	check(t, writer.Apply(5, watchcore.Put("/a", "5")))
 	check(t, writer.Apply(6, watchcore.Put("/a", "6")))
@@ -46,7 +46,7 @@ func TestStarts(t *testing.T) {
 	want(t, "a state at least 6, at 6", drain(t, later), lines("6 ADDED /a 6<- initial", "6 BOOKMARK end"))
 
 	check(t, writer.Compact(5))
-	_, err := cache.Subscribe(context.Background(), watchcore.After(4))
+	_, err := cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(4)})
 	wantError(t, "after 4", err, watchcore.ErrCompacted)
 	var numbers *watchcore.Error
 	if !errors.As(err, &numbers) {
@@ -56,7 +56,7 @@ func TestStarts(t *testing.T) {
 	want(t, "oldest", numbers.Oldest, 6)
 	want(t, "current", numbers.Current, 6)
 
-	sub := subscribe(t, cache, watchcore.FromStateAtLeast(9), watchcore.StartTimeout(time.Millisecond))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(9), StartTimeout: time.Millisecond})
 	_, err = sub.Next(bounded(t))
 	wantError(t, "a state that does not come", err, watchcore.ErrFutureRevision)
 }
@@ -74,23 +74,23 @@ func TestFilters(t *testing.T) {
 		keys watchcore.Range
 		want []int
 	}{
-		{"all", watchcore.AllKeys(), []int{0, 1, 2, 3, 4}},
+		{"all", watchcore.RangeAll(), []int{0, 1, 2, 3, 4}},
 		{"zero", watchcore.Range{}, []int{0, 1, 2, 3, 4}},
-		{"key", watchcore.Key("/a/foo"), []int{0}},
-		{"prefix", watchcore.KeyPrefix("/a/foo"), []int{0, 1, 2}},
-		{"empty prefix", watchcore.KeyPrefix(""), []int{0, 1, 2, 3, 4}},
-		{"path", watchcore.Path("/a/foo"), []int{0, 1}},
-		{"range", watchcore.KeyRange("/a/foobar", "/c"), []int{2, 3}},
-		{"open range", watchcore.KeyRange("/b", ""), []int{3, 4}},
+		{"key", watchcore.RangeKey("/a/foo"), []int{0}},
+		{"prefix", watchcore.RangePrefix("/a/foo"), []int{0, 1, 2}},
+		{"empty prefix", watchcore.RangePrefix(""), []int{0, 1, 2, 3, 4}},
+		{"path", watchcore.RangePath("/a/foo"), []int{0, 1}},
+		{"range", watchcore.RangeBetween("/a/foobar", "/c"), []int{2, 3}},
+		{"open range", watchcore.RangeBetween("/b", ""), []int{3, 4}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			var expected []string
 			for _, i := range row.want {
 				expected = append(expected, "1 ADDED "+keys[i]+" v<- initial")
 			}
-			sub := subscribe(t, cache, row.keys)
+			sub := subscribe(t, cache, watchcore.SubscribeOptions{Range: row.keys})
 			want(t, "events", drain(t, sub), lines(append(expected, "1 BOOKMARK end")...))
-			page, err := cache.List(bounded(t), row.keys, watchcore.Any())
+			page, err := cache.List(bounded(t), row.keys, watchcore.ListOptions{})
 			check(t, err)
 			defer page.Release()
 			want(t, "items", page.Len(), len(row.want))
@@ -103,9 +103,9 @@ func TestFilters(t *testing.T) {
 
 func TestOptionsOfSubscribe(t *testing.T) {
 	cache, writer := embedded(t)
-	types := subscribe(t, cache, watchcore.FromNow(), watchcore.Types(watchcore.Deleted))
-	raw := subscribe(t, cache, watchcore.FromNow(), watchcore.RawTypes())
-	marks := subscribe(t, cache, watchcore.FromNow(), watchcore.Bookmarks(0))
+	types := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), Types: []watchcore.EventType{watchcore.EventDeleted}})
+	raw := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), RawTypes: true})
+	marks := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), Bookmarks: true})
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	check(t, writer.Apply(2, watchcore.Delete("/a")))
 	want(t, "types", drain(t, types), "2 DELETED /a -<1")
@@ -117,21 +117,23 @@ func TestOptionsOfSubscribe(t *testing.T) {
 	want(t, "mark", text(batch.At(0)), "7 BOOKMARK")
 	batch.Release()
 
-	for name, options := range map[string][]watchcore.SubscribeOption{
-		"two starts": {watchcore.FromNow(), watchcore.After(1)},
-		"two ranges": {watchcore.Key("/a"), watchcore.KeyPrefix("/")},
-		"a type":     {watchcore.Types(watchcore.EventType(99))},
-		"a time":     {watchcore.FromStateAtLeast(1), watchcore.StartTimeout(-time.Second)},
+	for name, options := range map[string]watchcore.SubscribeOptions{
+		"a type":                     {Types: []watchcore.EventType{99}},
+		"a mark":                     {Types: []watchcore.EventType{watchcore.EventBookmark}},
+		"a time":                     {Start: watchcore.StartStateAtLeast(1), StartTimeout: -time.Second},
+		"an interval":                {Bookmarks: true, BookmarkInterval: -time.Second},
+		"an interval without a mark": {BookmarkInterval: time.Second},
+		"a batch":                    {MaxBatch: -1},
 	} {
-		_, err := cache.Subscribe(context.Background(), options...)
+		_, err := cache.Subscribe(context.Background(), options)
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 	}
 }
 
 func TestBatchSizes(t *testing.T) {
 	cache, writer := embedded(t)
-	parts := subscribe(t, cache, watchcore.FromNow(), watchcore.MaxBatch(2))
-	whole := subscribe(t, cache, watchcore.FromNow(), watchcore.MaxBatch(2), watchcore.WholeRevisions())
+	parts := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxBatch: 2})
+	whole := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxBatch: 2, WholeRevisions: true})
 	check(t, writer.Apply(1, watchcore.Put("/a", ""), watchcore.Put("/b", ""), watchcore.Put("/c", "")))
 
 	batch, err := parts.Next(bounded(t))
@@ -156,8 +158,8 @@ func TestBatchSizes(t *testing.T) {
 func TestResync(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(5, watchcore.Put("/a", "1"), watchcore.Put("/b", "1")))
-	sub := subscribe(t, cache, watchcore.FromNow())
-	stopping := subscribe(t, cache, watchcore.FromNow(), watchcore.StopOnResync())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	stopping := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), StopOnResync: true})
 	before := cache.Position()
 	position, err := writer.Resync(9, []watchcore.KeyValue{
 		{Key: []byte("/b"), Value: []byte("2"), CreateRevision: 5, ModRevision: 8, Version: 2},
@@ -168,9 +170,9 @@ func TestResync(t *testing.T) {
 	if position.Epoch <= before.Epoch {
 		t.Fatalf("epoch %d is not above %d", position.Epoch, before.Epoch)
 	}
-	mark := watchcore.ResyncMark{Phase: watchcore.Begin, Reason: watchcore.ReasonTooFarBehind, Epoch: position.Epoch, From: 5, To: 9}
+	mark := watchcore.ResyncMark{Phase: watchcore.ResyncBegin, Reason: watchcore.ReasonTooFarBehind, Epoch: position.Epoch, From: 5, To: 9}
 	begin := fmt.Sprintf("9 RESYNC %+v", mark)
-	mark.Phase = watchcore.End
+	mark.Phase = watchcore.ResyncEnd
 	want(t, "events", drain(t, sub), lines(
 		begin,
 		"9 DELETED /a -<1 synthetic",
@@ -184,8 +186,8 @@ func TestResync(t *testing.T) {
 }
 
 func TestLagged(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(1024))
-	sub := subscribe(t, cache, watchcore.FromNow())
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	var revision uint64
 	for cache.Status().Oldest < 2 {
 		revision++
@@ -215,7 +217,7 @@ func TestLagged(t *testing.T) {
 
 func TestBatchesReleases(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow(), watchcore.MaxBatch(1))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxBatch: 1})
 	for revision := uint64(1); revision <= 3; revision++ {
 		check(t, writer.Apply(revision, watchcore.Put("/a", "")))
 	}
@@ -248,7 +250,7 @@ func TestBatchesReleases(t *testing.T) {
 
 func TestCacheCloseHandsOutTheRest(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	cache.Close()
 	batch, err := sub.Next(bounded(t))
@@ -263,7 +265,7 @@ func TestCacheCloseHandsOutTheRest(t *testing.T) {
 
 func TestSecondConsumerIsRefused(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	inside := make(chan *watchcore.Batch)
 	go func() {
 		batch, _ := sub.Next(context.Background())

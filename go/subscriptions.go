@@ -18,6 +18,7 @@ import (
 // SubscriptionState is what an open subscription does, or waits for.
 type SubscriptionState uint32
 
+// The states of subscriptions.
 const (
 	SubscriptionAwaitsListing  SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING  // the cache has no listing yet; it begins with that
 	SubscriptionAwaitsRevision SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION // its start lies in the future
@@ -61,12 +62,12 @@ func (s SubscriptionState) String() string {
 // SubscriptionInfo is how a subscription stood when [Cache.Subscriptions] listed it.
 type SubscriptionInfo struct {
 	ID        uint64 // its number in this cache: from 1, in the order of opening, never used again
-	Name      string // as given with the option Named
+	Name      string // as given in SubscribeOptions
 	State     SubscriptionState
 	Position  Position  // as of its last poll
 	Lag       Lag       // zero while it waits, while its start lies in the future, and once it has ended
 	ReadPath  ReadPath  // how it reads, as of its last poll
-	Index     string    // Chain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
+	Index     string    // ReadPathChain: of which index, such as "key", "prefix of depth 3", "field phase" or "label app"
 	LastPoll  time.Time // zero: never. Of one that polls hundreds of times a second every 16th poll is recorded
 	HandedOut uint64    // events and marks that it handed out
 	Lagged    uint64    // how often it lost events, reported or not

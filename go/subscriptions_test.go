@@ -23,11 +23,11 @@ func only(t testing.TB, cache *watchcore.Cache) watchcore.SubscriptionInfo {
 }
 
 func TestIdleConsumerIsSeen(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Capacity(128))
-	idle := subscribe(t, cache, watchcore.FromNow(), watchcore.Named("billing"))
+	cache, writer := embedded(t, watchcore.Config{Capacity: 128})
+	idle := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), Name: "billing"})
 	info := only(t, cache)
 	want(t, "a new one", info, watchcore.SubscriptionInfo{
-		ID: 1, Name: "billing", State: watchcore.SubscriptionLive, Position: cache.Position(), ReadPath: watchcore.Scan,
+		ID: 1, Name: "billing", State: watchcore.SubscriptionLive, Position: cache.Position(), ReadPath: watchcore.ReadPathScan,
 	})
 	if !info.LastPoll.IsZero() {
 		t.Errorf("never polled, but at %v", info.LastPoll)
@@ -66,19 +66,19 @@ func TestIdleConsumerIsSeen(t *testing.T) {
 }
 
 func TestStatesOfSubscriptions(t *testing.T) {
-	cache, err := watchcore.New(watchcore.ExpectLoad(), watchcore.IndexByKey(), watchcore.Capacity(128))
+	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true, Indexes: []watchcore.Index{watchcore.IndexByKey()}, Capacity: 128})
 	check(t, err)
-	t.Cleanup(cache.Close)
+	t.Cleanup(func() { cache.Close() })
 	writer, err := cache.Writer()
 	check(t, err)
-	t.Cleanup(writer.Close)
+	t.Cleanup(func() { writer.Close() })
 	is := func(state watchcore.SubscriptionState) watchcore.SubscriptionInfo {
 		t.Helper()
 		info := only(t, cache)
 		want(t, "state", info.State, state)
 		return info
 	}
-	sub := subscribe(t, cache, watchcore.Key("/a"))
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Range: watchcore.RangeKey("/a")})
 	is(watchcore.SubscriptionAwaitsListing)
 	check(t, writer.Load(5, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte{}, CreateRevision: 1, ModRevision: 1, Version: 1}}))
 	is(watchcore.SubscriptionInitialState)
@@ -115,14 +115,14 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	want(t, "handed out", info.HandedOut, sub.Stats().HandedOut)
 	sub.Close()
 
-	sub = subscribe(t, cache, watchcore.FromStateAtLeast(10))
+	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(10)})
 	is(watchcore.SubscriptionAwaitsRevision)
 	sub.Close()
-	sub = subscribe(t, cache, watchcore.FromNow(), watchcore.MaxLagEvents(3))
+	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 3})
 	writeOn(t, cache, writer, 10)
 	eventually(t, "it is closed for its lag", func() bool { return only(t, cache).State == watchcore.SubscriptionTooSlow })
 	sub.Close()
-	sub = subscribe(t, cache, watchcore.FromNow(), watchcore.OnLag(watchcore.Resnapshot))
+	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), OnLag: watchcore.LagResnapshot})
 	writeOn(t, cache, writer, 1000)
 	is(watchcore.SubscriptionLapped)
 	if _, err := sub.Poll(0); !errors.Is(err, watchcore.ErrLagged) {
@@ -145,11 +145,11 @@ func TestStatesOfSubscriptions(t *testing.T) {
 func TestNamesOfSubscriptions(t *testing.T) {
 	cache, _ := embedded(t)
 	for _, name := range []string{"one", "", `bill "ing"`, "eins\x00zwei", strings.Repeat("long", 1000)} {
-		subscribe(t, cache, watchcore.Named(name))
+		subscribe(t, cache, watchcore.SubscribeOptions{Name: name})
 		all := cache.Subscriptions()
 		want(t, "name", all[len(all)-1].Name, name)
 	}
-	_, err := cache.Subscribe(bounded(t), watchcore.Named("\xff"))
+	_, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{Name: "\xff"})
 	if !errors.Is(err, watchcore.ErrInvalidArgument) {
 		t.Errorf("a name that is not UTF-8: %v", err)
 	}
@@ -164,7 +164,7 @@ func TestSubscriptionsBesideConsumers(t *testing.T) {
 		name := strconv.Itoa(i)
 		consumers.Go(func() {
 			for ctx.Err() == nil {
-				sub, err := cache.Subscribe(ctx, watchcore.Named(name))
+				sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Name: name})
 				if err != nil {
 					return
 				}

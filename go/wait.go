@@ -25,19 +25,20 @@ func (c *Cache) WaitReady(ctx context.Context) error {
 
 // WaitUntil waits until the cache has a revision: read your own writes.
 func (c *Cache) WaitUntil(ctx context.Context, revision uint64) error {
-	return c.WaitUntilIn(ctx, Position{Revision: revision})
+	return c.WaitUntilPosition(ctx, Position{Revision: revision})
 }
 
-// WaitUntilIn waits for a revision of one history: ErrResynced where that is
+// WaitUntilPosition waits for a revision of one history: ErrResynced where that is
 // replaced, or was.
-func (c *Cache) WaitUntilIn(ctx context.Context, position Position) error {
+func (c *Cache) WaitUntilPosition(ctx context.Context, position Position) error {
 	_, err := c.waitFor(ctx, C.WATCHCORE_WANT_REVISION, position)
 	return err
 }
 
 // ConsistentRevision is a revision that is at least every change done before this
 // call: one linearizable read of etcd for all who ask meanwhile; embedded, the
-// current one. Read with AtLeast of it.
+// current one. Read with
+// ReadAtLeast of it.
 func (c *Cache) ConsistentRevision(ctx context.Context) (uint64, error) {
 	position, err := c.waitFor(ctx, C.WATCHCORE_WANT_CONSISTENT, Position{})
 	return position.Revision, err

@@ -15,7 +15,7 @@ import (
 
 func TestCancelledContextEndsNext(t *testing.T) {
 	cache, writer := embedded(t)
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -46,7 +46,7 @@ func TestCancelledContextEndsNext(t *testing.T) {
 func TestContextOfSubscribeEndsIt(t *testing.T) {
 	cache, _ := embedded(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	sub, err := cache.Subscribe(ctx, watchcore.FromNow())
+	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, err)
 	ended := make(chan error)
 	go func() {
@@ -59,7 +59,7 @@ func TestContextOfSubscribeEndsIt(t *testing.T) {
 	_, err = sub.Poll(0)
 	wantError(t, "poll", err, context.Canceled)
 	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
-	_, err = cache.Subscribe(ctx)
+	_, err = cache.Subscribe(ctx, watchcore.SubscribeOptions{})
 	wantError(t, "subscribe with a context that is done", err, context.Canceled)
 }
 
@@ -104,9 +104,9 @@ func TestWaitUntil(t *testing.T) {
 }
 
 func TestWaitReady(t *testing.T) {
-	cache, writer := embedded(t, watchcore.ExpectLoad())
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
 	want(t, "state", cache.Status().State, watchcore.StateNotReady)
-	_, _, err := cache.Get(bounded(t), "/a", watchcore.Any())
+	_, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
 	wantError(t, "get", err, watchcore.ErrNotReady)
 	_, err = cache.Snapshot()
 	wantError(t, "snapshot", err, watchcore.ErrNotReady)
@@ -139,9 +139,9 @@ func TestReadsWait(t *testing.T) {
 		err   error
 	}
 	answers := make(chan answer, 2)
-	for _, read := range []watchcore.Read{watchcore.AtLeast(2), watchcore.Exact(2)} {
+	for _, read := range []watchcore.Read{watchcore.ReadAtLeast(2), watchcore.ReadExact(2)} {
 		go func() {
-			kv, at, err := cache.Get(bounded(t), "/a", read)
+			kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
 			if err != nil {
 				answers <- answer{err: err}
 				return
@@ -157,7 +157,7 @@ func TestReadsWait(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		_, _, err := cache.Get(ctx, "/a", watchcore.AtLeast(99))
+		_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(99)})
 		answers <- answer{err: err}
 	}()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
@@ -165,17 +165,36 @@ func TestReadsWait(t *testing.T) {
 	want(t, "a cancelled read", (<-answers).err, context.Canceled)
 }
 
-// What a context without a deadline means: the default of a read.
+// The limit of a read's own wait says what was asked and what is there, also where the
+// context ends later; one that ends earlier is the context's error, bare.
 func TestReadsEndByThemselves(t *testing.T) {
 	t.Parallel()
 	cache, writer := embedded(t)
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
-	_, _, err := cache.Get(context.Background(), "/a", watchcore.AtLeast(99))
-	wantError(t, "a revision that does not come", err, watchcore.ErrFutureRevision)
-	var numbers *watchcore.Error
-	errors.As(err, &numbers)
-	want(t, "asked", numbers.Asked, 99)
-	want(t, "current", numbers.Current, 1)
+	late := func(what string, err error) {
+		t.Helper()
+		wantError(t, what, err, watchcore.ErrFutureRevision)
+		var numbers *watchcore.Error
+		errors.As(err, &numbers)
+		want(t, what+": asked", numbers.Asked, 99)
+		want(t, what+": current", numbers.Current, 1)
+	}
+	future := watchcore.ReadAtLeast(99)
+	_, _, err := cache.Get(context.Background(), "/a", watchcore.ReadOptions{Read: future}) // DefaultWaitTimeout
+	late("without a deadline", err)
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
+	late("get", err)
+	_, _, err = cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
+	late("count", err)
+	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: future, WaitTimeout: time.Millisecond})
+	late("list", err)
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	for _, limit := range []time.Duration{bound, -1} {
+		_, _, err = cache.Get(ctx, "/a", watchcore.ReadOptions{Read: future, WaitTimeout: limit})
+		want(t, "the context ends first", err, context.DeadlineExceeded)
+	}
 }
 
 func threads(t testing.TB) int {
@@ -194,7 +213,7 @@ func TestWaitingCostsNoThread(t *testing.T) {
 	cache, writer := embedded(t)
 	// The threads that exist anyway: the first wait starts the library's and the
 	// waker, the first garbage collection its own.
-	first := subscribe(t, cache, watchcore.FromNow())
+	first := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "")))
 	oneBatch(t, first).Release()
 	first.Close()
@@ -205,7 +224,7 @@ func TestWaitingCostsNoThread(t *testing.T) {
 	var all sync.WaitGroup
 	failures := make(chan error, subscriptions+waiters)
 	for range subscriptions {
-		sub := subscribe(t, cache, watchcore.FromNow())
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		all.Go(func() {
 			batch, err := sub.Next(ctx)
 			if err == nil && text(batch.At(0)) != "2 MODIFIED /a last<" {
@@ -243,7 +262,7 @@ func TestManyGoroutines(t *testing.T) {
 	ctx := bounded(t)
 	var all sync.WaitGroup
 	for i := range consumers {
-		sub := subscribe(t, cache, watchcore.FromState(), watchcore.MaxBatch(1+i*7))
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartState(), MaxBatch: 1 + i*7})
 		all.Go(func() {
 			var last uint64
 			for batch, err := range sub.Batches(ctx) {
@@ -269,7 +288,7 @@ func TestManyGoroutines(t *testing.T) {
 			t.Errorf("it ended at %d", last)
 		})
 		all.Go(func() { // one that is closed in the middle
-			other := subscribe(t, cache, watchcore.FromNow())
+			other := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 			all.Go(func() {
 				for batch := range other.Batches(ctx) {
 					batch.Clone()
@@ -287,7 +306,7 @@ func TestManyGoroutines(t *testing.T) {
 			if err := writer.Apply(revision, watchcore.Put("/a", "x")); err != nil {
 				t.Error(err)
 			}
-			if kv, at, err := cache.Get(ctx, "/a", watchcore.AtLeast(revision)); err != nil || at < revision || kv == nil {
+			if kv, at, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(revision)}); err != nil || at < revision || kv == nil {
 				t.Errorf("get at %d: %v at %d, %v", revision, kv, at, err)
 			}
 		}

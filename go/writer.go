@@ -18,9 +18,6 @@ import (
 	"unsafe"
 )
 
-// Bytes is what keys and values may be given as.
-type Bytes interface{ ~string | ~[]byte }
-
 // KeyValue is a key-value that owns its bytes: what Get copies, and what Load,
 // Resync and PutExact take.
 type KeyValue struct {
@@ -39,18 +36,18 @@ type Change struct {
 }
 
 // Put sets a key. Creation revision and version are derived, the lease is 0.
-func Put[K, V Bytes](key K, value V) Change {
+func Put[K, V ~string | ~[]byte](key K, value V) Change {
 	return Change{op: C.WATCHCORE_CHANGE_PUT, kv: KeyValue{Key: bytesOf(key), Value: bytesOf(value)}}
 }
 
 // Delete removes a present key.
-func Delete[K Bytes](key K) Change {
+func Delete[K ~string | ~[]byte](key K) Change {
 	return Change{op: C.WATCHCORE_CHANGE_DELETE, kv: KeyValue{Key: bytesOf(key)}}
 }
 
 // bytesOf are the bytes where they lie; nobody writes to those of a Change. A string
 // begins as a slice does: with address and length.
-func bytesOf[B Bytes](b B) []byte {
+func bytesOf[B ~string | ~[]byte](b B) []byte {
 	return unsafe.Slice(*(**byte)(unsafe.Pointer(&b)), len(b))
 }
 
@@ -90,10 +87,11 @@ func (c *Cache) Writer() (*Writer, error) {
 }
 
 // Close frees the writer, so that another can be taken. The cache stays as
-// it is. Idempotent, from any goroutine.
-func (w *Writer) Close() {
+// it is. Idempotent, from any goroutine. The error is always nil.
+func (w *Writer) Close() error {
 	w.handle.close()
 	runtime.KeepAlive(w)
+	return nil
 }
 
 // Load publishes the first listing and makes the cache ready: once, only on a

@@ -24,9 +24,9 @@ func TestOneWriter(t *testing.T) {
 }
 
 func TestRefusalsChangeNothing(t *testing.T) {
-	cache, writer := embedded(t, watchcore.Prefix("/"), watchcore.MaxKeyBytes(10), watchcore.MaxValueBytes(10))
+	cache, writer := embedded(t, watchcore.Config{Prefix: "/", MaxKeyBytes: 10, MaxValueBytes: 10})
 	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
-	sub := subscribe(t, cache, watchcore.FromNow())
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	for name, row := range map[string]struct {
 		err  error
 		want error
@@ -56,10 +56,10 @@ func TestLargeChanges(t *testing.T) {
 	check(t, writer.Apply(1, watchcore.Put("/long", long), watchcore.Put("/short", "s")))
 	want(t, "objects", cache.Status().Objects, 2)
 	check(t, writer.Apply(2, watchcore.Put("/short", strings.Repeat("y", 100))))
-	kv, _, err := cache.Get(bounded(t), "/long", watchcore.Any())
+	kv, _, err := cache.Get(bounded(t), "/long", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "the long value is as it was", bytes.Equal(kv.Value, long), true)
-	kv, _, err = cache.Get(bounded(t), "/short", watchcore.Any())
+	kv, _, err = cache.Get(bounded(t), "/short", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "length of the short value", len(kv.Value), 100)
 	check(t, writer.Apply(3)) // a revision without a change
@@ -70,11 +70,12 @@ func TestLargeChanges(t *testing.T) {
 func TestCleanups(t *testing.T) {
 	cache, _ := embedded(t)
 	func() {
-		sub, err := cache.Subscribe(bounded(t), watchcore.FromNow()) // with a context's hook
+		sub, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{ // with a context's hook
+			Start: watchcore.StartNow()})
 		check(t, err)
 		short, _ := sub.Poll(0)
 		want(t, "nothing yet", short, nil)
-		_, err = cache.Subscribe(bounded(t))
+		_, err = cache.Subscribe(bounded(t), watchcore.SubscribeOptions{})
 		check(t, err)
 		snapshot, err := cache.Snapshot()
 		check(t, err)
@@ -93,11 +94,11 @@ func TestCleanups(t *testing.T) {
 
 	var sub *watchcore.Subscription
 	func() {
-		lost, err := watchcore.New()
+		lost, err := watchcore.New(watchcore.Config{})
 		check(t, err)
 		writer, err := lost.Writer()
 		check(t, err)
-		sub, err = lost.Subscribe(bounded(t), watchcore.FromNow())
+		sub, err = lost.Subscribe(bounded(t), watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		check(t, err)
 		check(t, writer.Apply(1, watchcore.Put("/a", "")))
 	}()

@@ -14,8 +14,9 @@ type watchcorePublisher struct {
 	revision uint64
 }
 
-func newWatchcore(options ...watchcore.Option) *watchcorePublisher {
-	cache := must(watchcore.New(append(options, watchcore.Prefix("/"))...))
+func newWatchcore(config watchcore.Config) *watchcorePublisher {
+	config.Prefix = "/"
+	cache := must(watchcore.New(config))
 	return &watchcorePublisher{cache: cache, writer: must(cache.Writer())}
 }
 
@@ -25,34 +26,34 @@ func (p *watchcorePublisher) publish(key string, value []byte) {
 }
 
 // indexes are those that these watchers can use.
-func indexes(interests []interest) (options []watchcore.Option) {
+func indexes(interests []interest) []watchcore.Index {
 	if len(interests) > 0 {
 		switch interests[0].what {
 		case oneKey, nothing:
-			options = append(options, watchcore.IndexByKey())
+			return []watchcore.Index{watchcore.IndexByKey()}
 		case inNamespace:
-			options = append(options, watchcore.IndexByPrefix(3))
+			return []watchcore.Index{watchcore.IndexByPrefix(3)}
 		}
 	}
-	return options
+	return nil
 }
 
 func (i interest) keys() watchcore.Range {
 	switch i.what {
 	case everything:
-		return watchcore.AllKeys()
+		return watchcore.RangeAll()
 	case inNamespace:
-		return watchcore.KeyPrefix(i.wanted())
+		return watchcore.RangePrefix(i.wanted())
 	}
-	return watchcore.Key(i.wanted())
+	return watchcore.RangeKey(i.wanted())
 }
 
 func openWatchcore(interests []interest) (publisher, []receiver) {
-	p := newWatchcore(indexes(interests)...)
+	p := newWatchcore(watchcore.Config{Indexes: indexes(interests)})
 	receivers := make([]receiver, len(interests))
 	for at, interest := range interests {
-		options := []watchcore.SubscribeOption{watchcore.FromNow(), interest.keys()}
-		sub := must(p.cache.Subscribe(context.Background(), options...))
+		options := watchcore.SubscribeOptions{Start: watchcore.StartNow(), Range: interest.keys()}
+		sub := must(p.cache.Subscribe(context.Background(), options))
 		receivers[at] = func(took func(int)) {
 			for batch, err := range sub.Batches(context.Background()) {
 				check(err)
@@ -83,12 +84,12 @@ func readHeads(batch *watchcore.Batch) int {
 // time.
 func pollWatchcore(size int) measured {
 	const events = 1024
-	p := newWatchcore()
+	p := newWatchcore(watchcore.Config{})
 	for _, key := range keys(events) {
 		p.publish(key, value)
 	}
 	return repeat(func(*section) (count uint64) {
-		sub := must(p.cache.Subscribe(context.Background(), watchcore.After(p.revision-events)))
+		sub := must(p.cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(p.revision - events)}))
 		defer sub.Close()
 		for {
 			batch := must(sub.Poll(size))
@@ -105,7 +106,7 @@ func pollWatchcore(size int) measured {
 type watchcoreStore struct{ *watchcorePublisher }
 
 func fillWatchcore(objects int) store {
-	p := newWatchcore(watchcore.ExpectLoad())
+	p := newWatchcore(watchcore.Config{ExpectLoad: true})
 	listing := make([]watchcore.KeyValue, objects)
 	for number := range listing {
 		revision := uint64(number + 1)
@@ -121,14 +122,14 @@ func fillWatchcore(objects int) store {
 func (s watchcoreStore) put(key string, value []byte) { s.publish(key, value) }
 
 func (s watchcoreStore) get(key string) uint64 {
-	kv, _, err := s.cache.Get(context.Background(), key, watchcore.Any())
+	kv, _, err := s.cache.Get(context.Background(), key, watchcore.ReadOptions{})
 	check(err)
 	return touched(kv.Value)
 }
 
 // list makes a page of views.
 func (s watchcoreStore) list(prefix string, touch bool) (count int) {
-	page := must(s.cache.List(context.Background(), watchcore.KeyPrefix(prefix), watchcore.Any()))
+	page := must(s.cache.List(context.Background(), watchcore.RangePrefix(prefix), watchcore.ListOptions{}))
 	defer page.Release()
 	var sum uint64
 	for item := range page.All() {
@@ -143,7 +144,7 @@ func (s watchcoreStore) list(prefix string, touch bool) (count int) {
 
 // takeState reads to the mark that ends the initial state.
 func (s watchcoreStore) takeState(int) (count int) {
-	sub := must(s.cache.Subscribe(context.Background(), watchcore.FromState()))
+	sub := must(s.cache.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartState()}))
 	defer sub.Close()
 	var sum uint64
 	for batch, err := range sub.Batches(context.Background()) {

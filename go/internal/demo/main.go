@@ -67,8 +67,8 @@ type consumer struct {
 
 func (c *consumer) take(e watchcore.Event) {
 	switch {
-	case e.Type == watchcore.Resync:
-		if r := e.Resync(); r.Phase == watchcore.Begin {
+	case e.Type == watchcore.EventResync:
+		if r := e.Resync(); r.Phase == watchcore.ResyncBegin {
 			c.resyncs++
 		}
 		return
@@ -76,7 +76,7 @@ func (c *consumer) take(e watchcore.Event) {
 		c.start, c.ready = e.Revision, true
 		fmt.Fprintf(c.out, "{\"ready\":%d}\n", c.start)
 		return
-	case e.Type == watchcore.Bookmark:
+	case e.Type == watchcore.EventBookmark:
 		return
 	}
 	key, value := e.Key(), e.Value()
@@ -89,7 +89,7 @@ func (c *consumer) take(e watchcore.Event) {
 		c.hash = c.hash.event(e.Revision, e.Type, key, value)
 		fmt.Fprintf(c.out, "%d %016x\n", e.Revision, uint64(basis.event(e.Revision, e.Type, key, value)))
 	}
-	if e.Type == watchcore.Deleted {
+	if e.Type == watchcore.EventDeleted {
 		delete(c.state, key)
 	} else {
 		c.state[key] = object(e.ModRevision(), key, value)
@@ -98,12 +98,12 @@ func (c *consumer) take(e watchcore.Event) {
 }
 
 func (c *consumer) run(ctx context.Context, endpoint, prefix string) error {
-	cache, err := watchcore.Open(ctx, watchcore.Etcd(endpoint), watchcore.Prefix(prefix))
+	cache, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{Prefix: prefix})
 	if err != nil {
 		return err
 	}
 	defer cache.Close()
-	sub, err := cache.Subscribe(ctx, watchcore.FromState())
+	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{})
 	if err != nil {
 		return err
 	}

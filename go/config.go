@@ -1,0 +1,335 @@
+package watchcore
+
+// #include "abi.h"
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+	"unsafe"
+)
+
+// Config says what a cache is to be. The zero Config is a cache of every key, with the
+// defaults that the fields name.
+type Config struct {
+	// Prefix is the key range: keys that start with it. "" is every key.
+	Prefix string
+	// Name is for messages, logs and figures. "" is the prefix.
+	Name string
+
+	// Capacity is the log's length in events, at most. 0 is 65536.
+	Capacity int
+	// CapacityBytes is the log's length in bytes, at most. 0 is 256 MiB.
+	CapacityBytes int64
+	// KeepAge, a millisecond or more, sizes the log by age: what is older leaves, as long as
+	// KeepEvents events stay, and what is younger stays, as long as Capacity and
+	// CapacityBytes allow. 0: those two alone decide.
+	KeepAge time.Duration
+	// KeepEvents goes with KeepAge: so many events stay, however old they are.
+	KeepEvents int
+
+	// MaxKeyBytes is the longest key that is accepted. 0 is 64 KiB.
+	MaxKeyBytes int
+	// MaxValueBytes is the longest value that is accepted. 0 is 16 MiB.
+	MaxValueBytes int
+
+	// Fields declares attributes for field selectors and for indexes: at most 64. Each is
+	// extracted once, when a change is written. A value that cannot be read has none of
+	// them and is counted (Stats.ExtractFailures).
+	Fields []Attribute
+	// Labels says where the labels of a value are. Without it a label selector is refused.
+	Labels LabelSource
+	// Indexes lets subscriptions with a fitting range or selector read only their own
+	// events: at most 8. Each costs the writer one lookup an event, and 16 bytes (those by
+	// field and label 32) in each slot of the log.
+	Indexes []Index
+	// MaxBuckets is the most buckets of all indexes together; subscriptions beyond them
+	// scan. 0 is 65536.
+	MaxBuckets int
+
+	// ExpectLoad makes a cache of New wait for its first listing before it is ready:
+	// Writer.Load, Loading.Finish or StartFeeder brings it. Open implies it.
+	ExpectLoad bool
+}
+
+// Attribute is something of a key-value that field selectors and indexes look at.
+type Attribute struct {
+	kind          uint32
+	name, pointer string
+	depth         int
+	protobuf      []uint32
+}
+
+// AttributeJSON is the scalar at an RFC 6901 pointer of a JSON value, such as
+// "/spec/nodeName". A string is taken as it is, a number or a boolean by its JSON
+// text; arrays, objects and null are absent. The numbers say where it is in a value of
+// Kubernetes' protobuf storage form: a pod's spec.nodeName is 2, 10; without them only
+// "/metadata/name" and "/metadata/namespace" are known there.
+func AttributeJSON(name, pointer string, protobufPath ...uint32) Attribute {
+	return Attribute{kind: C.WATCHCORE_ATTRIBUTE_JSON, name: name, pointer: pointer, protobuf: slices.Clone(protobufPath)}
+}
+
+// AttributeKeySegment is a segment of the key. The key is split at '/', where a leading
+// '/' does not count: of "/registry/pods/ns/x", segment 2 is "ns".
+func AttributeKeySegment(name string, depth int) Attribute {
+	return Attribute{kind: C.WATCHCORE_ATTRIBUTE_KEY_SEGMENT, name: name, depth: depth}
+}
+
+// LabelSource is where the labels of a value are. The zero LabelSource is none.
+type LabelSource struct {
+	pointer string
+	given   bool
+}
+
+// LabelsJSON is the members of the object at an RFC 6901 pointer of a JSON value: for
+// Kubernetes' objects "/metadata/labels" (in their protobuf storage form always
+// metadata.labels).
+func LabelsJSON(pointer string) LabelSource { return LabelSource{pointer, true} }
+
+// Index gathers the events of a cache by something that subscriptions ask for. A
+// subscription that fits one reads the events of its own bucket, and no others.
+type Index struct {
+	kind  uint32
+	name  string
+	depth int
+}
+
+// IndexByKey gathers by the key, for subscriptions of one key.
+func IndexByKey() Index { return Index{kind: C.WATCHCORE_INDEX_KEY} }
+
+// IndexByPrefix gathers by the first segments of the key, split as AttributeKeySegment
+// says: at depth 3 "/registry/pods/ns/a" is in the bucket "/registry/pods/ns/".
+func IndexByPrefix(depth int) Index { return Index{kind: C.WATCHCORE_INDEX_PREFIX, depth: depth} }
+
+// IndexByField gathers by an attribute of Config.Fields, for field selectors name=value.
+func IndexByField(name string) Index { return Index{kind: C.WATCHCORE_INDEX_FIELD, name: name} }
+
+// IndexByLabel gathers by a label, for label selectors name=value.
+func IndexByLabel(name string) Index { return Index{kind: C.WATCHCORE_INDEX_LABEL, name: name} }
+
+// EtcdConfig says which etcd a cache follows, and how. Only Endpoints is needed.
+type EtcdConfig struct {
+	// Endpoints are the servers, such as "http://127.0.0.1:2379". One is used at a time, the
+	// next where it fails.
+	Endpoints []string
+	// Username and Password are for an etcd with authentication.
+	Username, Password string
+	// TLS is for endpoints with https.
+	TLS TLSConfig
+
+	// DialTimeout is the longest that connecting may take. 0 is 5 s.
+	DialTimeout time.Duration
+	// RequestTimeout is the longest that one request may take. 0 is 10 s.
+	RequestTimeout time.Duration
+
+	// OnlyKey lists and watches this one key of the cache's prefix, so that read access to
+	// it alone is enough.
+	OnlyKey string
+	// StartRevision begins with etcd's own history from a revision on. 0 is the newest.
+	StartRevision uint64
+	// Pace, with StartRevision: the feeder stays at most half a window ahead of this
+	// subscription of the cache while it replays etcd's history, so that one longer than
+	// the log is seen whole. So the subscription is opened before the feeder starts:
+	//
+	//	cache, err := watchcore.New(watchcore.Config{ExpectLoad: true})
+	//	sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartAfter(revision)})
+	//	err = cache.StartFeeder(watchcore.EtcdConfig{Endpoints: endpoints, StartRevision: revision, Pace: sub})
+	//
+	// One that was closed since holds nothing up.
+	Pace *Subscription
+	// StopAfterListing lists once and does not follow.
+	StopAfterListing bool
+
+	// PageSize is the most keys per page of a listing. 0: a listing is one stream where etcd
+	// has them (3.7 and newer); elsewhere its pages are as long as some 32 MiB allow. etcd
+	// counts the rest of the range for each page, so short ones make a listing of many
+	// keys slow.
+	PageSize int
+	// TooFarBehind: after more missed revisions than this the feeder lists instead of
+	// replaying. 0 is 20000.
+	TooFarBehind uint64
+	// FollowCompaction asks etcd every so often (15 s is a good interval) whether the oldest
+	// revision of the window is still there; where it was compacted, the cache purges it
+	// too. 0 is never. Who learns of compactions otherwise has Cache.Compact.
+	FollowCompaction time.Duration
+	// ProgressInterval: after so long without news the feeder asks for progress. 0 is 1 s.
+	ProgressInterval time.Duration
+	// NoProgressRequests sends none.
+	NoProgressRequests bool
+}
+
+// TLSConfig is how to trust the server, and who the client is. All PEM.
+type TLSConfig struct {
+	CA         []byte // the authority's certificate; needed for https
+	Cert, Key  []byte // the client's certificate and key
+	ServerName string // the name that the server's certificate must have; without it, the endpoint's host
+}
+
+// checker keeps the first thing that is wrong with what was given, by its name.
+type checker struct{ err error }
+
+func (c *checker) refuse(format string, arguments ...any) {
+	if c.err == nil {
+		c.err = newError(ErrInvalidArgument, format, arguments...)
+	}
+}
+
+// size refuses a negative number; 0 is the default.
+func (c *checker) size(name string, number int64) C.uint64_t {
+	if number < 0 {
+		c.refuse("%s is %d: it cannot be negative. Give 0 for the default", name, number)
+	}
+	return C.uint64_t(number)
+}
+
+// time refuses a negative duration; 0 is the default. It rounds up, so that a short time
+// does not become the default.
+func (c *checker) time(name string, d time.Duration) C.int64_t {
+	if d < 0 {
+		c.refuse("%s is %v: it cannot be negative. Give 0 for the default", name, d)
+	}
+	if d > 0 {
+		d += min(time.Millisecond-1, math.MaxInt64-d)
+	}
+	return C.int64_t(d / time.Millisecond)
+}
+
+// depth refuses what C has no room for.
+func (c *checker) depth(name string, number int) C.uint32_t {
+	if number < 0 || int64(number) > math.MaxUint32 {
+		c.refuse("%s is of depth %d: a key has no such segment", name, number)
+	}
+	return C.uint32_t(number)
+}
+
+func bit(on bool) C.uint32_t {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// absent is NULL where the text is empty.
+func absent(pin *runtime.Pinner, text string) C.watchcore_bytes {
+	if text == "" {
+		return C.watchcore_bytes{}
+	}
+	data := unsafe.StringData(text)
+	pin.Pin(data)
+	return C.watchcore_bytes{data: unsafe.Pointer(data), length: C.size_t(len(text))}
+}
+
+var nothing byte
+
+// present is not NULL where the text is empty.
+func present(pin *runtime.Pinner, text string) C.watchcore_bytes {
+	bytes := absent(pin, text)
+	if bytes.data == nil {
+		bytes.data = unsafe.Pointer(&nothing)
+	}
+	return bytes
+}
+
+func (c *Config) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) error {
+	var check checker
+	if c.KeepAge != 0 && c.KeepAge < time.Millisecond {
+		check.refuse("Config.KeepAge is %v. Give a millisecond or more, or 0 for none", c.KeepAge)
+	}
+	if c.KeepEvents != 0 && c.KeepAge == 0 {
+		check.refuse("Config.KeepEvents is %d without KeepAge. Give the age too, or Capacity alone", c.KeepEvents)
+	}
+	*o = C.watchcore_cache_options{
+		size:            C.sizeof_watchcore_cache_options,
+		expect_load:     bit(c.ExpectLoad),
+		prefix:          absent(pin, c.Prefix),
+		name:            absent(pin, c.Name),
+		capacity:        check.size("Config.Capacity", int64(c.Capacity)),
+		capacity_bytes:  check.size("Config.CapacityBytes", c.CapacityBytes),
+		max_key_bytes:   check.size("Config.MaxKeyBytes", int64(c.MaxKeyBytes)),
+		max_value_bytes: check.size("Config.MaxValueBytes", int64(c.MaxValueBytes)),
+		max_buckets:     check.size("Config.MaxBuckets", int64(c.MaxBuckets)),
+		keep_events:     check.size("Config.KeepEvents", int64(c.KeepEvents)),
+		keep_ms:         C.int64_t(c.KeepAge.Milliseconds()),
+	}
+	if c.Labels.given {
+		o.labels_from = present(pin, c.Labels.pointer)
+	}
+	if len(c.Fields) > 0 {
+		fields := make([]C.watchcore_attribute, len(c.Fields))
+		for i := range fields {
+			c.Fields[i].fill(&fields[i], pin, &check)
+		}
+		pin.Pin(&fields[0])
+		o.fields, o.field_count = &fields[0], C.size_t(len(fields))
+	}
+	if len(c.Indexes) > 0 {
+		indexes := make([]C.watchcore_index, len(c.Indexes))
+		for i, index := range c.Indexes {
+			if index.kind == 0 {
+				check.refuse("Config.Indexes[%d] is the zero Index. Make it with IndexByKey, IndexByPrefix, IndexByField or IndexByLabel", i)
+			}
+			indexes[i] = C.watchcore_index{
+				size:  C.sizeof_watchcore_index,
+				kind:  C.uint32_t(index.kind),
+				name:  absent(pin, index.name),
+				depth: check.depth("IndexByPrefix", index.depth),
+			}
+		}
+		pin.Pin(&indexes[0])
+		o.indexes, o.index_count = &indexes[0], C.size_t(len(indexes))
+	}
+	return check.err
+}
+
+func (a *Attribute) fill(o *C.watchcore_attribute, pin *runtime.Pinner, check *checker) {
+	if a.kind == 0 {
+		check.refuse("Config.Fields has the zero Attribute. Make it with AttributeJSON or AttributeKeySegment")
+	}
+	*o = C.watchcore_attribute{
+		size:  C.sizeof_watchcore_attribute,
+		kind:  C.uint32_t(a.kind),
+		name:  absent(pin, a.name),
+		depth: check.depth("AttributeKeySegment", a.depth),
+	}
+	if a.kind == C.WATCHCORE_ATTRIBUTE_JSON {
+		o.pointer = present(pin, a.pointer)
+	}
+	if len(a.protobuf) > 0 {
+		pin.Pin(&a.protobuf[0])
+		o.protobuf_path, o.protobuf_path_length = (*C.uint32_t)(&a.protobuf[0]), C.size_t(len(a.protobuf))
+	}
+}
+
+func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) error {
+	var check checker
+	if len(c.Endpoints) == 0 {
+		check.refuse("EtcdConfig.Endpoints is empty. Name a server, such as \"http://127.0.0.1:2379\"")
+	}
+	if c.Username == "" && c.Password != "" {
+		check.refuse("EtcdConfig.Password without Username. Give both")
+	}
+	*o = C.watchcore_etcd_options{
+		size:                 C.sizeof_watchcore_etcd_options,
+		stop_after_listing:   bit(c.StopAfterListing),
+		endpoints:            absent(pin, strings.Join(c.Endpoints, ",")),
+		user:                 absent(pin, c.Username),
+		password:             absent(pin, c.Password),
+		ca_pem:               absent(pin, string(c.TLS.CA)),
+		cert_pem:             absent(pin, string(c.TLS.Cert)),
+		key_pem:              absent(pin, string(c.TLS.Key)),
+		domain:               absent(pin, c.TLS.ServerName),
+		start_revision:       C.uint64_t(c.StartRevision),
+		page_size:            check.size("EtcdConfig.PageSize", int64(c.PageSize)),
+		too_far_behind:       C.uint64_t(c.TooFarBehind),
+		progress_interval_ms: check.time("EtcdConfig.ProgressInterval", c.ProgressInterval),
+		dial_timeout_ms:      check.time("EtcdConfig.DialTimeout", c.DialTimeout),
+		request_timeout_ms:   check.time("EtcdConfig.RequestTimeout", c.RequestTimeout),
+		no_progress_requests: bit(c.NoProgressRequests),
+		follow_compaction_ms: check.time("EtcdConfig.FollowCompaction", c.FollowCompaction),
+		only_key:             absent(pin, c.OnlyKey),
+	}
+	return check.err
+}
