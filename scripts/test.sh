@@ -54,6 +54,8 @@ step_etcd() { scripts/etcd.sh; }
 
 step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
+# docs/OPERATIONS.md names every figure and every message.
+step_operations() { scripts/operations.sh; }
 step_names() { scripts/names.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
 # Instructions of the hot paths against benches/counts.txt.
@@ -221,6 +223,7 @@ fi
 if wants rust; then
     step fmt
     step storeys
+    step operations
     step names
     step clippy
     step no-features

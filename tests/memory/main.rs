@@ -6,5 +6,6 @@
 mod bound;
 mod heap;
 mod reclaimer;
+mod sizing;
 mod small;
 mod worst;

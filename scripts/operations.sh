@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# docs/OPERATIONS.md names every figure and every message: fails and names those that
+# it lacks. Figures are the public fields of the structs below and the feeder's
+# counters; messages are the texts of the core's and the feeder's log, up to the
+# first of their values.
+set -uo pipefail
+export LC_ALL=C.UTF-8
+cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
+page=docs/OPERATIONS.md
+wrong=0
+lacks() { echo "$page lacks $1"; wrong=1; }
+
+structs="Status Stats SourceReport SubscriptionInfo Lag"
+figures=$(find src -name '*.rs' | sort | xargs awk -v structs=" $structs " '
+    /^ *pub struct [A-Za-z]+ \{/ { name = $0; sub(/.*pub struct /, "", name); sub(/ .*/, "", name); inside = index(structs, " " name " ") }
+    /^ *\}/ { inside = 0 }
+    inside && /^ *pub [a-z_]+:/ { field = $2; sub(":", "", field); print field }
+' | sort -u)
+counters=$(awk '/^counters! \{/ { inside = 1; next } /^\}/ { inside = 0 } inside && /^ *[a-z_]+,$/ { sub(/^ */, ""); sub(",", ""); print }' watchcore-etcd/src/counters.rs)
+# A list that comes out short is a pattern that no longer fits the code.
+[ "$(wc -w <<<"$figures")" -ge 45 ] || { echo "only these figures were found: $figures"; wrong=1; }
+[ "$(wc -w <<<"$counters")" -ge 19 ] || { echo "only these counters were found: $counters"; wrong=1; }
+for figure in $figures $counters; do
+    grep -qF "\`$figure\`" $page || lacks "the figure \`$figure\`"
+done
+
+# The whole of each call of a log macro on one line, then its last text.
+messages=$(find src watchcore-etcd/src -name '*.rs' ! -path 'src/loom*' ! -name '*tests.rs' | sort | xargs awk '
+    FNR == 1 { tests = 0; call = "" }
+    /^#\[cfg\((all\()?test/ { tests = 1 }
+    tests { next }
+    call == "" && /(^|[^a-z_])(log|tracing::(error|warn|info|debug|trace))!\(/ && !/macro_rules|^ *\/\// { call = " "; depth = 0 }
+    call != "" {
+        call = call $0
+        depth += gsub(/\(/, "(") - gsub(/\)/, ")")
+        if (depth <= 0) { print call; call = "" }
+    }
+' | sed -nE 's/.*"([^"]+)"[^"]*$/\1/p' | sed -E 's/[;:]? *\{.*//; s/;.*//' | grep -E '.{4}' | sort -u)
+[ "$(wc -l <<<"$messages")" -ge 25 ] || { echo "only these messages were found: $messages"; wrong=1; }
+while IFS= read -r message; do
+    grep -qF -- "$message" $page || lacks "the message '$message'"
+done <<<"$messages"
+
+[ $wrong = 0 ] && echo "$page names $(wc -w <<<"$figures $counters") figures and $(wc -l <<<"$messages") messages"
+exit $wrong
