@@ -62,6 +62,22 @@ static void test_bad_options(void)
     options.key_pem = text("PEM");
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
     options.key_pem = text(NULL);
+    options.cert_file = text("/none.pem");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.key_pem = text("PEM");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.cert_file = options.key_pem = text(NULL);
+    options.ca_file = text("/none.pem");
+    options.ca_pem = text("PEM");
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    options.ca_pem = text(NULL); /* TLS, and an endpoint that is http */
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(strstr(error.message, "write https") != NULL);
+    options.ca_file = text(NULL);
+    options.min_tls_version = 13;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK(strstr(error.message, "0x0304") != NULL);
+    options.min_tls_version = 0;
     options.dial_timeout_ms = -5;
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
     options.dial_timeout_ms = 0;
@@ -79,6 +95,28 @@ static void test_bad_options(void)
     CHECK(feeder == NULL && strstr(error.message, "expect_load") != NULL);
     watchcore_subscription_free(subscription);
     CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error)); /* it is as it was */
+    watchcore_cache_free(cache);
+}
+
+/* Files are looked at when a connection is made: what is wrong with them is what the first wait answers. */
+static void test_certificate_files(void)
+{
+    watchcore_cache *cache = embedded(NULL);
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_feeder *feeder = NULL;
+    char message[1024];
+    options.endpoints = text("https://127.0.0.1:1");
+    options.ca_file = text("/etc/passwd");
+    options.cert_file = text("/none.pem");
+    options.key_file = text("/none.key");
+    options.server_name = text("etcd.test");
+    options.min_tls_version = 0x0304;
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_cache_wait_ready(cache, 60000, &error));
+    CHECK(strstr(error.message, "the client certificate /none.pem does not exist") != NULL);
+    CHECK_OK(watchcore_cache_text(cache, WATCHCORE_TEXT_WARNING, message, sizeof(message), NULL, &error));
+    CHECK(message[0] == '\0');
+    watchcore_feeder_free(feeder);
     watchcore_cache_free(cache);
 }
 
@@ -498,6 +536,7 @@ int main(void)
         return check_finish("feeder");
     }
     RUN(test_bad_options);
+    RUN(test_certificate_files);
     RUN(test_server_out_of_reach);
     if (getenv("WATCHCORE_TEST_ENDPOINT") != NULL && getenv("WATCHCORE_TEST_ETCDCTL") != NULL) {
         RUN(test_against_a_server);

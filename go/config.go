@@ -117,7 +117,8 @@ type EtcdConfig struct {
 	Endpoints []string
 	// Username and Password are for an etcd with authentication.
 	Username, Password string
-	// TLS is for endpoints with https.
+	// TLS is for endpoints with https. Its zero value trusts those whose certificate an
+	// authority of the system has signed.
 	TLS TLSConfig
 
 	// DialTimeout is the longest that connecting may take. 0 is 5 s.
@@ -161,11 +162,47 @@ type EtcdConfig struct {
 	NoProgressRequests bool
 }
 
-// TLSConfig is how to trust the server, and who the client is. All PEM.
+// TLSConfig is how to trust the server, and who the client is: PEM, each from a file or from
+// memory.
+//
+// Files are read again for each new connection, so they can be replaced under a running
+// cache; a connection that stands needs them no more. Where they cannot be used at that
+// moment, what they held before is, and Source.Warning says so until they can. There is no
+// field that trusts any server: give its own certificate as CA, and the name in it as
+// ServerName.
 type TLSConfig struct {
-	CA         []byte // the authority's certificate; needed for https
-	Cert, Key  []byte // the client's certificate and key
-	ServerName string // the name that the server's certificate must have; without it, the endpoint's host
+	// CAFile or CA are the authorities that may sign the server's certificate. Without
+	// either, those of the system, or of the files that SSL_CERT_FILE and SSL_CERT_DIR name.
+	CAFile string
+	CA     []byte
+	// CertFile and KeyFile, or Cert and Key, are the client's certificate and its private
+	// key, where etcd asks for one.
+	CertFile, KeyFile string
+	Cert, Key         []byte
+	// ServerName is the name that the server's certificate must be for. Without it, the
+	// endpoint's host.
+	ServerName string
+	// MinVersion is tls.VersionTLS12 or tls.VersionTLS13 of crypto/tls. 0 is TLS 1.2.
+	MinVersion uint16
+}
+
+// As crypto/tls has them, which programs need not link for this.
+const versionTLS12, versionTLS13 = 0x0303, 0x0304
+
+func (c *TLSConfig) check(check *checker) {
+	files, bytes := c.CertFile != "" || c.KeyFile != "", len(c.Cert) > 0 || len(c.Key) > 0
+	switch {
+	case c.CAFile != "" && len(c.CA) > 0:
+		check.refuse("TLSConfig.CAFile and CA. Give one of them")
+	case files && bytes:
+		check.refuse("TLSConfig has a client certificate or key both as a file and as bytes. Give CertFile and KeyFile, or Cert and Key")
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		check.refuse("TLSConfig.CertFile without KeyFile, or the reverse. Give both")
+	case (len(c.Cert) == 0) != (len(c.Key) == 0):
+		check.refuse("TLSConfig.Cert without Key, or the reverse. Give both")
+	case c.MinVersion != 0 && c.MinVersion != versionTLS12 && c.MinVersion != versionTLS13:
+		check.refuse("TLSConfig.MinVersion is %#04x. Give tls.VersionTLS12 or tls.VersionTLS13", c.MinVersion)
+	}
 }
 
 // checker keeps the first thing that is wrong with what was given, by its name.
@@ -311,16 +348,21 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 	if c.Username == "" && c.Password != "" {
 		check.refuse("EtcdConfig.Password without Username. Give both")
 	}
+	c.TLS.check(&check)
 	*o = C.watchcore_etcd_options{
 		size:                 C.sizeof_watchcore_etcd_options,
 		stop_after_listing:   bit(c.StopAfterListing),
 		endpoints:            absent(pin, strings.Join(c.Endpoints, ",")),
 		user:                 absent(pin, c.Username),
 		password:             absent(pin, c.Password),
+		ca_file:              absent(pin, c.TLS.CAFile),
+		cert_file:            absent(pin, c.TLS.CertFile),
+		key_file:             absent(pin, c.TLS.KeyFile),
 		ca_pem:               absent(pin, string(c.TLS.CA)),
 		cert_pem:             absent(pin, string(c.TLS.Cert)),
 		key_pem:              absent(pin, string(c.TLS.Key)),
-		domain:               absent(pin, c.TLS.ServerName),
+		server_name:          absent(pin, c.TLS.ServerName),
+		min_tls_version:      C.uint32_t(c.TLS.MinVersion),
 		start_revision:       C.uint64_t(c.StartRevision),
 		page_size:            check.size("EtcdConfig.PageSize", int64(c.PageSize)),
 		too_far_behind:       C.uint64_t(c.TooFarBehind),

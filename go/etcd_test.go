@@ -481,6 +481,39 @@ func TestTLS(t *testing.T) {
 	cache := open(t, s, watchcore.EtcdConfig{TLS: config}, watchcore.Config{})
 	want(t, "objects", cache.Status().Objects, 1)
 
+	files := watchcore.TLSConfig{
+		CAFile: authority.certFile, CertFile: client.certFile, KeyFile: client.keyFile, ServerName: "etcd.test",
+		MinVersion: tls.VersionTLS13,
+	}
+	cache = open(t, s, watchcore.EtcdConfig{TLS: files}, watchcore.Config{})
+	want(t, "objects", cache.Status().Objects, 1)
+	want(t, "warning", cache.Status().Source.Warning, "")
+	refusal := func(name string, config watchcore.TLSConfig) string {
+		t.Helper()
+		_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}, watchcore.Config{})
+		wantError(t, name, err, watchcore.ErrInvalidArgument)
+		return err.Error()
+	}
+	bad := files
+	bad.KeyFile = own.keyFile
+	text := refusal("another's key", bad)
+	for _, part := range []string{own.keyFile, "is not the key of", client.certFile} {
+		if !strings.Contains(text, part) {
+			t.Fatalf("%q is not in: %s", part, text)
+		}
+	}
+	for _, wrong := range []watchcore.TLSConfig{
+		{CAFile: authority.certFile, CA: authority.cert},
+		{CertFile: client.certFile, Key: client.key},
+		{CertFile: client.certFile},
+		{Key: client.key},
+		{MinVersion: tls.VersionTLS11},
+	} {
+		if text := refusal("half of it", wrong); !strings.Contains(text, "TLSConfig") {
+			t.Fatalf("not in Go's words: %s", text)
+		}
+	}
+
 	config.CA = certificate(t, "another authority", nil).cert
 	refused, err := watchcore.New(watchcore.Config{ExpectLoad: true})
 	check(t, err)

@@ -75,6 +75,7 @@ type Source struct {
 	Connects      uint64
 	Reconnects    uint64 // of them, those after the first
 	Resyncs       uint64
+	Warning       string // what a person has to mend although the source is followed, such as a certificate file
 }
 
 // Status is how the cache stands; of a closed one, how it stood at the end.
@@ -135,6 +136,7 @@ func (core *cacheCore) status() (*Status, error) {
 	if core.feeder.Load() != nil {
 		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)
 		status.Source.ServerVersion = core.text(C.WATCHCORE_TEXT_SERVER_VERSION)
+		status.Source.Warning = core.text(C.WATCHCORE_TEXT_WARNING)
 	}
 	return status, nil
 }
@@ -244,6 +246,8 @@ type FeederCounters struct {
 	ProgressReports     uint64                  // progress notifications that came
 	ProgressRequests    uint64                  // progress notifications that were asked for
 	ConsistentReads     uint64                  // linearizable reads for waiting requests
+	CertificateReloads  uint64                  // certificate files that were replaced, and taken
+	CertificateFailures uint64                  // connections for which they could not be used
 	MaxEventsQueued     uint64                  // the most events in one message
 	MaxRevisionEvents   uint64                  // the most events of one revision
 }
@@ -285,6 +289,8 @@ func (c *Cache) FeederCounters() (FeederCounters, error) {
 		ProgressReports:     uint64(n.progress_notifications),
 		ProgressRequests:    uint64(n.progress_requests),
 		ConsistentReads:     uint64(n.consistent_reads),
+		CertificateReloads:  uint64(n.certificate_reloads),
+		CertificateFailures: uint64(n.certificate_failures),
 		MaxEventsQueued:     uint64(n.max_events_queued),
 		MaxRevisionEvents:   uint64(n.max_revision_events),
 	}, nil

@@ -335,6 +335,10 @@
 // The cache's prefix: bytes, not text.
 #define WATCHCORE_TEXT_PREFIX 5
 
+// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
+// without anything.
+#define WATCHCORE_TEXT_WARNING 6
+
 // No message at all.
 #define WATCHCORE_LOG_OFF 0
 
@@ -536,14 +540,21 @@ typedef struct watchcore_etcd_options {
     struct watchcore_bytes user;
     // The user's password (UTF-8).
     struct watchcore_bytes password;
-    // The authority's certificate, PEM. Needed for https.
+    // The file (PEM) of the authorities that may sign the server's certificate. With neither this nor `ca_pem`: those
+    // of the system. The three files are read again for each new connection, so they can be replaced at any time.
+    struct watchcore_bytes ca_file;
+    // The file (PEM) of the client's certificate, where etcd asks for one; with `key_file`.
+    struct watchcore_bytes cert_file;
+    // The file (PEM) of the client's private key.
+    struct watchcore_bytes key_file;
+    // The authorities themselves, PEM, instead of `ca_file`.
     struct watchcore_bytes ca_pem;
-    // The client's certificate, PEM.
+    // The client's certificate itself, PEM, instead of `cert_file`; with `key_pem`.
     struct watchcore_bytes cert_pem;
-    // The client's key, PEM.
+    // The client's private key itself, PEM.
     struct watchcore_bytes key_pem;
-    // The name that the server's certificate must have (UTF-8). Absent: the endpoint's host.
-    struct watchcore_bytes domain;
+    // The name that the server's certificate must be for (UTF-8). Absent: the endpoint's host.
+    struct watchcore_bytes server_name;
     // Begin with etcd's own history from this revision on. 0: at the newest revision.
     uint64_t start_revision;
     // The most keys per page of a listing. 0: one stream, where etcd has them; else as many as some 32 MiB hold.
@@ -558,8 +569,8 @@ typedef struct watchcore_etcd_options {
     int64_t request_timeout_ms;
     // 1: send no progress requests.
     uint32_t no_progress_requests;
-    // 0.
-    uint32_t reserved;
+    // The oldest version of TLS: 0x0303 for TLS 1.2, 0x0304 for TLS 1.3, as on the wire. 0: TLS 1.2.
+    uint32_t min_tls_version;
     // With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     // sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     struct watchcore_subscription *pace;
@@ -614,6 +625,10 @@ typedef struct watchcore_counters {
     // Linearizable reads for consistent revisions, those that failed included: one serves all
     // requests that came before it began.
     uint64_t consistent_reads;
+    // Certificate files that held something else than before, and were taken for new connections.
+    uint64_t certificate_reloads;
+    // Connections for which the certificate files could not be used.
+    uint64_t certificate_failures;
     // The most events in one message.
     uint64_t max_events_queued;
     // The most events of one revision.
@@ -1640,9 +1655,10 @@ int32_t watchcore_log_set(watchcore_log_function function,
 #define WATCHCORE_ETCD_OPTIONS_INIT \
     { (uint32_t)sizeof(watchcore_etcd_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
       WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, WATCHCORE_BYTES_INIT }
+      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL, \
+      0, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_COUNTERS_INIT \
-    { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 #define WATCHCORE_RANGE_INIT \
     { (uint32_t)sizeof(watchcore_range), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_READ_OPTIONS_INIT \

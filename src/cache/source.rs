@@ -90,4 +90,7 @@ pub struct SourceReport {
     pub resyncs: u64,
     /// Newest revision seen in any header.
     pub etcd_revision: u64,
+    /// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
+    /// without anything. It is no reason to distrust the cache now: it is what a later reconnect may fail of.
+    pub warning: String,
 }

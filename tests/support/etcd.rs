@@ -69,8 +69,8 @@ impl Etcd {
         Etcd::launched(extra, None)
     }
 
-    pub(crate) fn with_tls(tls: ServerTls) -> Etcd {
-        Etcd::launched(&[], Some(tls))
+    pub(crate) fn with_tls(tls: ServerTls, extra: &[&str]) -> Etcd {
+        Etcd::launched(extra, Some(tls))
     }
 
     fn launched(extra: &[&str], tls: Option<ServerTls>) -> Etcd {

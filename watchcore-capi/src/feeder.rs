@@ -27,14 +27,21 @@ pub struct watchcore_etcd_options {
     pub user: watchcore_bytes,
     /// The user's password (UTF-8).
     pub password: watchcore_bytes,
-    /// The authority's certificate, PEM. Needed for https.
+    /// The file (PEM) of the authorities that may sign the server's certificate. With neither this nor `ca_pem`: those
+    /// of the system. The three files are read again for each new connection, so they can be replaced at any time.
+    pub ca_file: watchcore_bytes,
+    /// The file (PEM) of the client's certificate, where etcd asks for one; with `key_file`.
+    pub cert_file: watchcore_bytes,
+    /// The file (PEM) of the client's private key.
+    pub key_file: watchcore_bytes,
+    /// The authorities themselves, PEM, instead of `ca_file`.
     pub ca_pem: watchcore_bytes,
-    /// The client's certificate, PEM.
+    /// The client's certificate itself, PEM, instead of `cert_file`; with `key_pem`.
     pub cert_pem: watchcore_bytes,
-    /// The client's key, PEM.
+    /// The client's private key itself, PEM.
     pub key_pem: watchcore_bytes,
-    /// The name that the server's certificate must have (UTF-8). Absent: the endpoint's host.
-    pub domain: watchcore_bytes,
+    /// The name that the server's certificate must be for (UTF-8). Absent: the endpoint's host.
+    pub server_name: watchcore_bytes,
     /// Begin with etcd's own history from this revision on. 0: at the newest revision.
     pub start_revision: u64,
     /// The most keys per page of a listing. 0: one stream, where etcd has them; else as many as some 32 MiB hold.
@@ -49,8 +56,8 @@ pub struct watchcore_etcd_options {
     pub request_timeout_ms: i64,
     /// 1: send no progress requests.
     pub no_progress_requests: u32,
-    /// 0.
-    pub reserved: u32,
+    /// The oldest version of TLS: 0x0303 for TLS 1.2, 0x0304 for TLS 1.3, as on the wire. 0: TLS 1.2.
+    pub min_tls_version: u32,
     /// With `start_revision`: stay at most half a window ahead of this subscription of the cache, so that it
     /// sees a history longer than the log. NULL: of none. Only looked at by the call that starts the feeder.
     pub pace: *mut watchcore_subscription,
@@ -71,10 +78,13 @@ unsafe impl Sized32 for watchcore_etcd_options {
         endpoints: watchcore_bytes::ABSENT,
         user: watchcore_bytes::ABSENT,
         password: watchcore_bytes::ABSENT,
+        ca_file: watchcore_bytes::ABSENT,
+        cert_file: watchcore_bytes::ABSENT,
+        key_file: watchcore_bytes::ABSENT,
         ca_pem: watchcore_bytes::ABSENT,
         cert_pem: watchcore_bytes::ABSENT,
         key_pem: watchcore_bytes::ABSENT,
-        domain: watchcore_bytes::ABSENT,
+        server_name: watchcore_bytes::ABSENT,
         start_revision: 0,
         page_size: 0,
         too_far_behind: 0,
@@ -82,7 +92,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
         dial_timeout_ms: 0,
         request_timeout_ms: 0,
         no_progress_requests: 0,
-        reserved: 0,
+        min_tls_version: 0,
         pace: std::ptr::null_mut(),
         follow_compaction_ms: 0,
         only_key: watchcore_bytes::ABSENT,
@@ -134,6 +144,10 @@ pub struct watchcore_counters {
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     pub consistent_reads: u64,
+    /// Certificate files that held something else than before, and were taken for new connections.
+    pub certificate_reloads: u64,
+    /// Connections for which the certificate files could not be used.
+    pub certificate_failures: u64,
     /// The most events in one message.
     pub max_events_queued: u64,
     /// The most events of one revision.
@@ -164,6 +178,8 @@ unsafe impl Sized32 for watchcore_counters {
         progress_notifications: 0,
         progress_requests: 0,
         consistent_reads: 0,
+        certificate_reloads: 0,
+        certificate_failures: 0,
         max_events_queued: 0,
         max_revision_events: 0,
     };
@@ -257,8 +273,11 @@ mod imp {
     use super::super::error::invalid;
 
     use super::*;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
     use std::time::Duration;
-    use watchcore_etcd::{Feeder, Tls};
+    use watchcore_etcd::{Feeder, Tls, TlsVersion};
 
     pub(crate) type Running = Feeder;
 
@@ -270,26 +289,53 @@ mod imp {
         }
     }
 
+    fn path(bytes: &[u8]) -> &Path {
+        Path::new(OsStr::from_bytes(bytes))
+    }
+
     /// # Safety
     ///
     /// The contract, for the pointers in `options`.
     unsafe fn tls(options: &watchcore_etcd_options) -> Result<Option<Tls>> {
-        let (ca, cert, key) = (try_bytes!(options.ca_pem), try_bytes!(options.cert_pem), try_bytes!(options.key_pem));
-        let domain = try_text!(options.domain);
-        let Some(ca) = ca else {
-            if cert.is_some() || key.is_some() || domain.is_some() {
+        let mut tls = Tls::new();
+        let mut asked = true;
+        tls = match (try_bytes!(options.ca_file), try_bytes!(options.ca_pem)) {
+            (Some(_), Some(_)) => return Err(invalid("options.ca_file and options.ca_pem. Give one of them.")),
+            (Some(file), None) => tls.ca_file(path(file)),
+            (None, Some(pem)) => tls.ca_pem(pem),
+            (None, None) => {
+                asked = false;
+                tls
+            }
+        };
+        let files = (try_bytes!(options.cert_file), try_bytes!(options.key_file));
+        let pems = (try_bytes!(options.cert_pem), try_bytes!(options.key_pem));
+        match (files, pems) {
+            ((None, None), (None, None)) => {}
+            ((Some(certificate), Some(key)), (None, None)) => {
+                (tls, asked) = (tls.client_files(path(certificate), path(key)), true);
+            }
+            ((None, None), (Some(certificate), Some(key))) => (tls, asked) = (tls.client_pem(certificate, key), true),
+            _ => {
                 return Err(invalid(
-                    "options.cert_pem, key_pem or domain without options.ca_pem. Give the authority's certificate too.",
+                    "options.cert_file without options.key_file, or cert_pem without key_pem, or the reverse, or all of them. Give a certificate and its key, both as files or both as bytes.",
                 ));
             }
-            return Ok(None);
-        };
-        Ok(Some(Tls {
-            ca_pem: ca.to_vec(),
-            cert_pem: cert.map(<[u8]>::to_vec),
-            key_pem: key.map(<[u8]>::to_vec),
-            domain: domain.map(str::to_owned),
-        }))
+        }
+        if let Some(name) = try_text!(options.server_name) {
+            (tls, asked) = (tls.server_name(name), true);
+        }
+        match options.min_tls_version {
+            0 => {}
+            0x0303 => (tls, asked) = (tls.min_version(TlsVersion::V1_2), true),
+            0x0304 => (tls, asked) = (tls.min_version(TlsVersion::V1_3), true),
+            other => {
+                return Err(invalid(format!(
+                    "options.min_tls_version is {other:#06x}. Give 0x0303 for TLS 1.2, 0x0304 for TLS 1.3, or 0."
+                )));
+            }
+        }
+        Ok(asked.then_some(tls))
     }
 
     /// # Safety
@@ -379,6 +425,8 @@ mod imp {
             progress_notifications: now.progress_notifications,
             progress_requests: now.progress_requests,
             consistent_reads: now.consistent_reads,
+            certificate_reloads: now.certificate_reloads,
+            certificate_failures: now.certificate_failures,
             max_events_queued: now.max_events_queued,
             max_revision_events: now.max_revision_events,
         }

@@ -29,6 +29,9 @@ pub const WATCHCORE_TEXT_SERVER_VERSION: u32 = 3;
 pub const WATCHCORE_TEXT_NAME: u32 = 4;
 /// The cache's prefix: bytes, not text.
 pub const WATCHCORE_TEXT_PREFIX: u32 = 5;
+/// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
+/// without anything.
+pub const WATCHCORE_TEXT_WARNING: u32 = 6;
 
 /// How a cache stands.
 #[derive(Clone, Copy)]
@@ -328,6 +331,7 @@ fn text_of(cache: &Cache, which: u32) -> Result<Vec<u8>> {
         WATCHCORE_TEXT_SERVER_VERSION => Ok(cache.status().source.server_version.into_bytes()),
         WATCHCORE_TEXT_NAME => Ok(cache.name().as_bytes().to_vec()),
         WATCHCORE_TEXT_PREFIX => Ok(cache.prefix().to_vec()),
-        _ => Err(invalid(format!("which is {which}. Give one of WATCHCORE_TEXT_LAST_ERROR to _PREFIX."))),
+        WATCHCORE_TEXT_WARNING => Ok(cache.status().source.warning.into_bytes()),
+        _ => Err(invalid(format!("which is {which}. Give one of WATCHCORE_TEXT_LAST_ERROR to _WARNING."))),
     }
 }

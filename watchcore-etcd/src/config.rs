@@ -2,8 +2,10 @@
 
 use super::feeder::Feeder;
 use super::range::KeyRange;
-use etcd_client::{Certificate, ConnectOptions, Identity, TlsOptions};
+use super::tls::{Credentials, Tls};
+use etcd_client::ConnectOptions;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use watchcore::{Code, Error, Pace, Result, Subscription, Writer};
 
@@ -16,40 +18,6 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Revisions lie below it everywhere in watchcore.
 const MAX_REVISION: u64 = 1 << 52;
-
-/// The certificates of a TLS connection, in PEM.
-///
-/// ```no_run
-/// use watchcore_etcd::{Feeder, Tls};
-///
-/// # let cache = watchcore::Cache::builder("/").build()?;
-/// let tls = Tls { ca_pem: std::fs::read("ca.pem").expect("readable"), ..Tls::default() };
-/// let feeder = Feeder::new(["https://etcd.example:2379"]).tls(tls).user("reader", "secret").start(cache.writer()?)?;
-/// # drop(feeder);
-/// # Ok::<(), watchcore::Error>(())
-/// ```
-#[derive(Clone, Default)]
-pub struct Tls {
-    /// The authorities that may sign the server's certificate. Needed.
-    pub ca_pem: Vec<u8>,
-    /// This client's certificate, where etcd asks for one.
-    pub cert_pem: Option<Vec<u8>>,
-    /// The private key of `cert_pem`.
-    pub key_pem: Option<Vec<u8>>,
-    /// The name that the server's certificate must have, where it is not the endpoint's host.
-    pub domain: Option<String>,
-}
-
-impl fmt::Debug for Tls {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls")
-            .field("ca_pem", &self.ca_pem.len())
-            .field("cert_pem", &self.cert_pem.as_ref().map(Vec::len))
-            .field("key_pem", &self.key_pem.as_ref().map(|_| "***"))
-            .field("domain", &self.domain)
-            .finish()
-    }
-}
 
 /// A name and a password that never shows.
 #[derive(Clone)]
@@ -91,7 +59,9 @@ pub struct FeederBuilder {
 pub(super) struct Options {
     pub(super) endpoints: Vec<String>,
     pub(super) user: Option<User>,
-    pub(super) tls: Option<Tls>,
+    tls: Option<Tls>,
+    /// Of `https` endpoints, once the options are checked; `None`: they are `http`.
+    pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) start_revision: Option<u64>,
     pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
@@ -129,6 +99,7 @@ impl FeederBuilder {
             endpoints,
             user: None,
             tls: None,
+            credentials: None,
             start_revision: None,
             only_key: None,
             stop_after_listing: false,
@@ -154,7 +125,8 @@ impl FeederBuilder {
         self
     }
 
-    /// TLS with these certificates. All endpoints are then `https`.
+    /// TLS with these certificates. All endpoints are then `https`. Endpoints that are written as `https` need it
+    /// only where the system's authorities do not know etcd's, or where etcd asks for a client certificate.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.options.tls = Some(tls);
         self
@@ -297,17 +269,14 @@ impl Options {
         if self.endpoints.is_empty() {
             return Err(invalid("a feeder needs at least one endpoint, such as http://127.0.0.1:2379"));
         }
-        if let Some(tls) = &self.tls {
-            let begin = b"-----BEGIN CERTIFICATE-----";
-            if !tls.ca_pem.windows(begin.len()).any(|window| window == begin) {
-                return Err(invalid("TLS needs the certificates of the authorities in ca_pem; there is none in it"));
-            }
-            if tls.cert_pem.is_some() != tls.key_pem.is_some() {
-                return Err(invalid("a client certificate needs both cert_pem and key_pem; one is missing"));
-            }
+        let secure = self.tls.is_some() || self.endpoints.iter().any(|url| url.starts_with("https://"));
+        if secure {
+            let tls = self.tls.clone().unwrap_or_default();
+            tls.check()?;
+            self.credentials = Some(Arc::new(Credentials::new(tls)));
         }
-        let secure = self.tls.is_some();
-        let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure));
+        let given = self.tls.is_some();
+        let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure, given));
         self.endpoints = urls.collect::<Result<Vec<String>>>()?;
         if let Some(keys) = self.page_size.filter(|keys| *keys < 1) {
             return Err(invalid(format!("page_size is {keys}; give at least 1")));
@@ -352,36 +321,18 @@ impl Options {
         builder.options
     }
 
-    /// What the client needs to know to connect.
+    /// What the client needs to know of calls.
     pub(super) fn connect(&self, with_user: bool) -> ConnectOptions {
-        // Pings without a call in flight are what servers punish; within one they are allowed
-        // every 5 s.
-        let mut connect = ConnectOptions::new()
-            .with_connect_timeout(self.dial_timeout)
-            .with_keep_alive(Duration::from_secs(10), Duration::from_secs(10))
-            .with_keep_alive_while_idle(false)
-            .with_tcp_keepalive(Duration::from_secs(10))
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
+        let mut connect = ConnectOptions::new().with_require_leader(true).with_auto_token_refresh(true);
         if let Some(User { name, password }) = self.user.as_ref().filter(|_| with_user) {
             connect = connect.with_user(name, password);
-        }
-        if let Some(tls) = &self.tls {
-            let mut given = TlsOptions::new().ca_certificate(Certificate::from_pem(&tls.ca_pem));
-            if let (Some(certificate), Some(key)) = (&tls.cert_pem, &tls.key_pem) {
-                given = given.identity(Identity::from_pem(certificate, key));
-            }
-            if let Some(domain) = &tls.domain {
-                given = given.domain_name(domain);
-            }
-            connect = connect.with_tls(given);
         }
         connect
     }
 }
 
 /// `http://host:port` or `https://host:port`, whatever of it was left out.
-fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
+fn normal_url(place: usize, given: &str, secure: bool, asked: bool) -> Result<String> {
     let place = place + 1;
     if given.contains('@') {
         // Not printed: it may hold a password.
@@ -396,10 +347,8 @@ fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
     match (scheme, secure) {
         ("http", false) | ("https", true) => {}
         ("http", true) => {
-            return Err(invalid(format!("endpoint {place}, {given:?}, is http, but TLS was asked for; write https")));
-        }
-        ("https", false) => {
-            return Err(invalid(format!("endpoint {place}, {given:?}, is https; give the authorities with tls()")));
+            let other = if asked { "TLS was asked for" } else { "another endpoint is https" };
+            return Err(invalid(format!("endpoint {place}, {given:?}, is http, but {other}; write https")));
         }
         _ => {
             return Err(invalid(format!("endpoint {place}, {given:?}: the scheme is not http or https")));
@@ -418,12 +367,10 @@ fn normal_url(place: usize, given: &str, secure: bool) -> Result<String> {
 mod tests {
     use super::*;
 
-    const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
-
     fn checked(urls: &[&str], tls: bool) -> Result<Vec<String>> {
         let mut builder = FeederBuilder::new(urls.iter().map(|url| url.to_string()).collect());
         if tls {
-            builder = builder.tls(Tls { ca_pem: PEM.to_vec(), ..Tls::default() });
+            builder = builder.tls(Tls::new());
         }
         builder.options.checked().map(|options| options.endpoints)
     }
@@ -442,7 +389,7 @@ mod tests {
         for (urls, tls) in [
             (&[][..], false),
             (&["http://a", ""], false),
-            (&["http://a", "https://b"], false),
+            (&["https://a", "http://b"], false),
             (&["https://a", "http://b"], true),
             (&["http://a", "unix:///tmp/x"], false),
             (&["http://a", "http://b/path"], false),
@@ -459,7 +406,12 @@ mod tests {
     #[test]
     fn a_scheme_that_does_not_fit_is_told_what_fits() {
         assert!(checked(&["http://a"], true).unwrap_err().message().contains("write https"));
-        assert!(checked(&["https://a"], false).unwrap_err().message().contains("with tls()"));
+        let mixed = checked(&["http://a", "https://b"], false).unwrap_err();
+        assert!(
+            mixed.message().contains("endpoint 1") && mixed.message().contains("another endpoint is https"),
+            "{mixed}"
+        );
+        assert_eq!(checked(&["https://a", "b:1"], false).unwrap(), ["https://a", "https://b:1"]);
     }
 
     #[test]
@@ -467,24 +419,26 @@ mod tests {
         let error = checked(&["http://app:secret@a:1"], false).unwrap_err();
         assert!(!error.message().contains("secret"));
         let builder = FeederBuilder::new(vec!["a".into()]).user("app", "secret");
-        let tls = Tls { key_pem: Some(b"secret".to_vec()), ..Tls::default() };
+        let tls = Tls::new().client_pem("c", "secret");
         let shown = format!("{builder:?} {tls:?}");
         assert!(shown.contains("app") && !shown.contains("secret"), "{shown}");
     }
 
     #[test]
-    fn an_authority_is_needed() {
-        for ca_pem in [&b""[..], b"no certificate"] {
-            let builder = FeederBuilder::new(vec!["a".into()]).tls(Tls { ca_pem: ca_pem.to_vec(), ..Tls::default() });
-            assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+    fn bytes_that_are_no_certificate_are_refused() {
+        for tls in [
+            Tls::new().ca_pem(""),
+            Tls::new().ca_pem("no certificate"),
+            Tls::new().ca_pem("-----BEGIN CERTIFICATE-----\nMIIB"),
+            Tls::new().client_pem("none", "none"),
+            Tls::new().server_name("two words"),
+        ] {
+            let builder = FeederBuilder::new(vec!["a".into()]).tls(tls.clone());
+            assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument, "{tls:?}");
         }
-    }
-
-    #[test]
-    fn half_a_client_certificate_is_refused() {
-        let tls = Tls { ca_pem: PEM.to_vec(), cert_pem: Some(b"pem".to_vec()), ..Tls::default() };
-        let builder = FeederBuilder::new(vec!["a".into()]).tls(tls);
-        assert_eq!(builder.options.checked().unwrap_err().code(), Code::InvalidArgument);
+        // Files may come later.
+        let later = Tls::new().ca_file("/none").client_files("/none", "/none");
+        assert!(FeederBuilder::new(vec!["a".into()]).tls(later).options.checked().is_ok());
     }
 
     #[test]

@@ -3,15 +3,19 @@
 use super::config::Options;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
+use super::tls::TlsConnector;
 use crate::log::log;
 use etcd_client::proto::PbResponseHeader;
 use etcd_client::{
-    Client, GetOptions, GetResponse, GetStreamResponse, KvClient, WatchClient, WatchOptions, WatchStream,
+    Channel, Client, GetOptions, GetResponse, GetStreamResponse, KvClient, WatchClient, WatchOptions, WatchStream,
 };
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
+use tonic::transport::Endpoint;
 
 /// Makes a call of the client, at most `limit` long. Every call goes through here.
 ///
@@ -29,10 +33,19 @@ pub(super) async fn within<T>(
     }
 }
 
-/// A client of one endpoint; with a user it has authenticated.
+/// Between keep-alives of HTTP/2 and of TCP. Pings without a call in flight are what servers punish; within one they
+/// are allowed every 5 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// A client of one endpoint; with a user it has authenticated. The connection itself is made by its first call, and,
+/// where it ends, made anew by the next one.
 pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure> {
     let limit = options.dial_timeout + options.request_timeout;
-    let connect = |with_user| within("the connection", limit, Client::connect([url], Some(options.connect(with_user))));
+    let channel = Channel::Tonic(channel(options, url).map_err(|error| Failure::new(Class::Refused, error))?);
+    let connect = |with_user| {
+        let client = Client::from_channel(channel.clone(), Some(options.connect(with_user)));
+        within("the connection", limit, client)
+    };
     match connect(true).await {
         Err(Failure { class: Class::AuthenticationOff, .. }) => {
             log!(debug, endpoint = url, "etcd has authentication switched off; continuing without a user");
@@ -40,6 +53,31 @@ pub(super) async fn dial(options: &Options, url: &str) -> Result<Client, Failure
         }
         other => other,
     }
+}
+
+fn channel(options: &Options, url: &str) -> Result<tonic::transport::Channel, String> {
+    let uri: Uri = url.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
+    let settings = |endpoint: Endpoint| {
+        endpoint
+            .connect_timeout(options.dial_timeout)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
+            .keep_alive_while_idle(false)
+            .tcp_keepalive(Some(KEEP_ALIVE))
+    };
+    let Some(credentials) = &options.credentials else {
+        return Ok(settings(Endpoint::from(uri)).connect_lazy());
+    };
+    // The transport is to see a plain connection: TLS is the connector's, so that it reads the certificates each time.
+    let host = uri.host().unwrap_or_default();
+    let plain = format!("http://{host}:{}", uri.port_u16().unwrap_or(443));
+    let plain: Uri = plain.parse().map_err(|error| format!("the endpoint {url:?} is no URL: {error}"))?;
+    let endpoint = settings(Endpoint::from(plain)).origin(uri);
+    let mut tcp = HttpConnector::new();
+    tcp.set_nodelay(endpoint.get_tcp_nodelay());
+    tcp.set_keepalive(endpoint.get_tcp_keepalive());
+    tcp.set_connect_timeout(endpoint.get_connect_timeout());
+    Ok(endpoint.connect_with_connector_lazy(TlsConnector::new(tcp, credentials.clone())))
 }
 
 /// What every response says of the store.

@@ -67,6 +67,10 @@ counters! {
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
     consistent_reads,
+    /// Certificate files that held something else than before, and were taken for new connections.
+    certificate_reloads,
+    /// Connections for which the certificate files could not be used.
+    certificate_failures,
     /// Most events that came in one message.
     max_events_queued,
     /// Most events of one revision.

@@ -1,5 +1,6 @@
 //! What an error of etcd means for the feeder: the classes, and the text for people.
 
+use super::tls::Refusal;
 use etcd_client::Error as ClientError;
 use std::error::Error as _;
 use watchcore::Code;
@@ -29,8 +30,11 @@ pub(super) enum Class {
     /// A proxy or server is out of something that it does not name. A shorter answer may pass; otherwise it is
     /// tried again, with backoff.
     Exhausted,
-    /// An endpoint, a certificate or a limit of the cache: only the user can mend it.
+    /// An endpoint or a limit of the cache: only the user can mend it.
     Refused,
+    /// A certificate, or TLS otherwise: only a person can mend it, and other endpoints may be well. The code is what
+    /// users see.
+    Tls(Code),
     /// The cache was closed: nothing is left to do.
     Closed,
 }
@@ -41,6 +45,9 @@ pub(super) struct Failure {
     pub(super) class: Class,
     pub(super) text: String,
 }
+
+/// What the transport calls each of its failures.
+const TRANSPORT: &str = "transport error";
 
 // The codes of gRPC that are looked at.
 const PERMISSION_DENIED: i32 = 7;
@@ -62,11 +69,12 @@ impl Failure {
         match error {
             ClientError::GRpcStatus(status) => {
                 let class = class_of(status.code() as i32, status.message());
-                let mut text = status.message().to_owned();
+                // Its causes say what it was.
+                let mut text = if status.message() == TRANSPORT { "" } else { status.message() }.to_owned();
                 let mut source = status.source();
                 while let Some(cause) = source {
                     let cause_text = cause.to_string();
-                    if !cause_text.is_empty() && !text.contains(&cause_text) {
+                    if !cause_text.is_empty() && cause_text != TRANSPORT && !text.contains(&cause_text) {
                         text = if text.is_empty() { cause_text } else { format!("{text}: {cause_text}") };
                     }
                     source = cause.source();
@@ -107,6 +115,17 @@ impl Failure {
         Failure::new(class_of(0, reason), format!("etcd canceled the watch: {reason}"))
     }
 
+    /// What TLS says of it, where that is its cause.
+    pub(super) fn explained(self, refusal: Option<Refusal>) -> Failure {
+        match (self.class, refusal) {
+            // What etcd itself answered came over a connection that TLS let through.
+            (Class::Retry | Class::Refused | Class::OtherEndpoint, Some(refusal)) => {
+                Failure::new(Class::Tls(refusal.code), refusal.text)
+            }
+            _ => self,
+        }
+    }
+
     /// The error code for users.
     pub(super) fn code(&self) -> Code {
         match self.class {
@@ -117,6 +136,7 @@ impl Failure {
             Class::Future => Code::FutureRevision,
             Class::TooLarge(_) => Code::ResourceExhausted,
             Class::Refused => Code::InvalidArgument,
+            Class::Tls(code) => code,
             Class::Closed => Code::Closed,
         }
     }

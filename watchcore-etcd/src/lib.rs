@@ -28,6 +28,7 @@
 //! | `report` | what the status and the log show of them |
 //! | `follow` | the watch: events, progress, liveness |
 //! | `tickets`, `compaction` | what runs beside the sessions: consistent reads, following etcd's compaction |
+//! | `tls` | certificates, read anew for each connection; TLS connections, and why they fail |
 //! | `connect`, `list`, `history` | calls to etcd |
 //! | `assemble`, `integrity`, `resume`, `health`, `progress`, `failure`, `endpoints`, `backoff`, `page`, `range`, `version` | the rules, without input or output |
 //!
@@ -58,11 +59,13 @@ mod resume;
 mod session;
 mod shared;
 mod tickets;
+mod tls;
 mod version;
 
-pub use config::{FeederBuilder, Tls};
+pub use config::FeederBuilder;
 pub use counters::Counters;
 pub use feeder::Feeder;
+pub use tls::{Tls, TlsVersion};
 
 /// What README.md says in Rust compiles, and runs where it needs no etcd.
 #[cfg(doctest)]

@@ -103,8 +103,8 @@ impl<'a> Reporter<'a> {
             log!(info, endpoint = self.report.endpoint, "following etcd again");
             self.logged.clear();
         }
-        self.shared.set_error(None);
         self.report();
+        self.shared.set_error(None);
         self.writer.borrow_mut().set_state(SourceState::Fresh);
     }
 
@@ -115,6 +115,12 @@ impl<'a> Reporter<'a> {
         self.report.reconnects = counters.reconnects.load(Relaxed);
         self.report.resyncs = counters.read().resyncs.iter().sum();
         self.report.etcd_revision = self.newest_seen;
+        if let Some(credentials) = &self.config.options.credentials {
+            let (reloads, failures) = credentials.counts();
+            counters.certificate_reloads.store(reloads, Relaxed);
+            counters.certificate_failures.store(failures, Relaxed);
+            self.report.warning = credentials.trouble().unwrap_or_default();
+        }
         self.writer.borrow_mut().source_report(self.report.clone());
     }
 

@@ -96,9 +96,13 @@ impl<'a> Session<'a> {
     /// Runs until the cache is closed or, if that was asked, the listing is there.
     pub(super) async fn run(&mut self) {
         loop {
+            let credentials = self.config.options.credentials.as_ref();
+            // Of the session before.
+            credentials.and_then(|credentials| credentials.take_refusal());
             let over = self.one().await;
             self.readers.send_replace(None);
             let Err(failure) = over else { return };
+            let failure = failure.explained(credentials.and_then(|credentials| credentials.take_refusal()));
             match failure.class {
                 Class::Closed => return,
                 // One key alone is longer than the limit.
@@ -350,6 +354,13 @@ impl<'a> Session<'a> {
                 self.endpoints.failed(now);
                 let elsewhere = self.endpoints.len() > 1 && self.endpoints.is_rested(now);
                 (false, if elsewhere { Duration::ZERO } else { self.backoff.next() })
+            }
+            // Where no other endpoint is left to try, it waits for somebody who mends it: no longer than the backoff,
+            // for a new certificate comes at any time.
+            Class::Tls(_) => {
+                self.endpoints.failed(now);
+                let elsewhere = self.endpoints.len() > 1 && self.endpoints.is_rested(now);
+                (!elsewhere, if elsewhere { Duration::ZERO } else { self.backoff.next() })
             }
             Class::Authenticate | Class::AuthenticationOff if self.backoff.is_fresh() => {
                 self.backoff.next();

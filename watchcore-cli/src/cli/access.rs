@@ -110,18 +110,17 @@ fn pair(cert: Option<PathBuf>, key_file: Option<PathBuf>) -> Result<Option<(Path
 
 /// Schemes and certificates must fit each other.
 fn check_security(access: &Access) -> Result<(), String> {
-    if access.cert_and_key.is_some() && access.cacert.is_none() {
-        return Err("--cert without --cacert: name the authorities that sign the server's certificate".to_owned());
+    let is_https = |endpoint: &&String| endpoint.starts_with("https://");
+    let why = match access.endpoints.iter().find(is_https) {
+        _ if access.cacert.is_some() => "--cacert asks for TLS".to_owned(),
+        _ if access.cert_and_key.is_some() => "--cert asks for TLS".to_owned(),
+        Some(other) => format!("{other} is https"),
+        None => return Ok(()),
+    };
+    match access.endpoints.iter().find(|endpoint| endpoint.starts_with("http://")) {
+        Some(endpoint) => Err(format!("the endpoint {endpoint} is http, but {why}: write https")),
+        None => Ok(()),
     }
-    for endpoint in &access.endpoints {
-        let problem = match (endpoint.split_once("://"), &access.cacert) {
-            (Some(("https", _)), None) => "is https: name the authorities that sign its certificate with --cacert",
-            (Some(("http", _)), Some(_)) => "is http, but --cacert asks for TLS: write https",
-            _ => continue,
-        };
-        return Err(format!("the endpoint {endpoint} {problem}"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

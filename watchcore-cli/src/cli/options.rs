@@ -38,7 +38,7 @@ struct Common {
     /// The user of etcd; also from WATCHCORE_USER, a password also from WATCHCORE_PASSWORD
     #[arg(long, global = true, value_name = "NAME[:PASSWORD]", value_hint = ValueHint::Other)]
     user: Option<String>,
-    /// Certificates (PEM) that the server's must come from; also from WATCHCORE_CACERT
+    /// Authorities (PEM) that sign the server's certificate, where the system's do not; also from WATCHCORE_CACERT
     #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     cacert: Option<PathBuf>,
     /// The client's certificate (PEM); also from WATCHCORE_CERT

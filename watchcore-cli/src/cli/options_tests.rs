@@ -76,16 +76,18 @@ fn the_environment_goes_second() {
 fn schemes_and_certificates_fit_each_other() {
     assert!(given(&["get", "k", "--etcd=https://a:1,b:2", "--cacert=ca.pem"]).is_ok());
     assert!(given(&["get", "k", "--etcd=https://a:1", "--cacert=c", "--cert=c", "--key-file=k"]).is_ok());
+    assert!(given(&["get", "k", "--etcd=https://a:1"]).is_ok(), "by the system's authorities");
+    assert!(given(&["get", "k", "--etcd=https://a:1", "--cert=c", "--key-file=k"]).is_ok());
     for (words, says) in [
-        (&["get", "k", "--etcd=https://a:1"][..], "--cacert"),
-        (&["get", "k", "--etcd=https://a:1,http://b:2", "--cacert=ca.pem"], "write https"),
+        (&["get", "k", "--etcd=https://a:1,http://b:2", "--cacert=ca.pem"][..], "--cacert asks for TLS: write https"),
+        (&["get", "k", "--etcd=https://a:1,http://b:2"], "http://b:2 is http, but https://a:1 is https"),
         (&["get", "k", "--cacert=ca.pem"], "write https"),
-        (&["get", "k", "--etcd=https://a:1", "--cert=c", "--key-file=k"], "--cert without --cacert"),
+        (&["get", "k", "--cert=c", "--key-file=k"], "--cert asks for TLS: write https"),
     ] {
         let error = given(words).unwrap_err();
         assert!(error.contains(says), "{words:?}: {error}");
     }
-    let environment = [("WATCHCORE_ETCD", "https://e:1")];
+    let environment = [("WATCHCORE_ETCD", "http://e:1,https://e:2")];
     assert!(read_with(&environment, &["list", "--prefix="]).is_err());
     assert!(read_with(&environment, &["bench"]).is_ok(), "it needs no etcd");
     assert!(read_with(&environment, &["demo"]).is_ok());

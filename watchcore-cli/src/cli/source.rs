@@ -1,6 +1,5 @@
 //! A cache that is fed from etcd, and the wait for its first listing.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,19 +108,12 @@ pub(crate) fn feeder(access: &Access) -> Result<FeederBuilder, Stop> {
         builder = builder.user(name, password);
     }
     if access.cacert.is_some() || access.cert_and_key.is_some() {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|error| {
-                let message = format!("cannot read {}: {error}. Name a readable PEM file", path.display());
-                Stop::Failure(Failure::new(Code::InvalidArgument, message))
-            })
-        };
-        let mut tls = Tls::default();
+        let mut tls = Tls::new();
         if let Some(path) = &access.cacert {
-            tls.ca_pem = read(path)?;
+            tls = tls.ca_file(path);
         }
-        if let Some((cert, key)) = &access.cert_and_key {
-            tls.cert_pem = Some(read(cert)?);
-            tls.key_pem = Some(read(key)?);
+        if let Some((certificate, key)) = &access.cert_and_key {
+            tls = tls.client_files(certificate, key);
         }
         builder = builder.tls(tls);
     }

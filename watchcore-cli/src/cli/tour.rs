@@ -207,11 +207,13 @@ mod etcd {
             let read = |path: &std::path::Path| {
                 std::fs::read(path).map_err(|error| failed("reading a certificate for", error))
             };
-            if access.cacert.is_some() || access.cert_and_key.is_some() {
-                let mut tls = TlsOptions::new();
-                if let Some(path) = &access.cacert {
-                    tls = tls.ca_certificate(Certificate::from_pem(read(path)?));
-                }
+            let is_https = access.endpoints.iter().any(|endpoint| endpoint.starts_with("https://"));
+            if is_https || access.cacert.is_some() || access.cert_and_key.is_some() {
+                let tls = TlsOptions::new();
+                let mut tls = match &access.cacert {
+                    Some(path) => tls.ca_certificate(Certificate::from_pem(read(path)?)),
+                    None => tls.with_native_roots(),
+                };
                 if let Some((cert, key)) = &access.cert_and_key {
                     tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
                 }

@@ -352,7 +352,14 @@ fn certificates_are_shown_and_asked_for() {
     assert!(tour.out.contains("DELETED"), "{tour:?}");
     let list = run(&[&["list", "--prefix", "", "--format", "json"], &access[..]].concat()).is(0);
     assert!(list.lines()[0].starts_with(r#"{"type":"END","#), "the tour has cleaned up: {list:?}");
-    run(&[&["list", "--prefix", "", "--timeout", "2s"], &access[..4]].concat()).is(4);
+    let refused = run(&[&["list", "--prefix", ""], &access[..4]].concat()).is(1);
+    assert!(refused.err.contains("asks for a client certificate"), "{refused:?}");
+    let own = [&["list", "--prefix", ""], &access[..2], &access[4..]].concat();
+    let mut of_system = command(&own);
+    of_system.env("SSL_CERT_FILE", &ca).env_remove("SSL_CERT_DIR");
+    Running::start(of_system).end().is(0);
+    let missing = run(&["list", "--prefix", "", "--etcd", &endpoint, "--cacert", "/none.pem"]).is(2);
+    assert!(missing.err.contains("the CA file /none.pem does not exist"), "{missing:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The feeder where etcd asks who is there: passwords, permissions, TLS, and servers that are old.
+//! The feeder where etcd asks who is there: passwords, permissions, and servers that are old.
 
 use crate::support::etcd::{Ctl, Etcd};
 use crate::support::history::assert_same;
@@ -10,7 +10,7 @@ use std::fmt::{self, Write as _};
 use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 use watchcore::{Cache, Code, Read, ResyncReason, State};
-use watchcore_etcd::{Feeder, FeederBuilder, Tls};
+use watchcore_etcd::{Feeder, FeederBuilder};
 
 /// What the library logged, all of it.
 static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -302,71 +302,4 @@ fn an_old_server_is_used_with_a_warning() {
     let log = LOG.lock().unwrap().clone();
     let ours: Vec<&String> = log.iter().filter(|line| line.contains(&proxy.url())).filter(warned).collect();
     assert_eq!(ours.len(), 1, "{log:?}");
-}
-
-fn ctl(etcd: &Etcd, tls: &Tls) -> Ctl {
-    let mut options = etcd_client::TlsOptions::new().ca_certificate(etcd_client::Certificate::from_pem(&tls.ca_pem));
-    if let (Some(certificate), Some(key)) = (&tls.cert_pem, &tls.key_pem) {
-        options = options.identity(etcd_client::Identity::from_pem(certificate, key));
-    }
-    if let Some(domain) = &tls.domain {
-        options = options.domain_name(domain);
-    }
-    Ctl::connect(&etcd.url(), ConnectOptions::new().with_tls(options))
-}
-
-#[test]
-fn tls_with_certificates_on_both_sides() {
-    let authority = Authority::new("both");
-    let etcd = authority.server(&["127.0.0.1", "localhost"], true);
-    let (certificate, key) = authority.sign(&["client"]);
-    let tls = Tls { ca_pem: authority.pem(), cert_pem: Some(certificate), key_pem: Some(key), domain: None };
-    let ctl = ctl(&etcd, &tls);
-    ctl.put("/a/x", "0");
-    let (cache, _feeder) = start(feeder(&etcd.url()).tls(tls.clone()), "/a/");
-    cache.wait_ready(BOUND).unwrap();
-    ctl.put("/a/x", "1");
-    assert_same(&cache, &ctl);
-
-    // Without a certificate of its own nobody comes in.
-    let nameless = Tls { cert_pem: None, key_pem: None, ..tls };
-    let (cache, feeder) = start(feeder(&etcd.url()).tls(nameless), "/a/");
-    wait_for("the refusal", || feeder.last_error().is_some());
-    assert_eq!(cache.status().state, State::NotReady);
-}
-
-#[test]
-fn tls_with_a_foreign_authority_or_name_is_refused() {
-    let authority = Authority::new("ours");
-    let foreign = Authority::new("foreign");
-    let etcd = authority.server(&["etcd.test"], false);
-    let ours = || Tls { ca_pem: authority.pem(), ..Tls::default() };
-    let refusal = |tls: Tls| {
-        let (cache, feeder) = start(feeder(&etcd.url()).tls(tls), "/a/");
-        wait_for("the refusal", || feeder.last_error().is_some());
-        assert_eq!(cache.status().state, State::NotReady);
-        feeder.last_error().unwrap().message().to_owned()
-    };
-    let text = refusal(Tls { ca_pem: foreign.pem(), domain: Some("etcd.test".into()), ..Tls::default() });
-    assert!(text.contains("certificate"), "{text}");
-    let text = refusal(ours());
-    assert!(text.contains("certificate"), "{text}");
-
-    let named = Tls { domain: Some("etcd.test".into()), ..ours() };
-    let ctl = ctl(&etcd, &named);
-    ctl.put("/a/x", "0");
-    let (cache, _feeder) = start(feeder(&etcd.url()).tls(named), "/a/");
-    cache.wait_ready(BOUND).unwrap();
-    assert_same(&cache, &ctl);
-}
-
-#[test]
-fn a_broken_client_key_is_told() {
-    let authority = Authority::new("broken");
-    let (certificate, _) = authority.sign(&["client"]);
-    let key = Some(b"no key".to_vec());
-    let tls = Tls { ca_pem: authority.pem(), cert_pem: Some(certificate), key_pem: key, domain: None };
-    let (cache, _feeder) = start(feeder("https://127.0.0.1:1").tls(tls), "/a/");
-    let text = failure(&cache, Code::InvalidArgument);
-    assert!(text.contains("Correct it"), "{text}");
 }

@@ -13,3 +13,4 @@ mod listing;
 mod resync;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
+mod tls;

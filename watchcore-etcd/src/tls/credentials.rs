@@ -1,0 +1,357 @@
+//! The certificates of the next connection.
+//!
+//! [`Credentials::current`] is called once per connection. It reads the files, and gives the configuration made of them;
+//! where they hold what they held last time, the same one. Life of a configuration: made when the files were first
+//! seen to hold this; given to each connection until they hold something else *that can be used*; dropped with the
+//! last connection that was made with it.
+
+use super::refusal::Refusal;
+use super::{Pem, Tls, TlsVersion};
+use crate::log::log;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_rustls::rustls::client::Resumption;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{
+    ClientConfig, Error as TlsError, InconsistentKeys, RootCertStore, SupportedProtocolVersion,
+};
+use watchcore::{Code, Error, Result};
+
+/// No certificate file is longer.
+const LONGEST_FILE: u64 = 4 << 20;
+/// So often files that change while they are read are read again at once.
+const READS: usize = 5;
+const H2: &[u8] = b"h2";
+
+/// What files and memory held at one moment.
+#[derive(PartialEq, Eq)]
+struct Material {
+    roots: Roots,
+    client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+#[derive(PartialEq, Eq)]
+enum Roots {
+    Pem(Vec<u8>),
+    System(Vec<CertificateDer<'static>>),
+}
+
+#[derive(Default)]
+struct State {
+    /// What could be used last, and the configuration made of it.
+    last_good: Option<(Material, Arc<ClientConfig>)>,
+    /// Why it is not what the files hold now.
+    trouble: Option<String>,
+    /// Why TLS refused a connection, since it was taken last.
+    refusal: Option<Refusal>,
+    reloads: u64,
+    failures: u64,
+}
+
+/// The certificates of a feeder's connections.
+pub(crate) struct Credentials {
+    tls: Tls,
+    state: Mutex<State>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Credentials").field(&self.tls).finish()
+    }
+}
+
+/// Refuses what is wrong whatever the files hold: what was given as bytes, and the name.
+pub(super) fn check(tls: &Tls) -> Result<()> {
+    let refused = |text: String| Error::new(Code::InvalidArgument, text);
+    if let Some(name) = &tls.server_name {
+        ServerName::try_from(name.as_str())
+            .map_err(|_| refused(format!("the server name {name:?} is neither a host's name nor an address")))?;
+    }
+    if let Some(Pem::Bytes(pem)) = &tls.ca {
+        roots_of(pem, "the CA certificates given as bytes").map_err(refused)?;
+    }
+    if let Some((certificate @ Pem::Bytes(chain), key @ Pem::Bytes(secret))) = &tls.client {
+        client_of(chain, secret, &Named::client(certificate), &Named::key(key), &provider()).map_err(refused)?;
+    }
+    Ok(())
+}
+
+impl Credentials {
+    pub(crate) fn new(tls: Tls) -> Credentials {
+        Credentials { tls, state: Mutex::default() }
+    }
+
+    pub(super) fn tls(&self) -> &Tls {
+        &self.tls
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For a new connection. It reads files on a thread that may block: one can lie on a disk that hangs, and the
+    /// feeder must stop nevertheless.
+    pub(super) async fn current(self: &Arc<Credentials>) -> std::result::Result<Arc<ClientConfig>, Refusal> {
+        let mut before = None;
+        for _ in 0..READS {
+            let reading = self.clone();
+            let read = tokio::task::spawn_blocking(move || reading.material()).await;
+            let material = match read.unwrap_or_else(|error| Err(format!("{} were not read: {error}", self.names()))) {
+                Ok(material) => material,
+                Err(text) => return self.keep_last_good(text),
+            };
+            if let Some(config) = self.unchanged(&material) {
+                return Ok(config);
+            }
+            match self.configure(&material) {
+                Ok(config) => return Ok(self.take(material, Arc::new(config))),
+                // Somebody may be writing: files that hold the same when they are read again do not fit.
+                Err(text) if before.as_ref() == Some(&material) => return self.keep_last_good(text),
+                Err(_) => before = Some(material),
+            }
+        }
+        self.keep_last_good(format!("{} do not fit each other; they change while they are read", self.names()))
+    }
+
+    /// The last good configuration, where it is made of this.
+    fn unchanged(&self, material: &Material) -> Option<Arc<ClientConfig>> {
+        let mut state = self.state();
+        let config = state.last_good.as_ref().filter(|(good, _)| good == material).map(|(_, config)| config.clone())?;
+        // Where the files were something else in between.
+        state.trouble = None;
+        Some(config)
+    }
+
+    fn take(&self, material: Material, config: Arc<ClientConfig>) -> Arc<ClientConfig> {
+        let mut state = self.state();
+        state.trouble = None;
+        let is_another = state.last_good.replace((material, config.clone())).is_some();
+        state.reloads += u64::from(is_another);
+        drop(state);
+        if is_another {
+            log!(info, files = self.names(), "the certificates were replaced: new connections use the new ones");
+        }
+        config
+    }
+
+    /// The files cannot be used.
+    fn keep_last_good(&self, text: String) -> std::result::Result<Arc<ClientConfig>, Refusal> {
+        let mut state = self.state();
+        state.failures += 1;
+        let Some((_, config)) = &state.last_good else {
+            return Err(Refusal::files(text));
+        };
+        let config = config.clone();
+        let text = format!("{text}. New connections still use what was read before; repair it before that expires");
+        let is_news = state.trouble.as_ref() != Some(&text);
+        state.trouble = Some(text.clone());
+        drop(state);
+        if is_news {
+            log!(warn, "{text}");
+        }
+        Ok(config)
+    }
+
+    /// What is wrong with the files, while connections are made with what they held before.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.state().trouble.clone()
+    }
+
+    /// How often the certificates were replaced, and how often they could not be used.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.reloads, state.failures)
+    }
+
+    /// TLS refused a connection: the failure of the call that needed it knows less.
+    pub(super) fn note(&self, refusal: Refusal) {
+        self.state().refusal = Some(refusal);
+    }
+
+    /// Why TLS refused a connection since this was asked last.
+    pub(crate) fn take_refusal(&self) -> Option<Refusal> {
+        self.state().refusal.take()
+    }
+
+    /// The files, for people.
+    fn names(&self) -> String {
+        let client = self.tls.client.iter().flat_map(|(certificate, key)| [certificate, key]);
+        let files = self.tls.ca.iter().chain(client).filter_map(|pem| match pem {
+            Pem::File(path) => Some(path.display().to_string()),
+            Pem::Bytes(_) => None,
+        });
+        let names = files.collect::<Vec<_>>().join(", ");
+        if names.is_empty() { "the system's CA certificates".to_owned() } else { names }
+    }
+
+    fn material(&self) -> std::result::Result<Material, String> {
+        let roots = match &self.tls.ca {
+            Some(ca) => Roots::Pem(read(ca, "the CA file")?),
+            None => Roots::System(system_roots()?),
+        };
+        let client = match &self.tls.client {
+            Some((certificate, key)) => {
+                Some((read(certificate, "the client certificate")?, read(key, "the client key")?))
+            }
+            None => None,
+        };
+        Ok(Material { roots, client })
+    }
+
+    fn configure(&self, material: &Material) -> std::result::Result<ClientConfig, String> {
+        let provider = provider();
+        let roots = match (&material.roots, &self.tls.ca) {
+            (Roots::Pem(pem), Some(ca)) => roots_of(pem, &Named::ca(ca))?,
+            (Roots::Pem(pem), None) => roots_of(pem, "the CA certificates")?,
+            (Roots::System(certificates), _) => {
+                let mut store = RootCertStore::empty();
+                store.add_parsable_certificates(certificates.iter().cloned());
+                store
+            }
+        };
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(versions(self.tls.min_version))
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let mut config = match (&material.client, &self.tls.client) {
+            (Some((chain, secret)), Some((certificate, key))) => {
+                let (certificate, key) = (Named::client(certificate), Named::key(key));
+                let (chain, secret) = client_of(chain, secret, &certificate, &key, &provider)?;
+                builder
+                    .with_client_auth_cert(chain, secret)
+                    .map_err(|error| format!("{certificate} with {key}: {error}"))?
+            }
+            _ => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols.push(H2.to_vec());
+        // A resumed session would look at no certificate.
+        config.resumption = Resumption::disabled();
+        Ok(config)
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    CryptoProvider::get_default().cloned().unwrap_or_else(|| Arc::new(ring::default_provider()))
+}
+
+fn versions(oldest: TlsVersion) -> &'static [&'static SupportedProtocolVersion] {
+    static BOTH: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+    match oldest {
+        TlsVersion::V1_2 => &BOTH,
+        TlsVersion::V1_3 => &BOTH[..1],
+    }
+}
+
+/// What messages call a certificate or a key.
+pub(super) struct Named;
+
+impl Named {
+    pub(super) fn ca(pem: &Pem) -> String {
+        Named::with(pem, "the CA file", "the CA certificates given as bytes")
+    }
+
+    pub(super) fn client(pem: &Pem) -> String {
+        Named::with(pem, "the client certificate", "the client certificate given as bytes")
+    }
+
+    fn key(pem: &Pem) -> String {
+        Named::with(pem, "the client key", "the client key given as bytes")
+    }
+
+    fn with(pem: &Pem, file: &str, bytes: &str) -> String {
+        match pem {
+            Pem::File(path) => format!("{file} {}", path.display()),
+            Pem::Bytes(_) => bytes.to_owned(),
+        }
+    }
+}
+
+fn read(pem: &Pem, what: &str) -> std::result::Result<Vec<u8>, String> {
+    let path = match pem {
+        Pem::Bytes(bytes) => return Ok(bytes.clone()),
+        Pem::File(path) => path,
+    };
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(LONGEST_FILE + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(_) if bytes.len() as u64 > LONGEST_FILE => {
+            Err(format!("{what} {} is longer than {LONGEST_FILE} bytes", path.display()))
+        }
+        Ok(_) => Ok(bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(format!("{what} {} does not exist", path.display()))
+        }
+        Err(error) => Err(format!("{what} {} cannot be read: {error}", path.display())),
+    }
+}
+
+fn system_roots() -> std::result::Result<Vec<CertificateDer<'static>>, String> {
+    let found = rustls_native_certs::load_native_certs();
+    if !found.certs.is_empty() {
+        return Ok(found.certs);
+    }
+    let errors = found.errors.iter().map(|error| format!(" ({error})")).collect::<String>();
+    Err(format!(
+        "the system has no CA certificates{errors}. Install them (such as the package ca-certificates), name their file in SSL_CERT_FILE, or give the CA of etcd"
+    ))
+}
+
+fn pem_problem(error: &pem::Error, what: &str) -> String {
+    match error {
+        pem::Error::NoItemsFound => format!("holds no {what} in PEM"),
+        pem::Error::MissingSectionEnd { .. } => format!("ends in the middle of a {what}"),
+        other => format!("holds no {what} in PEM that can be read: {other:?}"),
+    }
+}
+
+fn roots_of(pem: &[u8], name: &str) -> std::result::Result<RootCertStore, String> {
+    let problem = |error: pem::Error| format!("{name} {}", pem_problem(&error, "certificate"));
+    let all = CertificateDer::pem_slice_iter(pem).collect::<std::result::Result<Vec<_>, _>>().map_err(problem)?;
+    if all.is_empty() {
+        return Err(problem(pem::Error::NoItemsFound));
+    }
+    let mut store = RootCertStore::empty();
+    match store.add_parsable_certificates(all) {
+        (0, _) => Err(format!("{name} holds no certificate that can be read")),
+        _ => Ok(store),
+    }
+}
+
+type Client = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+/// A certificate and its key, which fit each other.
+fn client_of(
+    chain: &[u8],
+    secret: &[u8],
+    certificate: &str,
+    key: &str,
+    provider: &CryptoProvider,
+) -> std::result::Result<Client, String> {
+    let problem = |error: pem::Error| format!("{certificate} {}", pem_problem(&error, "certificate"));
+    let all = CertificateDer::pem_slice_iter(chain).collect::<std::result::Result<Vec<_>, _>>().map_err(problem)?;
+    if all.is_empty() {
+        return Err(problem(pem::Error::NoItemsFound));
+    }
+    let secret = PrivateKeyDer::from_pem_slice(secret).map_err(|error| {
+        let hint = if is_encrypted(secret) { " (one with a passphrase is not supported)" } else { "" };
+        format!("{key} {}{hint}", pem_problem(&error, "private key"))
+    })?;
+    use tokio_rustls::rustls::sign::CertifiedKey;
+    match CertifiedKey::from_der(all.clone(), secret.clone_key(), provider) {
+        Ok(_) => Ok((all, secret)),
+        Err(TlsError::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(format!("{key} is not the key of {certificate}"))
+        }
+        Err(TlsError::InvalidCertificate(error)) => Err(format!("{certificate} cannot be used: {error}")),
+        Err(error) => Err(format!("{key} cannot be used: {error}")),
+    }
+}
+
+fn is_encrypted(pem: &[u8]) -> bool {
+    let says = |mark: &[u8]| pem.windows(mark.len()).any(|window| window == mark);
+    says(b"ENCRYPTED")
+}
