@@ -83,8 +83,21 @@ for way in $ways; do
         case $way in
             counted) WATCHCORE_COUNTS=$counts run "$way/$program" "${beside[@]}" "$built" ;;
             valgrind)
-                run "$way/$program" "${beside[@]}" "$valgrind" --quiet --error-exitcode=9 --leak-check=full \
-                    --errors-for-leak-kinds=definite --show-leak-kinds=definite --fair-sched=yes "$built"
+                kinds=definite
+                # Nothing may be left, reachable or not, but for what that file names.
+                [ "$program" != shutdown ] || kinds=all
+                watch=("$valgrind" --quiet --error-exitcode=9 --leak-check=full --errors-for-leak-kinds=$kinds
+                    --show-leak-kinds=$kinds --fair-sched=yes --child-silent-after-fork=yes
+                    --suppressions=../watchcore-capi/watchcore.supp)
+                run "$way/$program" "${beside[@]}" "${watch[@]}" "$built"
+                if [ "$program" = shutdown ]; then
+                    timeout --kill-after=5 "$bound" "${watch[@]}" "$built" without >"$out/log" 2>&1
+                    if [ $? = 9 ] && grep -q 'still reachable' "$out/log"; then
+                        good "$way/$program: without the call something is left"
+                    else
+                        bad "$way/$program: without the call nothing is left"
+                    fi
+                fi
                 ;;
             asan) ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 run "$way/$program" "${beside[@]}" "$built" ;;
             *) run "$way/$program" "${beside[@]}" "$built" ;;

@@ -1010,13 +1010,6 @@ typedef struct watchcore_event {
 extern "C" {
 #endif // __cplusplus
 
-// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
-const char *watchcore_version(void);
-
-// The number of the binary interface: the one in the shared library's soname. It changes only where a
-// program compiled against an older header would break. Any thread; never blocks.
-uint32_t watchcore_abi_version(void);
-
 // The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
 // freed. Any thread; never blocks.
 const char *watchcore_error_name(int32_t code);
@@ -1635,6 +1628,31 @@ int32_t watchcore_log_set(watchcore_log_function function,
                           void *context,
                           uint32_t level,
                           struct watchcore_error *error);
+
+// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
+const char *watchcore_version(void);
+
+// The number of the binary interface: the one in the shared library's soname. It changes only where a
+// program compiled against an older header would break. Any thread; never blocks.
+uint32_t watchcore_abi_version(void);
+
+// Ends the library's threads, and frees what it holds. A program that just ends needs no such call: it is for who
+// looks what is left, such as a leak checker, or a host of plug-ins.
+//
+// What keeps a cache is to be freed before: caches, writers, loadings, feeders, subscriptions, waiters, snapshots,
+// pages, iterators. While there is one, the answer is BUSY at once, and the message says how many of which. Batches,
+// key-values, texts, lists and wake sets may stay: they are valid until they are released, as ever.
+// When it answers OK, no thread of the library is left. On an error everything is as it was. It may be called again,
+// and then has nothing to do; from an atexit handler, too; and a cache that is made afterwards starts the threads again.
+// Valgrind finds nothing then, reachable or not, once the threads that called the library have ended, but for the few
+// blocks that watchcore.supp names (which `make install` brings).
+//
+// Blocks until what was freed is gone and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not at all).
+// Any thread but from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also where another thread is inside this
+// function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder still looks up a name:
+// call it again).
+int32_t watchcore_shutdown(int64_t timeout_ms,
+                           struct watchcore_error *error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -55,6 +55,8 @@ mod log;
 #[cfg(all(test, loom))]
 mod loom;
 mod position;
+#[cfg(not(loom))]
+mod process;
 #[doc(hidden)]
 pub mod raw;
 mod read;
@@ -65,6 +67,7 @@ mod sync;
 mod sys;
 mod text;
 mod wake;
+mod worker;
 mod writer;
 
 pub use attribute::declared::{Attribute, Labels};
@@ -79,12 +82,14 @@ pub use error::{Code, Error, Result};
 pub use filter::indexes::Index;
 pub use filter::range::{Filter, Range};
 pub use position::Position;
+#[cfg(not(loom))]
+pub use process::shutdown;
 pub use read::continue_token::token_revision;
 pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
 pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
-pub use sys::spawn_feeder;
+pub use sys::{feeder_thread_began, feeder_thread_ended, spawn_feeder};
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Loading, Record, Writer};
 

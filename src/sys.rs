@@ -1,7 +1,11 @@
 //! What the core takes from the operating system: a thread with all signals blocked, and a
 //! descriptor that becomes readable (an eventfd on Linux, a pipe elsewhere).
 
+#[cfg(not(loom))]
+use crate::sync::{Acquire, Relaxed, Release};
 use std::io;
+#[cfg(not(loom))]
+use std::sync::atomic::AtomicUsize;
 #[cfg(not(loom))]
 use std::thread::JoinHandle;
 
@@ -56,9 +60,47 @@ pub(crate) mod clock {
     }
 }
 
+#[cfg(not(loom))]
+thread_local! {
+    static OWN_THREAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether the library has started this thread.
+#[cfg(not(loom))]
+pub(crate) fn is_own_thread() -> bool {
+    OWN_THREAD.get()
+}
+
+/// Threads of feeders, and those that their runtimes start.
+#[cfg(not(loom))]
+static OTHERS: AtomicUsize = AtomicUsize::new(0);
+
+/// How many threads there are beside those that a process has once.
+#[cfg(not(loom))]
+pub(crate) fn other_threads() -> usize {
+    OTHERS.load(Acquire)
+}
+
+/// A thread of a feeder's runtime begins: `shutdown` waits for its end.
+#[cfg(not(loom))]
+pub fn feeder_thread_began() {
+    OTHERS.fetch_add(1, Relaxed);
+}
+
+/// The last that such a thread does.
+#[cfg(not(loom))]
+pub fn feeder_thread_ended() {
+    // Release: partner of the load in `other_threads`.
+    OTHERS.fetch_sub(1, Release);
+}
+
 /// Starts a named thread with all signals blocked.
 #[cfg(not(loom))]
 pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let body = move || {
+        OWN_THREAD.set(true);
+        body();
+    };
     with_signals_blocked(|| std::thread::Builder::new().name(name.into()).spawn(body))
         .inspect_err(|error| tracing::error!(name, %error, "the thread did not start"))
 }
@@ -70,7 +112,18 @@ pub(crate) fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Res
 /// The system's, where it starts no thread.
 #[cfg(not(loom))]
 pub fn spawn_feeder(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    spawn(name, body)
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            feeder_thread_ended();
+        }
+    }
+    feeder_thread_began();
+    let end = End;
+    spawn(name, move || {
+        let _end = end;
+        body();
+    })
 }
 
 /// Runs `body` with all signals blocked; a thread started inside inherits that for its life.

@@ -5,7 +5,7 @@
 use super::Cache;
 use super::core::Core;
 use super::registry::Registry;
-use super::shared::{ConsumerGauges, Gauges, Inner, LIVING, NOT_READY, READY, SizeLimits};
+use super::shared::{ConsumerGauges, Gauges, Inner, NOT_READY, READY, SizeLimits};
 use crate::attribute::declared::{Attribute, Labels};
 use crate::attribute::schema::Schema;
 use crate::data::decoded::Decoder;
@@ -21,9 +21,10 @@ use crate::log::writer::WindowLimits;
 #[cfg(not(loom))]
 use crate::reclaim;
 use crate::reclaim::{Allowance, Published};
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Relaxed};
+use crate::sync::{AtomicBool, AtomicU32, Mutex};
 #[cfg(not(loom))]
 use crate::wake::{self, FilterCode};
+use crate::worker::Need;
 use crossbeam_utils::CachePadded;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -255,6 +256,7 @@ impl Builder {
             keep: self.keep.map(|(events, age)| (u64::try_from(age.as_millis()).unwrap_or(u64::MAX), events as u64)),
             segment_slots: self.segment_slots,
         };
+        let need = Need::new();
         ensure_threads()?;
         let birth = u64::from(birth_mark()) << 32;
         let epochs = Epochs::new(birth | 1, 0);
@@ -292,8 +294,8 @@ impl Builder {
             asked: AtomicU64::new(0),
             served: AtomicU64::new(0),
             _allowance: Allowance::new(self.capacity_bytes / 8),
+            need: Some(need),
         };
-        LIVING.fetch_add(1, Relaxed);
         Ok(Cache::new(inner))
     }
 }

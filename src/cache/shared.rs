@@ -35,6 +35,7 @@ use crate::store::root::Root;
 use crate::store::table::TablePages;
 use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Mutex, Relaxed, Release, lock, ord};
 use crate::wake::{CacheFrontier, Hubs, Overtaken, VisitEvent, Watched};
+use crate::worker::{self, Need};
 use crossbeam_utils::CachePadded;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
@@ -151,6 +152,8 @@ pub(crate) struct Inner {
     pub(crate) served: AtomicU64,
     /// What this cache adds to the bytes that may wait to be freed.
     pub(super) _allowance: Allowance,
+    /// It has the threads of the process for as long as there is memory of it; taken by `drop`.
+    pub(super) need: Option<Need>,
 }
 
 impl Inner {
@@ -475,24 +478,20 @@ impl Watched for Inner {
     }
 }
 
-/// Caches whose memory is not all freed.
-pub(super) static LIVING: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
-
 /// How many caches of this process still have memory: one that was dropped may be with the notifier
 /// or the reclaimer for a moment.
 pub(crate) fn living() -> usize {
-    LIVING.load(Relaxed)
+    worker::needs()
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         let core = lock(&self.core).take();
+        let need = self.need.take();
         let root = std::mem::replace(&mut self.root, Published::new(One::default()));
         let last = move || {
             drop(root);
-            let gone = || {
-                LIVING.fetch_sub(1, Relaxed);
-            };
+            let gone = || drop(need);
             match core {
                 Some(core) => core.destroy(gone),
                 None => gone(),

@@ -28,12 +28,12 @@ macro_rules! codes {
             pub const ALL: &'static [Code] = &[$(Code::$name,)*];
 
             /// The name in capitals, as C and the command line print it: `COMPACTED`.
-            pub fn name(self) -> &'static str {
+            pub const fn name(self) -> &'static str {
                 match self { $(Code::$name => $upper,)* }
             }
 
             /// One sentence about the code.
-            pub fn text(self) -> &'static str {
+            pub const fn text(self) -> &'static str {
                 match self { $(Code::$name => $text,)* }
             }
 

@@ -3,14 +3,14 @@
 use super::Job;
 use crate::foreign;
 use crate::heap::{self, Memory, System};
-use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Relaxed, Release};
+use crate::sync::{Acquire, Inbox, Mutex, Relaxed, Release, lock};
+use crate::worker::Worker;
 use crossbeam_epoch::{Collector, LocalHandle};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
 use std::io;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 /// Something that was retired.
@@ -24,7 +24,6 @@ struct Queued {
 
 /// Jobs, retired by any thread, done by one.
 struct Reclaimer {
-    collector: Collector,
     inbox: Inbox<Queued>,
     /// Batches whose grace period is over.
     ripe: Inbox<Vec<Queued>>,
@@ -41,16 +40,35 @@ struct Reclaimer {
     progress: CachePadded<AtomicU64>,
     /// Bytes that may wait before writers do.
     bound: AtomicU64,
-    asleep: AtomicBool,
-    thread: OnceLock<Thread>,
-    starting: Mutex<()>,
+    worker: Worker,
+    /// Held by who does the work where the thread has ended.
+    stands_in: Mutex<()>,
 }
 
+static RECLAIMER: Reclaimer = Reclaimer {
+    inbox: Inbox::new(),
+    ripe: Inbox::new(),
+    queued: CachePadded::new(Sums::new()),
+    done: CachePadded::new(Sums::new()),
+    deferred: AtomicU64::new(0),
+    ripened: AtomicU64::new(0),
+    unripe: AtomicU64::new(0),
+    progress: CachePadded::new(AtomicU64::new(0)),
+    bound: AtomicU64::new(BASE),
+    worker: Worker::new("watchcore-free"),
+    stands_in: Mutex::new(()),
+};
+
 /// How many things, and how many bytes they free.
-#[derive(Default)]
 struct Sums {
     jobs: AtomicU64,
     bytes: AtomicU64,
+}
+
+impl Sums {
+    const fn new() -> Sums {
+        Sums { jobs: AtomicU64::new(0), bytes: AtomicU64::new(0) }
+    }
 }
 
 /// How often the reclaimer looks while it is busy: nobody has to wake it meanwhile.
@@ -63,9 +81,61 @@ const BASE: u64 = 64 << 20;
 const STEP: Duration = Duration::from_micros(250);
 /// A writer does not wait for a reclaimer that has freed nothing for so long.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How often who stands in for the thread tries while a grace period lasts.
+const TRIES: u32 = 64;
+
+/// The collector of all threads that are registered with it, and how many they are. It goes with the last:
+/// two at once would not know of each other's pins.
+struct Registered {
+    collector: Option<Collector>,
+    threads: usize,
+}
+
+static REGISTERED: Mutex<Registered> = Mutex::new(Registered { collector: None, threads: 0 });
+
+/// A thread's registration.
+struct Local(ManuallyDrop<LocalHandle>);
+
+impl Local {
+    fn new() -> Local {
+        let mut registered = lock(&REGISTERED);
+        registered.threads += 1;
+        Local(ManuallyDrop::new(registered.collector.get_or_insert_with(Collector::new).register()))
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        // SAFETY: here alone, and it is not used after.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+        leave();
+    }
+}
+
+/// A thread is not registered any more.
+fn leave() {
+    let mut registered = lock(&REGISTERED);
+    registered.threads -= 1;
+    // With what was deferred to it: without the lock, since that may be much.
+    let last = if registered.threads == 0 { registered.collector.take() } else { None };
+    drop(registered);
+    drop(last);
+}
+
+/// Of a pin that was registered for itself, because its thread's own registration is gone.
+struct Late(bool);
+
+impl Drop for Late {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0 {
+            leave();
+        }
+    }
+}
 
 thread_local! {
-    static LOCAL: LocalHandle = reclaimer().collector.register();
+    static LOCAL: Local = Local::new();
     static IS_RECLAIMER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -80,27 +150,8 @@ fn count(pins: u64, deferrals: u64) {
     let _ = WORK.try_with(|work| work.set((work.get().0 + pins, work.get().1 + deferrals)));
 }
 
-fn reclaimer() -> &'static Reclaimer {
-    static GLOBAL: OnceLock<Reclaimer> = OnceLock::new();
-    GLOBAL.get_or_init(|| Reclaimer {
-        collector: Collector::new(),
-        inbox: Inbox::new(),
-        ripe: Inbox::new(),
-        queued: CachePadded::default(),
-        done: CachePadded::default(),
-        deferred: AtomicU64::new(0),
-        ripened: AtomicU64::new(0),
-        unripe: AtomicU64::new(0),
-        progress: CachePadded::default(),
-        bound: AtomicU64::new(BASE),
-        asleep: AtomicBool::new(false),
-        thread: OnceLock::new(),
-        starting: Mutex::new(()),
-    })
-}
-
 impl Reclaimer {
-    fn enqueue(&self, bytes: usize, grace: bool, job: Job, memory: &mut impl Memory) {
+    fn enqueue(&'static self, bytes: usize, grace: bool, job: Job, memory: &mut impl Memory) {
         // Relaxed: statistics. Release: partner of the Acquire in `run`.
         self.queued.bytes.fetch_add(bytes as u64, Relaxed);
         self.queued.jobs.fetch_add(1, Release);
@@ -112,13 +163,28 @@ impl Reclaimer {
         }
     }
 
-    fn wake(&self) {
-        // Partner: `run` sets `asleep`, then loads the count of what was retired.
-        if self.asleep.swap(false, AcqRel)
-            && let Some(thread) = self.thread.get()
-        {
-            thread.unpark();
+    fn wake(&'static self) {
+        // Partner: `run` rests, then loads the count of what was retired.
+        if !self.worker.wake() {
+            self.stand_in();
         }
+    }
+
+    /// What was kept beyond a shutdown is released: the thread is not there, so this one frees.
+    #[cold]
+    fn stand_in(&'static self) {
+        let _alone = lock(&self.stands_in);
+        let was = IS_RECLAIMER.try_with(|is| is.replace(true));
+        let mut tries = 0;
+        loop {
+            while self.work() {}
+            tries += 1;
+            // Somebody may be inside a pin: what is left is freed with what comes next.
+            if self.worker.rest(|| self.is_done() || tries == TRIES) {
+                break;
+            }
+        }
+        let _ = IS_RECLAIMER.try_with(|is| is.set(was.unwrap_or(true)));
     }
 
     /// Bytes queued and not freed.
@@ -147,11 +213,10 @@ impl Reclaimer {
                 }
                 continue;
             }
-            self.asleep.swap(true, AcqRel);
-            if self.is_done() {
-                std::thread::park();
+            if self.worker.is_over(|| self.is_done()) {
+                return;
             }
-            self.asleep.swap(false, AcqRel);
+            self.worker.sleep(None, || self.is_done());
         }
     }
 
@@ -199,47 +264,55 @@ impl Reclaimer {
     }
 }
 
-/// Starts the reclaimer, if this process has none yet.
+/// Starts the reclaimer, if this process has none.
 pub(crate) fn start() -> io::Result<()> {
-    let this = reclaimer();
-    if this.thread.get().is_some() {
-        return Ok(());
-    }
-    let _starting = this.starting.lock().unwrap_or_else(PoisonError::into_inner);
-    if this.thread.get().is_none() {
-        let handle = crate::sys::spawn("watchcore-free", move || this.run())?;
-        let _ = this.thread.set(handle.thread().clone());
-        // It may have gone to sleep before its handle stood here.
-        handle.thread().unpark();
-    }
-    Ok(())
+    RECLAIMER.worker.start(|| RECLAIMER.run())
+}
+
+/// The thread, for who ends it.
+pub(crate) fn worker() -> &'static Worker {
+    &RECLAIMER.worker
 }
 
 /// A pin: what was loaded under it stays until it is dropped.
-pub(crate) struct Guard(crossbeam_epoch::Guard);
+pub(crate) struct Guard(crossbeam_epoch::Guard, #[allow(dead_code, reason = "its drop")] Late);
 
 /// Pins this thread. Cheap (a store and a fence); nests. A reader's affair: the writer takes none.
 pub(crate) fn pin() -> Guard {
     #[cfg(test)]
     count(1, 0);
-    Guard(LOCAL.try_with(LocalHandle::pin).unwrap_or_else(|_| reclaimer().collector.register().pin()))
+    match LOCAL.try_with(|local| local.0.pin()) {
+        Ok(guard) => Guard(guard, Late(false)),
+        Err(_) => pin_late(),
+    }
+}
+
+/// The thread's own registration is gone: its destructors run, or the process's.
+#[cold]
+fn pin_late() -> Guard {
+    let mut local = ManuallyDrop::new(Local::new());
+    let guard = local.0.pin();
+    // SAFETY: here alone, and `local` is not dropped. A handle may go before its guard; that the thread is counted
+    // ends after it, with `Late`.
+    unsafe { ManuallyDrop::drop(&mut local.0) };
+    Guard(guard, Late(true))
 }
 
 /// Whether this thread holds a pin.
 #[cfg(test)]
 pub(crate) fn is_pinned() -> bool {
-    LOCAL.with(LocalHandle::is_pinned)
+    LOCAL.with(|local| local.0.is_pinned())
 }
 
 /// Runs `job`, which frees so many bytes, on the reclaimer once no thread pinned now is pinned any
 /// more. The caller has unlinked before what the job frees. Where it waits until then is a block of `memory`.
 pub(crate) fn retire(bytes: usize, job: impl Into<Job>, memory: &mut impl Memory) {
-    reclaimer().enqueue(bytes, true, job.into(), memory);
+    RECLAIMER.enqueue(bytes, true, job.into(), memory);
 }
 
 /// Runs `job`, which frees so many bytes, on the reclaimer soon.
 pub(crate) fn free(bytes: usize, job: impl Into<Job>) {
-    reclaimer().enqueue(bytes, false, job.into(), &mut System);
+    RECLAIMER.enqueue(bytes, false, job.into(), &mut System);
 }
 
 /// Whether this thread is the one that frees.
@@ -249,13 +322,13 @@ pub(crate) fn on_reclaimer() -> bool {
 
 /// Something was freed: writers that wait see that the reclaimer gets on. Only the reclaimer.
 pub(crate) fn progressed() {
-    let progress = &reclaimer().progress;
+    let progress = &RECLAIMER.progress;
     progress.store(progress.load(Relaxed) + 1, Relaxed);
 }
 
 /// Bytes of this process that were retired and are not freed yet.
 pub(crate) fn held_bytes() -> u64 {
-    reclaimer().held()
+    RECLAIMER.held()
 }
 
 /// What a cache adds to the bound, while it lives.
@@ -263,14 +336,14 @@ pub(crate) struct Allowance(u64);
 
 impl Allowance {
     pub(crate) fn new(bytes: u64) -> Allowance {
-        reclaimer().bound.fetch_add(bytes, Relaxed);
+        RECLAIMER.bound.fetch_add(bytes, Relaxed);
         Allowance(bytes)
     }
 }
 
 impl Drop for Allowance {
     fn drop(&mut self) {
-        reclaimer().bound.fetch_sub(self.0, Relaxed);
+        RECLAIMER.bound.fetch_sub(self.0, Relaxed);
     }
 }
 
@@ -286,16 +359,16 @@ impl Patience {
     /// reader: what waits for its grace period is left out.
     #[inline]
     pub(crate) fn wait_for_room(&mut self) {
-        let this = reclaimer();
+        let this = &RECLAIMER;
         if this.freeable() > this.bound.load(Relaxed) {
             self.wait(this);
         }
     }
 
     #[cold]
-    fn wait(&mut self, this: &Reclaimer) {
+    fn wait(&mut self, this: &'static Reclaimer) {
         // A user's drop may write: it would wait for itself.
-        if on_reclaimer() || this.thread.get().is_none() {
+        if on_reclaimer() || !this.worker.is_running() {
             return;
         }
         let mut seen = this.progress.load(Relaxed);
@@ -319,7 +392,7 @@ impl Patience {
 /// Waits until nothing that was retired is left to be freed, also what the freeing itself
 /// retires (tests; a held pin or a busy cache delays it).
 pub(crate) fn quiesce(bound: Duration) -> bool {
-    let this = reclaimer();
+    let this = &RECLAIMER;
     if start().is_err() {
         return false;
     }

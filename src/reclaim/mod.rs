@@ -15,7 +15,7 @@
 //! | --- | --- | --- |
 //! | `Published::replace` swaps the pointer | `Published::load` | Release / Acquire |
 //! | unlinking, then the push of `retire` | the reclaimer's take, then its pin | Release / Acquire, see `sync::Inbox` |
-//! | `asleep.swap(false)` after a push | `asleep.swap(true)`, then a load of the count of what was retired | AcqRel: one of the two sees the other |
+//! | `Worker::wake` after a push | `Worker::rest`, with a load of the count of what was retired | AcqRel: one of the two sees the other |
 
 #[cfg(not(loom))]
 mod epoch;
@@ -26,7 +26,7 @@ mod loom_twin;
 pub(crate) use crate::sync::Track;
 #[cfg(not(loom))]
 pub(crate) use epoch::{
-    Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start,
+    Allowance, Guard, Patience, free, held_bytes, on_reclaimer, pin, progressed, quiesce, retire, start, worker,
 };
 #[cfg(all(test, not(loom)))]
 pub(crate) use epoch::{WORK, is_pinned};

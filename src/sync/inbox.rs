@@ -44,6 +44,12 @@ unsafe impl<T: Send> Send for Inbox<T> {}
 unsafe impl<T: Send> Sync for Inbox<T> {}
 
 impl<T> Inbox<T> {
+    #[cfg(not(loom))]
+    pub(crate) const fn new() -> Inbox<T> {
+        Inbox { top: AtomicPtr::new(ptr::null_mut()) }
+    }
+
+    #[cfg(loom)]
     pub(crate) fn new() -> Inbox<T> {
         Inbox { top: AtomicPtr::new(ptr::null_mut()) }
     }

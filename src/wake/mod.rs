@@ -49,7 +49,7 @@ pub(crate) use interest::Interest;
 #[cfg(all(test, loom))]
 pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
-pub(crate) use notifier::start;
+pub(crate) use notifier::{start, workers};
 pub(crate) use registration::{Registration, Unparked};
 pub(crate) use seat::{Due, Rest, Seat, SeatRef};
 pub(crate) use wake_set::Membership;
@@ -93,7 +93,7 @@ impl FilterCode {
     }
 
     /// The name of the thread that runs it.
-    pub(crate) fn thread(self) -> &'static str {
+    pub(crate) const fn thread(self) -> &'static str {
         match self {
             FilterCode::Own => "watchcore-wake",
             FilterCode::Foreign => "watchcore-judge",

@@ -6,7 +6,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | push of a cache, then `asleep.swap(false)` | `asleep.swap(true)`, then a look at the inbox | AcqRel: one of the two sees the other |
+//! | push of a cache, then [`Worker::wake`](crate::worker::Worker::wake) | a look at the inbox while it rests | AcqRel: one of the two sees the other |
 
 #![forbid(unsafe_code)]
 
@@ -15,78 +15,77 @@ pub(super) use model::push;
 #[cfg(not(loom))]
 pub(super) use thread::push;
 #[cfg(not(loom))]
-pub(crate) use thread::start;
+pub(crate) use thread::{start, workers};
 
 #[cfg(not(loom))]
 mod thread {
     use crate::foreign;
-    use crate::sync::{AcqRel, AtomicBool, Inbox, Mutex, lock};
+    use crate::sync::Inbox;
     use crate::wake::{FilterCode, Watched};
+    use crate::worker::Worker;
     use std::io;
-    use std::sync::{Arc, OnceLock};
-    use std::thread::Thread;
+    use std::sync::Arc;
     use std::time::Instant;
 
     /// Caches to be looked at, and the thread that does it.
     struct Notifier {
         code: FilterCode,
         inbox: Inbox<Arc<dyn Watched>>,
-        asleep: AtomicBool,
-        thread: OnceLock<Thread>,
-        starting: Mutex<()>,
+        worker: Worker,
     }
 
+    static OWN: Notifier = Notifier::new(FilterCode::Own);
+    static FOREIGN: Notifier = Notifier::new(FilterCode::Foreign);
+
     fn notifier(code: FilterCode) -> &'static Notifier {
-        static OWN: OnceLock<Notifier> = OnceLock::new();
-        static FOREIGN: OnceLock<Notifier> = OnceLock::new();
-        let global = match code {
+        match code {
             FilterCode::Own => &OWN,
             FilterCode::Foreign => &FOREIGN,
-        };
-        global.get_or_init(|| Notifier {
-            code,
-            inbox: Inbox::new(),
-            asleep: AtomicBool::new(false),
-            thread: OnceLock::new(),
-            starting: Mutex::new(()),
-        })
+        }
+    }
+
+    /// The two threads, for who ends them.
+    pub(crate) fn workers() -> [&'static Worker; 2] {
+        [&OWN.worker, &FOREIGN.worker]
     }
 
     /// Starts the thread, if it does not run yet. Where it cannot, nothing has changed, and the next
     /// call tries again.
     pub(crate) fn start(code: FilterCode) -> io::Result<()> {
-        let this = notifier(code);
-        if this.thread.get().is_some() {
-            return Ok(());
-        }
-        let _starting = lock(&this.starting);
-        if this.thread.get().is_none() {
-            let handle = crate::sys::spawn(code.thread(), move || notifier(code).run())?;
-            let _ = this.thread.set(handle.thread().clone());
-        }
-        Ok(())
+        notifier(code).worker.start(match code {
+            FilterCode::Own => || OWN.run(),
+            FilterCode::Foreign => || FOREIGN.run(),
+        })
     }
 
-    /// Hands a cache to the notifier: no lock, and a futex only if it sleeps.
+    /// Hands a cache to the notifier: a futex only if it sleeps.
     pub(in crate::wake) fn push(code: FilterCode, cache: Arc<dyn Watched>) {
         let this = notifier(code);
         this.inbox.push(cache);
-        // Partner: `sleep` raises `asleep`, then looks at the inbox.
-        if this.asleep.swap(false, AcqRel)
-            && let Some(thread) = this.thread.get()
-        {
-            thread.unpark();
-        }
+        // Its thread is there: it does not end while there is a cache.
+        this.worker.wake();
     }
 
     impl Notifier {
+        const fn new(code: FilterCode) -> Notifier {
+            Notifier { code, inbox: Inbox::new(), worker: Worker::new(code.thread()) }
+        }
+
         fn run(&self) {
             let mut timers: Vec<(Instant, Arc<dyn Watched>)> = Vec::new();
             loop {
                 let mut caches = self.inbox.take_all();
-                take_due(&mut timers, &mut caches);
+                if self.worker.takes_all() {
+                    caches.extend(timers.drain(..).map(|(_, cache)| cache));
+                } else {
+                    take_due(&mut timers, &mut caches);
+                }
                 if caches.is_empty() {
-                    self.sleep(timers.iter().map(|(at, _)| *at).min());
+                    // A timer has a cache, and that is a need.
+                    if self.worker.is_over(|| self.inbox.is_empty()) {
+                        return;
+                    }
+                    self.worker.sleep(timers.iter().map(|(at, _)| *at).min(), || self.inbox.is_empty());
                     continue;
                 }
                 for cache in caches {
@@ -103,17 +102,6 @@ mod thread {
                     }
                 }
             }
-        }
-
-        fn sleep(&self, until: Option<Instant>) {
-            self.asleep.swap(true, AcqRel);
-            if self.inbox.is_empty() {
-                match until {
-                    None => std::thread::park(),
-                    Some(at) => std::thread::park_timeout(at.saturating_duration_since(Instant::now())),
-                }
-            }
-            self.asleep.swap(false, AcqRel);
         }
     }
 

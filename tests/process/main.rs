@@ -6,6 +6,7 @@
 
 #[cfg(feature = "async")]
 mod notifier;
+mod shutdown;
 mod threads;
 
 #[cfg(feature = "async")]

@@ -61,11 +61,18 @@ fn no_thread_is_an_error_of_build() {
 /// How often the notifier has gone to sleep.
 #[cfg(target_os = "linux")]
 fn sleeps_of_the_notifier() -> u64 {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let is_it = |task: &std::path::PathBuf| {
         std::fs::read_to_string(task.join("comm")).is_ok_and(|name| name.trim() == "watchcore-wake")
     };
-    let task = tasks.into_iter().find(is_it).expect("the notifier runs");
+    // A thread has its name a moment after it has begun.
+    let until = std::time::Instant::now() + Duration::from_secs(30);
+    let task = loop {
+        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+        if let Some(task) = tasks.find(is_it) {
+            break task;
+        }
+        assert!(std::time::Instant::now() < until, "the notifier runs");
+    };
     let status = std::fs::read_to_string(task.join("status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()

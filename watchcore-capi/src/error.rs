@@ -118,27 +118,6 @@ pub(super) fn panic_text(payload: Box<dyn std::any::Any + Send>) -> String {
     text
 }
 
-macro_rules! text {
-    ($text:expr) => {
-        concat!($text, "\0").as_ptr().cast::<c_char>()
-    };
-}
-
-/// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_version() -> *const c_char {
-    count::infallible(Fun::watchcore_version);
-    text!(env!("CARGO_PKG_VERSION"))
-}
-
-/// The number of the binary interface: the one in the shared library's soname. It changes only where a
-/// program compiled against an older header would break. Any thread; never blocks.
-#[unsafe(no_mangle)]
-pub extern "C" fn watchcore_abi_version() -> u32 {
-    count::infallible(Fun::watchcore_abi_version);
-    0
-}
-
 /// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
 /// freed. Any thread; never blocks.
 #[unsafe(no_mangle)]
@@ -175,22 +154,41 @@ pub extern "C" fn watchcore_error_http_status(code: i32) -> u32 {
     Code::from_i32(code).map_or(500, |c| c.http_status() as u32)
 }
 
-/// The names and sentences of the codes each with a NUL at its end, made once.
+/// A code, its name and its sentence, each with a NUL at its end.
+struct Texts {
+    code: i32,
+    name: [u8; 32],
+    sentence: [u8; 192],
+}
+
+/// Of the binary, so that nothing of them is left to be freed.
+static TEXTS: [Texts; Code::ALL.len()] = {
+    let mut texts = [const { Texts { code: 0, name: [0; 32], sentence: [0; 192] } }; Code::ALL.len()];
+    let mut at = 0;
+    while at < texts.len() {
+        let code = Code::ALL[at];
+        texts[at] = Texts { code: code as i32, name: terminated(code.name()), sentence: terminated(code.text()) };
+        at += 1;
+    }
+    texts
+};
+
+const fn terminated<const N: usize>(text: &str) -> [u8; N] {
+    assert!(text.len() < N, "a text that is too long for its place");
+    let mut bytes = [0; N];
+    let mut at = 0;
+    while at < text.len() {
+        bytes[at] = text.as_bytes()[at];
+        at += 1;
+    }
+    bytes
+}
+
 fn static_text(code: i32, name: bool) -> *const c_char {
-    static TEXTS: std::sync::OnceLock<Vec<(i32, std::ffi::CString, std::ffi::CString)>> = std::sync::OnceLock::new();
-    let texts = TEXTS.get_or_init(|| {
-        let c = |text: &str| std::ffi::CString::new(text).unwrap_or_default();
-        Code::ALL.iter().map(|&code| (code as i32, c(code.name()), c(code.text()))).collect()
-    });
-    match texts.iter().find(|t| t.0 == code) {
-        Some((_, n, t)) => {
-            if name {
-                n.as_ptr()
-            } else {
-                t.as_ptr()
-            }
-        }
-        None if name => text!("UNKNOWN"),
-        None => text!("not a code of this library"),
+    match TEXTS.iter().find(|texts| texts.code == code) {
+        Some(texts) if name => texts.name.as_ptr().cast(),
+        Some(texts) => texts.sentence.as_ptr().cast(),
+        None if name => c"UNKNOWN".as_ptr(),
+        None => c"not a code of this library".as_ptr(),
     }
 }

@@ -26,7 +26,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
@@ -53,7 +53,7 @@ pub(super) trait Object: Sized {
     type Shared: Send + Sync;
     /// For one thread at a time.
     type Own: Send;
-    /// Distinguishes one kind of handle from another.
+    /// Distinguishes one kind of handle from another; so do its lowest four bits.
     const KIND: u32;
     /// The type's name, for messages.
     const NAME: &'static str;
@@ -121,7 +121,24 @@ pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
         Head { kind: AtomicU32::new(O::KIND), process: PROCESS.load(Ordering::Relaxed), state: AtomicU32::new(0) };
     let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
     debug::born(handle as usize, O::KIND);
+    // Relaxed: a count for people, who free before they ask.
+    count_of(O::KIND).fetch_add(1, Ordering::Relaxed);
     handle
+}
+
+/// Handles that were made and are not destroyed. Each kind has a line of memory for itself.
+#[repr(align(64))]
+struct Living(AtomicUsize);
+
+static LIVING: [Living; 16] = [const { Living(AtomicUsize::new(0)) }; 16];
+
+fn count_of(kind: u32) -> &'static AtomicUsize {
+    &LIVING[kind as usize % LIVING.len()].0
+}
+
+/// How many handles of a kind there are, and its name.
+pub(super) fn living<O: Object>() -> (usize, &'static str) {
+    (count_of(O::KIND).load(Ordering::Relaxed), O::NAME)
 }
 
 /// A handle that is there, by the pointer that `new` made.
@@ -356,6 +373,7 @@ pub(super) unsafe fn free<O: Object>(fun: Fun, pointer: *mut O) {
 /// Nobody uses the handle any more.
 unsafe fn destroy<O: Object>(handle: Live<O>) {
     let handle = handle.0.as_ptr();
+    count_of(O::KIND).fetch_sub(1, Ordering::Relaxed);
     // SAFETY: the pointer is the one that `new` made from a box.
     unsafe {
         (*handle).head.kind.store(DEAD, Ordering::Relaxed);

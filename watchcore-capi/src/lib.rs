@@ -6,6 +6,7 @@
 //! | cache, writer, loading, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, log | one object each |
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
+//! | process | the library as a whole: versions, shutdown |
 //! | handle | opaque handles: kind, process, busy, poisoned, freed |
 //! | frame | the boundary that no panic crosses |
 //! | bytes | byte strings and sized structs of the caller |
@@ -54,6 +55,7 @@ mod handle;
 mod key_value;
 mod loading;
 mod log;
+mod process;
 mod range;
 mod read;
 mod snapshot;

@@ -63,6 +63,11 @@ thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is inside the log function.
+pub(super) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
 fn set(function: watchcore_log_function, context: *mut c_void, level: u32) -> Result<()> {
     if level > WATCHCORE_LOG_TRACE {
         return Err(invalid(format!("level is {level}. Give one of WATCHCORE_LOG_OFF to _TRACE.")));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 18] = [
+const FILES: [&str; 19] = [
     "bytes",
     "error",
     "declare",
@@ -23,6 +23,7 @@ const FILES: [&str; 18] = [
     "wakeset",
     "status",
     "log",
+    "process",
 ];
 
 fn root() -> PathBuf {
