@@ -19,6 +19,9 @@ logs=$root/target/test-logs
 loom_command=(cargo test --release --no-default-features --lib --target-dir target/loom loom_)
 loom_preemptions=${LOOM_MAX_PREEMPTIONS:-3}
 
+# The oldest Rust that builds the crates: the first release with what they are written in (chains of `let`).
+minimum_rust() { sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1; }
+
 # ---- the steps -------------------------------------------------------------
 
 # need TOOL WHAT-TO-INSTALL: 1 and a message if TOOL is not there.
@@ -33,7 +36,7 @@ need() {
 
 step_tools() {
     local missing=0
-    need cargo "install Rust 1.95 or newer by rustup" || missing=1
+    need cargo "install Rust $(minimum_rust) or newer by rustup" || missing=1
     need cc "install a C compiler (Debian: gcc libc6-dev)" || missing=1
     need make "install GNU make (Debian: make)" || missing=1
     need go "install Go 1.26 or newer; it builds the etcd of the tests too" || missing=1
@@ -62,6 +65,22 @@ step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warn
 step_counts() { scripts/counts.sh; }
 # The core alone, and the C ABI without the feeder.
 step_no-features() { cargo build --no-default-features && cargo build -p watchcore-capi --no-default-features; }
+# The Rust that Cargo.toml promises, where rustup has it or can get it.
+step_msrv() {
+    local minimum
+    minimum=$(minimum_rust).0
+    if ! command -v rustup >/dev/null; then
+        echo "not checked with Rust $minimum: there is no rustup here to get it"
+    elif ! rustup run "$minimum" rustc --version 2>/dev/null &&
+        ! rustup toolchain install "$minimum" --profile minimal --no-self-update; then
+        echo "not checked: rustup could not install Rust $minimum"
+        [ -z "${CI:-}" ]
+    else
+        # Not its lints: clippy of the newest Rust has those.
+        RUSTFLAGS="${RUSTFLAGS:-} --cap-lints allow" \
+            cargo "+$minimum" check --workspace --all-features --target-dir target/msrv
+    fi
+}
 # Library, binary, integration tests and examples; the header test is among them.
 step_rust() { cargo test --workspace --all-features --no-fail-fast --lib --bins --tests --examples; }
 # The documentation's examples, and its links.
@@ -227,6 +246,7 @@ if wants rust; then
     step names
     step clippy
     step no-features
+    step msrv
     step rust
     step doc
     step pipe

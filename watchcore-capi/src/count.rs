@@ -85,8 +85,10 @@ mod counting {
         errors: AtomicU64,
     }
 
-    static COUNTS: [Count; Fun::NAMES.len()] =
-        [const { Count { calls: AtomicU64::new(0), successes: AtomicU64::new(0), errors: AtomicU64::new(0) } }; _];
+    static COUNTS: [Count; Fun::NAMES.len()] = {
+        const NONE: Count = Count { calls: AtomicU64::new(0), successes: AtomicU64::new(0), errors: AtomicU64::new(0) };
+        [const { NONE }; Fun::NAMES.len()]
+    };
 
     fn add(fun: Fun, ended: impl FnOnce(&Count) -> &AtomicU64) {
         let count = &COUNTS[fun as usize];
