@@ -132,7 +132,6 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
         keys.push(key(object, load));
     }
 
-    let spinner = progress::spinner("loading");
     let mut sorted: Vec<&String> = keys.iter().collect();
     sorted.sort_unstable();
     let (revision, version, lease) = (1, 1, 0);
@@ -147,7 +146,6 @@ fn measure(load: Load, capacity: usize, guard: &Guard<'_>) -> Result<Figures, St
     let begin = Instant::now();
     writer.load(revision, records)?;
     figures.load = begin.elapsed();
-    spinner.finish_and_clear();
 
     let readers = Readers::start(&cache, load, guard)?;
     figures.readers = readers.each.len() as u64;

@@ -53,7 +53,7 @@ struct Careless;
 
 impl Write for Careless {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let _ = std::io::stderr().write_all(bytes);
+        let _ = super::progress::aside(|| std::io::stderr().write_all(bytes));
         Ok(bytes.len())
     }
 

@@ -110,5 +110,5 @@ fn report(failure: &Failure, interrupt: &Interrupt, out: &mut Output) -> u8 {
 
 /// One line on standard error; nobody need read it.
 fn say(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    let _ = progress::aside(|| writeln!(std::io::stderr(), "{line}"));
 }

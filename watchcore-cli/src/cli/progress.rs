@@ -1,8 +1,16 @@
 //! Progress on standard error, only where that is a terminal.
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal as _;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What takes no longer is not spoken of.
+const MOMENT: Duration = Duration::from_millis(500);
+
+/// What stands on the terminal now, which a line of the log must not run into.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 fn target() -> ProgressDrawTarget {
     // One that cannot move its cursor would fill up with copies of the line.
@@ -11,12 +19,51 @@ fn target() -> ProgressDrawTarget {
     if draws { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() }
 }
 
-/// Something of unknown length. It appears after a moment only.
-pub(crate) fn spinner(message: &str) -> ProgressBar {
-    let spinner = ProgressBar::with_draw_target(None, target());
-    spinner.set_message(message.to_owned());
-    spinner.enable_steady_tick(Duration::from_millis(120));
-    spinner
+/// A wait of unknown length. It shows once it has lasted for a moment, and goes when it is dropped.
+pub(crate) struct Waiting {
+    message: String,
+    since: Instant,
+    shown: bool,
+}
+
+impl Waiting {
+    pub(crate) fn new(message: String) -> Waiting {
+        Waiting { message, since: Instant::now(), shown: false }
+    }
+
+    /// It goes on.
+    pub(crate) fn tick(&mut self) {
+        if self.shown || self.since.elapsed() < MOMENT {
+            return;
+        }
+        self.shown = true;
+        let spinner = ProgressBar::with_draw_target(None, target());
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}") {
+            spinner.set_style(style.tick_chars("-\\|/ "));
+        }
+        spinner.set_message(self.message.clone());
+        spinner.enable_steady_tick(Duration::from_millis(120));
+        *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(spinner);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.shown
+            && let Some(spinner) = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            spinner.finish_and_clear();
+        }
+    }
+}
+
+/// Writes to the terminal with no progress in the way.
+pub(crate) fn aside<T>(write: impl FnOnce() -> T) -> T {
+    let shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match &*shown {
+        Some(spinner) => spinner.suspend(write),
+        None => write(),
+    }
 }
 
 /// Something that is counted.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::access::Access;
 use super::exit::{Failure, Stop};
 use super::options::Options;
-use super::progress;
+use super::progress::Waiting;
 use super::signals::Interrupt;
 use watchcore::{Attribute, Cache, Code, Labels, State};
 use watchcore_etcd::{Feeder, FeederBuilder, Tls};
@@ -150,8 +150,9 @@ impl Source {
     pub(crate) fn wait(&self, deadline: Deadline, revision: Option<u64>, interrupt: &Interrupt) -> Result<(), Stop> {
         let begin = Instant::now();
         let mut reach = Reach::new(begin);
-        let spinner = progress::spinner(&format!("waiting for etcd {}", self.endpoints));
+        let mut waiting = Waiting::new(format!("waiting for etcd {}", self.endpoints));
         loop {
+            waiting.tick();
             match self.cache.wait_ready(deadline.left(LOOK)) {
                 Ok(()) => break,
                 Err(_) if interrupt.signal().is_some() => return Err(Stop::Interrupted),
@@ -169,7 +170,6 @@ impl Source {
                 return Err(self.out_of_reach(silence).into());
             }
         }
-        spinner.finish_and_clear();
         Ok(())
     }
 

@@ -66,11 +66,22 @@ pub(crate) fn as_text(buffer: &mut Vec<u8>, cache: &Cache) {
         0 => String::new(),
         lapped => format!(", {lapped} with events lost"),
     };
+    let window = match status.oldest {
+        // A new process has seen nothing change.
+        oldest if oldest > revision => format!("no change yet; from {oldest} on"),
+        oldest => format!("{oldest} to {revision}"),
+    };
     let _ = writeln!(buffer, "revision       {revision}");
-    let _ = writeln!(buffer, "window         {} to {revision}", status.oldest);
+    let _ = writeln!(buffer, "window         {window}");
     let _ = writeln!(buffer, "objects        {}", status.objects);
     let _ = writeln!(buffer, "bytes          {}", status.bytes);
     let _ = writeln!(buffer, "feeder         {feeder}");
+    if !status.source.server_version.is_empty() {
+        let _ = writeln!(buffer, "etcd           {}", status.source.server_version);
+    }
+    if !status.source.warning.is_empty() {
+        let _ = writeln!(buffer, "warning        {}", status.source.warning);
+    }
     let _ = writeln!(buffer, "last error     {}", status.last_error.as_ref().map_or("none", Error::message));
     let _ = writeln!(buffer, "epoch          {}", json::epoch(status.position.epoch));
     let _ = writeln!(
@@ -170,6 +181,8 @@ mod tests {
         assert_eq!(text[from + 4], "   3  -            Live         500    3  scan       never");
         assert_eq!(text.len(), from + 5);
         assert!(text.contains(&"feeder         Ready".to_owned()), "no feeder, no endpoint: {text:?}");
+        assert!(text.iter().any(|line| line.starts_with("window  ") && line.ends_with(" to 503")), "{text:?}");
+        assert!(!text.iter().any(|line| line.starts_with("etcd ")), "there is none: {text:?}");
     }
 
     #[test]

@@ -410,6 +410,9 @@ fn status_is_one_object_in_order() {
     assert_eq!((status["state"].as_str(), status["endpoint"].as_str()), (Some("Ready"), Some(endpoint.as_str())));
     let text = run(&["status", "--prefix", "/a/", "--etcd", &endpoint]).is(0);
     assert!(text.out.contains("objects        2\n"), "{}", text.out);
+    assert!(text.out.contains("window         no change yet; from 3 on\n"), "{}", text.out);
+    let etcd = format!("etcd           {}\n", crate::support::etcd::version());
+    assert!(text.out.contains(&etcd), "{}", text.out);
 }
 
 #[test]

@@ -124,6 +124,25 @@ fn a_dumb_terminal_gets_no_escapes() {
     }
 }
 
+/// A wait says so after a moment, on a line of its own; what the log says meanwhile begins at a line's start.
+#[test]
+fn a_long_wait_is_shown_beside_the_log() {
+    let mut waits = command(&["list", "--prefix", "/", "--etcd", crate::run::NOBODY, "--timeout", "3s", "-v"]);
+    waits.env("TERM", "xterm");
+    let said = seen(waits);
+    assert!(said.contains(&format!("waiting for etcd {}", crate::run::NOBODY)), "{said:?}");
+    assert!(said.contains("again: etcd"), "the log goes on: {said:?}");
+    for line in said.split(['\n', '\r']).filter(|line| line.contains(" WARN ") || line.contains(" DEBUG ")) {
+        assert!(line.trim_start_matches("\x1b[2K").starts_with("20"), "{line:?} in {said:?}");
+    }
+    assert!(said.ends_with("look with -v\n"), "{said:?}");
+    let etcd = Etcd::start();
+    let mut list = command(&["list", "--prefix", "/", "--etcd", &etcd.url(), "--format", "json"]);
+    list.env("TERM", "xterm");
+    let said = seen(list);
+    assert!(said.ends_with("{\"type\":\"END\",\"revision\":1,\"count\":0}\n") && !said.contains("0/0"), "{said:?}");
+}
+
 #[test]
 fn all_of_the_connection_comes_from_the_environment() {
     let authority = crate::support::tls::Authority::new("cli-environment");
@@ -141,9 +160,10 @@ fn all_of_the_connection_comes_from_the_environment() {
         assert_eq!(Running::start(command).end().is(0).out, "0\n");
     }
     // Without its certificate the server refuses.
-    let mut without = command(&["count", "--prefix", "", "--timeout", "2s"]);
+    let mut without = command(&["count", "--prefix", ""]);
     without.envs(own[..2].iter().zip([&url, &ca]));
-    Running::start(without).end().is(4);
+    let refused = Running::start(without).end().is(1);
+    assert!(refused.err.contains("asks for a client certificate"), "{refused:?}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn usage_errors_are_exit_2_and_say_nothing_on_standard_output() {
         &["list", "--prefix", "/a/", "--etcd", "ftp://x"],
         &["list", "--prefix", "/a/", "--user", "nobody"],
         &["list", "--prefix", "/a/", "--etcd", "https://a:1", "--cacert", "/no/such/file.pem"],
-        &["list", "--prefix", "/a/", "--etcd", "https://a:1"],
+        &["list", "--prefix", "/a/", "--etcd", "https://a:1,http://b:1"],
         &["count"],
         &["diff", "--prefix", "/a/"],
         &["diff", "--prefix", "/a/", "7", "3"],
