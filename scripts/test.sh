@@ -59,7 +59,7 @@ step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
 # docs/OPERATIONS.md names every figure and every message.
 step_operations() { scripts/operations.sh; }
-step_names() { scripts/names.sh; }
+step_names() { scripts/names.sh && scripts/examples.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
 # Instructions of the hot paths against benches/counts.txt.
 step_counts() { scripts/counts.sh; }

@@ -35,6 +35,16 @@ pub struct Lag {
 }
 
 /// Which way a subscription reads the log.
+///
+/// ```
+/// use watchcore::{Cache, Index, ReadPath, Start};
+///
+/// let cache = Cache::builder("/").index(Index::key()).build()?;
+/// let all = cache.subscribe(Start::Now).open()?;
+/// assert_eq!(all.stats().read_path, ReadPath::Scan);
+/// assert_eq!(ReadPath::Chain { index: "key".into() }.to_string(), "chain by key");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ReadPath {

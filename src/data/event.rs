@@ -114,6 +114,17 @@ impl ResyncReason {
 }
 
 /// Which end of a resync bracket an event is.
+///
+/// ```
+/// use watchcore::{Batch, Phase};
+///
+/// /// Whether a difference is being delivered behind this batch.
+/// fn is_inside(batch: &Batch, before: bool) -> bool {
+///     let last = batch.events().iter().rev().find_map(|event| event.resync());
+///     last.map_or(before, |mark| mark.phase == Phase::Begin)
+/// }
+/// assert!(!is_inside(&Batch::default(), false));
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Phase {
     /// The difference follows.
@@ -448,6 +459,17 @@ impl std::fmt::Debug for Event {
 
 /// An event that is kept: see [`Event::to_owned`]. Clone, Send, Sync and 'static; it outlives its batch
 /// and its cache, and keeps the two key-values that it shows, nothing else of the log.
+///
+/// ```
+/// use watchcore::{Cache, Change, OwnedEvent, Start};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut changes = cache.subscribe(Start::Now).open()?;
+/// cache.writer()?.apply(1, [Change::put("/a", "1")])?;
+/// let last: Option<OwnedEvent> = changes.poll(10)?.events().last().map(|event| event.to_owned());
+/// assert_eq!(last.unwrap().key_str(), Some("/a"));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 pub struct OwnedEvent {
     _kv: Option<KeyValue>,
     _prev: Option<KeyValue>,

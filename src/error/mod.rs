@@ -16,6 +16,20 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 macro_rules! codes {
     ($($name:ident = $number:literal, $upper:literal, $http:literal, $retry:literal, $text:literal;)*) => {
         /// What went wrong, as a number that never changes (it is part of the C ABI).
+        ///
+        /// ```
+        /// use watchcore::{Cache, Code, Read};
+        ///
+        /// let cache = Cache::builder("/").expect_load(true).build()?;
+        /// let error = cache.get("/a", Read::Any).unwrap_err();
+        /// let retry = match error.code() {
+        ///     Code::Compacted | Code::Lagged => false, // list again
+        ///     code => code.is_retryable(),
+        /// };
+        /// assert!(retry, "the listing may come yet");
+        /// assert_eq!((error.code().to_string(), error.code().http_status()), ("NOT_READY".into(), 503));
+        /// # Ok::<(), watchcore::Error>(())
+        /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(i32)]
         #[non_exhaustive]

@@ -26,6 +26,24 @@ const AHEAD: usize = 8;
 /// [`Writer::finish_load`] publishes it. Dropped before, it frees what it has, and the cache is as it was.
 ///
 /// Send. It keeps the memory of its cache.
+///
+/// ```
+/// use watchcore::{Cache, Record};
+///
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// let mut writer = cache.writer()?;
+/// let mut loading = writer.begin_load(9)?;
+/// for page in [["/a", "/b"], ["/c", "/d"]] {
+///     let record = |key: &'static str| Record {
+///         key: key.as_bytes(), value: b"1", create_revision: 3, mod_revision: 3, version: 1, lease: 0,
+///     };
+///     writer.load_more(&mut loading, page.map(record))?;
+/// }
+/// assert!(loading.len() == 4 && cache.snapshot().is_err(), "nobody sees it yet");
+/// writer.finish_load(loading)?;
+/// assert_eq!(cache.snapshot()?.len(), 4);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[must_use = "the cache has no listing before finish_load"]
 pub struct Loading {
     revision: u64,

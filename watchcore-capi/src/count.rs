@@ -78,17 +78,19 @@ mod counting {
     use std::ffi::c_char;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    #[derive(Default)]
     struct Count {
         calls: AtomicU64,
         successes: AtomicU64,
         errors: AtomicU64,
     }
 
-    static COUNTS: [Count; Fun::NAMES.len()] = {
-        const NONE: Count = Count { calls: AtomicU64::new(0), successes: AtomicU64::new(0), errors: AtomicU64::new(0) };
-        [const { NONE }; Fun::NAMES.len()]
-    };
+    impl Count {
+        const fn new() -> Count {
+            Count { calls: AtomicU64::new(0), successes: AtomicU64::new(0), errors: AtomicU64::new(0) }
+        }
+    }
+
+    static COUNTS: [Count; Fun::NAMES.len()] = [const { Count::new() }; Fun::NAMES.len()];
 
     fn add(fun: Fun, ended: impl FnOnce(&Count) -> &AtomicU64) {
         let count = &COUNTS[fun as usize];

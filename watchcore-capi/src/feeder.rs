@@ -364,9 +364,7 @@ mod imp {
             builder = builder.start_revision(options.start_revision);
         }
         if options.page_size != 0 {
-            let keys = i64::try_from(options.page_size)
-                .map_err(|_| invalid(format!("options.page_size {} is too large.", options.page_size)))?;
-            builder = builder.page_size(keys);
+            builder = builder.page_size(options.page_size);
         }
         if options.too_far_behind != 0 {
             builder = builder.too_far_behind(options.too_far_behind);
@@ -402,8 +400,11 @@ mod imp {
 
     pub(super) fn counters(running: &Running) -> watchcore_counters {
         let now = running.counters();
-        let mut resyncs = now.resyncs;
-        resyncs[0] = now.resyncs[1..].iter().sum();
+        let mut resyncs = [0; 7];
+        resyncs[0] = now.resyncs();
+        for (number, counted) in (0..).zip(&mut resyncs).skip(1) {
+            *counted = watchcore::ResyncReason::from_u32(number).map_or(0, |reason| now.resyncs_for(reason));
+        }
         watchcore_counters {
             size: watchcore_counters::DEFAULT.size,
             reserved: 0,

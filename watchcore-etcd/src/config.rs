@@ -164,8 +164,9 @@ impl FeederBuilder {
     /// some 1.5 MB; where a server before 3.7 or a proxy has no streams, it comes in pages as long as their bytes allow:
     /// some 32 MiB, at most half of `message_limit`. etcd counts the rest of the range for each page, so short pages
     /// make a listing of many keys slow.
-    pub fn page_size(mut self, keys: i64) -> Self {
-        self.options.page_size = Some(keys);
+    pub fn page_size(mut self, keys: u64) -> Self {
+        // What etcd cannot be asked for is all of them.
+        self.options.page_size = Some(i64::try_from(keys).unwrap_or(i64::MAX));
         self
     }
 

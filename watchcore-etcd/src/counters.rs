@@ -3,21 +3,36 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use watchcore::ResyncReason;
 
+/// Above the number of each [`ResyncReason`]; place 0 is not used.
+const REASONS: usize = 7;
+
 macro_rules! counters {
     ($($(#[doc = $text:literal])+ $name:ident,)*) => {
-        /// What a feeder did since its start.
+        /// What a feeder did since its start. Each only rises.
+        ///
+        /// ```no_run
+        /// use watchcore::{Cache, ResyncReason};
+        /// use watchcore_etcd::Feeder;
+        ///
+        /// let cache = Cache::builder("/registry/").build()?;
+        /// let feeder = Feeder::new(["http://127.0.0.1:2379"]).start(cache.writer()?)?;
+        /// let counters = feeder.counters();
+        /// println!("{} connections, {} relistings", counters.connects, counters.resyncs());
+        /// assert!(counters.resyncs_for(ResyncReason::Compacted) <= counters.resyncs());
+        /// # Ok::<(), watchcore::Error>(())
+        /// ```
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
         #[non_exhaustive]
         pub struct Counters {
             $($(#[doc = $text])+ pub $name: u64,)*
-            /// Relistings, by the number of their [`ResyncReason`]; place 0 is not used.
-            pub resyncs: [u64; 7],
+            /// By the number of their reason.
+            resyncs: [u64; REASONS],
         }
 
         #[derive(Default)]
         pub(super) struct Counts {
             $(pub(super) $name: AtomicU64,)*
-            resyncs: [AtomicU64; 7],
+            resyncs: [AtomicU64; REASONS],
         }
 
         impl Counts {
@@ -29,6 +44,18 @@ macro_rules! counters {
             }
         }
     };
+}
+
+impl Counters {
+    /// Relistings that were published as a resync.
+    pub fn resyncs(&self) -> u64 {
+        self.resyncs.iter().sum()
+    }
+
+    /// Those of one reason.
+    pub fn resyncs_for(&self, reason: ResyncReason) -> u64 {
+        self.resyncs.get(reason as usize).copied().unwrap_or(0)
+    }
 }
 
 counters! {

@@ -113,7 +113,7 @@ impl<'a> Reporter<'a> {
         let counters = &self.shared.counts;
         self.report.connects = counters.connects.load(Relaxed);
         self.report.reconnects = counters.reconnects.load(Relaxed);
-        self.report.resyncs = counters.read().resyncs.iter().sum();
+        self.report.resyncs = counters.read().resyncs();
         self.report.etcd_revision = self.newest_seen;
         if let Some(credentials) = &self.config.options.credentials {
             let (reloads, failures) = credentials.counts();

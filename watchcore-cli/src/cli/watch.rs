@@ -36,7 +36,7 @@ impl Totals {
     fn summary(&self) -> String {
         let counters = self.feeder.get().map(|feeder| feeder.counters());
         let (resyncs, reconnects) = match &counters {
-            Some(counters) => (counters.resyncs.iter().sum::<u64>(), counters.reconnects),
+            Some(counters) => (counters.resyncs(), counters.reconnects),
             None => (0, 0),
         };
         let events = self.events.load(Ordering::Relaxed);

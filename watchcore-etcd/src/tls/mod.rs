@@ -52,6 +52,14 @@ impl fmt::Debug for Pem {
 }
 
 /// The oldest version of TLS that a feeder speaks.
+///
+/// ```
+/// use watchcore_etcd::{Tls, TlsVersion};
+///
+/// let modern = Tls::new().min_version(TlsVersion::V1_3);
+/// assert!(TlsVersion::default() < TlsVersion::V1_3);
+/// # drop(modern);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 #[non_exhaustive]
 pub enum TlsVersion {

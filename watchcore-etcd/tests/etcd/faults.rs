@@ -28,7 +28,7 @@ pub fn follow(builder: FeederBuilder, prefix: &str) -> (Cache, Feeder) {
 }
 
 pub fn resyncs(feeder: &Feeder) -> u64 {
-    feeder.counters().resyncs.iter().sum()
+    feeder.counters().resyncs()
 }
 
 /// Every put of `/x/n` with a rising number was seen once and in order, with nothing else.
@@ -180,7 +180,7 @@ fn a_compaction_while_away_resyncs() {
             (Kind::Added, "/x/made_again".to_owned(), some("new"), None),
         ]
     );
-    assert_eq!(feeder.counters().resyncs[ResyncReason::Compacted as usize], 1);
+    assert_eq!(feeder.counters().resyncs_for(ResyncReason::Compacted), 1);
     ctl.put("/x/changed", "live again");
     assert_same(&cache, &ctl);
 }
@@ -239,7 +239,7 @@ fn a_resync_that_was_asked_for_outlives_the_connection() {
     proxy.refuse();
     proxy.stall(false);
     proxy.allow();
-    wait_for("the resync", || feeder.counters().resyncs[ResyncReason::Requested as usize] == 1);
+    wait_for("the resync", || feeder.counters().resyncs_for(ResyncReason::Requested) == 1);
     assert_same(&cache, &ctl);
     assert_eq!(resyncs(&feeder), 1);
 }

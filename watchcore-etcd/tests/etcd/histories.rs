@@ -34,7 +34,7 @@ fn a_history_that_went_back_resyncs() {
     assert!(inside.iter().any(|seen| seen.kind == Kind::Deleted && seen.key == b"/x/gone"));
     assert_same(&cache, &ctl);
     assert_eq!(value(&cache, "/x/n").as_deref(), Some(&b"new"[..]));
-    assert!(feeder.counters().resyncs[ResyncReason::HistoryReset as usize] >= 1);
+    assert!(feeder.counters().resyncs_for(ResyncReason::HistoryReset) >= 1);
     let error = cache.get("/x/n", Read::Exact(20)).err().map(|error| error.code());
     assert!(matches!(error, None | Some(Code::Compacted | Code::Timeout | Code::FutureRevision)), "{error:?}");
 }
