@@ -1,13 +1,11 @@
 //! append, apply, poll, get, list, snapshot, wake: one writer, one consumer, one core each.
 #![allow(missing_docs)]
 
-mod support;
-
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use support::{VALUE, drain, filled};
 use watchcore::{Cache, Change, Range, Read, Start};
+use watchcore_benches::{VALUE, drain, filled};
 
 /// One small event after another on one key: what the log itself costs.
 fn append(c: &mut Criterion) {

@@ -1,12 +1,10 @@
 //! One event to many subscriptions: publishing, and reading in turn by one thread.
 #![allow(missing_docs)]
 
-mod support;
-
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
-use support::{VALUE, drain, filled};
 use watchcore::{Change, Start, Subscription, WakeSet};
+use watchcore_benches::{VALUE, drain, filled};
 
 /// Windows of 96 events, read by every subscription.
 fn deliver(c: &mut Criterion) {

@@ -5,12 +5,10 @@
 //! the matching deliveries alone cost.
 #![allow(missing_docs)]
 
-mod support;
-
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use std::hint::black_box;
-use support::{VALUE, drain};
 use watchcore::{Cache, Change, Index, Start, Subscription, WakeSet, Writer};
+use watchcore_benches::{VALUE, drain};
 
 const COUNT: usize = 10_000;
 

@@ -38,6 +38,7 @@
 //! Each calls only those below it. The feeder that follows etcd is the crate `watchcore-etcd`, the C ABI
 //! `watchcore-capi`, the command line `watchcore-cli`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 
 #[cfg(not(target_has_atomic = "64"))]

@@ -1,10 +1,11 @@
 //! What the benches share: keys as API servers have them (37 bytes), values of 512 bytes.
-#![allow(dead_code, unreachable_pub)]
 
 use watchcore::{Cache, Change, Subscription, Writer};
 
+/// The value of every object.
 pub const VALUE: [u8; 512] = [b'v'; 512];
 
+/// The key with that number.
 pub fn key(number: usize) -> String {
     format!("/registry/pods/namespace-{:04}/p-{number:06}", number % 1000)
 }
@@ -23,6 +24,7 @@ pub fn filled(count: usize) -> (Cache, Writer, u64, Vec<String>) {
 }
 
 /// The sum that a consumer makes of every event: revision, type and key pointer.
+#[inline]
 pub fn drain(subscription: &mut Subscription, max: usize) -> (u64, u64) {
     let (mut sum, mut events) = (0u64, 0);
     loop {

@@ -77,6 +77,24 @@ snippet() {
         END { exit lines == 0 }' "$root/README.md" || { echo "README.md has no block $2 of $1" >&2; return 1; }
 }
 
+# packages DIRECTORY CRATE...: what a registry would have of these crates, unpacked, each below the name of its package.
+packages() {
+    local directory=$1 crate archive arguments=()
+    shift
+    for crate in "$@"; do arguments+=(-p "$crate"); done
+    rm -rf -- "$OUTSIDE_BUILD/packages" && mkdir -p -- "$directory" &&
+        cargo package --manifest-path "$root/Cargo.toml" --target-dir "$OUTSIDE_BUILD/packages" --no-verify --allow-dirty \
+            "${arguments[@]}" || return 1
+    for archive in "$OUTSIDE_BUILD"/packages/package/*.crate; do
+        crate=$(basename -- "$archive" .crate)
+        # As of now: cargo writes one old date for all files, and would take what an earlier run built of others.
+        tar -xzmf "$archive" -C "$directory" && mv -- "$directory/$crate" "$directory/${crate%-[0-9]*}" || return 1
+    done
+}
+
+# readme_line PATTERN: the command between backticks of README.md that matches.
+readme_line() { grep -o '`[^`]*`' "$root/README.md" | tr -d '`' | grep -m 1 -- "$1"; }
+
 # The last line of `run`: the sum.
 summary() {
     printf '%d passed, %d failed\n' "$checks_passed" "$checks_failed"

@@ -20,6 +20,22 @@
 //! etcd checks a permission when a watch is opened, not later: a cache keeps receiving events after
 //! the user's role was revoked or its token expired, until the next reconnect.
 //!
+//! # Building: protoc
+//!
+//! etcd-client, on which this crate is built, runs `protoc` when it is built, and reads the well-known protos
+//! (`google/protobuf/*.proto`). One line brings both, without root, wherever cargo is:
+//!
+//! ```sh
+//! cargo install --locked protox@0.10.0 --features bin && export PROTOC=protox
+//! ```
+//!
+//! `[env] PROTOC = "protox"` in the project's `.cargo/config.toml` says it for good. Google's `protoc` does as well:
+//! `apt-get install protobuf-compiler libprotobuf-dev` (Debian; the second package has the well-known protos),
+//! `brew install protobuf` (macOS). `PROTOC` names one that is not in `PATH`, `PROTOC_INCLUDE` the directory that
+//! has `google/protobuf`. Where something is missing, the build of `watchcore-etcd-protoc` says so.
+//!
+//! # Inside
+//!
 //! | module | holds |
 //! | --- | --- |
 //! | `config` | the options and their checks |
@@ -34,6 +50,7 @@
 //!
 //! Its states, and what is compared with what, are in docs/internals/feeder.md.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod assemble;
@@ -67,7 +84,7 @@ pub use counters::Counters;
 pub use feeder::Feeder;
 pub use tls::{Tls, TlsVersion};
 
-/// What README.md says in Rust compiles, and runs where it needs no etcd.
+/// What README.md says in Rust compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,0 +1,3 @@
+//! What README.md says in Rust compiles, and runs where it needs no etcd.
+#![cfg(doctest)]
+#![doc = include_str!("../../README.md")]
