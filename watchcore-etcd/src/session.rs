@@ -239,7 +239,16 @@ impl<'a> Session<'a> {
                 self.reporter.listing(&listing.header);
                 Ok(listing)
             }
-            Err(failure) => Err(self.of_listing(reader, failure, at, url).await),
+            Err(failure) => {
+                let failure = self.of_listing(reader, failure, at, url).await;
+                // The refusal does not say how far etcd is: whoever waits for the revision wants to know.
+                if failure.class == Class::Future
+                    && let Ok(newest) = reader.newest(&self.config.range).await
+                {
+                    self.reporter.saw(newest.revision);
+                }
+                Err(failure)
+            }
         }
     }
 

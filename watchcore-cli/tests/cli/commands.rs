@@ -145,6 +145,7 @@ fn a_future_revision_is_exit_4() {
             let known = last.contains("\"FUTURE_REVISION\"") || timeout.is_some() && last.contains("\"TIMEOUT\"");
             assert!(known, "{task:?}: {ended:?}");
             assert!(ended.err.matches("Wait for it").count() <= 1, "warned of once: {ended:?}");
+            assert!(timeout.is_some() || ended.err.contains("is at 2. Ask"), "it says where etcd is: {ended:?}");
             assert!(ended.time.as_secs_f64() >= least, "{task:?} waits: {ended:?}");
         }
     }
