@@ -96,11 +96,12 @@ impl fmt::Display for Start {
             Start::After(revision) => write!(f, "after:{revision}"),
             Start::State => f.write_str("state"),
             Start::StateAtLeast(revision) => write!(f, "state-at-least:{revision}"),
+            Start::AfterIn(position) => write!(f, "after:{position}"),
         }
     }
 }
 
-/// `now`, `after:R`, `state` or `state-at-least:R`.
+/// `now`, `after:R` or `after:EPOCH:R`, `state` or `state-at-least:R`.
 ///
 /// ```
 /// use watchcore::Start;
@@ -118,9 +119,14 @@ impl FromStr for Start {
         match text.split_once(':') {
             None if text == "now" => Ok(Start::Now),
             None if text == "state" => Ok(Start::State),
+            Some(("after", position)) if position.contains(':') => position.parse().map(Start::AfterIn),
             Some(("after", after)) => revision(after).map(Start::After),
             Some(("state-at-least", least)) => revision(least).map(Start::StateAtLeast),
-            _ => Err(unknown("start", text, ["now", "after:R", "state", "state-at-least:R"].into_iter())),
+            _ => Err(unknown(
+                "start",
+                text,
+                ["now", "after:R", "after:EPOCH:R", "state", "state-at-least:R"].into_iter(),
+            )),
         }
     }
 }
@@ -153,6 +159,7 @@ mod tests {
         again(SubscriptionState::ALL);
         again(OnLag::ALL);
         again(&[Start::Now, Start::After(u64::MAX), Start::State, Start::StateAtLeast(0)]);
+        again(&[Start::AfterIn(Position { epoch: 1 << 32, revision: 7 })]);
         again(&[Position::default(), Position { epoch: u64::MAX, revision: 7 }]);
     }
 

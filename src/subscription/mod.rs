@@ -69,6 +69,10 @@ use std::sync::Arc;
 /// assert_eq!(polled(Start::After(0))?, 2);  // both changes
 /// assert_eq!(polled(Start::After(1))?, 1);
 /// assert_eq!(polled(Start::State)?, 2);     // the one key, and the mark that ends the state
+///
+/// let saved = cache.position().to_string(); // in a file, or a client's hands
+/// writer.apply(3, [Change::put("/a", "3")])?;
+/// assert_eq!(polled(Start::AfterIn(saved.parse()?))?, 1);
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +86,9 @@ pub enum Start {
     State,
     /// Waits until the cache reached this revision, then as `State`.
     StateAtLeast(u64),
+    /// As `After`, of an epoch (0: unchecked): what a consumer that was away resumes at. COMPACTED where the history
+    /// was reset since.
+    AfterIn(Position),
 }
 
 /// Why a poll cannot continue.

@@ -10,6 +10,7 @@ use crate::data::numbered::numbered;
 use crate::error::{Result, say};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
+use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
 use crate::wake::FilterCode;
 use std::sync::Arc;
@@ -79,8 +80,6 @@ impl OnLag {
 #[derive(Clone, Debug)]
 pub(super) struct StartOptions {
     pub(super) start: Start,
-    /// The epoch of the revision in `After`; 0: unchecked.
-    pub(super) epoch: u64,
     /// How long `StateAtLeast` waits.
     pub(super) timeout: Duration,
 }
@@ -130,7 +129,7 @@ impl Cache {
         SubscribeBuilder {
             cache: self.clone(),
             options: Options {
-                start: StartOptions { start, epoch: 0, timeout: DEFAULT_WAIT },
+                start: StartOptions { start, timeout: DEFAULT_WAIT },
                 bookmark_interval: None,
                 whole_revisions: false,
                 stop_on_resync: false,
@@ -207,12 +206,6 @@ impl SubscribeBuilder {
         self
     }
 
-    /// The epoch of the revision in `After`; 0 (the default) is unchecked.
-    pub fn epoch(mut self, epoch: u64) -> SubscribeBuilder {
-        self.options.start.epoch = epoch;
-        self
-    }
-
     /// Asks for bookmarks when there is nothing else and the position moved.
     pub fn bookmarks(mut self, bookmarks: bool) -> SubscribeBuilder {
         self.bookmarks = bookmarks;
@@ -278,7 +271,9 @@ impl SubscribeBuilder {
         if inner.is_closed() {
             return Err(say::closed("subscribe"));
         }
-        if let Start::After(revision) | Start::StateAtLeast(revision) = self.options.start.start {
+        if let Start::After(revision) | Start::StateAtLeast(revision) | Start::AfterIn(Position { revision, .. }) =
+            self.options.start.start
+        {
             say::check_revision("subscribe at", revision)?;
         }
         let mut filter = self.filter;

@@ -51,19 +51,22 @@ impl Awake<'_> {
                 cold.phase = SubscriptionPhase::Revision { until };
                 cold.start = Some(Box::new(options.clone()));
             }
-            Start::After(revision) => {
-                let asked = Position { epoch: options.epoch, revision };
-                let found = inner.resolve("subscribe after", asked, true)?;
-                let position = Position { epoch: found.epoch, revision };
-                if found.future {
-                    self.await_future(found.seq, position);
-                } else {
-                    self.live(found.seq, position);
-                }
-                if !self.seed(found.seq) {
-                    return Err(inner.compacted("subscribe after", revision).into());
-                }
-            }
+            Start::After(revision) => self.begin_after(Position { epoch: 0, revision })?,
+            Start::AfterIn(position) => self.begin_after(position)?,
+        }
+        Ok(())
+    }
+
+    fn begin_after(&mut self, asked: Position) -> Step<()> {
+        let found = self.inner().resolve("subscribe after", asked, true)?;
+        let position = Position { epoch: found.epoch, ..asked };
+        if found.future {
+            self.await_future(found.seq, position);
+        } else {
+            self.live(found.seq, position);
+        }
+        if !self.seed(found.seq) {
+            return Err(self.inner().compacted("subscribe after", asked.revision).into());
         }
         Ok(())
     }

@@ -262,7 +262,8 @@ fn position_moves_also_when_nothing_matches() {
     assert_eq!(cache.position().revision, 9);
     // It is of use: a restart there loses nothing.
     writer.apply(10, [Change::put("/other", "x")]).unwrap();
-    let mut resumed = cache.subscribe(Start::After(9)).epoch(one.position().epoch).key("/other").open().unwrap();
+    let mut resumed =
+        cache.subscribe(Start::AfterIn(Position { revision: 9, ..one.position() })).key("/other").open().unwrap();
     assert_eq!(drain(&mut resumed), ["10 ADDED /other=x"]);
 }
 
@@ -321,7 +322,7 @@ fn an_epoch_is_a_history() {
     assert_eq!(cache.get("/k", Read::Any).unwrap().epoch, second.epoch);
     // A revision of a history that continues is still good, with its epoch and without.
     for epoch in [0, first.epoch] {
-        let mut after = cache.subscribe(Start::After(10)).epoch(epoch).open().unwrap();
+        let mut after = cache.subscribe(Start::AfterIn(Position { epoch, revision: 10 })).open().unwrap();
         assert_eq!(drain(&mut after), ["20 RESYNC Begin Compacted 10..20", "20 RESYNC End Compacted 10..20"]);
         assert_eq!(after.position(), second);
     }
@@ -337,7 +338,7 @@ fn a_position_of_a_history_before_a_reset_is_compacted() {
     writer.resync(50, [record("/k", "old", 40, 45, 2)], ResyncReason::HistoryReset).unwrap();
     write(&mut writer, [51]);
     assert_eq!(cache.oldest(), 51);
-    let open = |after, epoch| cache.subscribe(Start::After(after)).epoch(epoch).open();
+    let open = |after, epoch| cache.subscribe(Start::AfterIn(Position { epoch, revision: after })).open();
     for revision in [50, 51, 60, 100, 101] {
         compacted(open(revision, before.epoch), revision, 51, 51);
     }
@@ -361,10 +362,10 @@ fn a_position_of_another_birth_is_unchecked() {
     write(&mut writer, [51]);
     // Births below and above this one's; 0 is nobody's, so 1 is of another.
     for foreign in [1, before ^ (1 << 40), before ^ (1 << 63), u64::MAX] {
-        let mut saved = cache.subscribe(Start::After(50)).epoch(foreign).open().unwrap();
+        let mut saved = cache.subscribe(Start::AfterIn(Position { epoch: foreign, revision: 50 })).open().unwrap();
         assert_eq!(revisions(&mut saved), [51], "epoch {foreign:x}");
     }
-    compacted(cache.subscribe(Start::After(50)).epoch(before).open(), 50, 51, 51);
+    compacted(cache.subscribe(Start::AfterIn(Position { epoch: before, revision: 50 })).open(), 50, 51, 51);
 }
 
 #[test]

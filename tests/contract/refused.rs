@@ -47,7 +47,7 @@ fn revisions_from_two_to_52_are_refused() {
     for revision in [1 << 52, 1 << 63, u64::MAX] {
         for epoch in [0, epoch] {
             let position = Position { epoch, revision };
-            refused(cache.subscribe(Start::After(revision)).epoch(epoch).open());
+            refused(cache.subscribe(Start::AfterIn(position)).open());
             refused(cache.get("/k", Read::ExactIn(position)));
             refused(cache.list(&Range::all(), Read::AtLeastIn(position), 0));
             refused(cache.diff(7, position, &Filter::any()));

@@ -152,7 +152,7 @@ fn at_the_same_revision_with_a_difference_it_counts_as_a_reset() {
     writer.resync(50, [record("/k", "other", 4, 50, 2)], ResyncReason::ChainBroken).unwrap();
     assert_eq!(cache.oldest(), 51);
     compacted(cache.subscribe(Start::After(49)).open(), 49, 51, 50);
-    compacted(cache.subscribe(Start::After(50)).epoch(before.epoch).open(), 50, 51, 50);
+    compacted(cache.subscribe(Start::AfterIn(Position { epoch: before.epoch, revision: 50 })).open(), 50, 51, 50);
     assert_eq!(value_at(&cache, "/k", Read::Exact(50)).unwrap().unwrap(), "other");
 }
 

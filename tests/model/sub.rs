@@ -129,8 +129,12 @@ impl Sub {
     pub fn open(name: u64, cache: &Cache, set: &WakeSet, options: Options, oracle: &Oracle) -> Option<Sub> {
         let builder = options
             .filter
-            .set(cache.subscribe(options.start))
-            .epoch(options.epoch)
+            .set(cache.subscribe(match options.start {
+                Start::After(revision) if options.epoch != 0 => {
+                    Start::AfterIn(Position { epoch: options.epoch, revision })
+                }
+                start => start,
+            }))
             .bookmarks(options.bookmarks)
             .bookmark_interval(Duration::ZERO)
             .whole_revisions(options.whole)

@@ -402,7 +402,9 @@ fn start_of(options: &watchcore_subscription_options) -> Result<Start> {
         ))),
         WATCHCORE_START_STATE => Ok(Start::State),
         WATCHCORE_START_NOW => Ok(Start::Now),
-        WATCHCORE_START_AFTER => Ok(Start::After(options.revision)),
+        WATCHCORE_START_AFTER => {
+            Ok(Start::AfterIn(watchcore::Position { epoch: options.epoch, revision: options.revision }))
+        }
         WATCHCORE_START_STATE_AT_LEAST => Ok(Start::StateAtLeast(options.revision)),
         other => {
             Err(invalid(format!("options.start is {other}. Give one of WATCHCORE_START_STATE to _STATE_AT_LEAST.")))
@@ -433,7 +435,6 @@ unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Resul
         .filter(filter)
         .on_lag(on_lag)
         .max_lag_events(options.max_lag_events)
-        .epoch(options.epoch)
         .raw_types(switch(options.raw_types, "options.raw_types")?)
         .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
         .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)

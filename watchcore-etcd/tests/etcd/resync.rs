@@ -334,7 +334,7 @@ fn reads(cache: &Cache, reason: ResyncReason, old: Position, before: &Listing, t
     }
 
     let first = |after: u64, epoch: u64| {
-        let mut subscription = cache.subscribe(Start::After(after)).epoch(epoch).open()?;
+        let mut subscription = cache.subscribe(Start::AfterIn(Position { epoch, revision: after })).open()?;
         assert!(subscription.wait(BOUND)?, "it begins with what is there");
         let batch = subscription.poll(1)?;
         Ok(batch.events()[0].resync().expect("the bracket comes first"))
