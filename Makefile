@@ -26,18 +26,23 @@ OUT_TEST := target/watchcore-test
 cargo_lib = env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET $(CARGO) build -p watchcore-capi --lib
 version = $$(sed -n 's/^version *= *"\(.*\)"/\1/p' Cargo.toml | head -n 1)
 
+# Where the Go module has the library of this machine: scripts/go-dist.sh says the names.
+GO_OBJECT = $$(scripts/go-dist.sh --object)
+GO_TARGETS ?=
+
 # $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
 define pc
 sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
 	-e "s|@VERSION@|$(version)|" scripts/watchcore.pc.in >'$(4)'
 endef
 
-# $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP): the library as a C program sees it.
+# $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP,OBJECT): the library as a C program sees it.
 # STRIP takes the debug information out of the shared one, or is the command that does nothing.
+# OBJECT is where the static one goes as one object, if anywhere.
 define place
 @test -f $(HEADER) || { echo "$(HEADER) is missing: run 'make header'" >&2; exit 1; }
 @mkdir -p $(2)/include
-@$(3) scripts/static-archive.sh $(1) $(2)/libwatchcore.a
+@$(3) scripts/static-archive.sh $(1) $(2)/libwatchcore.a $(5)
 @cp -p $(1)/libwatchcore.so $(2)/.new.so
 @$(4) $(2)/.new.so
 @mv -f $(2)/.new.so $(2)/libwatchcore.so.$(ABI)
@@ -52,7 +57,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -60,9 +65,14 @@ build: ## the Rust library and the command line, target/release/watchcore
 	$(CARGO) build --release --workspace
 
 .PHONY: lib
-lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore
+lib: ## the C library: archive, shared library, header and pkg-config file in target/watchcore; and inside the Go module
 	$(cargo_lib) --profile dist --target-dir target
-	$(call place,target/dist,$(OUT),,$(STRIP) --strip-debug)
+	$(call place,target/dist,$(OUT),,$(STRIP) --strip-debug,$(GO_OBJECT))
+	@cmp -s $(HEADER) go/libwatchcore.h || cp $(HEADER) go/libwatchcore.h
+
+.PHONY: go-dist
+go-dist: ## libraries for GO_TARGETS="linux/amd64 linux/arm64 ..." inside the Go module: go/ is whole then
+	@CARGO='$(CARGO)' scripts/go-dist.sh $(GO_TARGETS)
 
 .PHONY: lib-test
 lib-test: ## the same with feature debug and line tables, in target/watchcore-test

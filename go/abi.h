@@ -8,7 +8,27 @@
 
 #include <stdlib.h>
 #include <string.h>
+
+#ifdef WATCHCORE_SYSTEM
 #include <watchcore.h>
+#else
+
+// Whether the library for this machine is inside the module. Without the question, the linker would say
+// two hundred names that it has not found.
+#if defined(__linux__) && defined(__x86_64__)
+#define WC_LIBRARY "internal/static/libwatchcore_linux_amd64.syso"
+#elif defined(__linux__) && defined(__aarch64__)
+#define WC_LIBRARY "internal/static/libwatchcore_linux_arm64.syso"
+#else
+#define WC_LIBRARY "internal/static/libwatchcore_of_this_system.syso"
+#endif
+#if !__has_include("libwatchcore.h") || !__has_include(WC_LIBRARY)
+#error "The library for this system is not in the module watchcore. Run 'make lib' in its checkout (or 'make go-dist', for another system), or build with -tags watchcore_system, which links the library that pkg-config finds."
+#else
+#include "libwatchcore.h"
+#endif
+
+#endif
 
 static inline watchcore_error *wc_kept(const watchcore_error *error, int32_t code)
 {

@@ -1,4 +1,4 @@
-//go:build !debug
+//go:build cgo && !debug
 
 package watchcore
 

@@ -65,8 +65,9 @@
 //
 // # Building
 //
-// The package uses cgo. By default it links the static library that `make lib`
-// puts into target/watchcore of the same checkout; with the build tag
-// watchcore_shared, what pkg-config finds under the name watchcore after `make
-// install`.
+// The package uses cgo. It links the static library inside the module, where `make lib`
+// puts that of the machine and `make go-dist` those of others: the module can be copied
+// and vendored then, and the program needs no shared library but C's own. With the build
+// tag watchcore_system it links what pkg-config finds under the name watchcore after
+// `make install`, and has no library inside.
 package watchcore

@@ -1,10 +1,11 @@
-//go:build !watchcore_shared
+//go:build !watchcore_system
 
 package watchcore
 
-// The static library that `make lib` builds beside this package. "cannot find
-// -l:libwatchcore.a" means that it has not run yet.
+// The library inside the module, and gcc's unwinder with it: without the flag, the
+// program would need libgcc_s.so.1 on each machine that it runs on.
 
-// #cgo CFLAGS: -I${SRCDIR}/../include
-// #cgo LDFLAGS: -L${SRCDIR}/../target/watchcore -l:libwatchcore.a -lm -ldl -lpthread
+// #cgo linux LDFLAGS: -static-libgcc -lm -ldl -lpthread
 import "C"
+
+import _ "watchcore/internal/static"

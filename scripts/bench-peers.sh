@@ -6,7 +6,7 @@
 #
 # QUICK=1          two minutes: the smaller sizes, shorter sections
 # MINUTES=N        more rounds, or fewer: where other work runs on the machine, ten minutes are one round
-# NO_BUILD=1       takes target/watchcore/libwatchcore.a as it is
+# NO_BUILD=1       takes the library as `make lib` left it
 # ETCD_CACHE_DIR   the directory `cache` of a checkout of etcd: it takes part, too
 # STATEDB_DIR      a checkout of cilium/statedb: the same
 #
@@ -50,8 +50,8 @@ env -u CARGO_TARGET_DIR -u CARGO_BUILD_TARGET cargo build --release --locked --f
     --manifest-path benches/peers/Cargo.toml --target-dir "$out"
 
 [ -n "${NO_BUILD:-}" ] || make --no-print-directory lib
-archive=target/watchcore/libwatchcore.a
-[ -f $archive ] || { echo "bench-peers: $archive is missing: run 'make lib'" >&2; exit 1; }
+object=$(scripts/go-dist.sh --object)
+[ -f "$object" ] || { echo "bench-peers: $object is missing: run 'make lib'" >&2; exit 1; }
 
 cp benches/peers/go/go.mod benches/peers/go/go.sum "$out/"
 joins statedb STATEDB_DIR github.com/cilium/statedb@v0.0.0
@@ -63,11 +63,9 @@ if [ -n "${ETCD_CACHE_DIR:-}" ]; then
         go mod edit -replace="$module=$(cd -- "$ETCD_CACHE_DIR/../$directory" && pwd)" "$out/go.mod"
     done
 fi
-# A changed archive is a new build: see scripts/go.sh.
-hash=$(sha256sum $archive | cut -c1-16)
 (
     cd benches/peers/go
-    CGO_CPPFLAGS="${CGO_CPPFLAGS:-} -DWATCHCORE_ARCHIVE_$hash" go build -modfile="$out/go.mod" -mod=mod \
+    go build -modfile="$out/go.mod" -mod=mod \
         -tags "$tags" -ldflags "-X 'main.checkouts=$checkouts'" -o "$out/peers-go" .
 )
 

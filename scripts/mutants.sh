@@ -48,7 +48,7 @@ command_of() { head_of "$1" | sed -n 's/^# row [0-9.]*; \(may hang; \)\{0,1\}//p
 may_hang() { head_of "$1" | grep -q '^# row [0-9.]*; may hang; '; }
 
 # The library for C and Go, where something that it is made of is newer.
-library='if [ ! -e target/watchcore/libwatchcore.a ] ||
+library='if [ ! -e target/watchcore/libwatchcore.a ] || [ ! -e "$(scripts/go-dist.sh --object)" ] ||
     [ -n "$(find src watchcore-capi watchcore-etcd include Cargo.toml -newer target/watchcore/libwatchcore.a -print -quit)" ]; then make lib; fi'
 
 # The same command, up to the point where the tests would run.

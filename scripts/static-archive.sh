@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # Makes the small static library: one object, only watchcore_* symbols.
 #
-#   scripts/static-archive.sh DIRECTORY OUT.a
+#   scripts/static-archive.sh DIRECTORY OUT.a [OBJECT]
 #
+# OBJECT is where the one object goes by itself, which is what Go links.
 # DIRECTORY holds cargo's libwatchcore.a and libwatchcore.so. The names to keep
 # are what the shared library exports. Unused code and debug information go,
 # and every other name becomes local, so that two Rust libraries can live in
-# one C program. OUT is replaced only when its content changes.
+# one C program. OUT and OBJECT are replaced only when their content changes.
+# LD and NM name the tools for another machine than this.
 # KEEP_DEBUG=1 keeps the line tables, for valgrind and the sanitizers.
 set -euo pipefail
 
 say() { printf 'static-archive.sh: %s\n' "$*" >&2; }
 fail() { say "$@"; exit 1; }
 
-[ $# -eq 2 ] || { say "usage: static-archive.sh DIRECTORY OUT.a"; exit 2; }
+[ $# -eq 2 ] || [ $# -eq 3 ] || { say "usage: static-archive.sh DIRECTORY OUT.a [OBJECT]"; exit 2; }
 directory=$1
 out=$2
-for tool in nm ld ar awk; do
+object=${3:-}
+LD=${LD:-ld} NM=${NM:-nm}
+for tool in "$NM" "$LD" ar awk; do
     command -v "$tool" >/dev/null || fail "$tool is missing: install binutils (and awk)"
 done
 for file in libwatchcore.a libwatchcore.so; do
@@ -30,11 +34,11 @@ mkdir -p "$(dirname -- "$out")"
 
 # Not from the archive: GNU nm may load an LLVM plug-in there that cannot read
 # the newer bitcode in Rust's objects, and abort.
-nm -D --defined-only "$directory/libwatchcore.so" |
+"$NM" -D --defined-only "$directory/libwatchcore.so" |
     awk '$3 ~ /^watchcore_/ { print "--undefined=" $3 }' >"$tmp/roots"
 [ -s "$tmp/roots" ] || fail "$directory/libwatchcore.so exports no watchcore_* symbol: is it that of watchcore-capi?"
 
-ld -r --gc-sections @"$tmp/roots" -o "$tmp/watchcore.o" \
+"$LD" -r --gc-sections @"$tmp/roots" -o "$tmp/watchcore.o" \
     --start-group "$directory/libwatchcore.a" --end-group
 
 # Candidates for objcopy: rustc's own; what the caller names; LLVM's, newest
@@ -56,7 +60,7 @@ hide() {
         --keep-global-symbol='watchcore_*' --remove-section=.llvmbc --remove-section=.llvmcmd \
         "${strip[@]}" "$tmp/hidden.o" >"$tmp/log" 2>&1 || return 1
     # Believe the result only.
-    nm --defined-only --extern-only "$tmp/hidden.o" 2>>"$tmp/log" |
+    "$NM" --defined-only --extern-only "$tmp/hidden.o" 2>>"$tmp/log" |
         awk '$3 ~ /^watchcore_/ { good++ } $3 !~ /^watchcore_/ { bad++ } END { exit !(good && !bad) }'
 }
 
@@ -78,11 +82,17 @@ else
     say "Looked for rust-objcopy in ${sysroot:-(rustc is missing)}/lib/rustlib/${host:-HOST}/bin, \$OBJCOPY, llvm-objcopy, objcopy."
     say "Install the Rust toolchain by rustup (it brings rust-objcopy) or LLVM's tools (Debian: llvm)."
     cp -- "$directory/libwatchcore.a" "$tmp/out.a"
+    cp -- "$tmp/watchcore.o" "$tmp/hidden.o"
 fi
 
-if ! cmp -s "$tmp/out.a" "$out"; then
+# put FILE OUT
+put() {
+    cmp -s "$1" "$2" && return
     # Two steps: the rename is within one file system, so readers see old or new.
-    cp -- "$tmp/out.a" "$out.new.$$"
-    mv -- "$out.new.$$" "$out"
-fi
+    mkdir -p "$(dirname -- "$2")"
+    cp -- "$1" "$2.new.$$"
+    mv -- "$2.new.$$" "$2"
+}
+put "$tmp/out.a" "$out"
+[ -z "$object" ] || put "$tmp/hidden.o" "$object"
 say "$out: $(wc -c <"$out") bytes, $(wc -l <"$tmp/roots") functions${done_with:+ (by ${done_with##*/})}"

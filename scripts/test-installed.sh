@@ -139,31 +139,29 @@ mkdir "$tmp/module"
     printf '\treturn nil\n}\n\nfunc main() {\n\tif err := follow(context.Background()); err != nil {\n\t\tfmt.Println(err)\n\t\tos.Exit(1)\n\t}\n}\n'
 } >"$tmp/module/main.go"
 snippet sh 2 >"$tmp/module.sh"
-[ "$(grep -c '^go ' "$tmp/module.sh")" = 3 ] || fail "the second shell snippet is not go mod edit, go build, go build"
+[ "$(grep -c '^go ' "$tmp/module.sh")" = 4 ] || fail "the second shell snippet is not go mod edit, go build, go mod vendor, go build"
 (
     cd "$tmp/module"
     unset GOFLAGS
     export GOWORK=off
     go mod init example.test/follow 2>/dev/null
-    # As scripts/go.sh: a changed archive is a new build.
-    CGO_CPPFLAGS+=" -DWATCHCORE_ARCHIVE_$(sha256sum "$root/target/watchcore/libwatchcore.a" | cut -c1-16)"
     sed -n 1,2p "$tmp/module.sh" >"$tmp/static.sh"
     # shellcheck source=/dev/null
     source "$tmp/static.sh"
     mv follow static
-    sed -n 3p "$tmp/module.sh" >"$tmp/shared.sh"
+    sed -n 4p "$tmp/module.sh" >"$tmp/shared.sh"
     # shellcheck source=/dev/null
     source "$tmp/shared.sh"
     mv follow shared
     [ -z "$(gofmt -l .)" ] || fail "the Go snippet is not formatted by gofmt"
     go vet .
 )
-readelf -d "$tmp/module/shared" | grep -q 'NEEDED.*libwatchcore.so.0' || fail "the tag watchcore_shared does not link the shared library"
+readelf -d "$tmp/module/shared" | grep -q 'NEEDED.*libwatchcore.so.0' || fail "the tag watchcore_system does not link the shared library"
 ! readelf -d "$tmp/module/static" | grep -q 'libwatchcore' || fail "the default links the shared library"
 follows "the Go snippet, static" '2 ADDED /registry/pods/a' "$tmp/module/static"
 follows "the Go snippet, shared" '2 ADDED /registry/pods/a' "$tmp/module/shared"
 
 echo "the Go package with the shared library"
-scripts/go.sh test -count=1 -tags watchcore_shared ./...
+scripts/go.sh test -count=1 -tags watchcore_system ./...
 echo "the Go package that poisons released batches"
 scripts/go.sh test -v -count=1 -tags debug ./... | grep --line-buffered -v '^=== '

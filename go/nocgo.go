@@ -1,0 +1,6 @@
+//go:build !cgo
+
+package watchcore
+
+// Without cgo there is no library. The compiler prints this sentence.
+var _ int = "watchcore needs cgo. Set CGO_ENABLED=1 and install a C compiler, such as gcc"
