@@ -92,7 +92,7 @@ static void test_bad_options(void)
     /* A subscription of the cache that was ready, and empty, would miss the listing. */
     CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
     CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
-    CHECK(feeder == NULL && strstr(error.message, "expect_load") != NULL);
+    CHECK(feeder == NULL && strstr(error.message, "expects a listing") != NULL);
     watchcore_subscription_free(subscription);
     CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error)); /* it is as it was */
     watchcore_cache_free(cache);
@@ -438,7 +438,7 @@ static void test_compaction_is_followed(void)
     watchcore_status status = WATCHCORE_STATUS_INIT;
     watchcore_cache *follows, *keeps;
     watchcore_feeder *feeder = NULL, *other = NULL;
-    uint64_t last = 0;
+    uint64_t last = 0, revision = 0, epoch = 0, oldest = 0;
     time_t end;
     char prefix[64], key[80], number[32];
     int i;
@@ -477,6 +477,17 @@ static void test_compaction_is_followed(void)
     CHECK_OK(watchcore_cache_get(keeps, key, strlen(key), &read, &answer, &error));
     CHECK(answer.found == 1 && answer.revision == last - 4);
     watchcore_key_value_release(answer.kv);
+    /* Who learned of it elsewhere says so. */
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_compact(other, UINT64_MAX, &error));
+    CHECK_OK(watchcore_feeder_compact(other, last - 3, &error));
+    do {
+        CHECK_OK(watchcore_cache_position(keeps, &revision, &epoch, &oldest, &error));
+        sched_yield();
+    } while (oldest < last - 2 && !check_broken && time(NULL) < end);
+    CHECK(oldest == last - 2 && revision >= last && epoch != 0);
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_get(keeps, key, strlen(key), &read, &answer, &error));
+    CHECK_OK(watchcore_feeder_stop(other, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_feeder_compact(other, last, &error));
     watchcore_feeder_free(feeder);
     watchcore_feeder_free(other);
     watchcore_cache_free(follows);

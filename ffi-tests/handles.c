@@ -47,6 +47,7 @@ static void test_null_handles(void)
     BAD(watchcore_feeder_start(NULL, &etcd, &feeder, &error));
     BAD(watchcore_feeder_stop(NULL, &error));
     BAD(watchcore_feeder_request_resync(NULL, &error));
+    BAD(watchcore_feeder_compact(NULL, 1, &error));
     BAD(watchcore_feeder_counters(NULL, &counters, &error));
     BAD(watchcore_cache_get(NULL, "/", 1, NULL, &answer, &error));
     BAD(watchcore_cache_list(NULL, NULL, NULL, &page, &error));
@@ -76,6 +77,8 @@ static void test_null_handles(void)
     BAD(watchcore_wakeset_fd(NULL, &fd, &error));
     BAD(watchcore_wakeset_wait(NULL, 0, &error));
     BAD(watchcore_cache_status(NULL, &status, &error));
+    BAD(watchcore_cache_position(NULL, &number, &number, &number, &error));
+    BAD(watchcore_cache_is_ready(NULL, &flag, &error));
     BAD(watchcore_cache_stats(NULL, &stats, &error));
     BAD(watchcore_cache_subscriptions(NULL, &list, &error));
     BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
@@ -123,6 +126,8 @@ static void test_null_outputs(void)
     BAD(watchcore_cache_count(cache, NULL, NULL, NULL, NULL, NULL, &error));
     BAD(watchcore_cache_consistent_revision(cache, 0, NULL, &error));
     BAD(watchcore_cache_status(cache, NULL, &error));
+    BAD(watchcore_cache_is_ready(cache, NULL, &error));
+    CHECK_OK(watchcore_cache_position(cache, NULL, NULL, NULL, &error));
     BAD(watchcore_cache_stats(cache, NULL, &error));
     BAD(watchcore_cache_text(cache, WATCHCORE_TEXT_NAME, NULL, 5, NULL, &error));
     BAD(watchcore_snapshot_new(cache, NULL, &error));

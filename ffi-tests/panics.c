@@ -62,6 +62,10 @@ static void goes_on(scene *all)
     if (all->cache != NULL) {
         CHECK_OK(watchcore_cache_status(all->cache, &status, &error));
         CHECK(status.revision == all->revision);
+        CHECK_OK(watchcore_cache_position(all->cache, &position, NULL, NULL, &error));
+        CHECK_OK(watchcore_cache_is_ready(all->cache, &flag, &error));
+        CHECK(position == all->revision && flag == 1);
+        position = 0;
     }
     if (all->subscription != NULL) {
         /* The state comes before what happened since. */

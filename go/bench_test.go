@@ -292,3 +292,30 @@ func BenchmarkDecoder(b *testing.B) {
 		})
 	})
 }
+
+// What a server asks with each request, beside a whole status.
+func BenchmarkRevision(b *testing.B) {
+	cache, writer := embedded(b)
+	check(b, writer.Apply(5, watchcore.Put("/a", "")))
+	b.Run("revision", func(b *testing.B) {
+		for b.Loop() {
+			if cache.Revision() != 5 {
+				b.Fatal("another revision")
+			}
+		}
+	})
+	b.Run("ready", func(b *testing.B) {
+		for b.Loop() {
+			if !cache.Ready() {
+				b.Fatal("not ready")
+			}
+		}
+	})
+	b.Run("status", func(b *testing.B) {
+		for b.Loop() {
+			if cache.Status().Position.Revision != 5 {
+				b.Fatal("another revision")
+			}
+		}
+	})
+}

@@ -8,6 +8,7 @@ package watchcore
 // #cgo nocallback wc_feeder_start
 // #cgo nocallback wc_feeder_stop
 // #cgo nocallback wc_feeder_request_resync
+// #cgo nocallback wc_feeder_compact
 // #cgo nocallback watchcore_version
 // #cgo nocallback watchcore_abi_version
 import "C"
@@ -95,7 +96,7 @@ func New(config Config) (*Cache, error) {
 	logToDefault()
 	var made *C.watchcore_cache
 	if err := failed(C.wc_cache_new(&options, &made)); err != nil {
-		return nil, err
+		return nil, inConfig(err)
 	}
 	core := &cacheCore{
 		cache: newHandle(unsafe.Pointer(made), func(p unsafe.Pointer) { C.watchcore_cache_free((*C.watchcore_cache)(p)) }),
@@ -229,10 +230,29 @@ func (c *Cache) RequestResync() error {
 	return failed(C.wc_feeder_request_resync((*C.watchcore_feeder)(f.pointer)))
 }
 
+// Compact lets the log's events up to and with a revision go, as Writer.Compact does, of a
+// cache that etcd feeds: for a program that makes etcd's compactions, or learns of them
+// first, and does not want to wait for EtcdConfig.FollowCompaction. The state at the
+// revision stays: ReadExact and StartAfter of it work, below it they are ErrCompacted.
+//
+// It returns at once. What the cache has goes in a moment; a revision that it has not
+// reached is compacted when it has. A request that waits is dropped where the history is
+// replaced meanwhile, and one below the window does nothing. From any goroutine.
+// ErrUnsupported for a cache that nothing feeds: its Writer compacts.
+func (c *Cache) Compact(revision uint64) error {
+	defer runtime.KeepAlive(c)
+	f, err := c.core.enterFeeder("compact")
+	if err != nil {
+		return err
+	}
+	defer f.release()
+	return failed(C.wc_feeder_compact((*C.watchcore_feeder)(f.pointer), C.uint64_t(revision)))
+}
+
 func (core *cacheCore) enterFeeder(what string) (*handle, error) {
 	f := core.feeder.Load()
 	if f == nil {
-		return nil, newError(ErrUnsupported, "%s: the cache is embedded, nothing feeds it", what)
+		return nil, newError(ErrUnsupported, "%s: the cache is embedded, nothing feeds it. Use its Writer", what)
 	}
 	if !f.acquire() {
 		return nil, errClosed("the cache")

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 	"unsafe"
 )
 
@@ -242,6 +243,29 @@ func (c *checker) depth(name string, number int) C.uint32_t {
 	return C.uint32_t(number)
 }
 
+// text refuses what is no text, and is NULL where it is empty.
+func (c *checker) text(name string, pin *runtime.Pinner, text string) C.watchcore_bytes {
+	for at := 0; at < len(text); {
+		r, size := utf8.DecodeRuneInString(text[at:])
+		if r == utf8.RuneError && size == 1 {
+			c.refuse("%s is not UTF-8 from byte %d on", name, at)
+			break
+		}
+		at += size
+	}
+	return absent(pin, text)
+}
+
+// inConfig names the fields of Config where the library, which sees the options of C,
+// refuses one of several.
+func inConfig(err error) error {
+	if e, ok := err.(*Error); ok {
+		e.Message = strings.NewReplacer("options.fields", "Config.Fields", "options.indexes", "Config.Indexes",
+			"options.labels_from", "Config.Labels").Replace(e.Message)
+	}
+	return err
+}
+
 func bit(on bool) C.uint32_t {
 	if on {
 		return 1
@@ -282,7 +306,7 @@ func (c *Config) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) error {
 		size:            C.sizeof_watchcore_cache_options,
 		expect_load:     bit(c.ExpectLoad),
 		prefix:          absent(pin, c.Prefix),
-		name:            absent(pin, c.Name),
+		name:            check.text("Config.Name", pin, c.Name),
 		capacity:        check.size("Config.Capacity", int64(c.Capacity)),
 		capacity_bytes:  check.size("Config.CapacityBytes", c.CapacityBytes),
 		max_key_bytes:   check.size("Config.MaxKeyBytes", int64(c.MaxKeyBytes)),
@@ -292,6 +316,7 @@ func (c *Config) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) error {
 		keep_ms:         C.int64_t(c.KeepAge.Milliseconds()),
 	}
 	if c.Labels.given {
+		check.text("the pointer of Config.Labels", pin, c.Labels.pointer)
 		o.labels_from = present(pin, c.Labels.pointer)
 	}
 	if len(c.Fields) > 0 {
@@ -311,8 +336,11 @@ func (c *Config) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) error {
 			indexes[i] = C.watchcore_index{
 				size:  C.sizeof_watchcore_index,
 				kind:  C.uint32_t(index.kind),
-				name:  absent(pin, index.name),
+				name:  check.text("the name of an index", pin, index.name),
 				depth: check.depth("IndexByPrefix", index.depth),
+			}
+			if index.name == "" && (index.kind == C.WATCHCORE_INDEX_FIELD || index.kind == C.WATCHCORE_INDEX_LABEL) {
+				check.refuse("Config.Indexes[%d] has no name. Give that of the field or label", i)
 			}
 		}
 		pin.Pin(&indexes[0])
@@ -321,18 +349,27 @@ func (c *Config) fill(o *C.watchcore_cache_options, pin *runtime.Pinner) error {
 	return check.err
 }
 
+const maxProtobufPath = 100
+
 func (a *Attribute) fill(o *C.watchcore_attribute, pin *runtime.Pinner, check *checker) {
 	if a.kind == 0 {
 		check.refuse("Config.Fields has the zero Attribute. Make it with AttributeJSON or AttributeKeySegment")
 	}
+	if a.name == "" {
+		check.refuse("Config.Fields has an attribute without a name. Give it one")
+	}
+	check.text("the pointer of an attribute", pin, a.pointer)
 	*o = C.watchcore_attribute{
 		size:  C.sizeof_watchcore_attribute,
 		kind:  C.uint32_t(a.kind),
-		name:  absent(pin, a.name),
+		name:  check.text("the name of an attribute", pin, a.name),
 		depth: check.depth("AttributeKeySegment", a.depth),
 	}
 	if a.kind == C.WATCHCORE_ATTRIBUTE_JSON {
 		o.pointer = present(pin, a.pointer)
+	}
+	if len(a.protobuf) > maxProtobufPath {
+		check.refuse("attribute %q: a path of %d field numbers; %d are the most", a.name, len(a.protobuf), maxProtobufPath)
 	}
 	if len(a.protobuf) > 0 {
 		pin.Pin(&a.protobuf[0])
@@ -349,19 +386,24 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 		check.refuse("EtcdConfig.Password without Username. Give both")
 	}
 	c.TLS.check(&check)
+	for i, endpoint := range c.Endpoints {
+		if strings.Contains(endpoint, ",") || strings.TrimSpace(endpoint) == "" {
+			check.refuse("EtcdConfig.Endpoints[%d] is %q. Name one server in each, such as \"http://127.0.0.1:2379\"", i, endpoint)
+		}
+	}
 	*o = C.watchcore_etcd_options{
 		size:                 C.sizeof_watchcore_etcd_options,
 		stop_after_listing:   bit(c.StopAfterListing),
-		endpoints:            absent(pin, strings.Join(c.Endpoints, ",")),
-		user:                 absent(pin, c.Username),
-		password:             absent(pin, c.Password),
-		ca_file:              absent(pin, c.TLS.CAFile),
-		cert_file:            absent(pin, c.TLS.CertFile),
-		key_file:             absent(pin, c.TLS.KeyFile),
+		endpoints:            check.text("EtcdConfig.Endpoints", pin, strings.Join(c.Endpoints, ",")),
+		user:                 check.text("EtcdConfig.Username", pin, c.Username),
+		password:             check.text("EtcdConfig.Password", pin, c.Password),
+		ca_file:              check.text("TLSConfig.CAFile", pin, c.TLS.CAFile),
+		cert_file:            check.text("TLSConfig.CertFile", pin, c.TLS.CertFile),
+		key_file:             check.text("TLSConfig.KeyFile", pin, c.TLS.KeyFile),
 		ca_pem:               absent(pin, string(c.TLS.CA)),
 		cert_pem:             absent(pin, string(c.TLS.Cert)),
 		key_pem:              absent(pin, string(c.TLS.Key)),
-		server_name:          absent(pin, c.TLS.ServerName),
+		server_name:          check.text("TLSConfig.ServerName", pin, c.TLS.ServerName),
 		min_tls_version:      C.uint32_t(c.TLS.MinVersion),
 		start_revision:       C.uint64_t(c.StartRevision),
 		page_size:            check.size("EtcdConfig.PageSize", int64(c.PageSize)),

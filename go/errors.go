@@ -17,6 +17,7 @@ import "C"
 
 import (
 	"fmt"
+	"strings"
 )
 
 // Code is the kind of an [Error]. It is an error itself, so that a program asks with
@@ -125,6 +126,9 @@ func (e *Error) Retryable() bool { return e.Code.Retryable() }
 // Fatal says whether what answered the error is of no further use.
 func (e *Error) Fatal() bool { return e.Code.Fatal() }
 
+// inGo ends a message as Go's end.
+func inGo(message string) string { return strings.TrimSuffix(message, ".") }
+
 func newError(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
@@ -148,7 +152,7 @@ func failed(e *C.watchcore_error) error {
 func taken(e *C.watchcore_error) *Error {
 	err := &Error{
 		Code:     Code(e.code),
-		Message:  C.GoString(&e.message[0]),
+		Message:  inGo(C.GoString(&e.message[0])),
 		Asked:    uint64(e.asked),
 		Oldest:   uint64(e.oldest),
 		Current:  uint64(e.current),

@@ -206,6 +206,38 @@ func TestFollowCompaction(t *testing.T) {
 	check(t, err)
 }
 
+// Who learns of a compaction first says so: of what is there, and of what is to come.
+func TestCompactOfAFedCache(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	cache := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{})
+	const last = 21
+	for revision := uint64(2); revision <= last; revision++ {
+		s.put("/a", strconv.FormatUint(revision, 10))
+	}
+	check(t, cache.WaitUntil(bounded(t), last))
+	check(t, cache.Compact(last-5))
+	eventually(t, "it is compacted", func() bool { return cache.Oldest() == last-4 })
+	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
+	check(t, err)
+	want(t, "the state that stays", string(kv.Value), strconv.Itoa(last-5))
+	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
+	wantError(t, "what was compacted", err, watchcore.ErrCompacted)
+
+	check(t, cache.Compact(last+2))
+	eventually(t, "as far as it has come", func() bool { return cache.Oldest() == last+1 })
+	for range 4 {
+		s.put("/a", "")
+	}
+	eventually(t, "the rest", func() bool { return cache.Oldest() == last+3 })
+
+	wantError(t, "no revision", cache.Compact(1<<52), watchcore.ErrInvalidArgument)
+	check(t, cache.StopFeeder())
+	wantError(t, "a stopped feeder", cache.Compact(last), watchcore.ErrClosed)
+	embedded, _ := embedded(t)
+	wantError(t, "an embedded cache", embedded.Compact(1), watchcore.ErrUnsupported)
+}
+
 func TestOnlyKey(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "http").start()

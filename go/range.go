@@ -87,8 +87,8 @@ func (d *DiffOptions) fill(o *C.watchcore_filter, pin *runtime.Pinner) error {
 		_range:  C.uint32_t(keys.kind),
 		from:    keys.first(pin),
 		to:      absent(pin, keys.to),
-		labels:  absent(pin, d.LabelSelector),
-		fields:  absent(pin, d.FieldSelector),
+		labels:  check.text("LabelSelector", pin, d.LabelSelector),
+		fields:  check.text("FieldSelector", pin, d.FieldSelector),
 		types:   check.types("DiffOptions.Types", d.Types),
 		nothing: nothing,
 	}
@@ -96,9 +96,9 @@ func (d *DiffOptions) fill(o *C.watchcore_filter, pin *runtime.Pinner) error {
 }
 
 // fill is a range of keys and what of them.
-func (s *SelectOptions) fill(o *C.watchcore_filter, keys Range, pin *runtime.Pinner) {
+func (s *SelectOptions) fill(o *C.watchcore_filter, keys Range, pin *runtime.Pinner) error {
 	all := DiffOptions{Range: keys, LabelSelector: s.LabelSelector, FieldSelector: s.FieldSelector}
-	_ = all.fill(o, pin) // no types, no error
+	return all.fill(o, pin)
 }
 
 // types refuses what is no type of an event; nil is all.

@@ -83,15 +83,17 @@ type ListOptions struct {
 	Continue string
 }
 
-func (r *ReadOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) {
+func (r *ReadOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) error {
+	var check checker
 	*o = C.watchcore_read_options{
 		size:     C.sizeof_watchcore_read_options,
 		mode:     C.uint32_t(r.Read.mode),
 		revision: C.uint64_t(r.Read.at.Revision),
 		epoch:    C.uint64_t(r.Read.at.Epoch),
-		labels:   absent(pin, r.LabelSelector),
-		fields:   absent(pin, r.FieldSelector),
+		labels:   check.text("LabelSelector", pin, r.LabelSelector),
+		fields:   check.text("FieldSelector", pin, r.FieldSelector),
 	}
+	return check.err
 }
 
 func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) error {
@@ -100,8 +102,10 @@ func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) err
 		check.refuse("ListOptions.Limit is %d: it cannot be negative. Give 0 for all", l.Limit)
 	}
 	read := ReadOptions{Read: l.Read, LabelSelector: l.LabelSelector, FieldSelector: l.FieldSelector}
-	read.fill(o, pin)
-	o.limit, o.continue_token = C.uint64_t(l.Limit), absent(pin, l.Continue)
+	if err := read.fill(o, pin); err != nil {
+		return err
+	}
+	o.limit, o.continue_token = C.uint64_t(l.Limit), check.text("ListOptions.Continue", pin, l.Continue)
 	return check.err
 }
 
@@ -115,7 +119,9 @@ func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyV
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_read_options
-	options.fill(&given, &pin)
+	if err := options.fill(&given, &pin); err != nil {
+		return nil, 0, err
+	}
 	return c.core.get(ctx, key, wait{options.Read, options.WaitTimeout}, &given)
 }
 
@@ -156,8 +162,12 @@ func (core *cacheCore) get(ctx context.Context, key string, read wait, options *
 	}, uint64(found.revision), nil
 }
 
-// characters is typed so that cgo does not look inside.
+// characters is typed so that cgo does not look inside. It is not NULL, also where the
+// text is empty.
 func characters(text string) *C.char {
+	if text == "" {
+		return (*C.char)(unsafe.Pointer(&nothing))
+	}
 	return (*C.char)(unsafe.Pointer(unsafe.StringData(text)))
 }
 
@@ -204,7 +214,9 @@ func (c *Cache) Count(ctx context.Context, keys Range, options ReadOptions) (cou
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_read_options
-	options.fill(&given, &pin)
+	if err := options.fill(&given, &pin); err != nil {
+		return 0, 0, err
+	}
 	var span C.watchcore_range
 	keys, given.nothing = keys.inC()
 	keys.fill(&span, &pin)

@@ -240,3 +240,26 @@ func TestLongTexts(t *testing.T) {
 	cache, _ := embedded(t, watchcore.Config{Name: name})
 	want(t, "name", cache.Name(), name)
 }
+
+// What a server asks of a cache with each request.
+func TestWhereACacheStands(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
+	want(t, "ready without a listing", cache.Ready(), false)
+	want(t, "revision without a listing", cache.Revision(), 0)
+	check(t, writer.Load(4, nil))
+	want(t, "ready", cache.Ready(), true)
+	check(t, writer.Apply(5, watchcore.Put("/a", "")))
+	check(t, writer.Progress(9))
+	want(t, "revision", cache.Revision(), 9)
+	want(t, "position", cache.Position(), cache.Status().Position)
+	want(t, "oldest", cache.Oldest(), cache.Status().Oldest)
+	check(t, writer.Compact(7))
+	want(t, "oldest behind a compaction", cache.Oldest(), 8)
+	cache.Close()
+	want(t, "ready when closed", cache.Ready(), false)
+	want(t, "revision when closed", cache.Revision(), 9)
+	want(t, "oldest when closed", cache.Oldest(), 8)
+	if allocations := testing.AllocsPerRun(100, func() { cache.Ready(); cache.Revision(); cache.Oldest() }); allocations != 0 {
+		t.Errorf("%v allocations to ask where a cache stands", allocations)
+	}
+}

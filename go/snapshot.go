@@ -104,7 +104,9 @@ func (s *Snapshot) Count(keys Range, options SelectOptions) (uint64, error) {
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_filter
-	options.fill(&given, keys, &pin)
+	if err := options.fill(&given, keys, &pin); err != nil {
+		return 0, err
+	}
 	var count C.uint64_t
 	if err := failed(C.wc_snapshot_count(p, &given, &count)); err != nil {
 		return 0, err
@@ -168,7 +170,9 @@ func (s *Snapshot) walk(keys Range, options SelectOptions) (*C.watchcore_iterato
 	var pin runtime.Pinner
 	defer pin.Unpin()
 	var given C.watchcore_filter
-	options.fill(&given, keys, &pin)
+	if err := options.fill(&given, keys, &pin); err != nil {
+		return nil, err
+	}
 	var walk *C.watchcore_iterator
 	return walk, failed(C.wc_iterator(p, &given, &walk))
 }

@@ -1,6 +1,7 @@
 package watchcore
 
 // #include "abi.h"
+// #cgo nocallback wc_stands
 // #cgo noescape wc_status
 // #cgo nocallback wc_status
 // #cgo noescape wc_stats
@@ -92,8 +93,40 @@ func (c *Cache) Status() Status {
 	return Status{Name: c.core.name, State: StateClosed}
 }
 
-// Position is the cache's place in the history.
-func (c *Cache) Position() Position { return c.Status().Position }
+// Position is the cache's place in the history; of a closed cache the last one. O(1).
+func (c *Cache) Position() Position {
+	position, _, _ := c.stands()
+	return position
+}
+
+// Revision is the cache's revision; of a closed cache the last one. O(1).
+func (c *Cache) Revision() uint64 { return c.Position().Revision }
+
+// Oldest is the oldest revision of the window: StartAfter(Oldest-1) is possible. Of a
+// closed cache it is the last one. O(1).
+func (c *Cache) Oldest() uint64 {
+	_, oldest, _ := c.stands()
+	return oldest
+}
+
+// Ready says whether the first listing is there and the cache open, so that reads are
+// answered: whether WaitReady would return at once. It stays true while etcd is out of
+// reach; Status says that. O(1).
+func (c *Cache) Ready() bool {
+	_, _, ready := c.stands()
+	return ready
+}
+
+func (c *Cache) stands() (position Position, oldest uint64, ready bool) {
+	defer runtime.KeepAlive(c)
+	if !c.core.cache.acquire() {
+		status := c.Status()
+		return status.Position, status.Oldest, false
+	}
+	now := C.wc_stands(c.core.c())
+	c.core.cache.release()
+	return Position{Epoch: uint64(now.epoch), Revision: uint64(now.revision)}, uint64(now.oldest), now.ready != 0
+}
 
 // Prefix is the cache's key range, also of a closed one.
 func (c *Cache) Prefix() string { return c.core.prefix }
@@ -131,7 +164,7 @@ func (core *cacheCore) status() (*Status, error) {
 		status.StaleSince = time.UnixMilli(int64(s.stale_since_unix_ms))
 	}
 	if s.last_error != 0 {
-		status.LastError = &Error{Code: Code(s.last_error), Message: core.text(C.WATCHCORE_TEXT_LAST_ERROR)}
+		status.LastError = &Error{Code: Code(s.last_error), Message: inGo(core.text(C.WATCHCORE_TEXT_LAST_ERROR))}
 	}
 	if core.feeder.Load() != nil {
 		status.Source.Endpoint = core.text(C.WATCHCORE_TEXT_ENDPOINT)

@@ -148,6 +148,9 @@ func lent(bytes []byte) *C.char {
 // revision between two resync marks, in a new epoch. The revision may be lower
 // than the last one. It returns the position after it.
 func (w *Writer) Resync(revision uint64, listing []KeyValue, reason ResyncReason) (Position, error) {
+	if reason < ReasonCompacted || reason > ReasonRequested {
+		return Position{}, newError(ErrInvalidArgument, "resync: the reason %v is none of a writer. Give one of ReasonCompacted to ReasonRequested", reason)
+	}
 	var position, epoch C.uint64_t
 	err := w.write(func(p *C.watchcore_writer) error {
 		changes, count := w.arena.listing(listing)

@@ -1044,6 +1044,22 @@ void watchcore_cache_free(struct watchcore_cache *cache);
 // Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 int32_t watchcore_cache_close(const struct watchcore_cache *cache, struct watchcore_error *error);
 
+// Where the cache stands, without the rest of watchcore_cache_status: `*revision` and `*epoch` are its position,
+// `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each may be NULL.
+// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_position(const struct watchcore_cache *cache,
+                                 uint64_t *revision,
+                                 uint64_t *epoch,
+                                 uint64_t *oldest,
+                                 struct watchcore_error *error);
+
+// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It stays 1
+// while the source is out of reach; watchcore_cache_status says that.
+// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_cache_is_ready(const struct watchcore_cache *cache,
+                                 uint32_t *ready,
+                                 struct watchcore_error *error);
+
 // Waits until the first listing is published.
 // Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 // watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
@@ -1191,6 +1207,14 @@ void watchcore_feeder_free(struct watchcore_feeder *feeder);
 // Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
 // Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 int32_t watchcore_feeder_request_resync(const struct watchcore_feeder *feeder, struct watchcore_error *error);
+
+// Asks the feeder to compact the cache up to and with a revision, as watchcore_writer_compact does: for a program
+// that learns of etcd's compactions first. Returns at once: the feeder's thread does it, as far as the cache has come
+// now, the rest when the cache has reached the revision.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+int32_t watchcore_feeder_compact(const struct watchcore_feeder *feeder,
+                                 uint64_t revision,
+                                 struct watchcore_error *error);
 
 // What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
 // Codes: INVALID_ARGUMENT.

@@ -233,7 +233,7 @@ impl Builder {
         let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
         check(
             self.prefix.len() <= self.limits.key,
-            "the prefix is longer than the longest key: choose a shorter prefix, or raise max_key_bytes",
+            "the prefix is longer than the longest key: choose a shorter prefix, or let keys be longer",
         )?;
         check(
             (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
@@ -241,10 +241,13 @@ impl Builder {
         )?;
         check(
             self.capacity_bytes >= 1 << 16,
-            &format!("capacity_bytes {}: it must be at least 65536", self.capacity_bytes),
+            &format!("capacity of {} bytes: it must be at least 65536", self.capacity_bytes),
         )?;
-        check((1..=u32::MAX as usize / 2).contains(&self.limits.key), "max_key_bytes: it must be 1 to 2147483647")?;
-        check(self.limits.value <= u32::MAX as usize / 2, "max_value_bytes: it must be at most 2147483647")?;
+        check(
+            (1..=u32::MAX as usize / 2).contains(&self.limits.key),
+            "the longest key: it must be 1 to 2147483647 bytes",
+        )?;
+        check(self.limits.value <= u32::MAX as usize / 2, "the longest value: it must be at most 2147483647 bytes")?;
         check(
             self.keep.is_none_or(|(events, _)| events <= self.capacity),
             "keep: more events than the capacity; raise capacity",

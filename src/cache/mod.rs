@@ -68,6 +68,24 @@ impl Cache {
         self.inner.window().0
     }
 
+    /// Whether the first listing is there and the cache open, so that reads are answered: what
+    /// [`Cache::wait_ready`] waits for. It stays true while the source is out of reach; `status` says that.
+    ///
+    /// ```
+    /// use watchcore::Cache;
+    ///
+    /// let cache = Cache::builder("/").expect_load(true).build()?;
+    /// assert!(!cache.is_ready());
+    /// cache.writer()?.load(5, [])?;
+    /// assert!(cache.is_ready());
+    /// cache.close();
+    /// assert!(!cache.is_ready());
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn is_ready(&self) -> bool {
+        self.inner.is_ready() && !self.inner.has_failed() && !self.inner.is_closed()
+    }
+
     /// The prefix of every key.
     pub fn prefix(&self) -> &[u8] {
         &self.inner.prefix

@@ -294,7 +294,7 @@ pub(crate) mod say {
         let why = last_error.map_or_else(String::new, |e| format!(" (last error: {e})"));
         Error::new(
             Code::NotReady,
-            format!("{what}: the cache has no listing yet{why}. Wait for it with wait_ready, or look at status."),
+            format!("{what}: the cache has no listing yet{why}. Wait until it is ready, or look at its status."),
         )
     }
 

@@ -49,7 +49,10 @@ impl Cache {
             let current = self.position().revision;
             Err(Error::new(
                 Code::FutureRevision,
-                format!("diff at revision {}: the cache is at {current}. Wait for it with wait_until.", asked.revision),
+                format!(
+                    "diff at revision {}: the cache is at {current}. Wait for that revision first.",
+                    asked.revision
+                ),
             )
             .with_asked(asked.revision)
             .with_current(current))

@@ -83,7 +83,7 @@ fn may_load(inner: &Inner, core: &Core, revision: u64) -> Result<()> {
         let current = core.position.revision;
         return Err(Error::new(
             Code::OutOfOrder,
-            format!("load at revision {revision}: the cache has its listing and stands at {current}. Use resync, or build the cache with expect_load."),
+            format!("load at revision {revision}: the cache has its listing and stands at {current}. Use resync, or make the cache so that it expects a listing."),
         )
         .with_asked(revision)
         .with_current(current));

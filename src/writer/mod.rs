@@ -341,7 +341,7 @@ impl Writer {
                 return Err(Error::new(
                     Code::Busy,
                     format!(
-                        "start a feeder: {open} subscriptions of the empty cache are open and would miss its listing. Build the cache with expect_load, or subscribe after the start."
+                        "start a feeder: {open} subscriptions of the empty cache are open and would miss its listing. Make the cache so that it expects a listing, or subscribe after the start."
                     ),
                 ));
             }

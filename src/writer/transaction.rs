@@ -166,8 +166,11 @@ impl Core {
                     && meta.version >= 1;
                 if !sound {
                     return Err(say::invalid(format!(
-                        "put of key {}: create_revision {}, mod_revision {}, version {} cannot be of revision {revision}",
-                        show(change.key), meta.create_revision, meta.mod_revision, meta.version
+                        "put of key {}: created at {}, changed at {}, version {} cannot be of revision {revision}",
+                        show(change.key),
+                        meta.create_revision,
+                        meta.mod_revision,
+                        meta.version
                     ))
                     .with_asked(revision));
                 }

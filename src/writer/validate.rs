@@ -56,7 +56,7 @@ pub(super) fn check_record(inner: &Inner, revision: u64, record: &Record<'_>) ->
         return Ok(());
     }
     Err(say::invalid(format!(
-        "key {}: create_revision {}, mod_revision {}, version {} cannot be of a listing at revision {revision}",
+        "key {}: created at {}, changed at {}, version {} cannot be of a listing at revision {revision}",
         show(record.key),
         record.create_revision,
         record.mod_revision,
@@ -87,7 +87,7 @@ fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     }
     if key.len() > inner.limits.key {
         return Err(say::invalid(format!(
-            "key {}: {} bytes, the limit is {}. Raise max_key_bytes, or shorten it.",
+            "key {}: {} bytes, the limit is {}. Shorten it, or raise the limit.",
             show(key),
             key.len(),
             inner.limits.key
@@ -98,7 +98,7 @@ fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     }
     match value {
         Some(value) if value.len() > inner.limits.value => Err(say::invalid(format!(
-            "key {}: a value of {} bytes, the limit is {}. Raise max_value_bytes.",
+            "key {}: a value of {} bytes, the limit is {}. Shorten it, or raise the limit.",
             show(key),
             value.len(),
             inner.limits.value

@@ -99,7 +99,7 @@ fn a_source_is_refused_where_its_listing_would_be_missed() {
     let mut writer = cache.writer().unwrap();
     let error = writer.attach(std::sync::Arc::new(Silent)).expect_err("a subscription is open");
     assert_eq!(error.code(), watchcore::Code::Busy);
-    assert!(error.message().contains("expect_load"), "{error}");
+    assert!(error.message().contains("expects a listing"), "{error}");
     cache.snapshot().expect("it stays ready");
     drop(early);
     writer.attach(std::sync::Arc::new(Silent)).unwrap();

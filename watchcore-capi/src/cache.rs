@@ -188,6 +188,46 @@ pub unsafe extern "C" fn watchcore_cache_close(cache: *const watchcore_cache, er
     })
 }
 
+/// Where the cache stands, without the rest of watchcore_cache_status: `*revision` and `*epoch` are its position,
+/// `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each may be NULL.
+/// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_position(
+    cache: *const watchcore_cache,
+    revision: *mut u64,
+    epoch: *mut u64,
+    oldest: *mut u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_cache_position, error, {
+        let cache = try_handle!(cache);
+        // In this order: what leaves the window meanwhile is never above the position.
+        let first = cache.oldest();
+        let position = cache.position();
+        out_or_null!(revision).write(position.revision);
+        out_or_null!(epoch).write(position.epoch);
+        out_or_null!(oldest).write(first);
+        Ok(())
+    })
+}
+
+/// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It stays 1
+/// while the source is out of reach; watchcore_cache_status says that.
+/// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_cache_is_ready(
+    cache: *const watchcore_cache,
+    ready: *mut u32,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_cache_is_ready, error, {
+        let ready = try_out!(ready);
+        let is = try_handle!(cache).is_ready();
+        ready.write(u32::from(is));
+        Ok(())
+    })
+}
+
 /// Waits until the first listing is published.
 /// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
 /// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with

@@ -30,12 +30,12 @@ functions! {
     watchcore_version watchcore_abi_version watchcore_shutdown watchcore_error_name watchcore_strerror
     watchcore_error_is_retryable watchcore_error_is_fatal watchcore_error_http_status
     watchcore_cache_new watchcore_cache_free watchcore_cache_close watchcore_cache_wait_ready
-    watchcore_cache_wait_until watchcore_cache_consistent_revision
+    watchcore_cache_wait_until watchcore_cache_consistent_revision watchcore_cache_position watchcore_cache_is_ready
     watchcore_cache_writer watchcore_writer_load watchcore_writer_apply watchcore_writer_resync
     watchcore_writer_progress watchcore_writer_compact watchcore_writer_free
     watchcore_loading_new watchcore_loading_add watchcore_loading_finish watchcore_loading_free
     watchcore_feeder_start watchcore_feeder_stop watchcore_feeder_free watchcore_feeder_request_resync
-    watchcore_feeder_counters
+    watchcore_feeder_counters watchcore_feeder_compact
     watchcore_cache_get watchcore_key_value_release watchcore_cache_list watchcore_cache_list_next
     watchcore_cache_count watchcore_cache_diff watchcore_text_get watchcore_text_free
     watchcore_page_count watchcore_page_item watchcore_page_items watchcore_page_more watchcore_page_remaining

@@ -241,6 +241,19 @@ pub unsafe extern "C" fn watchcore_feeder_request_resync(
     })
 }
 
+/// Asks the feeder to compact the cache up to and with a revision, as watchcore_writer_compact does: for a program
+/// that learns of etcd's compactions first. Returns at once: the feeder's thread does it, as far as the cache has come
+/// now, the rest when the cache has reached the revision.
+/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn watchcore_feeder_compact(
+    feeder: *const watchcore_feeder,
+    revision: u64,
+    error: *mut watchcore_error,
+) -> i32 {
+    frame!(watchcore_feeder_compact, error, { imp::compact(&*try_handle!(feeder), revision) })
+}
+
 /// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
@@ -398,6 +411,10 @@ mod imp {
         running.request_resync();
     }
 
+    pub(super) fn compact(running: &Running, revision: u64) -> Result<()> {
+        running.compact(revision)
+    }
+
     pub(super) fn counters(running: &Running) -> watchcore_counters {
         let now = running.counters();
         let mut resyncs = [0; 7];
@@ -455,6 +472,10 @@ mod imp {
     }
 
     pub(super) fn request_resync(running: &Running) {
+        match *running {}
+    }
+
+    pub(super) fn compact(running: &Running, _: u64) -> Result<()> {
         match *running {}
     }
 

@@ -1,5 +1,8 @@
 //! Following etcd's compaction, beside the sessions: no stream of events, and no wait of theirs, holds it up.
 //!
+//! Others may learn of a compaction first, and request it of the cache (`Feeder::compact`): the feeder's thread has the
+//! writer, so it does that, once the cache is there.
+//!
 //! A count of one key at a revision answers whether etcd is compacted above that revision, and reads no history.
 //! Only where it is, a watch there is opened: etcd refuses it before it reads any history, and names the
 //! compacted revision. A watch at a revision that is not compacted would make etcd read all history from there on
@@ -9,11 +12,13 @@ use super::config::Config;
 use super::connect::Reader;
 use super::failure::{Class, Failure};
 use super::range::KeyRange;
+use super::shared::Shared;
 use crate::log::log;
 use etcd_client::{GetOptions, WatchOptions};
 use std::cell::RefCell;
+use std::sync::atomic::Ordering::Relaxed;
 use tokio::sync::watch;
-use watchcore::Writer;
+use watchcore::{Position, Writer};
 
 /// A question for etcd's compaction, as of one moment of the cache.
 struct CompactionQuery {
@@ -73,6 +78,41 @@ pub(super) async fn compacted_at(reader: &Reader, range: &KeyRange, revision: u6
     }
 }
 
+/// A compaction that was requested, and whose revision the cache does not have yet. It is of the history that the
+/// cache had when the request was taken: the revisions of another one are others.
+#[derive(Default)]
+struct RequestedCompaction(Option<Position>);
+
+impl RequestedCompaction {
+    /// `asked`: what was requested since, or 0. The cache is compacted as far as it has come, at once: what it still
+    /// has of before, its source may have no longer.
+    fn goes_on(&mut self, writer: &mut Writer, asked: u64) {
+        let now = writer.position();
+        let before = self.0.filter(|waits| waits.epoch == now.epoch).map_or(0, |waits| waits.revision);
+        let wanted = asked.max(before);
+        if wanted > 0 && writer.is_loaded() {
+            let revision = wanted.min(now.revision);
+            match writer.compact(revision) {
+                Ok(()) => log!(debug, revision, wanted, "compacted, as was requested"),
+                // It was closed meanwhile.
+                Err(error) => log!(debug, revision, %error, "the cache was not compacted"),
+            }
+        }
+        let waits = wanted > 0 && (wanted > now.revision || !writer.is_loaded());
+        self.0 = waits.then_some(Position { revision: wanted, ..now });
+    }
+}
+
+/// Serves requests, until dropped.
+pub(super) async fn serve(writer: &RefCell<Writer>, shared: &Shared) {
+    let mut requested = RequestedCompaction::default();
+    loop {
+        requested.goes_on(&mut writer.borrow_mut(), shared.take_compaction());
+        shared.compaction_waits.store(requested.0.is_some(), Relaxed);
+        shared.compaction.notified().await;
+    }
+}
+
 /// Asks every interval, until dropped. Without a connection it waits for one.
 pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receiver<Option<Reader>>, config: &Config) {
     let Some(interval) = config.options.follow_compaction else { return std::future::pending().await };
@@ -86,5 +126,39 @@ pub(super) async fn follow(writer: &RefCell<Writer>, mut readers: watch::Receive
             Ok(None) => {}
             Err(failure) => log!(debug, error = %failure.text, "etcd's compaction is not known"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watchcore::{Cache, Change, ResyncReason};
+
+    /// It waits for a revision that is still to come, and not for one of another history.
+    #[test]
+    fn requested_compaction_waits_for_the_cache() {
+        let cache = Cache::builder("/").expect_load(true).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut requested = RequestedCompaction::default();
+        requested.goes_on(&mut writer, 12);
+        writer.load(10, []).unwrap();
+        requested.goes_on(&mut writer, 0);
+        assert!(requested.0.is_some(), "the cache is at 10");
+        for revision in 11..=14 {
+            writer.apply(revision, [Change::put("/a", "")]).unwrap();
+            requested.goes_on(&mut writer, 0);
+        }
+        assert_eq!((cache.oldest(), requested.0), (13, None), "compacted at 12, and no further");
+        requested.goes_on(&mut writer, 14);
+        requested.goes_on(&mut writer, 5);
+        assert_eq!(cache.oldest(), 15, "never back");
+
+        requested.goes_on(&mut writer, 20);
+        writer.resync(3, [], ResyncReason::HistoryReset).unwrap();
+        for revision in 4..=21 {
+            writer.apply(revision, [Change::put("/b", "")]).unwrap();
+            requested.goes_on(&mut writer, 0);
+        }
+        assert!(cache.oldest() < 20, "20 was a revision of the history before: {}", cache.oldest());
     }
 }

@@ -17,7 +17,7 @@ const MESSAGE_LIMIT: usize = 64 << 20;
 const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Revisions lie below it everywhere in watchcore.
-const MAX_REVISION: u64 = 1 << 52;
+pub(super) const MAX_REVISION: u64 = 1 << 52;
 
 /// A name and a password that never shows.
 #[derive(Clone)]
@@ -280,20 +280,20 @@ impl Options {
         let urls = self.endpoints.iter().enumerate().map(|(i, url)| normal_url(i, url, secure, given));
         self.endpoints = urls.collect::<Result<Vec<String>>>()?;
         if let Some(keys) = self.page_size.filter(|keys| *keys < 1) {
-            return Err(invalid(format!("page_size is {keys}; give at least 1")));
+            return Err(invalid(format!("a listing by pages of {keys} keys: give at least 1")));
         }
         if let Some(revision) = self.start_revision.filter(|revision| *revision >= MAX_REVISION) {
-            return Err(invalid(format!("start_revision is {revision}; revisions lie below 2^52")));
+            return Err(invalid(format!("a start at revision {revision}: revisions lie below 2^52")));
         }
         if self.message_limit == 0 {
-            return Err(invalid("message_limit is 0; give at least the longest message expected"));
+            return Err(invalid("a limit of 0 bytes for messages: give at least the longest message expected"));
         }
         for (name, duration) in [
-            ("progress_interval", self.progress_interval),
-            ("dial_timeout", self.dial_timeout),
-            ("request_timeout", self.request_timeout),
-            ("refused_retry", self.refused_retry),
-            ("follow_compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
+            ("the progress interval", self.progress_interval),
+            ("the dial timeout", self.dial_timeout),
+            ("the request timeout", self.request_timeout),
+            ("the pause after a refusal", self.refused_retry),
+            ("the interval of questions for compaction", self.follow_compaction.unwrap_or(Duration::MAX)),
         ] {
             if duration.is_zero() {
                 return Err(invalid(format!("{name} is 0; give a duration above it")));
@@ -337,7 +337,7 @@ fn normal_url(place: usize, given: &str, secure: bool, asked: bool) -> Result<St
     let place = place + 1;
     if given.contains('@') {
         // Not printed: it may hold a password.
-        return Err(invalid(format!("endpoint {place} has a user in it; give name and password with user()")));
+        return Err(invalid(format!("endpoint {place} has a user in it; give name and password by themselves")));
     }
     let (scheme, host) = match given.split_once("://") {
         Some((scheme, host)) => (scheme, host),

@@ -1,7 +1,7 @@
 //! The handle of a feeder, and its thread.
 
 use super::compaction;
-use super::config::{Config, FeederBuilder};
+use super::config::{Config, FeederBuilder, MAX_REVISION};
 use super::counters::Counters;
 use super::session::Session;
 use super::shared::Shared;
@@ -156,6 +156,27 @@ impl Feeder {
         }
     }
 
+    /// Compacts the cache up to and with `revision`, as [`Writer::compact`] does, for a program that learns of
+    /// etcd's compactions first, or makes them: it need not wait for `follow_compaction`.
+    ///
+    /// It returns at once: the feeder's thread, which has the writer, does it. Events that the cache has go as soon as
+    /// that thread runs; a revision that the cache has not reached is compacted when it has. A request of a history
+    /// that is replaced meanwhile is dropped, and one below the window does nothing. Any thread, at any time; O(1).
+    ///
+    /// INVALID_ARGUMENT from 2^52 on, CLOSED once the feeder has stopped.
+    pub fn compact(&self, revision: u64) -> Result<()> {
+        if revision >= MAX_REVISION {
+            let text = format!("compact at revision {revision}: revisions lie below 2^52");
+            return Err(Error::new(Code::InvalidArgument, text).with_asked(revision));
+        }
+        if self.is_stopped() {
+            let text = "compact: the feeder has stopped, and the cache with it. Open another cache";
+            return Err(Error::new(Code::Closed, text));
+        }
+        self.shared.request_compaction(revision);
+        Ok(())
+    }
+
     /// A forked child has no such thread, and a lock that it held at the fork stays held.
     fn is_forked(&self) -> bool {
         self.process != std::process::id()
@@ -242,6 +263,7 @@ async fn run(config: &Config, writer: &RefCell<Writer>, shared: &Shared) {
         () = work => {}
         () = tickets::serve(writer, of_tickets, config, shared) => {}
         () = compaction::follow(writer, of_compaction, config) => {}
+        () = compaction::serve(writer, shared) => {}
     }
 }
 

@@ -222,6 +222,7 @@ impl<'a> Session<'a> {
         self.pending_resync = None;
         self.resume = Some(Resume::listed(&listing, at.is_some()));
         self.reporter.listed(listing.header.revision.max(listing.revision));
+        self.shared.moved();
         Ok(())
     }
 
@@ -348,6 +349,7 @@ impl<'a> Session<'a> {
         self.backoff.reset();
         self.listings_in_a_row.reset();
         self.silences = 0;
+        self.shared.moved();
     }
 
     /// Reports a failure, chooses the next endpoint, and gives the time to wait.

@@ -1,7 +1,7 @@
 //! What the handle and the thread of a feeder share.
 
 use super::counters::Counts;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -19,6 +19,12 @@ pub(super) struct Shared {
     pub(super) tickets: Notify,
     /// Raised when the cache may have been closed.
     pub(super) life: Notify,
+    /// Raised when a compaction is requested, and when the cache moves while one waits for it.
+    pub(super) compaction: Notify,
+    /// The greatest revision that was requested and not taken yet; 0: none.
+    compact_to: AtomicU64,
+    /// Whether a requested compaction waits for the cache. Of the feeder's thread.
+    pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
     last_error: Mutex<Option<Error>>,
     ended: Mutex<bool>,
@@ -49,6 +55,23 @@ impl Shared {
 
     pub(super) fn take_resync(&self) -> bool {
         self.resync.swap(false, Ordering::AcqRel)
+    }
+
+    pub(super) fn request_compaction(&self, revision: u64) {
+        self.compact_to.fetch_max(revision, Ordering::Release);
+        self.compaction.notify_one();
+    }
+
+    /// The greatest revision that was requested since the last call; 0: none.
+    pub(super) fn take_compaction(&self) -> u64 {
+        self.compact_to.swap(0, Ordering::AcqRel)
+    }
+
+    /// The cache is at another revision now.
+    pub(super) fn moved(&self) {
+        if self.compaction_waits.load(Ordering::Relaxed) {
+            self.compaction.notify_one();
+        }
     }
 
     pub(super) fn last_error(&self) -> Option<Error> {
@@ -111,6 +134,15 @@ mod tests {
             }
         });
         assert_eq!(shared.stop_deadline(Duration::from_secs(9)), first, "a later stop does not begin anew");
+    }
+
+    #[test]
+    fn the_greatest_compaction_is_taken_once() {
+        let shared = Shared::default();
+        assert_eq!(shared.take_compaction(), 0);
+        shared.request_compaction(7);
+        shared.request_compaction(5);
+        assert_eq!((shared.take_compaction(), shared.take_compaction()), (7, 0));
     }
 
     #[test]

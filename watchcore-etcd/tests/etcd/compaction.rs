@@ -33,6 +33,36 @@ fn etcd_s_compaction_is_followed_where_that_is_asked_for() {
     assert_same(&follows, &ctl);
 }
 
+/// Who learns of a compaction first requests it: what is there goes at once, what is to come when it is there.
+#[test]
+fn a_compaction_is_requested_of_the_feeder() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let cache = cache("/c/");
+    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    let last = (0..20).map(|i| ctl.put("/c/x", i.to_string())).last().unwrap();
+    cache.wait_until(last, BOUND).unwrap();
+    feeder.compact(last - 5).unwrap();
+    wait_for("the compaction", || cache.oldest() == last - 4);
+    feeder.compact(last - 7).unwrap();
+    assert_eq!(cache.get("/c/x", Read::Exact(last - 5)).unwrap().revision, last - 5, "the state there stays");
+    assert_eq!(cache.get("/c/x", Read::Exact(last - 6)).unwrap_err().code(), Code::Compacted);
+
+    feeder.compact(last + 2).unwrap();
+    wait_for("what is there is compacted", || cache.oldest() == last + 1);
+    for i in 0..4 {
+        ctl.put("/c/x", i.to_string());
+    }
+    cache.wait_until(last + 4, BOUND).unwrap();
+    wait_for("what has come is, too", || cache.oldest() == last + 3);
+    assert_same(&cache, &ctl);
+
+    assert_eq!(feeder.compact(1 << 52).unwrap_err().code(), Code::InvalidArgument);
+    feeder.stop();
+    assert_eq!(feeder.compact(last).unwrap_err().code(), Code::Closed);
+}
+
 /// A watch at a revision that is not compacted makes etcd read history, so none is opened to find that out.
 #[test]
 fn following_a_compaction_reads_no_history() {
