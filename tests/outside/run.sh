@@ -65,6 +65,8 @@ while IFS= read -r name; do
         ;;
     esac
 done < <(compgen -e)
+# Each run has paths of its own: what cargo keeps for the next build of a path is of no use.
+export CARGO_INCREMENTAL=0
 
 passed=() failed=()
 for name in "${programs[@]}"; do
