@@ -16,12 +16,22 @@ figures=$(find src -name '*.rs' | sort | xargs awk -v structs=" $structs " '
     /^ *\}/ { inside = 0 }
     inside && /^ *pub [a-z_]+:/ { field = $2; sub(":", "", field); print field }
 ' | sort -u)
-counters=$(awk '/^counters! \{/ { inside = 1; next } /^\}/ { inside = 0 } inside && /^ *[a-z_]+,$/ { sub(/^ */, ""); sub(",", ""); print }' watchcore-etcd/src/counters.rs)
+counters=$(awk '/^counters! \{/ { inside = 1; next } /^\}/ { inside = 0 } inside && /^ *(counter|gauge) [a-z_]+,$/ { sub(",", ""); print $2 }' watchcore-etcd/src/counters.rs)
 # A list that comes out short is a pattern that no longer fits the code.
 [ "$(wc -w <<<"$figures")" -ge 45 ] || { echo "only these figures were found: $figures"; wrong=1; }
 [ "$(wc -w <<<"$counters")" -ge 19 ] || { echo "only these counters were found: $counters"; wrong=1; }
 for figure in $figures $counters; do
     grep -qF "\`$figure\`" $page || lacks "the figure \`$figure\`"
+done
+# Names of metrics are the first text of these calls, on the same line or the next. Those of the feeder's counters are there by the
+# counter's name, behind three dots where the prefix is that of the metric before.
+metrics=$(tr -d '\n' <src/metrics/mod.rs | grep -oE '(gauge|counter|with|once|add)\( *"[a-z_]+"' | sed -E 's/.*"(.*)"/\1/' | sort -u)
+[ "$(wc -w <<<"$metrics")" -ge 40 ] || { echo "only these metrics were found: $metrics"; wrong=1; }
+for metric in $metrics; do
+    grep -qE "(watchcore_$metric|…_${metric#subscription_})(_total)?[\`{]" $page || lacks "the metric watchcore_$metric"
+done
+for counter in $counters; do
+    grep -qE "(watchcore_feeder_|…_)$counter(_total)?[\`{]" $page || lacks "the metric watchcore_feeder_$counter"
 done
 
 # The whole of each call of a log macro on one line, then its last text.
@@ -41,5 +51,5 @@ while IFS= read -r message; do
     grep -qF -- "$message" $page || lacks "the message '$message'"
 done <<<"$messages"
 
-[ $wrong = 0 ] && echo "$page names $(wc -w <<<"$figures $counters") figures and $(wc -l <<<"$messages") messages"
+[ $wrong = 0 ] && echo "$page names $(wc -w <<<"$metrics") metrics, $(wc -w <<<"$figures $counters") figures and $(wc -l <<<"$messages") messages"
 exit $wrong

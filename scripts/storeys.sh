@@ -6,7 +6,7 @@ set -uo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 # From the ground up. `root` is src/lib.rs: what it re-exports is for users.
-storeys="sync position error foreign sys worker heap reclaim data store attribute filter log batch wake cache writer read subscription text process raw root"
+storeys="sync position error foreign sys worker heap reclaim data store attribute filter log batch wake cache writer read subscription text metrics process raw root"
 
 find src -name '*.rs' ! -name '*tests.rs' ! -path 'src/loom*' | sort | xargs awk -v storeys="$storeys" '
     BEGIN { count = split(storeys, order, " "); for (i = 1; i <= count; i++) rank[order[i]] = i }

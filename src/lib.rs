@@ -55,6 +55,8 @@ mod heap;
 mod log;
 #[cfg(all(test, loom))]
 mod loom;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod position;
 #[cfg(not(loom))]
 mod process;
@@ -74,8 +76,8 @@ mod writer;
 pub use attribute::declared::{Attribute, Labels};
 pub use batch::Batch;
 pub use cache::{
-    Builder, Cache, Lag, ReadPath, Source, SourceReport, SourceState, State, Stats, Status, SubscriptionInfo,
-    SubscriptionState,
+    Builder, Cache, Lag, ReadPath, Source, SourceMetric, SourceReport, SourceState, State, Stats, Status,
+    SubscriptionInfo, SubscriptionState,
 };
 pub use data::event::{Event, Kind, OwnedEvent, Phase, Resync, ResyncReason, flags};
 pub use data::key_value::{KeyValue, KeyValueRef};

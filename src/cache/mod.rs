@@ -20,7 +20,7 @@ pub(crate) use core::Core;
 pub(crate) use observed::Standing;
 pub(crate) use registry::NOWHERE;
 pub(crate) use shared::{Gauges, Info, Inner, NOT_READY, READY, living};
-pub use source::{Source, SourceReport, SourceState};
+pub use source::{Source, SourceMetric, SourceReport, SourceState};
 pub use status::{State, Stats, Status};
 pub use subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
 pub(crate) use view::{Left, StateView};
@@ -99,6 +99,11 @@ impl Cache {
     /// State, position, window, lag and the source's last error. Takes short locks that the
     /// writer does not take while it publishes, and no poll takes. O(open subscriptions).
     pub fn status(&self) -> Status {
+        self.figures().0
+    }
+
+    /// Both, of one look at the subscriptions.
+    pub(crate) fn figures(&self) -> (Status, Stats) {
         let inner = &self.inner;
         let standings = inner.standings();
         let stats = inner.stats(&standings);
@@ -113,7 +118,7 @@ impl Cache {
         } else {
             info.stale_since.map_or(State::Ready, |since| State::Stale { since })
         };
-        Status {
+        let status = Status {
             window_age: self.inner.ring.window_age(),
             name: inner.name.clone(),
             state,
@@ -127,7 +132,8 @@ impl Cache {
             max_lag_seen: inner.consumers.max_lag.load(Relaxed),
             lapped: standings.lapped,
             source: info.report.clone(),
-        }
+        };
+        (status, stats)
     }
 
     /// What the cache holds and by what. O(open subscriptions).

@@ -82,6 +82,9 @@ pub(crate) struct ConsumerGauges {
     pub(crate) subscriptions: AtomicU64,
     /// Looked at by each poll.
     pub(crate) max_lag: AtomicU64,
+    /// The most losses that metrics have shown.
+    #[cfg(feature = "metrics")]
+    pub(crate) losses_shown: AtomicU64,
     pub(crate) delivered_bytes: AtomicU64,
     pub(crate) link_bytes: AtomicU64,
 }
@@ -269,6 +272,18 @@ impl Inner {
         let now = self.registry.standings(&self.ring);
         self.consumers.max_lag.fetch_max(now.max_lag_events, Relaxed);
         now
+    }
+
+    /// Losses of events, for who takes a figure that falls for one that began anew: a subscription that counted as
+    /// lapped, and whose poll then escaped, stays counted.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn losses_that_only_rise(&self, now: u64) -> u64 {
+        self.consumers.losses_shown.fetch_max(now, Relaxed).max(now)
+    }
+
+    #[cfg(feature = "metrics")]
+    pub(crate) fn source(&self) -> Option<Arc<dyn Source>> {
+        lock(&self.info).source.clone()
     }
 
     /// Wakes the source, if there is one: it asks for what is wanted now.

@@ -31,6 +31,54 @@ pub trait Source: Send + Sync {
     /// Somebody asks for progress or for a consistent read: see [`crate::Writer::demand`]. Must be cheap
     /// and must not block; called from any thread.
     fn wake(&self);
+
+    /// What the source counts beyond its [`SourceReport`], for [`Cache`](crate::Cache)s' metrics: calls `each` once for
+    /// each figure, those of one name one after the other. Must not block; called from any thread.
+    fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
+        let _ = each;
+    }
+}
+
+/// A figure of a source, as the feature `metrics` shows it.
+///
+/// ```
+/// use watchcore::SourceMetric;
+///
+/// let listings = SourceMetric::counter("listings", "Listings that were begun.", 3);
+/// let compacted = SourceMetric::counter("resyncs_by_reason", "Resyncs.", 1).with_label("reason", "Compacted");
+/// assert_eq!((listings.name, compacted.label), ("listings", Some(("reason", "Compacted"))));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct SourceMetric {
+    /// Its name without prefix and suffix: `listings` becomes `watchcore_feeder_listings_total`. Letters, digits and
+    /// underscores; what the report has (`info`, `revision`, `warning`, `connects`, `reconnects`, `resyncs`) is left out.
+    pub name: &'static str,
+    /// One sentence about it.
+    pub help: &'static str,
+    /// Whether it only rises.
+    pub is_counter: bool,
+    /// Its value now.
+    pub value: u64,
+    /// What tells it from others of its name.
+    pub label: Option<(&'static str, &'static str)>,
+}
+
+impl SourceMetric {
+    /// One that only rises.
+    pub const fn counter(name: &'static str, help: &'static str, value: u64) -> SourceMetric {
+        SourceMetric { name, help, is_counter: true, value, label: None }
+    }
+
+    /// One that rises and falls.
+    pub const fn gauge(name: &'static str, help: &'static str, value: u64) -> SourceMetric {
+        SourceMetric { name, help, is_counter: false, value, label: None }
+    }
+
+    /// The same, told from others of its name by a label.
+    pub const fn with_label(self, name: &'static str, value: &'static str) -> SourceMetric {
+        SourceMetric { label: Some((name, value)), ..self }
+    }
 }
 
 /// What a feeder says of its source.

@@ -1,13 +1,22 @@
 //! What a feeder did, counted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use watchcore::ResyncReason;
+use watchcore::{ResyncReason, SourceMetric};
+
+/// Why a feeder lists anew.
+const OF_FEEDERS: [ResyncReason; 5] = [
+    ResyncReason::Compacted,
+    ResyncReason::HistoryReset,
+    ResyncReason::ChainBroken,
+    ResyncReason::TooFarBehind,
+    ResyncReason::Requested,
+];
 
 /// Above the number of each [`ResyncReason`]; place 0 is not used.
 const REASONS: usize = 7;
 
 macro_rules! counters {
-    ($($(#[doc = $text:literal])+ $name:ident,)*) => {
+    ($($(#[doc = $text:literal])+ $kind:ident $name:ident,)*) => {
         /// What a feeder did since its start. Each only rises.
         ///
         /// ```no_run
@@ -33,6 +42,8 @@ macro_rules! counters {
         pub(super) struct Counts {
             $(pub(super) $name: AtomicU64,)*
             resyncs: [AtomicU64; REASONS],
+            /// The most that metrics have shown.
+            resyncs_shown: [AtomicU64; REASONS],
         }
 
         impl Counts {
@@ -40,6 +51,19 @@ macro_rules! counters {
                 Counters {
                     $($name: self.$name.load(Relaxed),)*
                     resyncs: std::array::from_fn(|i| self.resyncs[i].load(Relaxed)),
+                }
+            }
+
+            /// All of them, for the cache's metrics.
+            pub(super) fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
+                $(each(SourceMetric::$kind(stringify!($name), concat!($($text),+).trim_ascii(), self.$name.load(Relaxed)));)*
+                for reason in OF_FEEDERS {
+                    let (count, shown) = (&self.resyncs[reason as usize], &self.resyncs_shown[reason as usize]);
+                    let count = count.load(Relaxed);
+                    // One that the cache refused is taken back, and a counter that falls counts as begun anew.
+                    let count = shown.fetch_max(count, Relaxed).max(count);
+                    let metric = SourceMetric::counter("resyncs_by_reason", "Resyncs by what caused them.", count);
+                    each(metric.with_label("reason", reason.name()));
                 }
             }
         }
@@ -60,48 +84,48 @@ impl Counters {
 
 counters! {
     /// Watches opened.
-    connects,
+    counter connects,
     /// Watches opened beyond the first.
-    reconnects,
+    counter reconnects,
     /// Sessions that failed or never came to be.
-    failures,
+    counter failures,
     /// Watches given up because nothing came.
-    silences,
+    counter silences,
     /// Watches opened again with fragments, because a message was too long.
-    fragment_switches,
+    counter fragment_switches,
     /// Listings that were begun.
-    listings,
+    counter listings,
     /// Pages of listings, and messages of those that came as streams.
-    pages,
+    counter pages,
     /// Reads that proved, after a reconnect, that the history is still the same.
-    probes,
+    counter probes,
     /// Messages on the watch stream.
-    responses,
+    counter responses,
     /// Fragments among them.
-    fragments,
+    counter fragments,
     /// Revisions applied.
-    revisions,
+    counter revisions,
     /// Events applied.
-    events,
+    counter events,
     /// Bytes of keys and values in them.
-    bytes,
+    counter bytes,
     /// Events that did not fit what the cache held.
-    integrity_violations,
+    counter integrity_violations,
     /// Progress notifications that came.
-    progress_notifications,
+    counter progress_notifications,
     /// Progress notifications that were asked for.
-    progress_requests,
+    counter progress_requests,
     /// Linearizable reads for consistent revisions, those that failed included: one serves all
     /// requests that came before it began.
-    consistent_reads,
+    counter consistent_reads,
     /// Certificate files that held something else than before, and were taken for new connections.
-    certificate_reloads,
+    counter certificate_reloads,
     /// Connections for which the certificate files could not be used.
-    certificate_failures,
+    counter certificate_failures,
     /// Most events that came in one message.
-    max_events_queued,
+    gauge max_events_queued,
     /// Most events of one revision.
-    max_revision_events,
+    gauge max_revision_events,
 }
 
 pub(super) fn add(counter: &AtomicU64, count: u64) {
@@ -129,5 +153,33 @@ impl Counts {
         if let Some(counter) = self.resyncs.get(reason as usize) {
             counter.fetch_sub(1, Relaxed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Also of a resync that was counted and refused, after a scrape had shown it.
+    #[test]
+    fn metrics_of_counters_never_fall() {
+        let counts = Counts::default();
+        let shown = || {
+            let mut all = Vec::new();
+            counts.metrics(&mut |metric| all.push(metric));
+            all
+        };
+        let names: BTreeSet<_> = shown().iter().map(|metric| (metric.name, metric.label)).collect();
+        assert_eq!(names.len(), shown().len());
+        assert!(shown().iter().all(|metric| metric.is_counter != metric.name.starts_with("max_")));
+        assert!(shown().iter().all(|metric| metric.help.ends_with('.') && !metric.help.starts_with(' ')));
+        one(&counts.probes);
+        counts.resynced(ResyncReason::Compacted);
+        let before = shown();
+        counts.resync_refused(ResyncReason::Compacted);
+        assert_eq!(shown(), before);
+        let of = |name| before.iter().filter(|metric| metric.name == name).map(|metric| metric.value).sum::<u64>();
+        assert_eq!((of("probes"), of("resyncs_by_reason")), (1, 1));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use watchcore::{Error, Source};
+use watchcore::{Error, Source, SourceMetric};
 
 /// State shared by handle, thread and cache.
 #[derive(Default)]
@@ -40,6 +40,10 @@ impl Source for Shared {
         self.watch.notify_one();
         self.tickets.notify_one();
         self.life.notify_one();
+    }
+
+    fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
+        self.counts.metrics(each);
     }
 }
 

@@ -400,3 +400,28 @@ fn the_thread_has_a_name_and_takes_no_signals() {
         assert!(masks.iter().all(|mask| mask & (1 << (signal - 1)) != 0), "signal {signal}: {masks:x?}");
     }
 }
+
+/// One call on the cache has the figures of its feeder.
+#[test]
+fn metrics_show_the_feeder() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/a/x", "0");
+    let cache = Cache::builder("/a/").name("fed").build().unwrap();
+    let feeder = feeder(&etcd.url()).start(cache.writer().unwrap()).unwrap();
+    wait_for("the watch", || feeder.counters().connects == 1);
+    feeder.request_resync();
+    wait_for("the resync", || feeder.counters().connects > 1);
+    let newest = ctl.put("/a/y", "1");
+    assert_same(&cache, &ctl);
+    let has = |line: &str| watchcore::metrics::text([&cache]).lines().any(|other| other == line);
+    let server = format!("watchcore_feeder_info{{cache=\"fed\",endpoint=\"{}\",", etcd.url());
+    let of_etcd = || watchcore::metrics::text([&cache]).lines().any(|line| line.starts_with(&server));
+    wait_for("the report of the feeder", || of_etcd() && has("watchcore_feeder_reconnects_total{cache=\"fed\"} 1"));
+    assert!(has("watchcore_state{cache=\"fed\",state=\"Ready\"} 1"));
+    assert!(has(&format!("watchcore_revision{{cache=\"fed\"}} {newest}")));
+    assert!(has("watchcore_feeder_listings_total{cache=\"fed\"} 2"));
+    assert!(has("watchcore_feeder_events_total{cache=\"fed\"} 1"));
+    assert!(has("watchcore_feeder_resyncs_by_reason_total{cache=\"fed\",reason=\"Requested\"} 1"));
+    assert!(has("watchcore_feeder_warning{cache=\"fed\"} 0"));
+}
