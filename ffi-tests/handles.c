@@ -83,6 +83,7 @@ static void test_null_handles(void)
     BAD(watchcore_cache_subscriptions(NULL, &list, &error));
     BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
     BAD(watchcore_cache_text(NULL, WATCHCORE_TEXT_NAME, buffer, sizeof(buffer), &count, &error));
+    BAD(watchcore_metrics_text(NULL, 1, NULL, NULL, &error));
     BAD(watchcore_log_set(NULL, NULL, 99, &error));
 
     watchcore_cache_free(NULL);

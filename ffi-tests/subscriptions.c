@@ -248,6 +248,58 @@ static void test_read_path(void)
 }
 
 /* A list is of its moment, and its own: it outlives what it lists. */
+static int has(watchcore_text *text, const char *line)
+{
+    watchcore_bytes bytes = watchcore_text_get(text);
+    return memmem(bytes.data, bytes.length, line, strlen(line)) != NULL;
+}
+
+/* All figures of two caches as one text. */
+static void test_metrics(void)
+{
+    static const char type[] = "# TYPE watchcore_events_total counter\n";
+    watchcore_writer *writer = NULL;
+    watchcore_cache *one = embedded(&writer), *other = embedded(NULL);
+    const watchcore_cache *both[3];
+    watchcore_subscription *subscription = NULL;
+    watchcore_metrics_options options = WATCHCORE_METRICS_OPTIONS_INIT;
+    watchcore_change change = put("/a", "1");
+    watchcore_text *text = NULL;
+    watchcore_bytes bytes;
+    const char *at;
+    both[0] = one;
+    both[1] = other;
+    both[2] = NULL;
+    CHECK_OK(watchcore_writer_apply(writer, 7, &change, 1, &error));
+    CHECK_OK(watchcore_subscription_new(one, NULL, &subscription, &error));
+    CHECK_OK(watchcore_metrics_text(both, 2, NULL, &text, &error));
+    bytes = watchcore_text_get(text);
+    CHECK(bytes.length > 1000 && ((const char *)bytes.data)[bytes.length - 1] == '\n');
+    at = memmem(bytes.data, bytes.length, type, strlen(type));
+    CHECK(at != NULL); /* once for both */
+    CHECK(memmem(at + 1, (size_t)((const char *)bytes.data + bytes.length - at - 1), type, strlen(type)) == NULL);
+    CHECK(has(text, "watchcore_events_total{cache=\"/\"} 1\n"));
+    CHECK(has(text, "watchcore_events_total{cache=\"/#2\"} 0\n"));
+    CHECK(!has(text, "watchcore_subscription_info"));
+    watchcore_text_free(text);
+    options.per_subscription = 1;
+    CHECK_OK(watchcore_metrics_text(both, 1, &options, &text, &error));
+    CHECK(has(text, "watchcore_subscription_info{cache=\"/\",subscription=\"\",id=\"1\""));
+    watchcore_text_free(text);
+    CHECK_OK(watchcore_metrics_text(NULL, 0, NULL, &text, &error));
+    CHECK(has(text, "watchcore_build_info{version=\"" WATCHCORE_VERSION "\"} 1\n"));
+    watchcore_text_free(text);
+    text = NULL;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_metrics_text(both, 3, NULL, &text, &error)); /* a NULL in it */
+    options.per_subscription = 2;
+    CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_metrics_text(both, 1, &options, &text, &error));
+    CHECK(text == NULL);
+    watchcore_subscription_free(subscription);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(one);
+    watchcore_cache_free(other);
+}
+
 static void test_list_outlives_its_cache(void)
 {
     watchcore_writer *writer = NULL;
@@ -437,6 +489,7 @@ int main(void)
     RUN(test_names);
     RUN(test_states);
     RUN(test_read_path);
+    RUN(test_metrics);
     RUN(test_list_outlives_its_cache);
     RUN(test_sizes);
     RUN(test_of_nothing);

@@ -129,6 +129,12 @@ static inline watchcore_error *wc_text(const watchcore_cache *cache, uint32_t wh
     WC_RETURN(watchcore_cache_text(cache, which, buffer, capacity, length, &error));
 }
 
+static inline watchcore_error *wc_metrics(const watchcore_cache **caches, size_t count,
+                                          const watchcore_metrics_options *options, watchcore_text **text)
+{
+    WC_RETURN(watchcore_metrics_text((const watchcore_cache *const *)caches, count, options, text, &error));
+}
+
 // ---- writer -----------------------------------------------------------------
 
 static inline watchcore_error *wc_writer(const watchcore_cache *cache, watchcore_writer **writer)

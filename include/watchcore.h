@@ -977,6 +977,14 @@ typedef struct watchcore_stats {
     uint64_t window_age_ms;
 } watchcore_stats;
 
+// Which figures watchcore_metrics_text shows.
+typedef struct watchcore_metrics_options {
+    // sizeof(watchcore_metrics_options).
+    uint32_t size;
+    // 1: series of its own for each open subscription too, some ten of them, by its name and number.
+    uint32_t per_subscription;
+} watchcore_metrics_options;
+
 // Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
 // thread of the library or of the caller, on several at once; it must not call the library and must return
 // soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
@@ -1643,6 +1651,18 @@ int32_t watchcore_cache_text(const struct watchcore_cache *cache,
                              size_t *length,
                              struct watchcore_error *error);
 
+// All figures of these caches, of what feeds them, and of the process, as text for Prometheus: an answer of the type
+// "text/plain; version=0.0.4; charset=utf-8". `options` NULL: the defaults. All caches of a program are given at
+// once, so that each name has its HELP and TYPE once; of caches with equal names the second is "name#2".
+// docs/OPERATIONS.md has a table of the names, and which to alert on. It is some 10 KB for each cache.
+// `*text`: the caller's, read by watchcore_text_get, ended by watchcore_text_free.
+// Never blocks; O(open subscriptions). Any thread, many at once. Codes: INVALID_ARGUMENT.
+int32_t watchcore_metrics_text(const struct watchcore_cache *const *caches,
+                               size_t cache_count,
+                               const struct watchcore_metrics_options *options,
+                               struct watchcore_text **text,
+                               struct watchcore_error *error);
+
 // Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
 // When this returns, the function set before is not called any more: its `context` may be freed.
 // Blocks while a call of the function set before is running. Any thread, many at once.
@@ -1701,6 +1721,7 @@ int32_t watchcore_shutdown(int64_t timeout_ms,
       0, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_COUNTERS_INIT \
     { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_METRICS_OPTIONS_INIT { (uint32_t)sizeof(watchcore_metrics_options), 0 }
 #define WATCHCORE_RANGE_INIT \
     { (uint32_t)sizeof(watchcore_range), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT }
 #define WATCHCORE_READ_OPTIONS_INIT \

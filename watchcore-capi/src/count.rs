@@ -55,7 +55,7 @@ functions! {
     watchcore_wakeset_remove_subscription watchcore_wakeset_remove_waiter watchcore_wakeset_arm
     watchcore_wakeset_take watchcore_wakeset_fd watchcore_wakeset_wait watchcore_wakeset_free
     watchcore_cache_status watchcore_cache_stats watchcore_cache_text
-    watchcore_log_set
+    watchcore_metrics_text watchcore_log_set
 }
 
 #[cfg(not(feature = "debug"))]

@@ -3,7 +3,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | cache, writer, loading, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, log | one object each |
+//! | cache, writer, loading, feeder, read, snapshot, subscription, subscription_list, batch, wakeset, status, metrics, log | one object each |
 //! | declare, range, filter, key_value | what a cache declares; what reads and subscriptions ask for; what they see |
 //! | contract | the macros by which exports take what C gives |
 //! | process | the library as a whole: versions, shutdown |
@@ -55,6 +55,7 @@ mod handle;
 mod key_value;
 mod loading;
 mod log;
+mod metrics;
 mod process;
 mod range;
 mod read;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header.
-const FILES: [&str; 19] = [
+const FILES: [&str; 20] = [
     "bytes",
     "error",
     "declare",
@@ -22,6 +22,7 @@ const FILES: [&str; 19] = [
     "batch",
     "wakeset",
     "status",
+    "metrics",
     "log",
     "process",
 ];
