@@ -94,17 +94,17 @@ struct Registered {
 static REGISTERED: Mutex<Registered> = Mutex::new(Registered { collector: None, threads: 0 });
 
 /// A thread's registration.
-struct Local(ManuallyDrop<LocalHandle>);
+struct ThreadRegistration(ManuallyDrop<LocalHandle>);
 
-impl Local {
-    fn new() -> Local {
+impl ThreadRegistration {
+    fn new() -> ThreadRegistration {
         let mut registered = lock(&REGISTERED);
         registered.threads += 1;
-        Local(ManuallyDrop::new(registered.collector.get_or_insert_with(Collector::new).register()))
+        ThreadRegistration(ManuallyDrop::new(registered.collector.get_or_insert_with(Collector::new).register()))
     }
 }
 
-impl Drop for Local {
+impl Drop for ThreadRegistration {
     fn drop(&mut self) {
         // SAFETY: here alone, and it is not used after.
         unsafe { ManuallyDrop::drop(&mut self.0) };
@@ -123,9 +123,9 @@ fn leave() {
 }
 
 /// Of a pin that was registered for itself, because its thread's own registration is gone.
-struct Late(bool);
+struct LatePin(bool);
 
-impl Drop for Late {
+impl Drop for LatePin {
     #[inline]
     fn drop(&mut self) {
         if self.0 {
@@ -135,7 +135,7 @@ impl Drop for Late {
 }
 
 thread_local! {
-    static LOCAL: Local = Local::new();
+    static LOCAL: ThreadRegistration = ThreadRegistration::new();
     static IS_RECLAIMER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -275,14 +275,14 @@ pub(crate) fn worker() -> &'static Worker {
 }
 
 /// A pin: what was loaded under it stays until it is dropped.
-pub(crate) struct Guard(crossbeam_epoch::Guard, #[allow(dead_code, reason = "its drop")] Late);
+pub(crate) struct Guard(crossbeam_epoch::Guard, #[allow(dead_code, reason = "its drop")] LatePin);
 
 /// Pins this thread. Cheap (a store and a fence); nests. A reader's affair: the writer takes none.
 pub(crate) fn pin() -> Guard {
     #[cfg(test)]
     count(1, 0);
     match LOCAL.try_with(|local| local.0.pin()) {
-        Ok(guard) => Guard(guard, Late(false)),
+        Ok(guard) => Guard(guard, LatePin(false)),
         Err(_) => pin_late(),
     }
 }
@@ -290,12 +290,12 @@ pub(crate) fn pin() -> Guard {
 /// The thread's own registration is gone: its destructors run, or the process's.
 #[cold]
 fn pin_late() -> Guard {
-    let mut local = ManuallyDrop::new(Local::new());
+    let mut local = ManuallyDrop::new(ThreadRegistration::new());
     let guard = local.0.pin();
     // SAFETY: here alone, and `local` is not dropped. A handle may go before its guard; that the thread is counted
-    // ends after it, with `Late`.
+    // ends after it, with `LatePin`.
     unsafe { ManuallyDrop::drop(&mut local.0) };
-    Guard(guard, Late(true))
+    Guard(guard, LatePin(true))
 }
 
 /// Whether this thread holds a pin.
