@@ -36,7 +36,7 @@ static void print(const watchcore_event *event)
     if (value.data != NULL) {
         printf(" = %.*s", (int)value.length, (const char *)value.data);
     }
-    printf((event->flags & WATCHCORE_INITIAL_STATE_END) != 0 ? " (that was the state)\n" : "\n");
+    printf((event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0 ? " (that was the state)\n" : "\n");
 }
 
 /* Hands out everything there is now. Returns a code. */
@@ -106,7 +106,7 @@ static int write_something(watchcore_cache *cache, watchcore_error *error)
 {
     watchcore_writer *writer = NULL;
     watchcore_change changes[2] = {WATCHCORE_CHANGE_INIT, WATCHCORE_CHANGE_INIT};
-    if (watchcore_cache_writer(cache, &writer, error) != WATCHCORE_OK) {
+    if (watchcore_writer_new(cache, &writer, error) != WATCHCORE_OK) {
         return fail("writer", error);
     }
     changes[0].op = WATCHCORE_CHANGE_PUT;

@@ -13,7 +13,7 @@
 
 enum { KEYS = 1000, SMALL = 8192, LARGE = 60000, POLLS = 100000, MOST_ROUNDS = 501 };
 
-static watchcore_error error = WATCHCORE_ERROR_INIT;
+static watchcore_error error = WATCHCORE_ERROR_INITIALIZER;
 static uint64_t sum; /* so that nothing is left out */
 
 static double now(void)
@@ -55,7 +55,7 @@ static watchcore_cache *window(int events, size_t value_length, watchcore_writer
     int i;
     memset(value, 'v', sizeof(value));
     must(watchcore_cache_new(NULL, &cache, &error));
-    must(watchcore_cache_writer(cache, writer, &error));
+    must(watchcore_writer_new(cache, writer, &error));
     for (i = 0; i < KEYS; i++) {
         const watchcore_change init = WATCHCORE_CHANGE_INIT;
         snprintf(keys[i], sizeof(keys[i]), "/registry/pods/namespace-%04d/p-%06d", i, i);

@@ -146,7 +146,7 @@ static inline watchcore_cache *embedded(watchcore_writer **writer)
     watchcore_cache *cache = NULL;
     options.prefix = text("/");
     if (watchcore_cache_new(&options, &cache, &error) != WATCHCORE_OK ||
-        (writer != NULL && watchcore_cache_writer(cache, writer, &error) != WATCHCORE_OK)) {
+        (writer != NULL && watchcore_writer_new(cache, writer, &error) != WATCHCORE_OK)) {
         printf("cannot make a cache: %s\n", error.message);
         exit(2);
     }

@@ -80,13 +80,13 @@ static void test_bad_values(void)
     BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
     read.limit = 0;
     read.timeout_ms = -2;
-    BAD(watchcore_cache_list(cache, NULL, &read, &page, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
     range.kind = 5;
     BAD(watchcore_cache_count(cache, &range, NULL, &count, NULL, NULL, &error));
     BAD(watchcore_cache_wait_ready(cache, -2, &error));
     BAD(watchcore_cache_text(cache, 0, buffer, sizeof(buffer), NULL, &error));
-    BAD(watchcore_waiter_new(cache, 0, 0, &waiter, &error));
-    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 1, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, 0, 0, 0, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 1, 0, &waiter, &error));
 
     /* A change that is refused changes nothing. */
     changes[0] = put("/a", "1");
@@ -135,7 +135,7 @@ static void test_not_ready(void)
     CHECK(snapshot == NULL);
     CHECK_CODE(WATCHCORE_NOT_READY, watchcore_cache_get(cache, "/a", 2, NULL, &answer, &error));
     CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_cache_wait_ready(cache, 0, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_writer_load(writer, 1, &one, 1, &error));
     CHECK_CODE(WATCHCORE_OUT_OF_ORDER, watchcore_writer_load(writer, 2, &one, 1, &error));
     CHECK_OK(watchcore_cache_wait_ready(cache, 0, &error));
@@ -158,8 +158,8 @@ static void test_revisions(void)
 
     options.capacity = 1024;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
-    CHECK_CODE(WATCHCORE_BUSY, watchcore_cache_writer(cache, &second, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_writer_new(cache, &second, &error));
     start.start = WATCHCORE_START_NOW;
     CHECK_OK(watchcore_subscription_new(cache, &start, &slow, &error));
     for (revision = 10; revision < 5000; revision++) {
@@ -210,10 +210,10 @@ static void test_revisions(void)
     watchcore_subscription_free(subscription);
 
     watchcore_writer_free(writer);
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error)); /* it can be taken again */
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error)); /* it can be taken again */
     watchcore_writer_free(writer);
     CHECK_OK(watchcore_cache_close(cache, &error));
-    CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_writer(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_CLOSED, watchcore_writer_new(cache, &writer, &error));
     CHECK_CODE(WATCHCORE_CLOSED, watchcore_cache_wait_until(cache, 9000, -1, NULL, NULL, &error));
     watchcore_cache_free(cache);
 }
@@ -250,14 +250,14 @@ static void no_revision(uint64_t revision)
         read.revision = revision;
         read.timeout_ms = 0;
         BAD(watchcore_cache_get(cache, "/a", 2, &read, &answer, &error));
-        BAD(watchcore_cache_list(cache, NULL, &read, &page, &error));
+        BAD(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
         BAD(watchcore_cache_count(cache, NULL, &read, &number, NULL, NULL, &error));
     }
     BAD(watchcore_cache_diff(cache, revision, 0, revision, 0, NULL, &batch, &error));
     BAD(watchcore_cache_diff(cache, 3, 0, revision, 0, NULL, &batch, &error));
     BAD(watchcore_cache_wait_until(cache, revision, 0, NULL, NULL, &error));
-    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, &waiter, &error));
-    BAD(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 0, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, revision, 1, &waiter, &error));
     CHECK(waiter == NULL && page == NULL && batch.count == 0);
     BAD(watchcore_writer_apply(writer, revision, &one, 1, &error));
     BAD(watchcore_writer_progress(writer, revision, &error));
@@ -271,7 +271,7 @@ static void no_revision(uint64_t revision)
 
     expecting.expect_load = 1;
     CHECK_OK(watchcore_cache_new(&expecting, &empty, &error));
-    CHECK_OK(watchcore_cache_writer(empty, &loader, &error));
+    CHECK_OK(watchcore_writer_new(empty, &loader, &error));
     BAD(watchcore_writer_load(loader, revision, NULL, 0, &error));
     BAD(watchcore_loading_new(loader, revision, &loading, &error));
     CHECK(loading == NULL);
@@ -345,7 +345,7 @@ static void test_ranges_of_nothing(void)
         options.from = range.from = text(rows[at].from);
         options.to = range.to = text(rows[at].to);
         BAD(watchcore_subscription_new(cache, &options, &subscription, &error));
-        BAD(watchcore_cache_list(cache, &range, NULL, &page, &error));
+        BAD(watchcore_cache_list(cache, &range, NULL, &page, NULL, &error));
         BAD(watchcore_cache_count(cache, &range, NULL, &count, NULL, NULL, &error));
     }
     CHECK(subscription == NULL && page == NULL && count == 9);
@@ -380,17 +380,16 @@ static void test_error_struct(void)
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     CHECK(watchcore_cache_text(cache, 0, NULL, 0, NULL, NULL) == WATCHCORE_INVALID_ARGUMENT);
     memset(&bad, 0, sizeof(bad));
-    CHECK(watchcore_cache_writer(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT);
+    CHECK(watchcore_writer_new(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT);
     CHECK(writer == NULL && bad.code == 0);
     bad.size = 12;
-    CHECK(watchcore_cache_writer(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT && writer == NULL);
-    CHECK(watchcore_cache_writer(cache, &writer, (watchcore_error *)(void *)((char *)&bad + 1)) ==
+    CHECK(watchcore_writer_new(cache, &writer, &bad) == WATCHCORE_INVALID_ARGUMENT && writer == NULL);
+    CHECK(watchcore_writer_new(cache, &writer, (watchcore_error *)(void *)((char *)&bad + 1)) ==
           WATCHCORE_INVALID_ARGUMENT);
     watchcore_cache_free(cache);
     /* What names all the fields that there are is long. */
     for (i = 0; i < 20; i++) {
-        static const watchcore_attribute one = WATCHCORE_ATTRIBUTE_INIT;
-        fields[i] = one;
+        fields[i] = WATCHCORE_ATTRIBUTE_INIT;
         fields[i].kind = WATCHCORE_ATTRIBUTE_KEY_SEGMENT;
         fields[i].depth = (uint32_t)i;
         (void)snprintf(names[i], sizeof(names[i]), "a-field-with-a-name-of-forty-characters-%02u", (unsigned)i);

@@ -85,7 +85,7 @@ static void test_bad_options(void)
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_feeder_start(cache, &options, &feeder, &error));
     options.no_progress_requests = 0;
     /* A refused start gives the writer back. */
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_CODE(WATCHCORE_BUSY, watchcore_feeder_start(cache, &options, &feeder, &error));
     CHECK(feeder == NULL);
     watchcore_writer_free(writer);
@@ -143,7 +143,7 @@ static void test_server_out_of_reach(void)
     CHECK_OK(watchcore_log_set(count_messages, &log_calls, WATCHCORE_LOG_DEBUG, &error));
     options.endpoints = text(endpoint);
     CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
-    CHECK_CODE(WATCHCORE_BUSY, watchcore_cache_writer(cache, &writer, &error));
+    CHECK_CODE(WATCHCORE_BUSY, watchcore_writer_new(cache, &writer, &error));
     do {
         CHECK_OK(watchcore_cache_status(cache, &status, &error));
         sched_yield();
@@ -273,20 +273,20 @@ static void test_against_a_server(void)
     CHECK_OK(watchcore_cache_wait_ready(cache, 60000, &error));
 
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), key));
-    CHECK(event != NULL && (event->flags & WATCHCORE_INITIAL_STATE) != 0 && same(watchcore_event_value(event), "1"));
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_ADDED && same(watchcore_event_key(event), key));
+    CHECK(event != NULL && (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0 && same(watchcore_event_value(event), "1"));
     first = event != NULL ? event->revision : 0;
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK && (event->flags & WATCHCORE_INITIAL_STATE_END) != 0);
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_BOOKMARK && (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0);
 
     etcdctl("put", key, "2");
     etcdctl("del", key, NULL);
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_MODIFIED && event->revision > first);
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_MODIFIED && event->revision > first);
     CHECK(event != NULL && same(watchcore_event_value(event), "2") && same(watchcore_event_prev_value(event), "1"));
     CHECK(event != NULL && event->kv->create_revision == first && event->kv->version == 2);
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_DELETED && same(watchcore_event_prev_value(event), "2"));
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_DELETED && same(watchcore_event_prev_value(event), "2"));
     watchcore_batch_release(&batch);
 
     CHECK_OK(watchcore_cache_consistent_revision(cache, 60000, &revision, &error));
@@ -350,7 +350,7 @@ static void test_history_from_a_revision(void)
     options.pace = subscription;
     CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK); /* nothing was there at revision 1 */
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_BOOKMARK); /* nothing was there at revision 1 */
     for (i = 0; i < WRITES && !check_broken; i++) {
         snprintf(value, sizeof(value), "%d", i);
         event = next_event(subscription, &batch);
@@ -521,14 +521,14 @@ static void test_one_key_alone(void)
     options.only_key = text(key);
     CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), key));
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_ADDED && same(watchcore_event_key(event), key));
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK);
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_BOOKMARK);
     etcdctl("put", below, "2");
     etcdctl("put", behind, "2");
     etcdctl("put", key, "2");
     event = next_event(subscription, &batch);
-    CHECK(event != NULL && event->type == WATCHCORE_MODIFIED && same(watchcore_event_value(event), "2"));
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_MODIFIED && same(watchcore_event_value(event), "2"));
     etcdctl("put", behind, "3");
     CHECK_OK(watchcore_cache_consistent_revision(cache, 60000, &revision, &error));
     CHECK_OK(watchcore_cache_wait_until(cache, revision, 60000, NULL, NULL, &error));

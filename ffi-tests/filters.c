@@ -23,40 +23,40 @@ static void transitions(int indexed)
     apply(writer, 6, put("/x/b", DB));
     apply(writer, 7, put("/y/c", BARE));
 
-    event = next_is(web, &batch, WATCHCORE_ADDED, 1, "/x/a");
+    event = next_is(web, &batch, WATCHCORE_EVENT_ADDED, 1, "/x/a");
     CHECK(event->prev_kv == NULL && same(watchcore_event_value(event), WEB));
-    event = next_is(web, &batch, WATCHCORE_MODIFIED, 2, "/x/a");
+    event = next_is(web, &batch, WATCHCORE_EVENT_MODIFIED, 2, "/x/a");
     CHECK(same(watchcore_event_value(event), WEB2) && same(watchcore_event_prev_value(event), WEB));
-    event = next_is(web, &batch, WATCHCORE_DELETED, 3, "/x/a"); /* it is still there, but no longer of this selector */
+    event = next_is(web, &batch, WATCHCORE_EVENT_DELETED, 3, "/x/a"); /* it is still there, but no longer of this selector */
     CHECK(event->kv != NULL && event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB2));
     CHECK(event->kv->mod_revision == 2 && event->kv->create_revision == 1 && event->kv->version == 2);
-    event = next_is(web, &batch, WATCHCORE_ADDED, 4, "/x/a");
+    event = next_is(web, &batch, WATCHCORE_EVENT_ADDED, 4, "/x/a");
     CHECK(same(watchcore_event_value(event), WEB) && event->kv->version == 4);
-    event = next_is(web, &batch, WATCHCORE_DELETED, 5, "/x/a");
+    event = next_is(web, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
     CHECK(event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB));
     nothing_comes(web, &batch);
     CHECK_OK(watchcore_subscription_position(web, &reached, NULL, &error));
     CHECK(reached == 7); /* it moves also where nothing matches */
 
-    event = next_is(live, &batch, WATCHCORE_ADDED, 1, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_DELETED, 2, "/x/a"); /* the phase */
+    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 1, "/x/a");
+    event = next_is(live, &batch, WATCHCORE_EVENT_DELETED, 2, "/x/a"); /* the phase */
     CHECK(same(watchcore_event_prev_value(event), WEB));
-    event = next_is(live, &batch, WATCHCORE_ADDED, 3, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_MODIFIED, 4, "/x/a");
+    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 3, "/x/a");
+    event = next_is(live, &batch, WATCHCORE_EVENT_MODIFIED, 4, "/x/a");
     CHECK(same(watchcore_event_prev_value(event), DB));
-    event = next_is(live, &batch, WATCHCORE_DELETED, 5, "/x/a");
-    event = next_is(live, &batch, WATCHCORE_ADDED, 6, "/x/b");
+    event = next_is(live, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
+    event = next_is(live, &batch, WATCHCORE_EVENT_ADDED, 6, "/x/b");
     nothing_comes(live, &batch);
 
     /* History by the same rule; a masked type changes no other. */
     history.start = WATCHCORE_START_AFTER;
     history.revision = 1;
     history.labels = text("app=web");
-    history.types = WATCHCORE_MASK(WATCHCORE_DELETED);
+    history.types = WATCHCORE_MASK(WATCHCORE_EVENT_DELETED);
     CHECK_OK(watchcore_subscription_new(cache, &history, &late, &error));
-    event = next_is(late, &batch, WATCHCORE_DELETED, 3, "/x/a");
+    event = next_is(late, &batch, WATCHCORE_EVENT_DELETED, 3, "/x/a");
     CHECK(same(watchcore_event_prev_value(event), WEB2));
-    event = next_is(late, &batch, WATCHCORE_DELETED, 5, "/x/a");
+    event = next_is(late, &batch, WATCHCORE_EVENT_DELETED, 5, "/x/a");
     nothing_comes(late, &batch);
 
     watchcore_subscription_free(late);
@@ -92,7 +92,7 @@ static void test_filtered_batches_live_on(void)
     watchcore_cache_free(cache);
     CHECK(batch.count == 2);
     event = watchcore_batch_event(&batch, 1);
-    CHECK(event->type == WATCHCORE_DELETED && same(watchcore_event_key(event), "/x/a"));
+    CHECK(event->type == WATCHCORE_EVENT_DELETED && same(watchcore_event_key(event), "/x/a"));
     CHECK(same(watchcore_event_prev_value(event), WEB) && event->kv->value == NULL);
     watchcore_batch_release(&batch);
     CHECK(batch.count == 0 && batch.owner == NULL);
@@ -143,31 +143,31 @@ static void test_reads_take_filters(void)
     read.labels = text("app in (web)");
     read.mode = WATCHCORE_READ_EXACT;
     read.revision = 10;
-    CHECK_OK(watchcore_cache_list(cache, &range, &read, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, &range, &read, &page, NULL, &error));
     CHECK(watchcore_page_count(page) == 1 && watchcore_page_remaining(page) == 0 && watchcore_page_more(page) == 0);
     CHECK(watchcore_page_continue_token(page).data == NULL && watchcore_page_continue_token(NULL).data == NULL);
     watchcore_page_free(page);
 
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
-    CHECK_OK(watchcore_snapshot_count_filtered(snapshot, NULL, &count, &error));
+    CHECK_OK(watchcore_snapshot_count(snapshot, NULL, &count, &error));
     CHECK(count == 4);
     filter.labels = text("app");
-    filter.types = WATCHCORE_MASK(WATCHCORE_DELETED); /* not looked at */
-    CHECK_OK(watchcore_snapshot_count_filtered(snapshot, &filter, &count, &error));
+    filter.types = WATCHCORE_MASK(WATCHCORE_EVENT_DELETED); /* not looked at */
+    CHECK_OK(watchcore_snapshot_count(snapshot, &filter, &count, &error));
     CHECK(count == 3);
     filter.range = WATCHCORE_RANGE_PATH;
     filter.from = text("/x");
-    CHECK_OK(watchcore_iterator_new_filtered(snapshot, &filter, &iterator, &error));
+    CHECK_OK(watchcore_iterator_new(snapshot, &filter, &iterator, &error));
     watchcore_snapshot_free(snapshot);
     apply(writer, 11, put("/x/b", BARE)); /* a snapshot never changes */
     CHECK_OK(watchcore_iterator_next(iterator, items, 4, &filled, &error));
     CHECK(filled == 2 && same(watchcore_bytes_from(items[1]->key, items[1]->key_length), "/x/b"));
     watchcore_iterator_free(iterator);
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
-    CHECK_OK(watchcore_snapshot_count_filtered(snapshot, &filter, &count, &error));
+    CHECK_OK(watchcore_snapshot_count(snapshot, &filter, &count, &error));
     CHECK(count == 1);
     filter.nothing = 1;
-    CHECK_OK(watchcore_iterator_new_filtered(snapshot, &filter, &iterator, &error));
+    CHECK_OK(watchcore_iterator_new(snapshot, &filter, &iterator, &error));
     CHECK_OK(watchcore_iterator_next(iterator, items, 4, &filled, &error));
     CHECK(filled == 0);
     watchcore_iterator_free(iterator);
@@ -188,7 +188,7 @@ static void test_nothing_passes(void)
     options.nothing = 1;
     CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_BOOKMARK);
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_BOOKMARK);
     apply(writer, 11, put("/x/c", WEB));
     nothing_comes(subscription, &batch);
     watchcore_subscription_free(subscription);
@@ -217,7 +217,7 @@ static void test_protobuf_paths(void)
     options.fields = &node;
     options.field_count = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     one.value = watchcore_bytes_from(pod, sizeof(pod) - 1);
     apply(writer, 1, one);
     apply(writer, 2, put("/b", "{\"spec\":{\"nodeName\":\"n1\"}}"));
@@ -248,7 +248,7 @@ static void reads_by(watchcore_cache *cache, watchcore_writer *writer, uint64_t 
         apply(writer, ++*revision, put("/other/busy", BARE));
     }
     apply(writer, ++*revision, put("/x/a", WEB));
-    next_is(subscription, &batch, WATCHCORE_ADDED, *revision, "/x/a");
+    next_is(subscription, &batch, WATCHCORE_EVENT_ADDED, *revision, "/x/a");
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
     if (index != NULL) {

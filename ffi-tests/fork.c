@@ -35,9 +35,9 @@ static void test_child_is_refused_and_parent_goes_on(void)
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &kept, &error));
     CHECK_OK(watchcore_cache_get(cache, "/a", 2, NULL, &answer, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
-    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 99, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 99, 0, &waiter, &error));
 
     CHECK(pipe(ends) == 0 && fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
     fflush(stdout);

@@ -35,7 +35,7 @@ static void test_null_handles(void)
     BAD(watchcore_cache_wait_ready(NULL, 0, &error));
     BAD(watchcore_cache_wait_until(NULL, 1, 0, &number, NULL, &error));
     BAD(watchcore_cache_consistent_revision(NULL, 0, &number, &error));
-    BAD(watchcore_cache_writer(NULL, &writer, &error));
+    BAD(watchcore_writer_new(NULL, &writer, &error));
     BAD(watchcore_writer_load(NULL, 1, NULL, 0, &error));
     BAD(watchcore_loading_new(NULL, 1, &loading, &error));
     BAD(watchcore_loading_add(NULL, NULL, NULL, 0, &error));
@@ -50,7 +50,7 @@ static void test_null_handles(void)
     BAD(watchcore_feeder_compact(NULL, 1, &error));
     BAD(watchcore_feeder_counters(NULL, &counters, &error));
     BAD(watchcore_cache_get(NULL, "/", 1, NULL, &answer, &error));
-    BAD(watchcore_cache_list(NULL, NULL, NULL, &page, &error));
+    BAD(watchcore_cache_list(NULL, NULL, NULL, &page, NULL, &error));
     BAD(watchcore_cache_count(NULL, NULL, NULL, &number, NULL, NULL, &error));
     BAD(watchcore_snapshot_new(NULL, &snapshot, &error));
     BAD(watchcore_snapshot_get(NULL, "/", 1, &flag, &kv, &error));
@@ -64,7 +64,7 @@ static void test_null_handles(void)
     BAD(watchcore_subscription_position(NULL, &number, NULL, &error));
     BAD(watchcore_subscription_lag(NULL, &lag, &error));
     BAD(watchcore_subscription_arm(NULL, &flag, &error));
-    BAD(watchcore_waiter_new(NULL, WATCHCORE_WANT_READY, 0, &waiter, &error));
+    BAD(watchcore_waiter_new(NULL, WATCHCORE_WANT_READY, 0, 0, &waiter, &error));
     BAD(watchcore_waiter_try(NULL, &flag, NULL, NULL, &error));
     BAD(watchcore_waiter_arm(NULL, &flag, &error));
     BAD(watchcore_wakeset_new(NULL, &error));
@@ -80,7 +80,7 @@ static void test_null_handles(void)
     BAD(watchcore_cache_position(NULL, &number, &number, &number, &error));
     BAD(watchcore_cache_is_ready(NULL, &flag, &error));
     BAD(watchcore_cache_stats(NULL, &stats, &error));
-    BAD(watchcore_cache_subscriptions(NULL, &list, &error));
+    BAD(watchcore_subscription_list_new(NULL, &list, &error));
     BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
     BAD(watchcore_cache_text(NULL, WATCHCORE_TEXT_NAME, buffer, sizeof(buffer), &count, &error));
     BAD(watchcore_metrics_text(NULL, 1, NULL, NULL, &error));
@@ -119,11 +119,11 @@ static void test_null_outputs(void)
     CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
-    BAD(watchcore_cache_writer(cache, NULL, &error));
+    BAD(watchcore_writer_new(cache, NULL, &error));
     BAD(watchcore_loading_new(writer, 1, NULL, &error));
     BAD(watchcore_feeder_start(cache, &etcd, NULL, &error));
     BAD(watchcore_cache_get(cache, "/", 1, NULL, NULL, &error));
-    BAD(watchcore_cache_list(cache, NULL, NULL, NULL, &error));
+    BAD(watchcore_cache_list(cache, NULL, NULL, NULL, NULL, &error));
     BAD(watchcore_cache_count(cache, NULL, NULL, NULL, NULL, NULL, &error));
     BAD(watchcore_cache_consistent_revision(cache, 0, NULL, &error));
     BAD(watchcore_cache_status(cache, NULL, &error));
@@ -139,7 +139,7 @@ static void test_null_outputs(void)
     BAD(watchcore_subscription_poll(subscription, 0, NULL, &error));
     BAD(watchcore_subscription_position(subscription, NULL, NULL, &error));
     BAD(watchcore_subscription_lag(subscription, NULL, &error));
-    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, NULL, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, 0, NULL, &error));
     BAD(watchcore_wakeset_arm(set, NULL, &error));
     BAD(watchcore_wakeset_take(set, NULL, 1, NULL, &error));
     BAD(watchcore_wakeset_fd(set, NULL, &error));

@@ -24,7 +24,7 @@ static void test_continue_tokens(void)
     fill(writer);
     fill(other_writer);
     read.limit = 2;
-    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &first, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &first, NULL, &error));
     CHECK(watchcore_page_count(first) == 2 && watchcore_page_more(first) == 1 && watchcore_page_remaining(first) == 2);
     apply(writer, 11, del("/y/a"));
     apply(writer, 12, put("/x/c", WEB));
@@ -32,14 +32,14 @@ static void test_continue_tokens(void)
     CHECK(read.continue_token.data != NULL && read.continue_token.length > 0 && read.continue_token.length < sizeof(kept));
     length = read.continue_token.length;
     memcpy(kept, read.continue_token.data, length);
-    CHECK_OK(watchcore_cache_list_next(cache, NULL, &read, &second, &token, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &second, &token, &error));
     CHECK(token == NULL && watchcore_page_revision(second) == 10 && watchcore_page_count(second) == 2);
     CHECK(key_of(second, 0, "/y/a") && key_of(second, 1, "/y/b") && watchcore_page_more(second) == 0);
     CHECK(watchcore_page_continue_token(second).data == NULL);
     watchcore_page_free(second);
     watchcore_page_free(first);
     read.continue_token = watchcore_bytes_from(kept, length);
-    CHECK_OK(watchcore_cache_list(other, NULL, &read, &again, &error)); /* same name and prefix, another birth */
+    CHECK_OK(watchcore_cache_list(other, NULL, &read, &again, NULL, &error)); /* same name and prefix, another birth */
     CHECK(watchcore_page_revision(again) == 10 && key_of(again, 0, "/y/a"));
     watchcore_page_free(again);
     again = NULL;
@@ -47,24 +47,24 @@ static void test_continue_tokens(void)
     /* Of another range, another filter, a damaged one, with a mode, of a call without pages. */
     range.kind = WATCHCORE_RANGE_PREFIX;
     range.from = text("/x/");
-    BAD(watchcore_cache_list(cache, &range, &read, &again, &error));
+    BAD(watchcore_cache_list(cache, &range, &read, &again, NULL, &error));
     read.labels = text("app=web");
-    BAD(watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &token, &error));
     read.labels = text(NULL);
     read.mode = WATCHCORE_READ_EXACT;
     read.revision = 10;
-    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
     read.mode = WATCHCORE_READ_ANY;
     read.revision = 0;
     kept[length / 2] ^= 1;
-    BAD(watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, &token, &error));
     kept[length / 2] ^= 1;
     read.continue_token = watchcore_bytes_from(kept, length - 1);
-    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
     read.continue_token = text("");
-    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
     read.continue_token = watchcore_bytes_from("\xff\xfe", 2);
-    BAD(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    BAD(watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
     CHECK(strstr(error.message, "UTF-8") != NULL);
     read.continue_token = watchcore_bytes_from(kept, length);
     read.limit = 0;
@@ -75,12 +75,12 @@ static void test_continue_tokens(void)
     /* Its revision leaves the window: another token goes on at the same key, in the newest state. */
     CHECK_OK(watchcore_writer_compact(writer, 12, &error));
     read.limit = 1;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list(cache, NULL, &read, &again, &error));
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list(cache, NULL, &read, &again, &token, &error));
     CHECK(again == NULL && token != NULL && error.asked == 10 && error.oldest == 13 && error.current == 12);
     read.continue_token = watchcore_text_get(token);
     CHECK(read.continue_token.data != NULL && read.continue_token.length > 0);
-    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &again, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &again, NULL, &error));
     CHECK(watchcore_page_revision(again) == 12 && watchcore_page_count(again) == 1 && key_of(again, 0, "/x/c"));
     CHECK(watchcore_page_more(again) == 1);
     watchcore_text_free(token);
@@ -93,7 +93,7 @@ static void test_continue_tokens(void)
     read.mode = WATCHCORE_READ_EXACT;
     read.revision = 10;
     token = NULL;
-    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list_next(cache, NULL, &read, &again, &token, &error));
+    CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_list(cache, NULL, &read, &again, &token, &error));
     CHECK(token == NULL);
     watchcore_writer_free(writer);
     watchcore_cache_free(cache);
@@ -120,22 +120,22 @@ static void test_diff(void)
     CHECK_OK(watchcore_cache_diff(cache, 10, epoch, 16, 0, NULL, &batch, &error));
     CHECK(batch.count == 3 && batch.position == 16 && batch.epoch == epoch);
     event = watchcore_batch_event(&batch, 0);
-    CHECK(event->type == WATCHCORE_MODIFIED && event->revision == 12 && same(watchcore_event_key(event), "/x/a"));
+    CHECK(event->type == WATCHCORE_EVENT_MODIFIED && event->revision == 12 && same(watchcore_event_key(event), "/x/a"));
     CHECK(same(watchcore_event_value(event), DB) && same(watchcore_event_prev_value(event), WEB));
     event = watchcore_batch_event(&batch, 1);
-    CHECK(event->type == WATCHCORE_DELETED && event->revision == 13 && same(watchcore_event_key(event), "/y/a"));
+    CHECK(event->type == WATCHCORE_EVENT_DELETED && event->revision == 13 && same(watchcore_event_key(event), "/y/a"));
     CHECK(event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB2));
     event = watchcore_batch_event(&batch, 2);
-    CHECK(event->type == WATCHCORE_ADDED && event->revision == 14 && event->prev_kv == NULL);
+    CHECK(event->type == WATCHCORE_EVENT_ADDED && event->revision == 14 && event->prev_kv == NULL);
     watchcore_batch_release(&batch);
 
     filter.labels = text("app=web");
     CHECK_OK(watchcore_cache_diff(cache, 10, 0, 16, epoch, &filter, &batch, &error));
     CHECK(batch.count == 3);
     event = watchcore_batch_event(&batch, 0); /* it left the filter */
-    CHECK(event->type == WATCHCORE_DELETED && event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB));
+    CHECK(event->type == WATCHCORE_EVENT_DELETED && event->kv->value == NULL && same(watchcore_event_prev_value(event), WEB));
     watchcore_batch_release(&batch);
-    filter.types = WATCHCORE_MASK(WATCHCORE_ADDED);
+    filter.types = WATCHCORE_MASK(WATCHCORE_EVENT_ADDED);
     filter.range = WATCHCORE_RANGE_KEY;
     filter.from = text("/z");
     CHECK_OK(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
@@ -148,7 +148,7 @@ static void test_diff(void)
     BAD(watchcore_cache_diff(cache, 16, 0, 10, 0, NULL, &batch, &error));
     CHECK_CODE(WATCHCORE_FUTURE_REVISION, watchcore_cache_diff(cache, 10, 0, 17, 0, NULL, &batch, &error));
     CHECK(error.asked == 17 && error.current == 16);
-    filter.types = WATCHCORE_MASK(WATCHCORE_BOOKMARK);
+    filter.types = WATCHCORE_MASK(WATCHCORE_EVENT_BOOKMARK);
     BAD(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
     filter.types = 1;
     BAD(watchcore_cache_diff(cache, 10, 0, 16, 0, &filter, &batch, &error));
@@ -174,7 +174,7 @@ static void test_epochs(void)
     uint32_t done = 0;
     fill(writer);
     CHECK_OK(watchcore_cache_count(cache, NULL, NULL, &count, NULL, &before, &error));
-    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 30, before, &older, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 30, before, &older, &error));
     CHECK_OK(watchcore_waiter_try(older, &done, NULL, NULL, &error));
     CHECK(done == 0);
     CHECK_OK(watchcore_writer_resync(writer, 5, NULL, 0, WATCHCORE_RESYNC_HISTORY_RESET, NULL, &now, &error));
@@ -194,16 +194,16 @@ static void test_epochs(void)
     read.epoch = now;
     CHECK_OK(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));
     CHECK_CODE(WATCHCORE_COMPACTED, watchcore_cache_diff(cache, 10, before, 12, now, NULL, &batch, &error));
-    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 12, now, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 12, now, &waiter, &error));
     CHECK_OK(watchcore_waiter_try(waiter, &done, &revision, &epoch, &error));
     CHECK(done == 1 && revision == 12 && epoch == now);
     watchcore_waiter_free(waiter);
-    CHECK_OK(watchcore_waiter_new_in(cache, WATCHCORE_WANT_REVISION, 30, before, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 30, before, &waiter, &error));
     CHECK_CODE(WATCHCORE_RESYNCED, watchcore_waiter_try(waiter, &done, NULL, NULL, &error)); /* it will never come */
     watchcore_waiter_free(waiter);
     waiter = NULL;
-    BAD(watchcore_waiter_new_in(cache, WATCHCORE_WANT_READY, 0, now, &waiter, &error));
-    BAD(watchcore_waiter_new_in(cache, 9, 0, 0, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, now, &waiter, &error));
+    BAD(watchcore_waiter_new(cache, 9, 0, 0, &waiter, &error));
     read.mode = WATCHCORE_READ_ANY;
     read.revision = 0;
     BAD(watchcore_cache_count(cache, NULL, &read, &count, NULL, NULL, &error));

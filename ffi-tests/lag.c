@@ -74,7 +74,7 @@ static void test_on_lag_skip_to_oldest(void)
     lagged_once(subscription);
     nothing_comes(subscription, &batch); /* the window has nothing of it */
     apply(writer, MANY + 1, put("/x/a", WEB2));
-    event = next_is(subscription, &batch, WATCHCORE_MODIFIED, MANY + 1, "/x/a");
+    event = next_is(subscription, &batch, WATCHCORE_EVENT_MODIFIED, MANY + 1, "/x/a");
     CHECK(same(watchcore_event_prev_value(event), WEB));
     nothing_comes(subscription, &batch);
     watchcore_subscription_free(subscription);
@@ -93,15 +93,15 @@ static void catches_up(watchcore_subscription *subscription, int bracket)
     CHECK(batch.count == (bracket ? 4u : 2u) && batch.position == MANY);
     if (bracket) {
         event = watchcore_batch_event(&batch, 0);
-        CHECK(event->type == WATCHCORE_RESYNC && (event->flags & WATCHCORE_BEGIN) != 0);
+        CHECK(event->type == WATCHCORE_EVENT_RESYNC && (event->flags & WATCHCORE_FLAG_BEGIN) != 0);
         CHECK(event->resync_reason == WATCHCORE_RESYNC_LAGGED && event->resync_from == 1 && event->revision == MANY);
-        CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_END) != 0);
+        CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_FLAG_END) != 0);
     }
     event = watchcore_batch_event(&batch, at);
-    CHECK(event->type == WATCHCORE_DELETED && same(watchcore_event_key(event), "/x/gone") && event->kv->value == NULL);
-    CHECK((event->flags & WATCHCORE_SYNTHETIC) != 0);
+    CHECK(event->type == WATCHCORE_EVENT_DELETED && same(watchcore_event_key(event), "/x/gone") && event->kv->value == NULL);
+    CHECK((event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0);
     event = watchcore_batch_event(&batch, at + 1);
-    CHECK(event->type == WATCHCORE_ADDED && same(watchcore_event_key(event), "/x/new"));
+    CHECK(event->type == WATCHCORE_EVENT_ADDED && same(watchcore_event_key(event), "/x/new"));
     CHECK(same(watchcore_event_value(event), WEB) && event->kv->mod_revision == 2);
     watchcore_batch_release(&batch);
     nothing_comes(subscription, &batch);
@@ -118,7 +118,7 @@ static void test_on_lag_resnapshot(void)
     lagged_once(subscription);
     catches_up(subscription, 1);
     apply(writer, MANY + 1, put("/x/new", DB));
-    next_is(subscription, &batch, WATCHCORE_DELETED, MANY + 1, "/x/new");
+    next_is(subscription, &batch, WATCHCORE_EVENT_DELETED, MANY + 1, "/x/new");
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_stats(subscription, &figures, &error));
     CHECK(figures.delivered_keys == 1 && figures.delivered_bytes > 0 && figures.lagged == 1);

@@ -14,7 +14,7 @@ static watchcore_cache *expecting(watchcore_writer **writer)
     options.prefix = text("/");
     options.expect_load = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, writer, &error));
     return cache;
 }
 
@@ -167,7 +167,7 @@ static void test_outlives_writer_and_cache(void)
     CHECK_OK(watchcore_loading_add(loading, writer, &one, 1, &error));
     CHECK_OK(watchcore_loading_add(left, writer, &one, 1, &error));
     watchcore_writer_free(writer);
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_loading_add(loading, writer, &two, 1, &error));
     CHECK_OK(watchcore_loading_finish(loading, writer, &error));
     CHECK(objects(cache) == 2);

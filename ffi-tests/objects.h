@@ -48,7 +48,7 @@ static inline watchcore_cache *declared(int indexed, watchcore_writer **writer)
     }
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
     if (writer != NULL) {
-        CHECK_OK(watchcore_cache_writer(cache, writer, &error));
+        CHECK_OK(watchcore_writer_new(cache, writer, &error));
     }
     /* What the options pointed to may go. */
     memset(fields, 0xee, sizeof(fields));

@@ -43,7 +43,7 @@ static void test_everything_outlives_the_cache(void)
     CHECK_OK(watchcore_subscription_poll(some, 0, &filtered, &error));
     CHECK(view.count == 4 && filtered.count == 2);
     CHECK_OK(watchcore_cache_get(cache, "/a/1", 4, NULL, &answer, &error));
-    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, NULL, &page, NULL, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
     CHECK_OK(watchcore_iterator_new(snapshot, NULL, &iterator, &error));
     CHECK_OK(watchcore_writer_apply(writer, 3, &last, 1, &error));
@@ -95,7 +95,7 @@ static void test_batch_outlives_its_place_in_the_log(void)
     uint64_t revision;
     options.capacity = 1024;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     start.start = WATCHCORE_START_NOW;
     CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
     for (revision = 1; revision <= 5000; revision++) {

@@ -41,8 +41,8 @@ static void open_scene(scene *all)
     CHECK_OK(watchcore_subscription_new(all->cache, NULL, &all->subscription, &error));
     CHECK_OK(watchcore_snapshot_new(all->cache, &all->snapshot, &error));
     CHECK_OK(watchcore_iterator_new(all->snapshot, NULL, &all->iterator, &error));
-    CHECK_OK(watchcore_cache_list(all->cache, NULL, NULL, &all->page, &error));
-    CHECK_OK(watchcore_waiter_new(all->cache, WATCHCORE_WANT_READY, 0, &all->waiter, &error));
+    CHECK_OK(watchcore_cache_list(all->cache, NULL, NULL, &all->page, NULL, &error));
+    CHECK_OK(watchcore_waiter_new(all->cache, WATCHCORE_WANT_READY, 0, 0, &all->waiter, &error));
     CHECK_OK(watchcore_wakeset_new(&all->set, &error));
 }
 
@@ -132,7 +132,7 @@ static void test_panic_in_a_writer(void)
     all.writer = NULL;
     goes_on(&all);
     /* What is free can be taken again. */
-    CHECK_OK(watchcore_cache_writer(all.cache, &all.writer, &error));
+    CHECK_OK(watchcore_writer_new(all.cache, &all.writer, &error));
     goes_on(&all);
     close_scene(&all);
 }
@@ -162,7 +162,7 @@ static void test_panic_in_a_loading(void)
     uint64_t misused = errors_of("watchcore_loading_free");
     options.expect_load = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_loading_new(writer, 5, &loading, &error));
     PANICS(watchcore_loading_add(loading, writer, &one, 1, &error));
     POISONED(watchcore_loading_finish(loading, writer, &error));

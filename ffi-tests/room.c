@@ -94,7 +94,7 @@ static void test_options_end_where_the_struct_ends(void)
     PREPARE(cache_options, watchcore_cache_options, WATCHCORE_CACHE_OPTIONS_INIT);
     cache_options.known.prefix = text("/");
     CHECK_OK(watchcore_cache_new(&cache_options.known, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     /* An array steps by the size that its caller knows. */
     changes[0] = put("/a", "1");
     changes[1] = put("/b/1", "2");
@@ -111,7 +111,7 @@ static void test_options_end_where_the_struct_ends(void)
     PREPARE(read, watchcore_read_options, WATCHCORE_READ_OPTIONS_INIT);
     PREPARE(range, watchcore_range, WATCHCORE_RANGE_INIT);
     read.known.limit = 2;
-    CHECK_OK(watchcore_cache_list(cache, &range.known, &read.known, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, &range.known, &read.known, &page, NULL, &error));
     CHECK(watchcore_page_count(page) == 2 && watchcore_page_more(page) == 1 && watchcore_page_remaining(page) == 1);
     watchcore_page_free(page);
     CHECK_OK(watchcore_cache_count(cache, &range.known, NULL, &count, NULL, NULL, &error));

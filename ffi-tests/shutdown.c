@@ -9,7 +9,7 @@
 #include "check.h"
 
 static watchcore_error error;
-static watchcore_batch kept = WATCHCORE_BATCH_INIT;
+static watchcore_batch kept = WATCHCORE_BATCH_INITIALIZER;
 static atomic_int inside, hold, answer_inside;
 static pthread_t main_thread;
 
@@ -91,7 +91,7 @@ static void use_everything(void)
     options.indexes = &index;
     options.index_count = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     CHECK_OK(watchcore_subscription_new(cache, NULL, &state, &error));
     follow.start = WATCHCORE_START_NOW;
@@ -100,7 +100,7 @@ static void use_everything(void)
     follow.bookmark_interval_ms = 3600000;
     CHECK_OK(watchcore_subscription_new(cache, &follow, &chain, &error));
     CHECK_OK(watchcore_subscription_new(cache, &follow, &sleeper, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 2000, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 2000, 0, &waiter, &error));
     CHECK_OK(watchcore_wakeset_add_subscription(set, sleeper, 1, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 2, &error));
     CHECK_OK(watchcore_subscription_arm(sleeper, &ready, &error));
@@ -125,11 +125,11 @@ static void use_everything(void)
     CHECK(initial.count > 0 && batch.count > 0 && kept.count > 0);
     CHECK_OK(watchcore_cache_get(cache, "/1", 2, NULL, &answer, &error));
     read.limit = 2;
-    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
     CHECK_OK(watchcore_snapshot_new(cache, &snapshot, &error));
     CHECK_OK(watchcore_iterator_new(snapshot, NULL, &iterator, &error));
     CHECK_OK(watchcore_iterator_next(iterator, items, 4, &found, &error));
-    CHECK_OK(watchcore_cache_subscriptions(cache, &list, &error));
+    CHECK_OK(watchcore_subscription_list_new(cache, &list, &error));
     options.fields = NULL;
     options.indexes = NULL;
     options.field_count = options.index_count = 0;

@@ -37,7 +37,7 @@ static void test_shorter_options_have_defaults(void)
     options.name = watchcore_bytes_from("\xff", 1);
     options.max_key_bytes = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     BAD(watchcore_writer_apply(writer, 1, &one, 1, &error)); /* the prefix was read */
     one.key = text("/p/longer than one byte");
     CHECK_OK(watchcore_writer_apply(writer, 1, &one, 1, &error));

@@ -19,7 +19,7 @@ static watchcore_cache *tiny(watchcore_writer **writer)
     options.indexes = &by_key;
     options.index_count = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, writer, &error));
     return cache;
 }
 
@@ -45,7 +45,7 @@ static void write_on(watchcore_writer *writer, uint64_t from, uint64_t to)
 static watchcore_subscription_list *listed(watchcore_cache *cache)
 {
     watchcore_subscription_list *list = NULL;
-    CHECK_OK(watchcore_cache_subscriptions(cache, &list, &error));
+    CHECK_OK(watchcore_subscription_list_new(cache, &list, &error));
     return list;
 }
 
@@ -168,7 +168,7 @@ static void test_states(void)
     options.expect_load = 1;
     options.capacity = 128;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_subscription_new(cache, NULL, &subscription, &error));
     CHECK(only(cache).state == WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING);
     CHECK_OK(watchcore_writer_load(writer, 5, &one, 1, &error));
@@ -378,9 +378,9 @@ static void test_of_nothing(void)
     watchcore_subscription *one = named(cache, "one");
     watchcore_subscription_list *list = NULL;
     watchcore_subscription_info info = WATCHCORE_SUBSCRIPTION_INFO_INIT;
-    BAD(watchcore_cache_subscriptions(NULL, &list, &error));
-    BAD(watchcore_cache_subscriptions(cache, NULL, &error));
-    BAD(watchcore_cache_subscriptions((const watchcore_cache *)(const void *)one, &list, &error));
+    BAD(watchcore_subscription_list_new(NULL, &list, &error));
+    BAD(watchcore_subscription_list_new(cache, NULL, &error));
+    BAD(watchcore_subscription_list_new((const watchcore_cache *)(const void *)one, &list, &error));
     BAD(watchcore_subscription_list_item(NULL, 0, &info, &error));
     BAD(watchcore_subscription_list_item((const watchcore_subscription_list *)(const void *)cache, 0, &info, &error));
     CHECK(list == NULL && watchcore_subscription_list_count(NULL) == 0);

@@ -32,9 +32,9 @@ static void test_state_then_events(void)
 
     CHECK_OK(watchcore_subscription_wait(subscription, 0, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == WATCHCORE_KEEPS_LOG);
+    CHECK(batch.count >= 2 && batch.stride == 64 && batch.flags == WATCHCORE_BATCH_KEEPS_LOG);
     event = watchcore_batch_event(&batch, 0);
-    CHECK(event != NULL && event->type == WATCHCORE_ADDED && (event->flags & WATCHCORE_INITIAL_STATE) != 0);
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_ADDED && (event->flags & WATCHCORE_FLAG_INITIAL_STATE) != 0);
     CHECK(event->revision == 17 && event->sequence == 0 && event->prev_kv == NULL);
     CHECK(same(watchcore_event_key(event), "/a") && same(watchcore_event_value(event), "1"));
     CHECK(event->kv->create_revision == 17 && event->kv->mod_revision == 17 && event->kv->version == 1);
@@ -50,8 +50,8 @@ static void test_state_then_events(void)
     } else {
         event = watchcore_batch_event(&batch, 2);
     }
-    CHECK(event != NULL && event->type == WATCHCORE_BOOKMARK && event->kv == NULL && event->revision == 17);
-    CHECK(event != NULL && (event->flags & WATCHCORE_INITIAL_STATE_END) != 0);
+    CHECK(event != NULL && event->type == WATCHCORE_EVENT_BOOKMARK && event->kv == NULL && event->revision == 17);
+    CHECK(event != NULL && (event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0);
     CHECK(watchcore_event_key(event).data == NULL && watchcore_event_value(event).data == NULL);
     watchcore_batch_release(&batch);
     CHECK(batch.events == NULL && batch.count == 0 && batch.owner == NULL);
@@ -72,15 +72,15 @@ static void test_state_then_events(void)
     CHECK_OK(watchcore_subscription_poll(subscription, 64, &batch, &error));
     CHECK(batch.count == 3 && batch.position == 18 && batch.epoch == epoch);
     event = watchcore_batch_event(&batch, 0);
-    CHECK(event->type == WATCHCORE_MODIFIED && event->revision == 18 && event->sequence != 0);
+    CHECK(event->type == WATCHCORE_EVENT_MODIFIED && event->revision == 18 && event->sequence != 0);
     CHECK(same(watchcore_event_value(event), "2") && same(watchcore_event_prev_value(event), "1"));
     CHECK(event->kv->version == 2 && event->kv->create_revision == 17);
     event = watchcore_batch_event(&batch, 1);
-    CHECK(event->type == WATCHCORE_DELETED && event->kv != NULL && event->kv->value == NULL);
+    CHECK(event->type == WATCHCORE_EVENT_DELETED && event->kv != NULL && event->kv->value == NULL);
     CHECK(same(watchcore_event_key(event), "/b") && watchcore_event_value(event).data == NULL);
     CHECK(same(watchcore_event_prev_value(event), ""));
     event = watchcore_batch_event(&batch, 2);
-    CHECK(event->type == WATCHCORE_ADDED && event->kv->lease == 77 && watchcore_event_prev_value(event).data == NULL);
+    CHECK(event->type == WATCHCORE_EVENT_ADDED && event->kv->lease == 77 && watchcore_event_prev_value(event).data == NULL);
     watchcore_batch_release(&batch);
 
     watchcore_subscription_free(subscription);
@@ -116,7 +116,7 @@ static void test_starts_and_filters(void)
     CHECK(lag.events == 8 && lag.revisions == 20);
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
     CHECK(batch.count == 4 && batch.position == 30);
-    CHECK(watchcore_batch_event(&batch, 0)->type == WATCHCORE_MODIFIED);
+    CHECK(watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_MODIFIED);
     watchcore_batch_release(&batch);
     watchcore_subscription_free(subscription);
 
@@ -125,7 +125,7 @@ static void test_starts_and_filters(void)
     options.raw_types = 1;
     CHECK_OK(watchcore_subscription_new(cache, &options, &subscription, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 1, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_PUT);
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_PUT);
     watchcore_batch_release(&batch);
     watchcore_subscription_free(subscription);
 
@@ -147,7 +147,7 @@ static void test_starts_and_filters(void)
     options.start = WATCHCORE_START_NOW;
     options.range = WATCHCORE_RANGE_PREFIX;
     options.from = text("/a/");
-    options.types = WATCHCORE_MASK(WATCHCORE_DELETED);
+    options.types = WATCHCORE_MASK(WATCHCORE_EVENT_DELETED);
     options.bookmarks = 1;
     options.bookmark_interval_ms = 1;
     options.whole_revisions = 1;
@@ -156,13 +156,13 @@ static void test_starts_and_filters(void)
     changes[1] = put("/a/foobar", "5");
     CHECK_OK(watchcore_writer_apply(writer, 40, changes, 2, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_DELETED);
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_DELETED);
     watchcore_batch_release(&batch);
     /* A bookmark for a revision in which nothing matches. */
     CHECK_OK(watchcore_writer_progress(writer, 50, &error));
     CHECK_OK(watchcore_subscription_wait(subscription, -1, &error));
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
-    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_BOOKMARK);
+    CHECK(batch.count == 1 && watchcore_batch_event(&batch, 0)->type == WATCHCORE_EVENT_BOOKMARK);
     CHECK(watchcore_batch_event(&batch, 0)->revision == 50);
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_position(subscription, &revision, NULL, &error));
@@ -180,6 +180,7 @@ static void test_reads(void)
     watchcore_writer *writer = NULL;
     watchcore_cache *cache = embedded(&writer);
     watchcore_read_options read = WATCHCORE_READ_OPTIONS_INIT;
+    watchcore_filter filter = WATCHCORE_FILTER_INIT;
     watchcore_range range = WATCHCORE_RANGE_INIT;
     watchcore_range none = WATCHCORE_RANGE_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
@@ -227,7 +228,7 @@ static void test_reads(void)
     CHECK(count == 2);
 
     read.limit = 1;
-    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, NULL, &read, &page, NULL, &error));
     CHECK(watchcore_page_count(page) == 1 && watchcore_page_more(page) == 1 && watchcore_page_remaining(page) == 1);
     CHECK(watchcore_page_revision(page) == 6 && watchcore_page_epoch(page) == answer.epoch);
     kv = watchcore_page_item(page, 0);
@@ -238,7 +239,7 @@ static void test_reads(void)
     /* No items have no address: a caller in Go may not have one that is none on its stack. */
     none.kind = WATCHCORE_RANGE_KEY;
     none.from = text("/p/absent");
-    CHECK_OK(watchcore_cache_list(cache, &none, &read, &page, &error));
+    CHECK_OK(watchcore_cache_list(cache, &none, &read, &page, NULL, &error));
     CHECK(watchcore_page_count(page) == 0 && watchcore_page_items(page) == NULL);
     watchcore_page_free(page);
 
@@ -247,7 +248,9 @@ static void test_reads(void)
     CHECK(found == 1 && kv != NULL && same(watchcore_bytes_from(kv->value, kv->value_length), "two"));
     CHECK_OK(watchcore_snapshot_get(snapshot, "/none", 5, &found, &kv, &error));
     CHECK(found == 0 && kv == NULL);
-    CHECK_OK(watchcore_snapshot_count(snapshot, &range, &count, &error));
+    filter.range = range.kind;
+    filter.from = range.from;
+    CHECK_OK(watchcore_snapshot_count(snapshot, &filter, &count, &error));
     CHECK(count == 2);
     CHECK_OK(watchcore_iterator_new(snapshot, NULL, &iterator, &error));
     watchcore_snapshot_free(snapshot); /* the iterator may outlive it */
@@ -287,7 +290,7 @@ static void test_load_resync_compact(void)
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
     CHECK_OK(watchcore_cache_status(cache, &status, &error));
     CHECK(status.state == WATCHCORE_STATE_NOT_READY && status.last_error == 0);
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     listing[0] = exact("/a", "1", 3, 4, 2);
     listing[1] = exact("/b", "2", 5, 5, 1);
     CHECK_OK(watchcore_writer_load(writer, 9, listing, 2, &error));
@@ -319,16 +322,16 @@ static void test_load_resync_compact(void)
     CHECK_OK(watchcore_subscription_poll(subscription, 0, &batch, &error));
     CHECK(batch.count == 4 && batch.position == 20 && batch.epoch == epoch);
     event = watchcore_batch_event(&batch, 0);
-    CHECK(event->type == WATCHCORE_RESYNC && (event->flags & WATCHCORE_BEGIN) != 0 && event->kv == NULL);
+    CHECK(event->type == WATCHCORE_EVENT_RESYNC && (event->flags & WATCHCORE_FLAG_BEGIN) != 0 && event->kv == NULL);
     CHECK(event->resync_from == 9 && event->revision == 20 && event->resync_epoch == epoch);
     CHECK(event->resync_reason == WATCHCORE_RESYNC_COMPACTED);
     for (i = 1; i < 3; i++) {
         event = watchcore_batch_event(&batch, i);
-        CHECK((event->flags & WATCHCORE_SYNTHETIC) != 0);
-        deleted += event->type == WATCHCORE_DELETED && same(watchcore_event_prev_value(event), "1");
+        CHECK((event->flags & WATCHCORE_FLAG_SYNTHETIC) != 0);
+        deleted += event->type == WATCHCORE_EVENT_DELETED && same(watchcore_event_prev_value(event), "1");
     }
     CHECK(deleted == 1);
-    CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_END) != 0);
+    CHECK((watchcore_batch_event(&batch, 3)->flags & WATCHCORE_FLAG_END) != 0);
     watchcore_batch_release(&batch);
 
     one = put("/c", "4");
@@ -410,7 +413,7 @@ static void test_whole_revisions(void)
     CHECK_OK(watchcore_subscription_new(cache, &options, &whole, &error));
     CHECK_OK(watchcore_writer_apply(writer, 7, changes, 3, &error));
     CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
-    CHECK(batch.count == 2 && batch.flags == WATCHCORE_CONTINUES && batch.position == 0);
+    CHECK(batch.count == 2 && batch.flags == WATCHCORE_BATCH_CONTINUES && batch.position == 0);
     watchcore_batch_release(&batch);
     CHECK_OK(watchcore_subscription_poll(parts, 2, &batch, &error));
     CHECK(batch.count == 1 && batch.flags == 0 && batch.position == 7);

@@ -119,10 +119,10 @@ static void test_waiters(void)
 
     options.expect_load = 1;
     CHECK_OK(watchcore_cache_new(&options, &cache, &error));
-    CHECK_OK(watchcore_cache_writer(cache, &writer, &error));
+    CHECK_OK(watchcore_writer_new(cache, &writer, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, &ready_waiter, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 7, &revision_waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_READY, 0, 0, &ready_waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 7, 0, &revision_waiter, &error));
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_waiter_arm(ready_waiter, &armed, &error)); /* in no set */
     CHECK_OK(watchcore_wakeset_add_waiter(set, ready_waiter, 1, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, revision_waiter, 2, &error));
@@ -139,7 +139,7 @@ static void test_waiters(void)
     CHECK(count == 1 && tags[0] == 1);
     CHECK_OK(watchcore_waiter_try(ready_waiter, &done, &revision, &epoch, &error));
     CHECK(done == 1 && revision == 5 && epoch != 0);
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_CONSISTENT, 0, &consistent, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_CONSISTENT, 0, 0, &consistent, &error));
     CHECK_OK(watchcore_waiter_try(consistent, &done, &revision, NULL, &error));
     CHECK(done == 1 && revision == 5);
 
@@ -153,7 +153,7 @@ static void test_waiters(void)
     CHECK_CODE(WATCHCORE_INVALID_ARGUMENT, watchcore_wakeset_remove_waiter(set, revision_waiter, &error));
 
     /* Close wakes it; the try then says why. */
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1000, &late, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1000, 0, &late, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, late, 3, &error));
     CHECK_OK(watchcore_waiter_arm(late, &armed, &error));
     CHECK(armed == 0);
@@ -200,7 +200,7 @@ static void test_try_ends_an_arming(void)
     uint32_t done = 9, armed = 9;
     size_t count = 9;
     CHECK_OK(watchcore_wakeset_new(&set, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 3, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 3, 0, &waiter, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 1, &error));
     CHECK_OK(watchcore_waiter_arm(waiter, &armed, &error));
     CHECK_OK(watchcore_waiter_try(waiter, &done, NULL, NULL, &error));
@@ -235,8 +235,8 @@ static void test_tags_go_with_their_members(void)
 
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     CHECK_OK(watchcore_wakeset_new(&other, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, &waiter, &error));
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, &gone, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, 0, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 1, 0, &gone, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, waiter, 4, &error));
     CHECK_OK(watchcore_waiter_arm(waiter, &ready, &error));
     CHECK_OK(watchcore_wakeset_add_waiter(set, gone, 5, &error));
@@ -290,7 +290,7 @@ static void test_descriptor_goes_with_its_set(void)
     watchcore_change one = put("/a/x", "1");
     uint32_t ready = 9;
     int32_t fd = -1;
-    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 7, &waiter, &error));
+    CHECK_OK(watchcore_waiter_new(cache, WATCHCORE_WANT_REVISION, 7, 0, &waiter, &error));
     CHECK_OK(watchcore_wakeset_new(&set, &error));
     CHECK_OK(watchcore_wakeset_fd(set, &fd, &error));
     CHECK_OK(watchcore_wakeset_add_subscription(set, member, 1, &error));

@@ -139,7 +139,7 @@ static inline watchcore_error *wc_metrics(const watchcore_cache **caches, size_t
 
 static inline watchcore_error *wc_writer(const watchcore_cache *cache, watchcore_writer **writer)
 {
-    WC_RETURN(watchcore_cache_writer(cache, writer, &error));
+    WC_RETURN(watchcore_writer_new(cache, writer, &error));
 }
 
 static inline watchcore_error *wc_load(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
@@ -259,7 +259,7 @@ static inline watchcore_error *wc_list(const watchcore_cache *cache, const watch
                                        const watchcore_read_options *read, watchcore_page **page,
                                        watchcore_text **token)
 {
-    WC_RETURN(watchcore_cache_list_next(cache, range, read, page, token, &error));
+    WC_RETURN(watchcore_cache_list(cache, range, read, page, token, &error));
 }
 
 // What a page says of itself; items and token are the page's.
@@ -312,13 +312,13 @@ static inline watchcore_error *wc_snapshot_get(const watchcore_snapshot *snapsho
 static inline watchcore_error *wc_snapshot_count(const watchcore_snapshot *snapshot, const watchcore_filter *filter,
                                                  uint64_t *count)
 {
-    WC_RETURN(watchcore_snapshot_count_filtered(snapshot, filter, count, &error));
+    WC_RETURN(watchcore_snapshot_count(snapshot, filter, count, &error));
 }
 
 static inline watchcore_error *wc_iterator(const watchcore_snapshot *snapshot, const watchcore_filter *filter,
                                            watchcore_iterator **iterator)
 {
-    WC_RETURN(watchcore_iterator_new_filtered(snapshot, filter, iterator, &error));
+    WC_RETURN(watchcore_iterator_new(snapshot, filter, iterator, &error));
 }
 
 // `items`: an array of pointers, as integers so that Go need not look into it.
@@ -403,7 +403,7 @@ static inline watchcore_error *wc_subscription_stats(watchcore_subscription *sub
 // `list`: the caller's, ended by watchcore_subscription_list_free.
 static inline watchcore_error *wc_subscriptions(const watchcore_cache *cache, watchcore_subscription_list **list)
 {
-    WC_RETURN(watchcore_cache_subscriptions(cache, list, &error));
+    WC_RETURN(watchcore_subscription_list_new(cache, list, &error));
 }
 
 // What `info` points to is the list's.
@@ -418,7 +418,7 @@ static inline watchcore_error *wc_subscription_info(const watchcore_subscription
 static inline watchcore_error *wc_waiter(const watchcore_cache *cache, uint32_t want, uint64_t revision,
                                          uint64_t epoch, watchcore_waiter **waiter)
 {
-    WC_RETURN(watchcore_waiter_new_in(cache, want, revision, epoch, waiter, &error));
+    WC_RETURN(watchcore_waiter_new(cache, want, revision, epoch, waiter, &error));
 }
 
 static inline watchcore_error *wc_waiter_try(watchcore_waiter *waiter, uint32_t *done, uint64_t *revision,

@@ -77,7 +77,7 @@ func newBatch(raw *rawBatch, state *coreState, kept bool) *Batch {
 		goods.what = 0
 	}
 	b.show(events)
-	b.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_KEEPS_LOG == 0)
+	b.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG == 0)
 	return b
 }
 
@@ -158,7 +158,7 @@ func (b *Batch) Events() iter.Seq[Event] {
 // it. Only where the revision is longer than 128 events or than
 // SubscribeOptions.MaxBatch; never with WholeRevisions.
 func (b *Batch) Continues() bool {
-	return b != nil && b.flags&C.WATCHCORE_CONTINUES != 0
+	return b != nil && b.flags&C.WATCHCORE_BATCH_CONTINUES != 0
 }
 
 // Position is the subscription's position after this batch.

@@ -20,13 +20,13 @@ type EventType uint32
 
 // The types of events.
 const (
-	EventAdded    EventType = C.WATCHCORE_ADDED    // a key appeared, or came into the filter
-	EventModified EventType = C.WATCHCORE_MODIFIED // the value of a present key changed
-	EventDeleted  EventType = C.WATCHCORE_DELETED  // a key went, or left the filter
-	EventBookmark EventType = C.WATCHCORE_BOOKMARK // everything up to this revision was handed out
-	EventResync   EventType = C.WATCHCORE_RESYNC   // the history was replaced: begin or end of the difference
-	EventPut      EventType = C.WATCHCORE_PUT      // with SubscribeOptions.RawTypes: etcd's PUT
-	EventDelete   EventType = C.WATCHCORE_DELETE   // with SubscribeOptions.RawTypes: etcd's DELETE
+	EventAdded    EventType = C.WATCHCORE_EVENT_ADDED    // a key appeared, or came into the filter
+	EventModified EventType = C.WATCHCORE_EVENT_MODIFIED // the value of a present key changed
+	EventDeleted  EventType = C.WATCHCORE_EVENT_DELETED  // a key went, or left the filter
+	EventBookmark EventType = C.WATCHCORE_EVENT_BOOKMARK // everything up to this revision was handed out
+	EventResync   EventType = C.WATCHCORE_EVENT_RESYNC   // the history was replaced: begin or end of the difference
+	EventPut      EventType = C.WATCHCORE_EVENT_PUT      // with SubscribeOptions.RawTypes: etcd's PUT
+	EventDelete   EventType = C.WATCHCORE_EVENT_DELETE   // with SubscribeOptions.RawTypes: etcd's DELETE
 )
 
 // String is the name that every language prints, such as "ADDED".
@@ -289,22 +289,22 @@ func (e Event) Lease() int64 {
 }
 
 // Synthetic says that a resync made the event, and not a change at its revision.
-func (e Event) Synthetic() bool { return e.has(C.WATCHCORE_SYNTHETIC) }
+func (e Event) Synthetic() bool { return e.has(C.WATCHCORE_FLAG_SYNTHETIC) }
 
 // InitialState says that the event is part of the initial state.
-func (e Event) InitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE) }
+func (e Event) InitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE) }
 
 // EndsInitialState says that the event is the bookmark that ends the initial state. Its
 // revision is that of the state.
-func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_INITIAL_STATE_END) }
+func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END) }
 
 // ResyncPhase is which of the two marks of a resync it is.
 type ResyncPhase uint32
 
 // The two marks of a resync.
 const (
-	ResyncBegin ResyncPhase = C.WATCHCORE_BEGIN // before the difference
-	ResyncEnd   ResyncPhase = C.WATCHCORE_END   // after it
+	ResyncBegin ResyncPhase = C.WATCHCORE_FLAG_BEGIN // before the difference
+	ResyncEnd   ResyncPhase = C.WATCHCORE_FLAG_END   // after it
 )
 
 // String is the mark's name, "Begin" or "End".
@@ -367,7 +367,7 @@ func (e Event) Resync() ResyncMark {
 		return ResyncMark{}
 	}
 	phase := ResyncEnd
-	if e.has(C.WATCHCORE_BEGIN) {
+	if e.has(C.WATCHCORE_FLAG_BEGIN) {
 		phase = ResyncBegin
 	}
 	e.loan.enter()

@@ -1,11 +1,104 @@
-// watchcore: the Kubernetes watch cache as a library. The C interface.
+// watchcore: the Kubernetes watch cache as a library. The C interface, and its manual.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
-// Generated from watchcore-capi/src; do not edit: `make header` rewrites it.
+// Generated from watchcore-capi; do not edit: `make header` rewrites it.
+//
+// A cache holds the newest state of a range of keys, and a log of the changes that led there. One writer (the
+// program's own, or a feeder that follows etcd) changes it; any number of readers read the state at a revision,
+// and any number of subscriptions follow the log, each at its own pace, without holding up the writer or each other.
+//
+// Build      cc program.c $(pkg-config --cflags --libs watchcore)
+//            With the archive, where both are installed: pkg-config --cflags --libs watchcore-static. Wholly static:
+//            cc -static program.c $(pkg-config --static --cflags --libs watchcore). Neither needs a libgcc.
+//
+// Contents
+//
+//   1  Bytes
+//   2  Errors
+//        error_name  strerror  error_is_retryable  error_is_fatal  error_http_status
+//   3  The library
+//        version  abi_version  shutdown
+//   4  Log messages
+//        log_set
+//   5  Caches
+//        cache_new  cache_free  cache_close  cache_position  cache_is_ready  cache_wait_ready
+//        cache_wait_until  cache_consistent_revision
+//   6  Key-values
+//        key_value_release
+//   7  Writing
+//        writer_new  writer_load  writer_apply  writer_resync  writer_progress  writer_compact
+//        writer_free  loading_new  loading_add  loading_finish  loading_free
+//   8  Following etcd
+//        feeder_start  feeder_stop  feeder_free  feeder_request_resync  feeder_compact  feeder_counters
+//   9  Ranges and filters
+//  10  Events and batches
+//        batch_release  batch_event  bytes_from  bytes_from_string  event_key  event_prev_value
+//        event_value
+//  11  Reads
+//        cache_get  cache_list  text_get  text_free  cache_count  cache_diff  page_count  page_item
+//        page_items  page_more  page_remaining  page_revision  page_epoch  page_continue_token  page_free
+//  12  Snapshots
+//        snapshot_new  snapshot_revision  snapshot_epoch  snapshot_get  snapshot_count  snapshot_free
+//        iterator_new  iterator_next  iterator_free
+//  13  Subscriptions
+//        subscription_new  subscription_poll  subscription_wait  subscription_close
+//        subscription_position  subscription_lag  subscription_stats  subscription_arm  subscription_free
+//        subscription_list_new  subscription_list_count  subscription_list_item  subscription_list_free
+//  14  Event loops
+//        waiter_new  waiter_try  waiter_arm  waiter_free  wakeset_new  wakeset_add_subscription
+//        wakeset_add_waiter  wakeset_remove_subscription  wakeset_remove_waiter  wakeset_arm
+//        wakeset_take  wakeset_fd  wakeset_wait  wakeset_free
+//  15  Status and figures
+//        cache_status  cache_stats  cache_text  metrics_text
+//
+// A whole program: it writes one key and follows the cache until that comes.
+//
+//     #include <stdio.h>
+//     #include <watchcore.h>
+//
+//     int main(void)
+//     {
+//         watchcore_error error = WATCHCORE_ERROR_INIT;
+//         watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//         watchcore_change change = WATCHCORE_CHANGE_INIT;
+//         watchcore_subscription *subscription = NULL;
+//         watchcore_writer *writer = NULL;
+//         watchcore_cache *cache = NULL;
+//         size_t i;
+//         int seen = 0;
+//         change.op = WATCHCORE_CHANGE_PUT;
+//         change.key = watchcore_bytes_from_string("/greeting");
+//         change.value = watchcore_bytes_from_string("hello");
+//         if (watchcore_cache_new(NULL, &cache, &error) == WATCHCORE_OK &&
+//             watchcore_subscription_new(cache, NULL, &subscription, &error) == WATCHCORE_OK &&
+//             watchcore_writer_new(cache, &writer, &error) == WATCHCORE_OK &&
+//             watchcore_writer_apply(writer, 1, &change, 1, &error) == WATCHCORE_OK) {
+//             while (!seen && watchcore_subscription_wait(subscription, 10000, &error) == WATCHCORE_OK &&
+//                    watchcore_subscription_poll(subscription, 0, &batch, &error) == WATCHCORE_OK) {
+//                 for (i = 0; i < batch.count; i++) {
+//                     const watchcore_event *event = watchcore_batch_event(&batch, i);
+//                     watchcore_bytes key = watchcore_event_key(event), value = watchcore_event_value(event);
+//                     if (event->type == WATCHCORE_EVENT_ADDED) {
+//                         printf("%.*s = %.*s\n", (int)key.length, (const char *)key.data, (int)value.length,
+//                                (const char *)value.data);
+//                         seen = 1;
+//                     }
+//                 }
+//                 watchcore_batch_release(&batch);
+//             }
+//         }
+//         if (!seen) {
+//             fprintf(stderr, "%s: %s\n", watchcore_error_name(error.code), error.message);
+//         }
+//         watchcore_subscription_free(subscription);
+//         watchcore_writer_free(writer);
+//         watchcore_cache_free(cache);
+//         return watchcore_shutdown(5000, NULL) == WATCHCORE_OK ? 0 : 1;
+//     }
 //
 // Conventions
 //
-// Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes below, and
+// Codes      Functions that can fail return an int32_t: WATCHCORE_OK (0) or one of the codes of section 2, and
 //            take a last `watchcore_error *error`: NULL, or the caller's own memory, prepared with
 //            WATCHCORE_ERROR_INIT. It is written only where the call fails. No text is kept in a handle or
 //            in a thread. Any function may also answer PANIC, INTERNAL and, in a forked child, UNSUPPORTED:
@@ -13,42 +106,33 @@
 // Pointers   NULL where the comment allows it (else INVALID_ARGUMENT), or valid: readable, for outputs
 //            writable, for handles not freed.
 // Outputs    Out-parameters come last before `error`, must not be NULL unless the comment says so, and are
-//            written only on success (but for the token of watchcore_cache_list_next).
+//            written only on success (but for the token of watchcore_cache_list).
 // Bytes      A pointer and a length, never NUL-terminated; NULL is "absent", a pointer with length 0 is
 //            "empty". Every byte string given to a function is copied (or used) before it returns.
-// Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro. They grow at the end:
-//            an older caller's smaller size is served, a larger size with anything but zero bytes after
-//            the known fields is INVALID_ARGUMENT. In options 0 (or NULL) means the default.
-// Handles    Opaque; made by a function ending in _new (or _start, _writer), ended by _free, which accepts
-//            NULL. A handle must not be used after _free. The order of freeing is free: a subscription, a
-//            snapshot, a page, a list or a batch may outlive its cache.
+// Structs    A struct of the caller starts with `uint32_t size`: use its _INIT macro, as an initialiser or in an
+//            assignment. (For a variable of static storage ISO C wants constants: use _INITIALIZER there.) Structs
+//            grow at the end: an older caller's smaller size is served, a larger size with anything but zero bytes
+//            after the known fields is INVALID_ARGUMENT. In options 0 (or NULL) means the default.
+// Handles    Opaque; made by a function ending in _new or _start (a page and a text by watchcore_cache_list), ended
+//            by _free, which accepts NULL. A handle must not be used after _free. The order of freeing is free: a
+//            subscription, a snapshot, a page, a list or a batch may outlive its cache.
 // Threads    A function with a `const` handle may be called from many threads at once. One with a handle
 //            that is not const: one thread at a time (any thread); a second one at the same time is detected
 //            and answers BUSY. _free while another thread is inside such a function is allowed: the handle
 //            is closed and the thread inside frees it on leaving. A waiting function of a const handle
-//            (cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
+//            (watchcore_cache_wait_ready and the like) also ends with CLOSED when the handle is freed.
 // Blocking   A function blocks only where its comment says so: those take a `timeout_ms`: -1 waits for ever,
-//            0 does not wait.
+//            0 does not wait. For each there is a way that never blocks: section 14.
+// Callbacks  None, but for the log function: a program asks, on its own threads.
 // Time       Milliseconds. Clock times are milliseconds since 1970 (UTC).
 // Panics     A bug inside the library is caught and answered as PANIC; the handle is poisoned (it answers
 //            PANIC from then on and can only be freed), the process lives.
 // Fork       In a forked child every call with a handle answers UNSUPPORTED and every _free does nothing.
-//
-// How to use it: make a cache, start a feeder (or take the writer and write), open a subscription, then
-//
-//     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK) {
-//         watchcore_batch batch = WATCHCORE_BATCH_INIT;
-//         if ((rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) != WATCHCORE_OK) break;
-//         for (size_t i = 0; i < batch.count; i++) {
-//             const watchcore_event *event = watchcore_batch_event(&batch, i);
-//             ...
-//         }
-//         watchcore_batch_release(&batch);
-//     }
+// Versions   Each item says since which version of the library it is there. From there on nothing is taken away:
+//            functions, constants and members are only added.
 
 #ifndef WATCHCORE_H
 #define WATCHCORE_H
-
 
 #include <stddef.h>
 #include <stdint.h>
@@ -59,351 +143,230 @@
 // The bit of an event type in watchcore_subscription_options.types.
 #define WATCHCORE_MASK(type) ((uint32_t)1 << (type))
 
-
-// Success.
-#define WATCHCORE_OK 0
-
-// NULL, a bad size or value, a key outside the prefix, a wrong handle. Correct the call.
-#define WATCHCORE_INVALID_ARGUMENT 1
-
-// Reserved: an absent key is no error.
-#define WATCHCORE_NOT_FOUND 2
-
-// There is no listing yet. Try again, or wait (watchcore_cache_wait_ready).
-#define WATCHCORE_NOT_READY 3
-
-// The deadline passed; nothing is lost. Try again.
-#define WATCHCORE_TIMEOUT 4
-
-// The cache, the subscription or the feeder was closed.
-#define WATCHCORE_CLOSED 5
-
-// The handle is in use by another thread, or a writer lives already. Try again later.
-#define WATCHCORE_BUSY 6
-
-// This build, or a forked child, cannot do it.
-#define WATCHCORE_UNSUPPORTED 7
-
-// A revision that does not rise, or a load at the wrong time.
-#define WATCHCORE_OUT_OF_ORDER 8
-
-// The revision is older than the window. Start from the state.
-#define WATCHCORE_COMPACTED 10
-
-// Events were lost to this reader: `lost_from` to `lost_to`. Start from the state.
-#define WATCHCORE_LAGGED 11
-
-// The revision did not come in time. Try again.
-#define WATCHCORE_FUTURE_REVISION 12
-
-// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
-// one. Start from the state.
-#define WATCHCORE_RESYNCED 13
-
-// etcd refused the credentials.
-#define WATCHCORE_UNAUTHENTICATED 20
-
-// etcd denied access to the range.
-#define WATCHCORE_PERMISSION_DENIED 21
-
-// etcd is out of reach. Try again.
-#define WATCHCORE_UNAVAILABLE 22
-
-// etcd, or a limit, refused more. Try again later.
-#define WATCHCORE_RESOURCE_EXHAUSTED 23
-
-// A bug: a panic was caught, the handle is poisoned, the process lives. Please report it.
-#define WATCHCORE_PANIC 90
-
-// A bug: something that cannot be, is. Please report it.
-#define WATCHCORE_INTERNAL 91
-
-// The number of bytes of `watchcore_error.message`, its NUL included.
-#define WATCHCORE_MESSAGE_BYTES 512
-
-// An attribute is a segment of the key.
-#define WATCHCORE_ATTRIBUTE_KEY_SEGMENT 1
-
-// An attribute is a scalar of the value, a JSON document or of Kubernetes' protobuf storage form.
-#define WATCHCORE_ATTRIBUTE_JSON 2
-
-// An index by the exact key: for subscriptions of one key each.
-#define WATCHCORE_INDEX_KEY 1
-
-// An index by the first `depth` segments of the key.
-#define WATCHCORE_INDEX_PREFIX 2
-
-// An index by the value of the declared attribute `name`: for field selectors `name=value`.
-#define WATCHCORE_INDEX_FIELD 3
-
-// An index by the value of the label `name`: for label selectors `name=value`.
-#define WATCHCORE_INDEX_LABEL 4
-
-// A put: create_revision and version are derived, the lease is 0.
-#define WATCHCORE_CHANGE_PUT 1
-
-// A deletion of a present key.
-#define WATCHCORE_CHANGE_DELETE 2
-
-// A put that brings create_revision, mod_revision, version and lease; they are checked.
-#define WATCHCORE_CHANGE_PUT_EXACT 3
-
-// The source compacted what was not read yet.
-#define WATCHCORE_RESYNC_COMPACTED 1
-
-// The source's history went back, or is another one.
-#define WATCHCORE_RESYNC_HISTORY_RESET 2
-
-// An event did not fit the versions before it.
-#define WATCHCORE_RESYNC_CHAIN_BROKEN 3
-
-// Replaying would have taken longer than listing.
-#define WATCHCORE_RESYNC_TOO_FAR_BEHIND 4
-
-// Somebody asked for it.
-#define WATCHCORE_RESYNC_REQUESTED 5
-
-// One subscription only: it caught up after it had lost events.
-#define WATCHCORE_RESYNC_LAGGED 6
-
-// The whole cache.
-#define WATCHCORE_RANGE_ALL 0
-
-// One key: `from`.
-#define WATCHCORE_RANGE_KEY 1
-
-// Keys that start with the bytes of `from`.
-#define WATCHCORE_RANGE_PREFIX 2
-
-// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar".
-#define WATCHCORE_RANGE_PATH 3
-
-// Keys from `from` (inclusive) to `to` (exclusive; absent: the end).
-#define WATCHCORE_RANGE_BETWEEN 4
-
-// Whatever the cache has now; never waits.
-#define WATCHCORE_READ_ANY 0
-
-// The newest state, at least at `revision`; waits for it.
-#define WATCHCORE_READ_AT_LEAST 1
-
-// The state at exactly `revision`; waits for a future one.
-#define WATCHCORE_READ_EXACT 2
-
-// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows.
-#define WATCHCORE_START_STATE 0
-
-// What follows the present revision.
-#define WATCHCORE_START_NOW 1
-
-// What follows `revision`. A future one is waited for.
-#define WATCHCORE_START_AFTER 2
-
-// As STATE, once the cache has `revision`.
-#define WATCHCORE_START_STATE_AT_LEAST 3
-
-// After a loss: LAGGED, then CLOSED.
-#define WATCHCORE_ON_LAG_STOP 0
-
-// After a loss: LAGGED, then from the oldest revision of the window. In the initial state as STOP.
-#define WATCHCORE_ON_LAG_SKIP_TO_OLDEST 1
-
-// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
-// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
-// bytes a matching key (and the key where the cache has purged it).
-#define WATCHCORE_ON_LAG_RESNAPSHOT 2
-
-// After a loss: the latest change of each key, without an error; types are relative to what was handed
-// out. It remembers as RESNAPSHOT does.
-#define WATCHCORE_ON_LAG_CONFLATE 3
-
-// It reads every event of the log, or of the segments that could hold one of its own.
-#define WATCHCORE_READ_PATH_SCAN 0
-
-// It reads only the events of one bucket of an index.
-#define WATCHCORE_READ_PATH_CHAIN 1
-
-// The cache has no listing yet; the subscription begins with that.
-#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING 1
-
-// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the consumer
-// of STATE_AT_LEAST has not polled since.
-#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION 2
-
-// The initial state is being handed out.
-#define WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE 3
-
-// It reads the log, and its consumer is awake.
-#define WATCHCORE_SUBSCRIPTION_STATE_LIVE 4
-
-// It has everything, and its consumer sleeps: it waits, or is armed in a wake set.
-#define WATCHCORE_SUBSCRIPTION_STATE_PARKED 5
-
-// Events that it had not taken have left the window: its next poll answers LAGGED, or makes it up.
-#define WATCHCORE_SUBSCRIPTION_STATE_LAPPED 6
-
-// A loss was reported; the difference to the state now comes next, or is being handed out.
-#define WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP 7
-
-// Closed because it was further behind than it may be: its next poll answers LAGGED.
-#define WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW 8
-
-// Closed, it or its cache: what was published before is handed out, then CLOSED.
-#define WATCHCORE_SUBSCRIPTION_STATE_CLOSING 9
-
-// It has ended: its polls answer CLOSED. It is listed until it is freed.
-#define WATCHCORE_SUBSCRIPTION_STATE_ENDED 10
-
-// A key appeared, or came into the filter.
-#define WATCHCORE_ADDED 1
-
-// The value of a present key changed.
-#define WATCHCORE_MODIFIED 2
-
-// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one.
-#define WATCHCORE_DELETED 3
-
-// Everything up to this revision that matches was handed out.
-#define WATCHCORE_BOOKMARK 4
-
-// The begin or the end of the difference between two histories.
-#define WATCHCORE_RESYNC 5
-
-// Raw: etcd's PUT.
-#define WATCHCORE_PUT 6
-
-// Raw: etcd's DELETE.
-#define WATCHCORE_DELETE 7
-
-// Event flag: made by a resync, not by a change at its revision.
-#define WATCHCORE_SYNTHETIC 1
-
-// Event flag: part of the initial state.
-#define WATCHCORE_INITIAL_STATE 2
-
-// Event flag: the bookmark that ends the initial state.
-#define WATCHCORE_INITIAL_STATE_END 4
-
-// Event flag: the resync mark before the difference.
-#define WATCHCORE_BEGIN 8
-
-// Event flag: the resync mark after the difference.
-#define WATCHCORE_END 16
-
-// Batch flag: it ends inside a revision.
-#define WATCHCORE_CONTINUES 1
-
-// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
-#define WATCHCORE_KEEPS_LOG 2
-
-// The first listing is published.
-#define WATCHCORE_WANT_READY 1
-
-// The cache has `revision`.
-#define WATCHCORE_WANT_REVISION 2
-
-// The cache has what the source had when this was asked (one linearizable read).
-#define WATCHCORE_WANT_CONSISTENT 3
-
-// There is no listing yet.
-#define WATCHCORE_STATE_NOT_READY 0
-
-// The cache is up to date, as far as it knows.
-#define WATCHCORE_STATE_READY 1
-
-// The source is out of reach; the cache answers with what it has.
-#define WATCHCORE_STATE_STALE 2
-
-// The source refuses; see the last error.
-#define WATCHCORE_STATE_FAILED 3
-
-// The cache is closed.
-#define WATCHCORE_STATE_CLOSED 4
-
-// The last error of the source; empty where there is none.
-#define WATCHCORE_TEXT_LAST_ERROR 1
-
-// The endpoint that the feeder uses.
-#define WATCHCORE_TEXT_ENDPOINT 2
-
-// The version of that server.
-#define WATCHCORE_TEXT_SERVER_VERSION 3
-
-// The cache's name.
-#define WATCHCORE_TEXT_NAME 4
-
-// The cache's prefix: bytes, not text.
-#define WATCHCORE_TEXT_PREFIX 5
-
-// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
-// without anything.
-#define WATCHCORE_TEXT_WARNING 6
-
-// No message at all.
-#define WATCHCORE_LOG_OFF 0
-
-// Something failed.
-#define WATCHCORE_LOG_ERROR 1
-
-// Something is not as it should be.
-#define WATCHCORE_LOG_WARN 2
-
-// What a person wants to know.
-#define WATCHCORE_LOG_INFO 3
-
-// Single steps.
-#define WATCHCORE_LOG_DEBUG 4
-
-// Everything.
-#define WATCHCORE_LOG_TRACE 5
-
-// A cache: the log and the store of one key range. Made by watchcore_cache_new.
-typedef struct watchcore_cache watchcore_cache;
-
-// A running feeder. Made by watchcore_feeder_start.
-typedef struct watchcore_feeder watchcore_feeder;
-
-// A walk over a snapshot in key order. Made by watchcore_iterator_new.
-typedef struct watchcore_iterator watchcore_iterator;
-
-// A first listing under way, which comes in pieces. Made by watchcore_loading_new.
-typedef struct watchcore_loading watchcore_loading;
-
-// Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
-// log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long.
-typedef struct watchcore_page watchcore_page;
-
-// The state at one revision; it never changes. Made by watchcore_snapshot_new.
-typedef struct watchcore_snapshot watchcore_snapshot;
-
-// A cursor with a filter over a cache. Made by watchcore_subscription_new.
-typedef struct watchcore_subscription watchcore_subscription;
-
-// The open subscriptions of a cache as they stood at one moment. Made by watchcore_cache_subscriptions.
-typedef struct watchcore_subscription_list watchcore_subscription_list;
-
-// A text that the library gives away. Made by watchcore_cache_list_next.
-typedef struct watchcore_text watchcore_text;
-
-// Something to wait for, once. Made by watchcore_waiter_new.
-typedef struct watchcore_waiter watchcore_waiter;
-
-// Many subscriptions and waiters with one descriptor. Made by watchcore_wakeset_new.
-typedef struct watchcore_wakeset watchcore_wakeset;
-
-// The one handle that may change a cache. Made by watchcore_cache_writer.
-typedef struct watchcore_writer watchcore_writer;
-
-// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty".
+// What makes a value of an initialiser, for the _INIT macros.
+#ifdef __cplusplus
+#define WATCHCORE_LITERAL(type) type
+#else
+#define WATCHCORE_LITERAL(type) (type)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ===========================================================================================================
+// 1. Bytes
+//
+// Keys and values are bytes, not strings: a pointer and a length. Texts (names, selectors) are UTF-8, given
+// the same way.
+// ===========================================================================================================
+
+// A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty". Since 0.1.
 typedef struct watchcore_bytes {
     // The first byte, or NULL.
     const void *data;
     // The number of bytes.
     size_t length;
 } watchcore_bytes;
+#define WATCHCORE_BYTES_INITIALIZER \
+    { NULL, 0 }
+#define WATCHCORE_BYTES_INIT WATCHCORE_LITERAL(watchcore_bytes) WATCHCORE_BYTES_INITIALIZER
+
+// ===========================================================================================================
+// 2. Errors
+//
+// A call that fails answers a code, which is for the program, and fills the caller's watchcore_error, which
+// is for the
+// program (the numbers) and for people (the message: what was asked, what holds, what to do next). Codes by
+// what to do:
+//
+//     correct the call              INVALID_ARGUMENT, OUT_OF_ORDER, UNSUPPORTED
+//     call again, later             NOT_READY, TIMEOUT, BUSY, FUTURE_REVISION, UNAVAILABLE, RESOURCE_EXHAUSTED
+//     read the state anew           COMPACTED, LAGGED, RESYNCED
+//     stop                          CLOSED
+//     ask an administrator          UNAUTHENTICATED, PERMISSION_DENIED
+//     report a bug                  PANIC, INTERNAL
+// ===========================================================================================================
+
+// Success. Since 0.1.
+#define WATCHCORE_OK 0
+// NULL, a bad size or value, a key outside the prefix, a wrong handle. Correct the call. Since 0.1.
+#define WATCHCORE_INVALID_ARGUMENT 1
+// Reserved: an absent key is no error. Since 0.1.
+#define WATCHCORE_NOT_FOUND 2
+// There is no listing yet. Try again, or wait (watchcore_cache_wait_ready). Since 0.1.
+#define WATCHCORE_NOT_READY 3
+// The deadline passed; nothing is lost. Try again. Since 0.1.
+#define WATCHCORE_TIMEOUT 4
+// The cache, the subscription or the feeder was closed. Since 0.1.
+#define WATCHCORE_CLOSED 5
+// The handle is in use by another thread, or a writer lives already. Try again later. Since 0.1.
+#define WATCHCORE_BUSY 6
+// This build, or a forked child, cannot do it. Since 0.1.
+#define WATCHCORE_UNSUPPORTED 7
+// A revision that does not rise, or a load at the wrong time. Since 0.1.
+#define WATCHCORE_OUT_OF_ORDER 8
+// The revision is older than the window. Start from the state. Since 0.1.
+#define WATCHCORE_COMPACTED 10
+// Events were lost to this reader: `lost_from` to `lost_to`. Start from the state. Since 0.1.
+#define WATCHCORE_LAGGED 11
+// The revision did not come in time. Try again. Since 0.1.
+#define WATCHCORE_FUTURE_REVISION 12
+// The history was replaced: the subscription asked to stop then, or the wait was for a revision of the former
+// one. Start from the state. Since 0.1.
+#define WATCHCORE_RESYNCED 13
+// etcd refused the credentials. Since 0.1.
+#define WATCHCORE_UNAUTHENTICATED 20
+// etcd denied access to the range. Since 0.1.
+#define WATCHCORE_PERMISSION_DENIED 21
+// etcd is out of reach. Try again. Since 0.1.
+#define WATCHCORE_UNAVAILABLE 22
+// etcd, or a limit, refused more. Try again later. Since 0.1.
+#define WATCHCORE_RESOURCE_EXHAUSTED 23
+// A bug: a panic was caught, the handle is poisoned, the process lives. Please report it. Since 0.1.
+#define WATCHCORE_PANIC 90
+// A bug: something that cannot be, is. Please report it. Since 0.1.
+#define WATCHCORE_INTERNAL 91
+// The number of bytes of `watchcore_error.message`, its NUL included. Since 0.1.
+#define WATCHCORE_MESSAGE_BYTES 512
+
+// Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
+// not apply. Since 0.1.
+typedef struct watchcore_error {
+    // sizeof(watchcore_error), set by WATCHCORE_ERROR_INIT.
+    uint32_t size;
+    // The code that was returned.
+    int32_t code;
+    // The revision that was asked for.
+    uint64_t asked;
+    // The oldest revision of the window: a start after `oldest - 1` is possible.
+    uint64_t oldest;
+    // The cache's revision.
+    uint64_t current;
+    // LAGGED: the first revision of which something was lost.
+    uint64_t lost_from;
+    // LAGGED: the last one.
+    uint64_t lost_to;
+    // The revision up to which the subscription had everything.
+    uint64_t position;
+    // What was asked, what holds, what to do next. NUL-terminated UTF-8, cut where it is too long.
+    char message[512];
+    // The epoch of `position`.
+    uint64_t epoch;
+} watchcore_error;
+#define WATCHCORE_ERROR_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_error), 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
+#define WATCHCORE_ERROR_INIT WATCHCORE_LITERAL(watchcore_error) WATCHCORE_ERROR_INITIALIZER
+
+// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
+// freed. Any thread; never blocks. Since 0.1.
+const char *watchcore_error_name(int32_t code);
+
+// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
+const char *watchcore_strerror(int32_t code);
+
+// 1 where the same call may succeed later without any other step, else 0. Any thread; never blocks. Since 0.1.
+uint32_t watchcore_error_is_retryable(int32_t code);
+
+// 1 where the handle that answered the code is of no further use, else 0. Any thread; never blocks. Since 0.1.
+uint32_t watchcore_error_is_fatal(int32_t code);
+
+// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks. Since 0.1.
+uint32_t watchcore_error_http_status(int32_t code);
+
+// ===========================================================================================================
+// 3. The library
+//
+// The library needs no initialisation. Its threads are started with the first cache: one that wakes, one
+// that frees, and
+// one for each feeder, all with all signals blocked. A program that ends need not end them.
+// ===========================================================================================================
+
+// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
+const char *watchcore_version(void);
+
+// The number of the binary interface: the one in the shared library's soname. It changes only where a
+// program compiled against an older header would break. Any thread; never blocks. Since 0.1.
+uint32_t watchcore_abi_version(void);
+
+// Ends the library's threads, and frees what it holds. A program that just ends needs no such call: it is for who
+// looks what is left, such as a leak checker, or a host of plug-ins.
+//
+// What keeps a cache is to be freed before: caches, writers, loadings, feeders, subscriptions, waiters, snapshots,
+// pages, iterators. While there is one, the answer is BUSY at once, and the message says how many of which. Batches,
+// key-values, texts, lists and wake sets may stay: they are valid until they are released, as ever.
+// When it answers OK, no thread of the library is left. On an error everything is as it was. It may be called again,
+// and then has nothing to do; from an atexit handler, too; and a cache that is made afterwards starts the
+// threads again.
+// Valgrind finds nothing then, reachable or not, once the threads that called the library have ended, but for the few
+// blocks that watchcore.supp names (which `make install` brings).
+//
+// Blocks until what was freed is gone and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not at all).
+// Any thread but from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also where another thread is
+// inside this
+// function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder still
+// looks up a name:
+// call it again). Since 0.1.
+int32_t watchcore_shutdown(int64_t timeout_ms,
+                           watchcore_error *error);
+
+// ===========================================================================================================
+// 4. Log messages
+//
+// Without a log function the library writes nothing, anywhere.
+// ===========================================================================================================
+
+// No message at all. Since 0.1.
+#define WATCHCORE_LOG_OFF 0
+// Something failed. Since 0.1.
+#define WATCHCORE_LOG_ERROR 1
+// Something is not as it should be. Since 0.1.
+#define WATCHCORE_LOG_WARN 2
+// What a person wants to know. Since 0.1.
+#define WATCHCORE_LOG_INFO 3
+// Single steps. Since 0.1.
+#define WATCHCORE_LOG_DEBUG 4
+// Everything. Since 0.1.
+#define WATCHCORE_LOG_TRACE 5
+
+// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
+// thread of the library or of the caller, on several at once; it must not call the library and must return
+// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
+// Since 0.1.
+typedef void (*watchcore_log_function)(void *context, uint32_t level, const char *message, size_t length);
+
+// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
+// When this returns, the function set before is not called any more: its `context` may be freed.
+// Blocks while a call of the function set before is running. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY (called from inside the log function), UNSUPPORTED (the process collects the
+// library's messages by Rust's `tracing` already). Since 0.1.
+int32_t watchcore_log_set(watchcore_log_function function,
+                          void *context,
+                          uint32_t level,
+                          watchcore_error *error);
+
+// ===========================================================================================================
+// 5. Caches
+//
+// What a cache is to hold, and what is to be found quickly in it, is declared once, when it is made: the
+// range of keys, the
+// length of its log (the window, within which a reader may be behind), attributes of values that selectors name, and
+// indexes for subscriptions that each want few of many keys.
+//
+// A cache is embedded (the program writes into it, section 7) or fed (a feeder does, section
+// 8).
+// A revision is a number that rises with each change; of a fed cache it is etcd's. An epoch is a history: it
+// changes only
+// where the state was replaced by one that did not come of it, such as a restored backup. Save both, as a position.
+// ===========================================================================================================
+
+// An attribute is a segment of the key. Since 0.1.
+#define WATCHCORE_ATTRIBUTE_KEY_SEGMENT 1
+// An attribute is a scalar of the value, a JSON document or of Kubernetes' protobuf storage form. Since 0.1.
+#define WATCHCORE_ATTRIBUTE_JSON 2
 
 // A declared attribute of key-values: what field selectors name and indexes gather by. It is extracted once,
-// when a change is written. On a value that does not have it, it is the empty string.
+// when a change is written. On a value that does not have it, it is the empty string. Since 0.1.
 typedef struct watchcore_attribute {
     // sizeof(watchcore_attribute).
     uint32_t size;
@@ -425,9 +388,21 @@ typedef struct watchcore_attribute {
     // The number of field numbers: 1 to 100; 0 where `protobuf_path` is NULL.
     size_t protobuf_path_length;
 } watchcore_attribute;
+#define WATCHCORE_ATTRIBUTE_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_attribute), 0, { NULL, 0 }, { NULL, 0 }, 0, 0, NULL, 0 }
+#define WATCHCORE_ATTRIBUTE_INIT WATCHCORE_LITERAL(watchcore_attribute) WATCHCORE_ATTRIBUTE_INITIALIZER
+
+// An index by the exact key: for subscriptions of one key each. Since 0.1.
+#define WATCHCORE_INDEX_KEY 1
+// An index by the first `depth` segments of the key. Since 0.1.
+#define WATCHCORE_INDEX_PREFIX 2
+// An index by the value of the declared attribute `name`: for field selectors `name=value`. Since 0.1.
+#define WATCHCORE_INDEX_FIELD 3
+// An index by the value of the label `name`: for label selectors `name=value`. Since 0.1.
+#define WATCHCORE_INDEX_LABEL 4
 
 // A declared index: subscriptions whose filter fits it read only the events of their own bucket. It costs the
-// writer one lookup an event, and 16 bytes (FIELD and LABEL 32) in each slot of the log.
+// writer one lookup an event, and 16 bytes (FIELD and LABEL 32) in each slot of the log. Since 0.1.
 typedef struct watchcore_index {
     // sizeof(watchcore_index).
     uint32_t size;
@@ -441,8 +416,14 @@ typedef struct watchcore_index {
     // 0.
     uint32_t reserved;
 } watchcore_index;
+#define WATCHCORE_INDEX_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_index), 0, { NULL, 0 }, 0, 0 }
+#define WATCHCORE_INDEX_INIT WATCHCORE_LITERAL(watchcore_index) WATCHCORE_INDEX_INITIALIZER
 
-// What a cache is to be.
+// A cache: the log and the store of one key range. Made by watchcore_cache_new. Since 0.1.
+typedef struct watchcore_cache watchcore_cache;
+
+// What a cache is to be. Since 0.1.
 typedef struct watchcore_cache_options {
     // sizeof(watchcore_cache_options).
     uint32_t size;
@@ -481,34 +462,136 @@ typedef struct watchcore_cache_options {
     // `capacity` and `capacity_bytes` allow. 0: by those two alone.
     int64_t keep_ms;
 } watchcore_cache_options;
+#define WATCHCORE_CACHE_OPTIONS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_cache_options), 0, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, NULL, 0, \
+      { NULL, 0 }, NULL, 0, 0, 0, 0 }
+#define WATCHCORE_CACHE_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_cache_options) WATCHCORE_CACHE_OPTIONS_INITIALIZER
 
-// Why a call failed. The caller's memory; written only by a call that fails. Numbers are 0 where they do
-// not apply.
-typedef struct watchcore_error {
-    // sizeof(watchcore_error), set by WATCHCORE_ERROR_INIT.
-    uint32_t size;
-    // The code that was returned.
-    int32_t code;
-    // The revision that was asked for.
-    uint64_t asked;
-    // The oldest revision of the window: a start after `oldest - 1` is possible.
-    uint64_t oldest;
-    // The cache's revision.
-    uint64_t current;
-    // LAGGED: the first revision of which something was lost.
-    uint64_t lost_from;
-    // LAGGED: the last one.
-    uint64_t lost_to;
-    // The revision up to which the subscription had everything.
-    uint64_t position;
-    // What was asked, what holds, what to do next. NUL-terminated UTF-8, cut where it is too long.
-    char message[512];
-    // The epoch of `position`.
-    uint64_t epoch;
-} watchcore_error;
+// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
+// its first listing).
+// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
+// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON). Since 0.1.
+int32_t watchcore_cache_new(const watchcore_cache_options *options,
+                            watchcore_cache **cache,
+                            watchcore_error *error);
+
+// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then
+// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
+// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
+// that already wait are allowed. Never blocks. Any thread. Since 0.1.
+void watchcore_cache_free(watchcore_cache *cache);
+
+// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
+// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_close(const watchcore_cache *cache, watchcore_error *error);
+
+// Where the cache stands, without the rest of watchcore_cache_status: `*revision` and `*epoch` are its position,
+// `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each may be NULL.
+// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_position(const watchcore_cache *cache,
+                                 uint64_t *revision,
+                                 uint64_t *epoch,
+                                 uint64_t *oldest,
+                                 watchcore_error *error);
+
+// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It stays 1
+// while the source is out of reach; watchcore_cache_status says that.
+// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_is_ready(const watchcore_cache *cache,
+                                 uint32_t *ready,
+                                 watchcore_error *error);
+
+// Waits until the first listing is published.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own. Since 0.1.
+int32_t watchcore_cache_wait_ready(const watchcore_cache *cache,
+                                   int64_t timeout_ms,
+                                   watchcore_error *error);
+
+// Waits until the cache has a revision: read your own writes.
+// `*reached`, `*epoch`: the cache's position then; each may be NULL.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED. Since 0.1.
+int32_t watchcore_cache_wait_until(const watchcore_cache *cache,
+                                   uint64_t revision,
+                                   int64_t timeout_ms,
+                                   uint64_t *reached,
+                                   uint64_t *epoch,
+                                   watchcore_error *error);
+
+// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
+// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
+// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
+// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE. Since 0.1.
+int32_t watchcore_cache_consistent_revision(const watchcore_cache *cache,
+                                            int64_t timeout_ms,
+                                            uint64_t *revision,
+                                            watchcore_error *error);
+
+// ===========================================================================================================
+// 6. Key-values
+//
+// What the cache stores, as it stores it: events, pages and snapshots point to the same bytes.
+// ===========================================================================================================
+
+// A stored key-value: immutable. The same struct in events, pages and snapshots. Since 0.1.
+typedef struct watchcore_key_value {
+    // The key.
+    const uint8_t *key;
+    // The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
+    const uint8_t *value;
+    // The key's length in bytes.
+    uint32_t key_length;
+    // The value's length in bytes.
+    uint32_t value_length;
+    // The revision at which the key was created. In a deletion this and the next three are the last value's.
+    uint64_t create_revision;
+    // The revision of the last change.
+    uint64_t mod_revision;
+    // 1 + the number of changes since it was created.
+    uint64_t version;
+    // The lease, 0 for none.
+    int64_t lease;
+} watchcore_key_value;
+
+// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
+// page or a snapshot. Never blocks. Any thread, also after the cache was freed. Since 0.1.
+void watchcore_key_value_release(const watchcore_key_value *kv);
+
+// ===========================================================================================================
+// 7. Writing
+//
+// Of an embedded cache. There is one writer at a time. Each call of watchcore_writer_apply is one revision: readers
+// see all of it or nothing.
+// ===========================================================================================================
+
+// The one handle that may change a cache. Made by watchcore_writer_new. Since 0.1.
+typedef struct watchcore_writer watchcore_writer;
+
+// A put: create_revision and version are derived, the lease is 0. Since 0.1.
+#define WATCHCORE_CHANGE_PUT 1
+// A deletion of a present key. Since 0.1.
+#define WATCHCORE_CHANGE_DELETE 2
+// A put that brings create_revision, mod_revision, version and lease; they are checked. Since 0.1.
+#define WATCHCORE_CHANGE_PUT_EXACT 3
+// The source compacted what was not read yet. Since 0.1.
+#define WATCHCORE_RESYNC_COMPACTED 1
+// The source's history went back, or is another one. Since 0.1.
+#define WATCHCORE_RESYNC_HISTORY_RESET 2
+// An event did not fit the versions before it. Since 0.1.
+#define WATCHCORE_RESYNC_CHAIN_BROKEN 3
+// Replaying would have taken longer than listing. Since 0.1.
+#define WATCHCORE_RESYNC_TOO_FAR_BEHIND 4
+// Somebody asked for it. Since 0.1.
+#define WATCHCORE_RESYNC_REQUESTED 5
+// One subscription only: it caught up after it had lost events. Since 0.1.
+#define WATCHCORE_RESYNC_LAGGED 6
 
 // One change of one key, or one key-value of a listing (then `op` is PUT_EXACT). All elements of an array
-// have the same `size`; the array steps by it.
+// have the same `size`; the array steps by it. Since 0.1.
 typedef struct watchcore_change {
     // sizeof(watchcore_change).
     uint32_t size;
@@ -527,8 +610,118 @@ typedef struct watchcore_change {
     // PUT_EXACT: the lease, 0 for none.
     int64_t lease;
 } watchcore_change;
+#define WATCHCORE_CHANGE_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_change), 0, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0 }
+#define WATCHCORE_CHANGE_INIT WATCHCORE_LITERAL(watchcore_change) WATCHCORE_CHANGE_INITIALIZER
 
-// How to reach etcd and what to ask of it. Times: 0 means the default.
+// Takes the cache's writer. A second one is refused (BUSY) until the first is freed.
+// `*writer`: the caller's, ended by watchcore_writer_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_new(const watchcore_cache *cache,
+                             watchcore_writer **writer,
+                             watchcore_error *error);
+
+// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
+// `changes`: `count` key-values (op PUT_EXACT) with different keys; copied. On an error nothing has changed.
+// Never blocks, but takes time in proportion to `count`. One thread at a time.
+// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_load(watchcore_writer *writer,
+                              uint64_t revision,
+                              const watchcore_change *changes,
+                              size_t count,
+                              watchcore_error *error);
+
+// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
+// key at most once; a deletion needs a present key. On an error nothing has changed.
+// `changes`: `count` elements; copied. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_apply(watchcore_writer *writer,
+                               uint64_t revision,
+                               const watchcore_change *changes,
+                               size_t count,
+                               watchcore_error *error);
+
+// Replaces the state by a new listing: the difference becomes one atomic revision between two resync marks,
+// in a new epoch. `revision` may be lower than the last one.
+// `changes`: `count` key-values (op PUT_EXACT), the whole new state; copied. `reason`: WATCHCORE_RESYNC_...
+// `*position`, `*epoch`: the cache's position after it; each may be NULL. On an error nothing has changed.
+// Never blocks, but takes time in proportion to the state. One thread at a time.
+// Codes: INVALID_ARGUMENT, NOT_READY, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_resync(watchcore_writer *writer,
+                                uint64_t revision,
+                                const watchcore_change *changes,
+                                size_t count,
+                                uint32_t reason,
+                                uint64_t *position,
+                                uint64_t *epoch,
+                                watchcore_error *error);
+
+// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_progress(watchcore_writer *writer,
+                                  uint64_t revision,
+                                  watchcore_error *error);
+
+// Lets the log's events up to and with a revision go; the state at it stays.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_writer_compact(watchcore_writer *writer,
+                                 uint64_t revision,
+                                 watchcore_error *error);
+
+// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
+// Never blocks. Any thread, also while another one is inside a call (it frees on leaving). Since 0.1.
+void watchcore_writer_free(watchcore_writer *writer);
+
+// A first listing under way, which comes in pieces. Made by watchcore_loading_new. Since 0.1.
+typedef struct watchcore_loading watchcore_loading;
+
+// Begins a first listing that comes in pieces: what watchcore_loading_add was given is copied, and may go, while the
+// rest is still to come. Nothing shows before watchcore_loading_finish. Only on a cache made with `expect_load`.
+// `*loading`: the caller's, ended by watchcore_loading_free. It keeps the cache's memory, not its writer: a writer
+// that is taken later goes on with it.
+// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED. Since 0.1.
+int32_t watchcore_loading_new(watchcore_writer *writer,
+                              uint64_t revision,
+                              watchcore_loading **loading,
+                              watchcore_error *error);
+
+// Adds key-values to a listing, in any order, each key once. `writer`: one of the same cache.
+// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before it are
+// part of the listing; after any other nothing has changed.
+// Never blocks, but takes time in proportion to `count`. One thread at a time, for the writer, too.
+// Codes: INVALID_ARGUMENT (also where the listing was finished, or is of another cache), BUSY, CLOSED. Since 0.1.
+int32_t watchcore_loading_add(watchcore_loading *loading,
+                              watchcore_writer *writer,
+                              const watchcore_change *changes,
+                              size_t count,
+                              watchcore_error *error);
+
+// Publishes a listing and makes the cache ready. `writer`: one of the same cache. On an error the cache has not
+// changed. However it ends, unless a handle was refused or is in use, the loading is spent: all that is left is to
+// free it.
+// Never blocks, but takes time in proportion to the listing. One thread at a time, for the writer, too.
+// Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has its listing),
+// BUSY, CLOSED. Since 0.1.
+int32_t watchcore_loading_finish(watchcore_loading *loading,
+                                 watchcore_writer *writer,
+                                 watchcore_error *error);
+
+// Frees a loading; NULL does nothing. A listing that was not finished goes with it, and the cache is as it was.
+// Never blocks. Any thread, also while another one is inside a call (it frees on leaving). Since 0.1.
+void watchcore_loading_free(watchcore_loading *loading);
+
+// ===========================================================================================================
+// 8. Following etcd
+//
+// A feeder is a thread that lists a range of etcd's keys, watches it, and writes what comes into a cache,
+// for as long as it
+// runs: it reconnects, proves that the history is still the same, and lists again where it is not.
+// ===========================================================================================================
+
+// A running feeder. Made by watchcore_feeder_start. Since 0.1.
+typedef struct watchcore_feeder watchcore_feeder;
+
+// How to reach etcd and what to ask of it. Times: 0 means the default. Since 0.1.
 typedef struct watchcore_etcd_options {
     // sizeof(watchcore_etcd_options).
     uint32_t size;
@@ -581,8 +774,13 @@ typedef struct watchcore_etcd_options {
     // the whole prefix.
     struct watchcore_bytes only_key;
 } watchcore_etcd_options;
+#define WATCHCORE_ETCD_OPTIONS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_etcd_options), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, \
+      { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, 0, 0, 0, \
+      0, NULL, 0, { NULL, 0 } }
+#define WATCHCORE_ETCD_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_etcd_options) WATCHCORE_ETCD_OPTIONS_INITIALIZER
 
-// What a feeder has done since it was started.
+// What a feeder has done since it was started. Since 0.1.
 typedef struct watchcore_counters {
     // sizeof(watchcore_counters).
     uint32_t size;
@@ -634,70 +832,70 @@ typedef struct watchcore_counters {
     // The most events of one revision.
     uint64_t max_revision_events;
 } watchcore_counters;
+#define WATCHCORE_COUNTERS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      0, 0, 0, 0 }
+#define WATCHCORE_COUNTERS_INIT WATCHCORE_LITERAL(watchcore_counters) WATCHCORE_COUNTERS_INITIALIZER
 
-// A stored key-value: immutable. The same struct in events, pages and snapshots.
-typedef struct watchcore_key_value {
-    // The key.
-    const uint8_t *key;
-    // The value; NULL where there is none (a deletion), not NULL with length 0 where it is empty.
-    const uint8_t *value;
-    // The key's length in bytes.
-    uint32_t key_length;
-    // The value's length in bytes.
-    uint32_t value_length;
-    // The revision at which the key was created. In a deletion this and the next three are the last value's.
-    uint64_t create_revision;
-    // The revision of the last change.
-    uint64_t mod_revision;
-    // 1 + the number of changes since it was created.
-    uint64_t version;
-    // The lease, 0 for none.
-    int64_t lease;
-} watchcore_key_value;
+// Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
+// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
+// feeder tries again, watchcore_cache_status says how it goes.
+// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
+// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
+// is as it was), UNSUPPORTED (built without etcd). Since 0.1.
+int32_t watchcore_feeder_start(const watchcore_cache *cache,
+                               const watchcore_etcd_options *options,
+                               watchcore_feeder **feeder,
+                               watchcore_error *error);
 
-// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
-// filter or a limit.
-typedef struct watchcore_read_options {
-    // sizeof(watchcore_read_options).
-    uint32_t size;
-    // WATCHCORE_READ_...
-    uint32_t mode;
-    // AT_LEAST, EXACT: the revision.
-    uint64_t revision;
-    // The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
-    int64_t timeout_ms;
-    // watchcore_cache_list: the most items of the page, 0 for all. Else 0.
-    uint64_t limit;
-    // AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
-    uint64_t epoch;
-    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
-    struct watchcore_bytes labels;
-    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
-    struct watchcore_bytes fields;
-    // watchcore_cache_list: continue after the page that gave this token (UTF-8), in the same revision: with the
-    // same range and filter, and mode ANY. Absent: from the start. Else absent.
-    struct watchcore_bytes continue_token;
-    // 1: nothing passes.
-    uint32_t nothing;
-    // 0.
-    uint32_t reserved;
-} watchcore_read_options;
+// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
+// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_feeder_stop(const watchcore_feeder *feeder, watchcore_error *error);
 
-// The answer of watchcore_cache_get.
-typedef struct watchcore_answer {
-    // sizeof(watchcore_answer).
-    uint32_t size;
-    // 1: `kv` is the key-value; 0: there was none at `revision`.
-    uint32_t found;
-    // The revision of the state that answered.
-    uint64_t revision;
-    // Its epoch.
-    uint64_t epoch;
-    // The caller's, released by watchcore_key_value_release; NULL where `found` is 0.
-    const struct watchcore_key_value *kv;
-} watchcore_answer;
+// Stops the feeder and frees the handle; NULL does nothing. Blocks, at most until 2 s after the first stop.
+// Any thread; no other call on the handle may run or follow. Since 0.1.
+void watchcore_feeder_free(watchcore_feeder *feeder);
 
-// Which keys.
+// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_feeder_request_resync(const watchcore_feeder *feeder, watchcore_error *error);
+
+// Asks the feeder to compact the cache up to and with a revision, as watchcore_writer_compact does: for a program
+// that learns of etcd's compactions first. Returns at once: the feeder's thread does it, as far as the cache has come
+// now, the rest when the cache has reached the revision.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED. Since 0.1.
+int32_t watchcore_feeder_compact(const watchcore_feeder *feeder,
+                                 uint64_t revision,
+                                 watchcore_error *error);
+
+// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_feeder_counters(const watchcore_feeder *feeder,
+                                  watchcore_counters *counters,
+                                  watchcore_error *error);
+
+// ===========================================================================================================
+// 9. Ranges and filters
+//
+// Which keys (a range), and which key-values (a filter: a range and selectors). The options of a
+// subscription have the
+// members of a filter among their own; a list has a range, and selectors in its options. NULL is everything.
+// ===========================================================================================================
+
+// The whole cache. Since 0.1.
+#define WATCHCORE_RANGE_ALL 0
+// One key: `from`. Since 0.1.
+#define WATCHCORE_RANGE_KEY 1
+// Keys that start with the bytes of `from`. Since 0.1.
+#define WATCHCORE_RANGE_PREFIX 2
+// Keys below a path: "/a/foo" selects "/a/foo" and "/a/foo/x", not "/a/foobar". Since 0.1.
+#define WATCHCORE_RANGE_PATH 3
+// Keys from `from` (inclusive) to `to` (exclusive; absent: the end). Since 0.1.
+#define WATCHCORE_RANGE_BETWEEN 4
+
+// Which keys. Since 0.1.
 typedef struct watchcore_range {
     // sizeof(watchcore_range).
     uint32_t size;
@@ -708,9 +906,12 @@ typedef struct watchcore_range {
     // BETWEEN: the end of the range, which is not part of it.
     struct watchcore_bytes to;
 } watchcore_range;
+#define WATCHCORE_RANGE_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_range), 0, { NULL, 0 }, { NULL, 0 } }
+#define WATCHCORE_RANGE_INIT WATCHCORE_LITERAL(watchcore_range) WATCHCORE_RANGE_INITIALIZER
 
 // Which key-values: all conditions must hold. Zeroed (but for `size`) it lets everything pass. Selectors look at
-// what the cache declares (watchcore_cache_options): what it does not declare is INVALID_ARGUMENT.
+// what the cache declares (watchcore_cache_options): what it does not declare is INVALID_ARGUMENT. Since 0.1.
 typedef struct watchcore_filter {
     // sizeof(watchcore_filter).
     uint32_t size;
@@ -730,11 +931,82 @@ typedef struct watchcore_filter {
     // 1: nothing passes.
     uint32_t nothing;
 } watchcore_filter;
+#define WATCHCORE_FILTER_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_filter), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, 0, 0 }
+#define WATCHCORE_FILTER_INIT WATCHCORE_LITERAL(watchcore_filter) WATCHCORE_FILTER_INITIALIZER
+
+// ===========================================================================================================
+// 10. Events and batches
+//
+// A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released,
+// whatever becomes
+// of the subscription and the cache. Until then it keeps its part of the log in memory.
+//
+//     for (i = 0; i < batch.count; i++) {
+//         const watchcore_event *event = watchcore_batch_event(&batch, i);
+//         ...
+//     }
+//     watchcore_batch_release(&batch);
+// ===========================================================================================================
+
+// A key appeared, or came into the filter. Since 0.1.
+#define WATCHCORE_EVENT_ADDED 1
+// The value of a present key changed. Since 0.1.
+#define WATCHCORE_EVENT_MODIFIED 2
+// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one. Since 0.1.
+#define WATCHCORE_EVENT_DELETED 3
+// Everything up to this revision that matches was handed out. Since 0.1.
+#define WATCHCORE_EVENT_BOOKMARK 4
+// The begin or the end of the difference between two histories. Since 0.1.
+#define WATCHCORE_EVENT_RESYNC 5
+// Raw: etcd's PUT. Since 0.1.
+#define WATCHCORE_EVENT_PUT 6
+// Raw: etcd's DELETE. Since 0.1.
+#define WATCHCORE_EVENT_DELETE 7
+// Event flag: made by a resync, not by a change at its revision. Since 0.1.
+#define WATCHCORE_FLAG_SYNTHETIC 1
+// Event flag: part of the initial state. Since 0.1.
+#define WATCHCORE_FLAG_INITIAL_STATE 2
+// Event flag: the bookmark that ends the initial state. Since 0.1.
+#define WATCHCORE_FLAG_INITIAL_STATE_END 4
+// Event flag: the resync mark before the difference. Since 0.1.
+#define WATCHCORE_FLAG_BEGIN 8
+// Event flag: the resync mark after the difference. Since 0.1.
+#define WATCHCORE_FLAG_END 16
+// Batch flag: it ends inside a revision. Since 0.1.
+#define WATCHCORE_BATCH_CONTINUES 1
+// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
+// Since 0.1.
+#define WATCHCORE_BATCH_KEEPS_LOG 2
+
+// One event: 64 bytes of the library's memory, valid until its batch is released. Since 0.1.
+typedef struct watchcore_event {
+    // The revision of the change; of an initial object its own; of a resync mark the new state's.
+    uint64_t revision;
+    // The place in the log; 0: not from the log.
+    uint64_t sequence;
+    // WATCHCORE_EVENT_ADDED to WATCHCORE_EVENT_DELETE.
+    uint32_t type;
+    // The sum of event flags. Test single bits: there are others, of no meaning.
+    uint32_t flags;
+    // The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
+    const struct watchcore_key_value *kv;
+    // The key-value before; NULL where there was none (or it left the window).
+    const struct watchcore_key_value *prev_kv;
+    // RESYNC: the last revision before. Else of no meaning, as the next three.
+    uint64_t resync_from;
+    // RESYNC: the new epoch.
+    uint64_t resync_epoch;
+    // RESYNC: WATCHCORE_RESYNC_...
+    uint32_t resync_reason;
+    // Of no meaning.
+    uint32_t reserved;
+} watchcore_event;
 
 // Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 // after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
 // release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
-// (WATCHCORE_KEEPS_LOG).
+// (WATCHCORE_BATCH_KEEPS_LOG). Since 0.1.
 typedef struct watchcore_batch {
     // The first event; NULL where there is none.
     const void *events;
@@ -753,1003 +1025,18 @@ typedef struct watchcore_batch {
     // The library's.
     uint64_t reserved[2];
 } watchcore_batch;
-
-// Where a subscription begins and what it is to hand out.
-typedef struct watchcore_subscription_options {
-    // sizeof(watchcore_subscription_options).
-    uint32_t size;
-    // WATCHCORE_START_...
-    uint32_t start;
-    // AFTER, STATE_AT_LEAST: the revision.
-    uint64_t revision;
-    // The epoch of `revision`; 0: unchecked. Save both for a restart.
-    uint64_t epoch;
-    // Which keys: WATCHCORE_RANGE_...
-    uint32_t range;
-    // Which types: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
-    uint32_t types;
-    // The key, the prefix, the path, or the first key.
-    struct watchcore_bytes from;
-    // BETWEEN: the end of the range, which is not part of it.
-    struct watchcore_bytes to;
-    // 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
-    uint32_t raw_types;
-    // 1: bookmarks (the one that ends the initial state comes always).
-    uint32_t bookmarks;
-    // 1: a batch never ends inside a revision.
-    uint32_t whole_revisions;
-    // 1: end with RESYNCED where the history is replaced.
-    uint32_t stop_on_resync;
-    // The shortest time between two bookmarks. 0: 1000.
-    int64_t bookmark_interval_ms;
-    // STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
-    int64_t start_timeout_ms;
-    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
-    struct watchcore_bytes labels;
-    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
-    struct watchcore_bytes fields;
-    // What to do where events were lost: WATCHCORE_ON_LAG_...
-    uint32_t on_lag;
-    // 1: no change passes; marks come all the same.
-    uint32_t nothing;
-    // End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
-    // and four times a second. 0: no limit.
-    uint64_t max_lag_events;
-    // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
-    // second. 0: no limit.
-    int64_t max_lag_age_ms;
-    // A name for people (UTF-8): in watchcore_cache_subscriptions, in messages of its errors and in log lines. It need
-    // not be unique. Absent or empty: none.
-    struct watchcore_bytes name;
-} watchcore_subscription_options;
-
-// How far a subscription is behind.
-typedef struct watchcore_lag {
-    // sizeof(watchcore_lag).
-    uint32_t size;
-    // 0.
-    uint32_t reserved;
-    // Events of the log that it has not looked at. Once its place has left the window it can be too many, never more
-    // than were published.
-    uint64_t events;
-    // Revisions that it has not looked at.
-    uint64_t revisions;
-    // The age of the oldest of them.
-    uint64_t age_ms;
-} watchcore_lag;
-
-// What a subscription did so far, and which way it reads.
-typedef struct watchcore_subscription_figures {
-    // sizeof(watchcore_subscription_figures).
-    uint32_t size;
-    // WATCHCORE_READ_PATH_...: how it reads now.
-    uint32_t read_path;
-    // CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
-    // subscription's, valid until it is freed. SCAN: absent.
-    struct watchcore_bytes index;
-    // Events that it looked at.
-    uint64_t looked_at;
-    // Events of the log that it skipped without reading.
-    uint64_t skipped;
-    // Events and marks that it handed out.
-    uint64_t handed_out;
-    // How often it lost events, reported or not.
-    uint64_t lagged;
-    // Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
-    uint64_t delivered_keys;
-    // Bytes of that memory.
-    uint64_t delivered_bytes;
-} watchcore_subscription_figures;
-
-// How a subscription stood when it was listed.
-typedef struct watchcore_subscription_info {
-    // sizeof(watchcore_subscription_info).
-    uint32_t size;
-    // WATCHCORE_SUBSCRIPTION_STATE_...
-    uint32_t state;
-    // Its number in this cache: from 1, in the order of opening, never used again.
-    uint64_t id;
-    // As given in watchcore_subscription_options, else of length 0 (UTF-8). The list's, valid until it is freed.
-    struct watchcore_bytes name;
-    // Its position as of its last poll: the revision.
-    uint64_t revision;
-    // The epoch of that.
-    uint64_t epoch;
-    // Events of the log that it has not looked at, as in watchcore_lag; 0 while it sleeps, while its start lies in the
-    // future, and once it has ended.
-    uint64_t lag_events;
-    // Revisions that it has not looked at.
-    uint64_t lag_revisions;
-    // The age of the oldest of them.
-    uint64_t lag_age_ms;
-    // WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
-    uint32_t read_path;
-    // 1: it was polled, `last_poll_ms` ago; 0: never.
-    uint32_t polled;
-    // CHAIN: the index (UTF-8), such as "key" or "field phase". The list's, valid until it is freed. SCAN: absent.
-    struct watchcore_bytes index;
-    // Time since its last poll. Of a consumer that polls hundreds of times a second every 16th poll is recorded.
-    uint64_t last_poll_ms;
-    // Events and marks that it handed out.
-    uint64_t handed_out;
-    // How often it lost events, reported or not.
-    uint64_t lagged;
-} watchcore_subscription_info;
-
-// How a cache stands.
-typedef struct watchcore_status {
-    // sizeof(watchcore_status).
-    uint32_t size;
-    // WATCHCORE_STATE_...
-    uint32_t state;
-    // The cache's position: its revision.
-    uint64_t revision;
-    // The cache's position: its epoch.
-    uint64_t epoch;
-    // The oldest revision of the window: a start after `oldest - 1` is possible.
-    uint64_t oldest;
-    // Live keys.
-    uint64_t objects;
-    // Everything that the cache holds, in bytes: the sum of the bytes in `watchcore_stats`.
-    uint64_t bytes;
-    // Open subscriptions.
-    uint64_t subscriptions;
-    // The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
-    // watchcore_cache_subscriptions.
-    uint64_t max_lag_events;
-    // STALE: since when; else 0.
-    int64_t stale_since_unix_ms;
-    // The newest revision that the feeder saw when it last reported (now and then); 0 without one.
-    uint64_t source_revision;
-    // The cluster's id, as the feeder saw it.
-    uint64_t cluster_id;
-    // The id of that member.
-    uint64_t member_id;
-    // The feeder's connections.
-    uint64_t connects;
-    // Of them, those after the first.
-    uint64_t reconnects;
-    // The feeder's resyncs.
-    uint64_t resyncs;
-    // The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
-    int32_t last_error;
-    // 0.
-    uint32_t reserved;
-    // How far back the log goes: every event since then is in it.
-    uint64_t window_age_ms;
-    // The largest lag that any subscription was ever found with, in events, also of one that was freed since.
-    uint64_t max_lag_seen;
-    // Open subscriptions that have lost events of which no poll has reported (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
-    uint64_t lapped;
-} watchcore_status;
-
-// Figures of a cache: what it did, and the memory it holds and for whom.
-typedef struct watchcore_stats {
-    // sizeof(watchcore_stats).
-    uint32_t size;
-    // 0.
-    uint32_t reserved;
-    // Events published since the cache was made.
-    uint64_t events;
-    // Revisions published since then.
-    uint64_t revisions;
-    // Live keys.
-    uint64_t objects;
-    // Bytes of live keys with their values, and of tombstones not purged yet.
-    uint64_t version_bytes;
-    // Bytes of the indexes, and of memory that the cache keeps for what is written next.
-    uint64_t index_bytes;
-    // Bytes of the log's segments and of the replaced versions that they keep.
-    uint64_t log_bytes;
-    // Segments that exist: the log's, and what batches, subscriptions and snapshots keep.
-    uint64_t segments;
-    // Segments of the log.
-    uint64_t window_segments;
-    // Deleted keys whose tombstones are not purged yet.
-    uint64_t tombstones;
-    // Open subscriptions.
-    uint64_t subscriptions;
-    // Waiters that sleep now.
-    uint64_t waiting;
-    // How often the notifier itself lost its place in the log.
-    uint64_t notifier_laps;
-    // The age of the oldest snapshot, page or batch of an initial state; 0 without one.
-    uint64_t oldest_snapshot_ms;
-    // Buckets of the declared indexes.
-    uint64_t buckets;
-    // Values whose attributes could not be extracted; they are absent there.
-    uint64_t extract_failures;
-    // How often a subscription lost events, reported or not yet; of those that were freed, too.
-    uint64_t lagged;
-    // Panics of foreign code that were caught in this process.
-    uint64_t caught_panics;
-    // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
-    uint64_t delivered_bytes;
-    // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
-    uint64_t link_bytes;
-    // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
-    // wait: 64 MiB and an eighth of each cache's capacity_bytes.
-    uint64_t unfreed_bytes;
-    // What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
-    // what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
-    uint64_t window_bytes;
-    // How far back the window goes: every event since then is in it.
-    uint64_t window_age_ms;
-} watchcore_stats;
-
-// Which figures watchcore_metrics_text shows.
-typedef struct watchcore_metrics_options {
-    // sizeof(watchcore_metrics_options).
-    uint32_t size;
-    // 1: series of its own for each open subscription too, some ten of them, by its name and number.
-    uint32_t per_subscription;
-} watchcore_metrics_options;
-
-// Receives a message: `length` bytes of UTF-8, not NUL-terminated, valid during the call. It is called on any
-// thread of the library or of the caller, on several at once; it must not call the library and must return
-// soon. It must not let an exception out (in C++): that ends the process. A panic (in Rust) ends at the library.
-typedef void (*watchcore_log_function)(void *context, uint32_t level, const char *message, size_t length);
-
-// One event: 64 bytes of the library's memory, valid until its batch is released.
-typedef struct watchcore_event {
-    // The revision of the change; of an initial object its own; of a resync mark the new state's.
-    uint64_t revision;
-    // The place in the log; 0: not from the log.
-    uint64_t sequence;
-    // WATCHCORE_ADDED to WATCHCORE_DELETE.
-    uint32_t type;
-    // The sum of event flags. Test single bits: there are others, of no meaning.
-    uint32_t flags;
-    // The new key-value; in a deletion the key without a value; NULL in bookmarks and resync marks.
-    const struct watchcore_key_value *kv;
-    // The key-value before; NULL where there was none (or it left the window).
-    const struct watchcore_key_value *prev_kv;
-    // RESYNC: the last revision before. Else of no meaning, as the next three.
-    uint64_t resync_from;
-    // RESYNC: the new epoch.
-    uint64_t resync_epoch;
-    // RESYNC: WATCHCORE_RESYNC_...
-    uint32_t resync_reason;
-    // Of no meaning.
-    uint32_t reserved;
-} watchcore_event;
-
-#ifdef __cplusplus
-extern "C" {
-#endif // __cplusplus
-
-// The name of a code, such as "COMPACTED"; "UNKNOWN" for any other number. NUL-terminated, static, never
-// freed. Any thread; never blocks.
-const char *watchcore_error_name(int32_t code);
-
-// One sentence about a code. NUL-terminated, static, never freed. Any thread; never blocks.
-const char *watchcore_strerror(int32_t code);
-
-// 1 where the same call may succeed later without any other step, else 0. Any thread; never blocks.
-uint32_t watchcore_error_is_retryable(int32_t code);
-
-// 1 where the handle that answered the code is of no further use, else 0. Any thread; never blocks.
-uint32_t watchcore_error_is_fatal(int32_t code);
-
-// The HTTP status an API server would answer for a code; 500 for an unknown one. Any thread; never blocks.
-uint32_t watchcore_error_http_status(int32_t code);
-
-// Makes an empty cache. Without `expect_load` it is ready at once, at revision 0 (a feeder makes it wait for
-// its first listing).
-// `options`: NULL for the defaults. `*cache`: the caller's, ended by watchcore_cache_free.
-// Never blocks. Any thread. Codes: INVALID_ARGUMENT, UNSUPPORTED (this build reads no JSON).
-int32_t watchcore_cache_new(const struct watchcore_cache_options *options,
-                            struct watchcore_cache **cache,
-                            struct watchcore_error *error);
-
-// Closes the cache and frees the handle; NULL does nothing. Subscriptions hand out what is left, then
-// answer CLOSED; snapshots, pages, key-values and batches stay valid until they are freed themselves; calls
-// that wait end with CLOSED. No other call on this handle may begin after or while this one runs, but those
-// that already wait are allowed. Never blocks. Any thread.
-void watchcore_cache_free(struct watchcore_cache *cache);
-
-// Closes the cache without freeing the handle: nothing changes any more, calls that wait end with CLOSED.
-// Idempotent. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_close(const struct watchcore_cache *cache, struct watchcore_error *error);
-
-// Where the cache stands, without the rest of watchcore_cache_status: `*revision` and `*epoch` are its position,
-// `*oldest` the oldest revision of its window (a start after `oldest - 1` is possible). Each may be NULL.
-// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_position(const struct watchcore_cache *cache,
-                                 uint64_t *revision,
-                                 uint64_t *epoch,
-                                 uint64_t *oldest,
-                                 struct watchcore_error *error);
-
-// Whether the first listing is there and the cache open, so that reads are answered: `*ready` is 1 or 0. It stays 1
-// while the source is out of reach; watchcore_cache_status says that.
-// Never blocks, O(1). Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_is_ready(const struct watchcore_cache *cache,
-                                 uint32_t *ready,
-                                 struct watchcore_error *error);
-
-// Waits until the first listing is published.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
-// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_READY. Codes: INVALID_ARGUMENT, TIMEOUT, CLOSED, and a failed feeder's own.
-int32_t watchcore_cache_wait_ready(const struct watchcore_cache *cache,
-                                   int64_t timeout_ms,
-                                   struct watchcore_error *error);
-
-// Waits until the cache has a revision: read your own writes.
-// `*reached`, `*epoch`: the cache's position then; each may be NULL.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
-// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_REVISION. Codes: INVALID_ARGUMENT, TIMEOUT or FUTURE_REVISION, CLOSED, RESYNCED.
-int32_t watchcore_cache_wait_until(const struct watchcore_cache *cache,
-                                   uint64_t revision,
-                                   int64_t timeout_ms,
-                                   uint64_t *reached,
-                                   uint64_t *epoch,
-                                   struct watchcore_error *error);
-
-// The revision that the source has now, by one linearizable read (shared by all who ask meanwhile); embedded:
-// the cache's own. Wait for it with watchcore_cache_wait_until, or read with WATCHCORE_READ_AT_LEAST.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; ended by
-// watchcore_cache_close and watchcore_cache_free. The form that never blocks: watchcore_waiter_new with
-// WATCHCORE_WANT_CONSISTENT. Codes: INVALID_ARGUMENT, NOT_READY, TIMEOUT, CLOSED, UNAVAILABLE.
-int32_t watchcore_cache_consistent_revision(const struct watchcore_cache *cache,
-                                            int64_t timeout_ms,
-                                            uint64_t *revision,
-                                            struct watchcore_error *error);
-
-// Takes the cache's writer. A second one is refused (BUSY) until the first is freed.
-// `*writer`: the caller's, ended by watchcore_writer_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, BUSY, CLOSED.
-int32_t watchcore_cache_writer(const struct watchcore_cache *cache,
-                               struct watchcore_writer **writer,
-                               struct watchcore_error *error);
-
-// Publishes the first listing and makes the cache ready; once, only on a cache made with `expect_load`.
-// `changes`: `count` key-values (op PUT_EXACT) with different keys; copied. On an error nothing has changed.
-// Never blocks, but takes time in proportion to `count`. One thread at a time.
-// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
-int32_t watchcore_writer_load(struct watchcore_writer *writer,
-                              uint64_t revision,
-                              const struct watchcore_change *changes,
-                              size_t count,
-                              struct watchcore_error *error);
-
-// Applies one revision: all its changes become visible together. `revision` must be above the last one; each
-// key at most once; a deletion needs a present key. On an error nothing has changed.
-// `changes`: `count` elements; copied. Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
-int32_t watchcore_writer_apply(struct watchcore_writer *writer,
-                               uint64_t revision,
-                               const struct watchcore_change *changes,
-                               size_t count,
-                               struct watchcore_error *error);
-
-// Replaces the state by a new listing: the difference becomes one atomic revision between two resync marks,
-// in a new epoch. `revision` may be lower than the last one.
-// `changes`: `count` key-values (op PUT_EXACT), the whole new state; copied. `reason`: WATCHCORE_RESYNC_...
-// `*position`, `*epoch`: the cache's position after it; each may be NULL. On an error nothing has changed.
-// Never blocks, but takes time in proportion to the state. One thread at a time.
-// Codes: INVALID_ARGUMENT, NOT_READY, BUSY, CLOSED.
-int32_t watchcore_writer_resync(struct watchcore_writer *writer,
-                                uint64_t revision,
-                                const struct watchcore_change *changes,
-                                size_t count,
-                                uint32_t reason,
-                                uint64_t *position,
-                                uint64_t *epoch,
-                                struct watchcore_error *error);
-
-// Says that the source has reached a revision without a change of this range: positions and bookmarks move.
-// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
-int32_t watchcore_writer_progress(struct watchcore_writer *writer,
-                                  uint64_t revision,
-                                  struct watchcore_error *error);
-
-// Lets the log's events up to and with a revision go; the state at it stays.
-// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, NOT_READY, BUSY, CLOSED.
-int32_t watchcore_writer_compact(struct watchcore_writer *writer,
-                                 uint64_t revision,
-                                 struct watchcore_error *error);
-
-// Frees the writer, so that another can be taken; NULL does nothing. The cache stays as it is.
-// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
-void watchcore_writer_free(struct watchcore_writer *writer);
-
-// Begins a first listing that comes in pieces: what watchcore_loading_add was given is copied, and may go, while the
-// rest is still to come. Nothing shows before watchcore_loading_finish. Only on a cache made with `expect_load`.
-// `*loading`: the caller's, ended by watchcore_loading_free. It keeps the cache's memory, not its writer: a writer
-// that is taken later goes on with it.
-// Never blocks. One thread at a time. Codes: INVALID_ARGUMENT, OUT_OF_ORDER, BUSY, CLOSED.
-int32_t watchcore_loading_new(struct watchcore_writer *writer,
-                              uint64_t revision,
-                              struct watchcore_loading **loading,
-                              struct watchcore_error *error);
-
-// Adds key-values to a listing, in any order, each key once. `writer`: one of the same cache.
-// `changes`: `count` elements (op PUT_EXACT); copied. After an error that names a key, the elements before it are
-// part of the listing; after any other nothing has changed.
-// Never blocks, but takes time in proportion to `count`. One thread at a time, for the writer, too.
-// Codes: INVALID_ARGUMENT (also where the listing was finished, or is of another cache), BUSY, CLOSED.
-int32_t watchcore_loading_add(struct watchcore_loading *loading,
-                              struct watchcore_writer *writer,
-                              const struct watchcore_change *changes,
-                              size_t count,
-                              struct watchcore_error *error);
-
-// Publishes a listing and makes the cache ready. `writer`: one of the same cache. On an error the cache has not
-// changed. However it ends, unless a handle was refused or is in use, the loading is spent: all that is left is to
-// free it.
-// Never blocks, but takes time in proportion to the listing. One thread at a time, for the writer, too.
-// Codes: INVALID_ARGUMENT (a key twice; finished before; another cache), OUT_OF_ORDER (the cache has its listing),
-// BUSY, CLOSED.
-int32_t watchcore_loading_finish(struct watchcore_loading *loading,
-                                 struct watchcore_writer *writer,
-                                 struct watchcore_error *error);
-
-// Frees a loading; NULL does nothing. A listing that was not finished goes with it, and the cache is as it was.
-// Never blocks. Any thread, also while another one is inside a call (it frees on leaving).
-void watchcore_loading_free(struct watchcore_loading *loading);
-
-// Starts the thread that lists and watches etcd and keeps the cache up to date. It takes the cache's writer;
-// the cache is ready when its first listing is published. A server that is out of reach is no error here: the
-// feeder tries again, watchcore_cache_status says how it goes.
-// `*feeder`: the caller's, ended by watchcore_feeder_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, BUSY (the cache has a writer; or it was made without `expect_load` and has
-// subscriptions, which would miss the listing), CLOSED, RESOURCE_EXHAUSTED (no thread or no event loop; the cache
-// is as it was), UNSUPPORTED (built without etcd).
-int32_t watchcore_feeder_start(const struct watchcore_cache *cache,
-                               const struct watchcore_etcd_options *options,
-                               struct watchcore_feeder **feeder,
-                               struct watchcore_error *error);
-
-// Stops the feeder: no call to etcd after it returns. All who wait for it end with CLOSED; the cache can
-// still be read. Idempotent. Blocks, at most until 2 s after the first stop. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_feeder_stop(const struct watchcore_feeder *feeder, struct watchcore_error *error);
-
-// Stops the feeder and frees the handle; NULL does nothing. Blocks, at most until 2 s after the first stop.
-// Any thread; no other call on the handle may run or follow.
-void watchcore_feeder_free(struct watchcore_feeder *feeder);
-
-// Asks the feeder to list anew; the difference comes as a resync with reason REQUESTED. Returns at once.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_feeder_request_resync(const struct watchcore_feeder *feeder, struct watchcore_error *error);
-
-// Asks the feeder to compact the cache up to and with a revision, as watchcore_writer_compact does: for a program
-// that learns of etcd's compactions first. Returns at once: the feeder's thread does it, as far as the cache has come
-// now, the rest when the cache has reached the revision.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
-int32_t watchcore_feeder_compact(const struct watchcore_feeder *feeder,
-                                 uint64_t revision,
-                                 struct watchcore_error *error);
-
-// What the feeder has done so far. `counters`: the caller's struct. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_feeder_counters(const struct watchcore_feeder *feeder,
-                                  struct watchcore_counters *counters,
-                                  struct watchcore_error *error);
-
-// Releases a key-value that came from watchcore_cache_get; NULL does nothing. Not for those of an event, a
-// page or a snapshot. Never blocks. Any thread, also after the cache was freed.
-void watchcore_key_value_release(const struct watchcore_key_value *kv);
-
-// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
-// the options' filter does not let pass is absent.
-// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
-// `kv` with watchcore_key_value_release.
-// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
-int32_t watchcore_cache_get(const struct watchcore_cache *cache,
-                            const void *key,
-                            size_t key_length,
-                            const struct watchcore_read_options *read,
-                            struct watchcore_answer *answer,
-                            struct watchcore_error *error);
-
-// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
-// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can continue then.
-// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
-// watchcore_page_free.
-// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
-// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
-int32_t watchcore_cache_list(const struct watchcore_cache *cache,
-                             const struct watchcore_range *range,
-                             const struct watchcore_read_options *read,
-                             struct watchcore_page **page,
-                             struct watchcore_error *error);
-
-// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
-// (written then, with COMPACTED, and never else) is another token, that continues at the same key in the newest
-// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
-// watchcore_text_free. Set it to NULL before.
-// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: as watchcore_cache_list: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED,
-// CLOSED.
-int32_t watchcore_cache_list_next(const struct watchcore_cache *cache,
-                                  const struct watchcore_range *range,
-                                  const struct watchcore_read_options *read,
-                                  struct watchcore_page **page,
-                                  struct watchcore_text **token,
-                                  struct watchcore_error *error);
-
-// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
-// many at once.
-struct watchcore_bytes watchcore_text_get(const struct watchcore_text *text);
-
-// Frees a text; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
-void watchcore_text_free(struct watchcore_text *text);
-
-// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
-// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
-// was counted; each may be NULL.
-// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
-int32_t watchcore_cache_count(const struct watchcore_cache *cache,
-                              const struct watchcore_range *range,
-                              const struct watchcore_read_options *read,
-                              uint64_t *count,
-                              uint64_t *revision,
-                              uint64_t *epoch,
-                              struct watchcore_error *error);
-
-// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
-// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
-// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
-// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
-// `batch`: the caller's struct, overwritten on success: release what it held first, with
-// watchcore_batch_release. It has all events, and its position is `to`.
-// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
-// FUTURE_REVISION (above the cache's revision).
-int32_t watchcore_cache_diff(const struct watchcore_cache *cache,
-                             uint64_t from,
-                             uint64_t from_epoch,
-                             uint64_t to,
-                             uint64_t to_epoch,
-                             const struct watchcore_filter *filter,
-                             struct watchcore_batch *batch,
-                             struct watchcore_error *error);
-
-// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once.
-size_t watchcore_page_count(const struct watchcore_page *page);
-
-// An item of a page in key order; NULL after the last. The page's, valid until it is freed. Never blocks. Any thread,
-// many at once.
-const struct watchcore_key_value *watchcore_page_item(const struct watchcore_page *page,
-                                                      size_t index);
-
-// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and where there are none.
-// The page's, valid until it is freed. Never blocks. Any thread, many at once.
-const struct watchcore_key_value *const *watchcore_page_items(const struct watchcore_page *page);
-
-// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else
-// 0. Never blocks. Any thread, many at once.
-uint32_t watchcore_page_more(const struct watchcore_page *page);
-
-// How many keys of the range remain after the page's last item; 0 where the read had a selector: they were not
-// counted then. Never blocks. Any thread, many at once.
-uint64_t watchcore_page_remaining(const struct watchcore_page *page);
-
-// The revision of the state that the page was read from. Never blocks. Any thread, many at once.
-uint64_t watchcore_page_revision(const struct watchcore_page *page);
-
-// The epoch of the state that the page was read from. Never blocks. Any thread, many at once.
-uint64_t watchcore_page_epoch(const struct watchcore_page *page);
-
-// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
-// It can be kept: it is good in another process too, while the page's revision is in the window there. The
-// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once.
-struct watchcore_bytes watchcore_page_continue_token(const struct watchcore_page *page);
-
-// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
-// was freed.
-void watchcore_page_free(struct watchcore_page *page);
-
-// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
-// freed.
-// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED.
-int32_t watchcore_snapshot_new(const struct watchcore_cache *cache,
-                               struct watchcore_snapshot **snapshot,
-                               struct watchcore_error *error);
-
-// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
-uint64_t watchcore_snapshot_revision(const struct watchcore_snapshot *snapshot);
-
-// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once.
-uint64_t watchcore_snapshot_epoch(const struct watchcore_snapshot *snapshot);
-
-// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
-// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_snapshot_get(const struct watchcore_snapshot *snapshot,
-                               const void *key,
-                               size_t key_length,
-                               uint32_t *found,
-                               const struct watchcore_key_value **kv,
-                               struct watchcore_error *error);
-
-// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_snapshot_count(const struct watchcore_snapshot *snapshot,
-                                 const struct watchcore_range *range,
-                                 uint64_t *count,
-                                 struct watchcore_error *error);
-
-// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
-// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_snapshot_count_filtered(const struct watchcore_snapshot *snapshot,
-                                          const struct watchcore_filter *filter,
-                                          uint64_t *count,
-                                          struct watchcore_error *error);
-
-// Frees a snapshot, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
-// the cache was freed.
-void watchcore_snapshot_free(struct watchcore_snapshot *snapshot);
-
-// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
-// ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_iterator_new(const struct watchcore_snapshot *snapshot,
-                               const struct watchcore_range *range,
-                               struct watchcore_iterator **iterator,
-                               struct watchcore_error *error);
-
-// As watchcore_iterator_new, over the key-values that a filter lets pass. `filter`: NULL for all.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_iterator_new_filtered(const struct watchcore_snapshot *snapshot,
-                                        const struct watchcore_filter *filter,
-                                        struct watchcore_iterator **iterator,
-                                        struct watchcore_error *error);
-
-// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
-// `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY.
-int32_t watchcore_iterator_next(struct watchcore_iterator *iterator,
-                                const struct watchcore_key_value **items,
-                                size_t capacity,
-                                size_t *count,
-                                struct watchcore_error *error);
-
-// Ends a walk; NULL does nothing. Never blocks. Any thread.
-void watchcore_iterator_free(struct watchcore_iterator *iterator);
-
-// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
-// too, and begins there.
-// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
-// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
-// for a name that is not UTF-8), COMPACTED, CLOSED.
-int32_t watchcore_subscription_new(const struct watchcore_cache *cache,
-                                   const struct watchcore_subscription_options *options,
-                                   struct watchcore_subscription **subscription,
-                                   struct watchcore_error *error);
-
-// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
-// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
-// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
-// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
-// watchcore_batch_release, on any thread.
-// Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
-// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
-// event).
-int32_t watchcore_subscription_poll(struct watchcore_subscription *subscription,
-                                    size_t max,
-                                    struct watchcore_batch *batch,
-                                    struct watchcore_error *error);
-
-// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
-// the last event.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time; watchcore_subscription_close
-// ends it at once. The form that never blocks: a wake set. Codes: INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED.
-int32_t watchcore_subscription_wait(struct watchcore_subscription *subscription,
-                                    int64_t timeout_ms,
-                                    struct watchcore_error *error);
-
-// Closes the subscription: a wait in progress ends at once; polls hand out what is left, then answer CLOSED.
-// Idempotent. Never blocks. Any thread, any time before watchcore_subscription_free, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_subscription_close(const struct watchcore_subscription *subscription,
-                                     struct watchcore_error *error);
-
-// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
-// state. `*epoch` (may be NULL) belongs to it: save both for a restart with AFTER.
-// Never blocks. Any thread, many at once, also while another one polls or waits. Codes: INVALID_ARGUMENT.
-int32_t watchcore_subscription_position(const struct watchcore_subscription *subscription,
-                                        uint64_t *revision,
-                                        uint64_t *epoch,
-                                        struct watchcore_error *error);
-
-// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
-// while another one polls or waits. Codes: INVALID_ARGUMENT.
-int32_t watchcore_subscription_lag(const struct watchcore_subscription *subscription,
-                                   struct watchcore_lag *lag,
-                                   struct watchcore_error *error);
-
-// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
-// thread at a time. Codes: INVALID_ARGUMENT, BUSY.
-int32_t watchcore_subscription_stats(struct watchcore_subscription *subscription,
-                                     struct watchcore_subscription_figures *figures,
-                                     struct watchcore_error *error);
-
-// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
-// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT (it is in no set), BUSY.
-int32_t watchcore_subscription_arm(struct watchcore_subscription *subscription,
-                                   uint32_t *ready,
-                                   struct watchcore_error *error);
-
-// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
-// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
-// that thread frees on leaving).
-void watchcore_subscription_free(struct watchcore_subscription *subscription);
-
-// Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
-// poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
-// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and holds up neither
-// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_subscriptions(const struct watchcore_cache *cache,
-                                      struct watchcore_subscription_list **list,
-                                      struct watchcore_error *error);
-
-// The number of subscriptions in a list; 0 for NULL. Never blocks. Any thread, many at once.
-size_t watchcore_subscription_list_count(const struct watchcore_subscription_list *list);
-
-// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
-// struct; what it points to is the list's. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT (also for an index after the last).
-int32_t watchcore_subscription_list_item(const struct watchcore_subscription_list *list,
-                                         size_t index,
-                                         struct watchcore_subscription_info *info,
-                                         struct watchcore_error *error);
-
-// Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed.
-void watchcore_subscription_list_free(struct watchcore_subscription_list *list);
-
-// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks. Any thread, also after the
-// subscription and the cache were freed.
-void watchcore_batch_release(struct watchcore_batch *batch);
-
-// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
-// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0. `*waiter`: the caller's, ended by
-// watchcore_waiter_free; it may outlive the cache. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, CLOSED.
-int32_t watchcore_waiter_new(const struct watchcore_cache *cache,
-                             uint32_t want,
-                             uint64_t revision,
-                             struct watchcore_waiter **waiter,
-                             struct watchcore_error *error);
-
-// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
-// the present one; else 0. Where the history was replaced since then, the wait ends with RESYNCED.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
-int32_t watchcore_waiter_new_in(const struct watchcore_cache *cache,
-                                uint32_t want,
-                                uint64_t revision,
-                                uint64_t epoch,
-                                struct watchcore_waiter **waiter,
-                                struct watchcore_error *error);
-
-// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
-// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
-// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
-// Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE.
-int32_t watchcore_waiter_try(struct watchcore_waiter *waiter,
-                             uint32_t *done,
-                             uint64_t *revision,
-                             uint64_t *epoch,
-                             struct watchcore_error *error);
-
-// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
-// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY.
-int32_t watchcore_waiter_arm(struct watchcore_waiter *waiter,
-                             uint32_t *ready,
-                             struct watchcore_error *error);
-
-// Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread.
-void watchcore_waiter_free(struct watchcore_waiter *waiter);
-
-// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
-// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
-//
-// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
-// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
-// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
-// Several threads may do so with one set: each tag goes to one of them.
-// Never read or write the descriptor: it is a hint, the set empties it when it is armed.
-int32_t watchcore_wakeset_new(struct watchcore_wakeset **set, struct watchcore_error *error);
-
-// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
-// Never blocks. The set: any thread, many at once; the subscription: one at a time.
-// Codes: INVALID_ARGUMENT, BUSY.
-int32_t watchcore_wakeset_add_subscription(const struct watchcore_wakeset *set,
-                                           struct watchcore_subscription *subscription,
-                                           uint64_t tag,
-                                           struct watchcore_error *error);
-
-// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
-// Never blocks. The set: any thread, many at once; the waiter: one at a time.
-// Codes: INVALID_ARGUMENT, BUSY.
-int32_t watchcore_wakeset_add_waiter(const struct watchcore_wakeset *set,
-                                     struct watchcore_waiter *waiter,
-                                     uint64_t tag,
-                                     struct watchcore_error *error);
-
-// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
-// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
-// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
-int32_t watchcore_wakeset_remove_subscription(const struct watchcore_wakeset *set,
-                                              struct watchcore_subscription *subscription,
-                                              struct watchcore_error *error);
-
-// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
-// Never blocks. The set: any thread, many at once; the waiter: one at a time.
-// Codes: INVALID_ARGUMENT (it is not in this set), BUSY.
-int32_t watchcore_wakeset_remove_waiter(const struct watchcore_wakeset *set,
-                                        struct watchcore_waiter *waiter,
-                                        struct watchcore_error *error);
-
-// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_wakeset_arm(const struct watchcore_wakeset *set,
-                              uint32_t *ready,
-                              struct watchcore_error *error);
-
-// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
-// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
-// once it was removed or freed: a tag may be a pointer that is freed with its member.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_wakeset_take(const struct watchcore_wakeset *set,
-                               uint64_t *tags,
-                               size_t capacity,
-                               size_t *count,
-                               struct watchcore_error *error);
-
-// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
-// not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_wakeset_fd(const struct watchcore_wakeset *set, int32_t *fd, struct watchcore_error *error);
-
-// Waits until a tag is listed; it arms the set itself.
-// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
-// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT.
-int32_t watchcore_wakeset_wait(const struct watchcore_wakeset *set,
-                               int64_t timeout_ms,
-                               struct watchcore_error *error);
-
-// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
-// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call on the set may run or
-// follow.
-void watchcore_wakeset_free(struct watchcore_wakeset *set);
-
-// How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_status(const struct watchcore_cache *cache,
-                               struct watchcore_status *status,
-                               struct watchcore_error *error);
-
-// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
-// Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_stats(const struct watchcore_cache *cache,
-                              struct watchcore_stats *stats,
-                              struct watchcore_error *error);
-
-// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
-// long and always NUL-terminated where `capacity` is not 0; `*length` (may be NULL): its full length without
-// the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_cache_text(const struct watchcore_cache *cache,
-                             uint32_t which,
-                             char *buffer,
-                             size_t capacity,
-                             size_t *length,
-                             struct watchcore_error *error);
-
-// All figures of these caches, of what feeds them, and of the process, as text for Prometheus: an answer of the type
-// "text/plain; version=0.0.4; charset=utf-8". `options` NULL: the defaults. All caches of a program are given at
-// once, so that each name has its HELP and TYPE once; of caches with equal names the second is "name#2".
-// docs/OPERATIONS.md has a table of the names, and which to alert on. It is some 10 KB for each cache.
-// `*text`: the caller's, read by watchcore_text_get, ended by watchcore_text_free.
-// Never blocks; O(open subscriptions). Any thread, many at once. Codes: INVALID_ARGUMENT.
-int32_t watchcore_metrics_text(const struct watchcore_cache *const *caches,
-                               size_t cache_count,
-                               const struct watchcore_metrics_options *options,
-                               struct watchcore_text **text,
-                               struct watchcore_error *error);
-
-// Sets the process's log function, for messages up to `level` (WATCHCORE_LOG_...); NULL or OFF takes it away.
-// When this returns, the function set before is not called any more: its `context` may be freed.
-// Blocks while a call of the function set before is running. Any thread, many at once.
-// Codes: INVALID_ARGUMENT, BUSY (called from inside the log function), UNSUPPORTED (the process collects the
-// library's messages by Rust's `tracing` already).
-int32_t watchcore_log_set(watchcore_log_function function,
-                          void *context,
-                          uint32_t level,
-                          struct watchcore_error *error);
-
-// The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks.
-const char *watchcore_version(void);
-
-// The number of the binary interface: the one in the shared library's soname. It changes only where a
-// program compiled against an older header would break. Any thread; never blocks.
-uint32_t watchcore_abi_version(void);
-
-// Ends the library's threads, and frees what it holds. A program that just ends needs no such call: it is for who
-// looks what is left, such as a leak checker, or a host of plug-ins.
-//
-// What keeps a cache is to be freed before: caches, writers, loadings, feeders, subscriptions, waiters, snapshots,
-// pages, iterators. While there is one, the answer is BUSY at once, and the message says how many of which. Batches,
-// key-values, texts, lists and wake sets may stay: they are valid until they are released, as ever.
-// When it answers OK, no thread of the library is left. On an error everything is as it was. It may be called again,
-// and then has nothing to do; from an atexit handler, too; and a cache that is made afterwards starts the threads again.
-// Valgrind finds nothing then, reachable or not, once the threads that called the library have ended, but for the few
-// blocks that watchcore.supp names (which `make install` brings).
-//
-// Blocks until what was freed is gone and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not at all).
-// Any thread but from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also where another thread is inside this
-// function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder still looks up a name:
-// call it again).
-int32_t watchcore_shutdown(int64_t timeout_ms,
-                           struct watchcore_error *error);
-
-#ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
-
-// Initialisers: `watchcore_error error = WATCHCORE_ERROR_INIT;`
-
-#define WATCHCORE_BYTES_INIT { NULL, 0 }
-#define WATCHCORE_ERROR_INIT { (uint32_t)sizeof(watchcore_error), 0, 0, 0, 0, 0, 0, 0, { 0 }, 0 }
-#define WATCHCORE_CACHE_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_cache_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, \
-      NULL, 0, WATCHCORE_BYTES_INIT, NULL, 0, 0, 0, 0 }
-#define WATCHCORE_ATTRIBUTE_INIT \
-    { (uint32_t)sizeof(watchcore_attribute), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, NULL, 0 }
-#define WATCHCORE_INDEX_INIT { (uint32_t)sizeof(watchcore_index), 0, WATCHCORE_BYTES_INIT, 0, 0 }
-#define WATCHCORE_CHANGE_INIT \
-    { (uint32_t)sizeof(watchcore_change), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0 }
-#define WATCHCORE_ETCD_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_etcd_options), 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, 0, 0, NULL, \
-      0, WATCHCORE_BYTES_INIT }
-#define WATCHCORE_COUNTERS_INIT \
-    { (uint32_t)sizeof(watchcore_counters), 0, { 0 }, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define WATCHCORE_METRICS_OPTIONS_INIT { (uint32_t)sizeof(watchcore_metrics_options), 0 }
-#define WATCHCORE_RANGE_INIT \
-    { (uint32_t)sizeof(watchcore_range), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT }
-#define WATCHCORE_READ_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_read_options), WATCHCORE_READ_ANY, 0, 3000, 0, 0, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0 }
-#define WATCHCORE_FILTER_INIT \
-    { (uint32_t)sizeof(watchcore_filter), WATCHCORE_RANGE_ALL, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0 }
-#define WATCHCORE_ANSWER_INIT { (uint32_t)sizeof(watchcore_answer), 0, 0, 0, NULL }
-#define WATCHCORE_SUBSCRIPTION_OPTIONS_INIT \
-    { (uint32_t)sizeof(watchcore_subscription_options), WATCHCORE_START_STATE, 0, 0, WATCHCORE_RANGE_ALL, 0, \
-      WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0, WATCHCORE_BYTES_INIT, WATCHCORE_BYTES_INIT, \
-      WATCHCORE_ON_LAG_STOP, 0, 0, 0, WATCHCORE_BYTES_INIT }
-#define WATCHCORE_SUBSCRIPTION_FIGURES_INIT \
-    { (uint32_t)sizeof(watchcore_subscription_figures), WATCHCORE_READ_PATH_SCAN, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, 0 }
-#define WATCHCORE_SUBSCRIPTION_INFO_INIT \
-    { (uint32_t)sizeof(watchcore_subscription_info), 0, 0, WATCHCORE_BYTES_INIT, 0, 0, 0, 0, 0, \
-      WATCHCORE_READ_PATH_SCAN, 0, WATCHCORE_BYTES_INIT, 0, 0, 0 }
-#define WATCHCORE_LAG_INIT { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
-#define WATCHCORE_BATCH_INIT { NULL, 0, 0, 0, 0, 0, NULL, { 0, 0 } }
-#define WATCHCORE_STATUS_INIT \
-    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
-#define WATCHCORE_STATS_INIT \
-    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_BATCH_INITIALIZER \
+    { NULL, 0, 0, 0, 0, 0, NULL, { 0 } }
+#define WATCHCORE_BATCH_INIT WATCHCORE_LITERAL(watchcore_batch) WATCHCORE_BATCH_INITIALIZER
+
+// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks.
+// Any thread, also after the
+// subscription and the cache were freed. Since 0.1.
+void watchcore_batch_release(watchcore_batch *batch);
 
 // Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
 // long as the batch, page or snapshot it came from. Each exists as a symbol too: define WATCHCORE_NO_INLINE
-// before the include to call those.
+// before the include to call those. All since 0.1.
 
 #ifdef WATCHCORE_NO_INLINE
 #ifdef __cplusplus
@@ -1824,5 +1111,915 @@ static inline watchcore_bytes watchcore_event_prev_value(const watchcore_event *
 }
 
 #endif // WATCHCORE_NO_INLINE
+
+// ===========================================================================================================
+// 11. Reads
+//
+// A read answers from one revision, and says which. ANY is what the cache has now; AT_LEAST waits for a
+// revision, such as
+// that of the program's own write, or of watchcore_cache_consistent_revision; EXACT is the state at one
+// revision of the
+// window.
+// ===========================================================================================================
+
+// Whatever the cache has now; never waits. Since 0.1.
+#define WATCHCORE_READ_ANY 0
+// The newest state, at least at `revision`; waits for it. Since 0.1.
+#define WATCHCORE_READ_AT_LEAST 1
+// The state at exactly `revision`; waits for a future one. Since 0.1.
+#define WATCHCORE_READ_EXACT 2
+
+// Which state, which key-values of it, and how long to wait for it. NULL instead of one means ANY without a
+// filter or a limit. Since 0.1.
+typedef struct watchcore_read_options {
+    // sizeof(watchcore_read_options).
+    uint32_t size;
+    // WATCHCORE_READ_...
+    uint32_t mode;
+    // AT_LEAST, EXACT: the revision.
+    uint64_t revision;
+    // The longest wait. 0: none; -1: for ever. The _INIT macro says 3000.
+    int64_t timeout_ms;
+    // watchcore_cache_list: the most items of the page, 0 for all. Else 0.
+    uint64_t limit;
+    // AT_LEAST, EXACT: the epoch of `revision`; 0: unchecked.
+    uint64_t epoch;
+    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes labels;
+    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes fields;
+    // watchcore_cache_list: continue after the page that gave this token (UTF-8), in the same revision: with the
+    // same range and filter, and mode ANY. Absent: from the start. Else absent.
+    struct watchcore_bytes continue_token;
+    // 1: nothing passes.
+    uint32_t nothing;
+    // 0.
+    uint32_t reserved;
+} watchcore_read_options;
+#define WATCHCORE_READ_OPTIONS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_read_options), 0, 0, 3000, 0, 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, \
+      0, 0 }
+#define WATCHCORE_READ_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_read_options) WATCHCORE_READ_OPTIONS_INITIALIZER
+
+// The answer of watchcore_cache_get. Since 0.1.
+typedef struct watchcore_answer {
+    // sizeof(watchcore_answer).
+    uint32_t size;
+    // 1: `kv` is the key-value; 0: there was none at `revision`.
+    uint32_t found;
+    // The revision of the state that answered.
+    uint64_t revision;
+    // Its epoch.
+    uint64_t epoch;
+    // The caller's, released by watchcore_key_value_release; NULL where `found` is 0.
+    const struct watchcore_key_value *kv;
+} watchcore_answer;
+#define WATCHCORE_ANSWER_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_answer), 0, 0, 0, NULL }
+#define WATCHCORE_ANSWER_INIT WATCHCORE_LITERAL(watchcore_answer) WATCHCORE_ANSWER_INITIALIZER
+
+// Some key-values of one revision. Made by watchcore_cache_list. It keeps what it shows as a snapshot does: the
+// log from there on stays in memory until watchcore_page_free. Copy or clone what is to stay for long. Since 0.1.
+typedef struct watchcore_page watchcore_page;
+
+// A text that the library gives away. Made by watchcore_cache_list. Since 0.1.
+typedef struct watchcore_text watchcore_text;
+
+// Reads one key. An absent key is no error: `found` is 0, and `revision` says when that was so. A key-value that
+// the options' filter does not let pass is absent.
+// `key`: a key inside the cache's prefix. `read`: NULL for ANY. `answer`: the caller's struct; release its
+// `kv` with watchcore_key_value_release.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+int32_t watchcore_cache_get(const watchcore_cache *cache,
+                            const void *key,
+                            size_t key_length,
+                            const watchcore_read_options *read,
+                            watchcore_answer *answer,
+                            watchcore_error *error);
+
+// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
+// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
+// first. Where that has left the window meanwhile: COMPACTED; and `*token` is then another token, which continues at
+// the same key in the newest state: what was listed before is of an older revision.
+// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
+// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written with that
+// COMPACTED and never
+// else, and is the caller's, ended by watchcore_text_free.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
+// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+int32_t watchcore_cache_list(const watchcore_cache *cache,
+                             const watchcore_range *range,
+                             const watchcore_read_options *read,
+                             watchcore_page **page,
+                             watchcore_text **token,
+                             watchcore_error *error);
+
+// The bytes of a text (UTF-8): the text's, valid until it is freed; absent for NULL. Never blocks. Any thread,
+// many at once. Since 0.1.
+watchcore_bytes watchcore_text_get(const watchcore_text *text);
+
+// Frees a text; NULL does nothing. Never blocks. Any thread, also after the cache was freed. Since 0.1.
+void watchcore_text_free(watchcore_text *text);
+
+// Counts the key-values of a range that the options' filter lets pass, in time proportional to the range.
+// `range`: NULL for all. `read`: NULL for ANY. `*count`: the number. `*revision`, `*epoch`: of the state that
+// was counted; each may be NULL.
+// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
+int32_t watchcore_cache_count(const watchcore_cache *cache,
+                              const watchcore_range *range,
+                              const watchcore_read_options *read,
+                              uint64_t *count,
+                              uint64_t *revision,
+                              uint64_t *epoch,
+                              watchcore_error *error);
+
+// The net changes from the state at one revision to that at another: of each key at most one event, in key order,
+// ADDED, MODIFIED or DELETED by what the key was at `from`, with the revision of its own newest change; `prev_kv`
+// is the key-value at `from`. An object that came into the filter or left it meanwhile is ADDED or DELETED.
+// `from_epoch`, `to_epoch`: the epochs of the revisions, 0 for unchecked. `filter`: NULL for everything.
+// `batch`: the caller's struct, overwritten on success: release what it held first, with
+// watchcore_batch_release. It has all events, and its position is `to`.
+// Never blocks; takes time proportional to the filter's range. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also where `to` is before `from`), NOT_READY, COMPACTED (below the window),
+// FUTURE_REVISION (above the cache's revision). Since 0.1.
+int32_t watchcore_cache_diff(const watchcore_cache *cache,
+                             uint64_t from,
+                             uint64_t from_epoch,
+                             uint64_t to,
+                             uint64_t to_epoch,
+                             const watchcore_filter *filter,
+                             watchcore_batch *batch,
+                             watchcore_error *error);
+
+// The number of items of a page; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
+size_t watchcore_page_count(const watchcore_page *page);
+
+// An item of a page in key order; NULL after the last. The page's, valid until it is freed. Never blocks. Any thread,
+// many at once. Since 0.1.
+const watchcore_key_value *watchcore_page_item(const watchcore_page *page,
+                                                      size_t index);
+
+// All items of a page at once: an array of watchcore_page_count() pointers; NULL for NULL and where there are none.
+// The page's, valid until it is freed. Never blocks. Any thread, many at once. Since 0.1.
+const watchcore_key_value *const *watchcore_page_items(const watchcore_page *page);
+
+// 1 where keys of the range remain after the last one looked at, whether the filter lets them pass or not, else
+// 0. Never blocks. Any thread, many at once. Since 0.1.
+uint32_t watchcore_page_more(const watchcore_page *page);
+
+// How many keys of the range remain after the page's last item; 0 where the read had a selector: they were not
+// counted then. Never blocks. Any thread, many at once. Since 0.1.
+uint64_t watchcore_page_remaining(const watchcore_page *page);
+
+// The revision of the state that the page was read from. Never blocks. Any thread, many at once. Since 0.1.
+uint64_t watchcore_page_revision(const watchcore_page *page);
+
+// The epoch of the state that the page was read from. Never blocks. Any thread, many at once. Since 0.1.
+uint64_t watchcore_page_epoch(const watchcore_page *page);
+
+// The token of the next page (UTF-8), for watchcore_read_options.continue_token, where there is more; else absent.
+// It can be kept: it is good in another process too, while the page's revision is in the window there. The
+// bytes are the page's, valid until it is freed. Never blocks. Any thread, many at once. Since 0.1.
+watchcore_bytes watchcore_page_continue_token(const watchcore_page *page);
+
+// Frees a page, and its items with it; NULL does nothing. Never blocks. Any thread, also after the cache
+// was freed. Since 0.1.
+void watchcore_page_free(watchcore_page *page);
+
+// ===========================================================================================================
+// 12. Snapshots
+//
+// Many reads of one state.
+// ===========================================================================================================
+
+// The state at one revision; it never changes. Made by watchcore_snapshot_new. Since 0.1.
+typedef struct watchcore_snapshot watchcore_snapshot;
+
+// A walk over a snapshot in key order. Made by watchcore_iterator_new. Since 0.1.
+typedef struct watchcore_iterator watchcore_iterator;
+
+// Takes a snapshot of the whole cache: O(1), nothing is copied. It holds the memory of its state until it is
+// freed.
+// `*snapshot`: the caller's, ended by watchcore_snapshot_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT, NOT_READY, CLOSED. Since 0.1.
+int32_t watchcore_snapshot_new(const watchcore_cache *cache,
+                               watchcore_snapshot **snapshot,
+                               watchcore_error *error);
+
+// The revision of a snapshot; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
+uint64_t watchcore_snapshot_revision(const watchcore_snapshot *snapshot);
+
+// The epoch of a snapshot; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
+uint64_t watchcore_snapshot_epoch(const watchcore_snapshot *snapshot);
+
+// Reads one key of a snapshot. `*found` (may be NULL): 1 or 0. `*kv`: the key-value, or NULL where there is
+// none; the snapshot's, valid until it is freed. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_snapshot_get(const watchcore_snapshot *snapshot,
+                               const void *key,
+                               size_t key_length,
+                               uint32_t *found,
+                               const watchcore_key_value **kv,
+                               watchcore_error *error);
+
+// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
+// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_snapshot_count(const watchcore_snapshot *snapshot,
+                                 const watchcore_filter *filter,
+                                 uint64_t *count,
+                                 watchcore_error *error);
+
+// Frees a snapshot, and what was read from it; NULL does nothing. Never blocks. Any thread, also after
+// the cache was freed. Since 0.1.
+void watchcore_snapshot_free(watchcore_snapshot *snapshot);
+
+// Begins a walk over the key-values of a snapshot that a filter lets pass, in key order. `filter`: NULL for all.
+// `*iterator`: the caller's, ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread,
+// many at once. Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not
+// declare). Since 0.1.
+int32_t watchcore_iterator_new(const watchcore_snapshot *snapshot,
+                               const watchcore_filter *filter,
+                               watchcore_iterator **iterator,
+                               watchcore_error *error);
+
+// The next items of a walk: up to `capacity` pointers go to `items`, their number to `*count`; fewer than
+// `capacity` means the end. They are valid until the iterator is freed. Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
+int32_t watchcore_iterator_next(watchcore_iterator *iterator,
+                                const watchcore_key_value **items,
+                                size_t capacity,
+                                size_t *count,
+                                watchcore_error *error);
+
+// Ends a walk; NULL does nothing. Never blocks. Any thread. Since 0.1.
+void watchcore_iterator_free(watchcore_iterator *iterator);
+
+// ===========================================================================================================
+// 13. Subscriptions
+//
+// A cursor in the log, with a filter. It begins with the state, or behind a revision; then it gives every change that
+// passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the
+// window at some time,
+// and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
+//
+//     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK &&
+//            (rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) == WATCHCORE_OK) {
+//         ...
+//         watchcore_batch_release(&batch);
+//     }
+// ===========================================================================================================
+
+// The whole matching state as ADDED in key order, a bookmark that ends it, then what follows. Since 0.1.
+#define WATCHCORE_START_STATE 0
+// What follows the present revision. Since 0.1.
+#define WATCHCORE_START_NOW 1
+// What follows `revision`. A future one is waited for. Since 0.1.
+#define WATCHCORE_START_AFTER 2
+// As STATE, once the cache has `revision`. Since 0.1.
+#define WATCHCORE_START_STATE_AT_LEAST 3
+// After a loss: LAGGED, then CLOSED. Since 0.1.
+#define WATCHCORE_ON_LAG_STOP 0
+// After a loss: LAGGED, then from the oldest revision of the window. In the initial state as STOP. Since 0.1.
+#define WATCHCORE_ON_LAG_SKIP_TO_OLDEST 1
+// After a loss: LAGGED, then the exact difference between what was handed out and the state now, between
+// two RESYNC marks with the reason LAGGED, then what follows. It remembers what it has handed out: at most 32
+// bytes a matching key (and the key where the cache has purged it). Since 0.1.
+#define WATCHCORE_ON_LAG_RESNAPSHOT 2
+// After a loss: the latest change of each key, without an error; types are relative to what was handed
+// out. It remembers as RESNAPSHOT does. Since 0.1.
+#define WATCHCORE_ON_LAG_CONFLATE 3
+
+// A cursor with a filter over a cache. Made by watchcore_subscription_new. Since 0.1.
+typedef struct watchcore_subscription watchcore_subscription;
+
+// Where a subscription begins and what it is to hand out. Since 0.1.
+typedef struct watchcore_subscription_options {
+    // sizeof(watchcore_subscription_options).
+    uint32_t size;
+    // WATCHCORE_START_...
+    uint32_t start;
+    // AFTER, STATE_AT_LEAST: the revision.
+    uint64_t revision;
+    // The epoch of `revision`; 0: unchecked. Save both for a restart.
+    uint64_t epoch;
+    // Which keys: WATCHCORE_RANGE_...
+    uint32_t range;
+    // Which types: the sum of WATCHCORE_MASK(type), 0 for all. Bookmarks and resync marks are not masked.
+    uint32_t types;
+    // The key, the prefix, the path, or the first key.
+    struct watchcore_bytes from;
+    // BETWEEN: the end of the range, which is not part of it.
+    struct watchcore_bytes to;
+    // 1: types PUT and DELETE instead of ADDED, MODIFIED and DELETED.
+    uint32_t raw_types;
+    // 1: bookmarks (the one that ends the initial state comes always).
+    uint32_t bookmarks;
+    // 1: a batch never ends inside a revision.
+    uint32_t whole_revisions;
+    // 1: end with RESYNCED where the history is replaced.
+    uint32_t stop_on_resync;
+    // The shortest time between two bookmarks. 0: 1000.
+    int64_t bookmark_interval_ms;
+    // STATE_AT_LEAST: how long to wait for the revision. 0: 3000.
+    int64_t start_timeout_ms;
+    // Only what a label selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes labels;
+    // Only what a field selector selects: see watchcore_filter. Absent or empty: everything.
+    struct watchcore_bytes fields;
+    // What to do where events were lost: WATCHCORE_ON_LAG_...
+    uint32_t on_lag;
+    // 1: no change passes; marks come all the same.
+    uint32_t nothing;
+    // End with LAGGED, whatever `on_lag` says, once it is more than so many events behind. Looked at by each poll
+    // and four times a second. 0: no limit.
+    uint64_t max_lag_events;
+    // End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
+    // second. 0: no limit.
+    int64_t max_lag_age_ms;
+    // A name for people (UTF-8): in watchcore_subscription_list_new, in messages of its errors and in log lines. It need
+    // not be unique. Absent or empty: none.
+    struct watchcore_bytes name;
+} watchcore_subscription_options;
+#define WATCHCORE_SUBSCRIPTION_OPTIONS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_subscription_options), 0, 0, 0, 0, 0, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, \
+      0, 0, 0, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, { NULL, 0 } }
+#define WATCHCORE_SUBSCRIPTION_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_subscription_options) WATCHCORE_SUBSCRIPTION_OPTIONS_INITIALIZER
+
+// How far a subscription is behind. Since 0.1.
+typedef struct watchcore_lag {
+    // sizeof(watchcore_lag).
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Events of the log that it has not looked at. Once its place has left the window it can be too many, never more
+    // than were published.
+    uint64_t events;
+    // Revisions that it has not looked at.
+    uint64_t revisions;
+    // The age of the oldest of them.
+    uint64_t age_ms;
+} watchcore_lag;
+#define WATCHCORE_LAG_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_lag), 0, 0, 0, 0 }
+#define WATCHCORE_LAG_INIT WATCHCORE_LITERAL(watchcore_lag) WATCHCORE_LAG_INITIALIZER
+
+// It reads every event of the log, or of the segments that could hold one of its own. Since 0.1.
+#define WATCHCORE_READ_PATH_SCAN 0
+// It reads only the events of one bucket of an index. Since 0.1.
+#define WATCHCORE_READ_PATH_CHAIN 1
+
+// What a subscription did so far, and which way it reads. Since 0.1.
+typedef struct watchcore_subscription_figures {
+    // sizeof(watchcore_subscription_figures).
+    uint32_t size;
+    // WATCHCORE_READ_PATH_...: how it reads now.
+    uint32_t read_path;
+    // CHAIN: the index (UTF-8), such as "key", "prefix of depth 3", "field phase" or "label app"; the
+    // subscription's, valid until it is freed. SCAN: absent.
+    struct watchcore_bytes index;
+    // Events that it looked at.
+    uint64_t looked_at;
+    // Events of the log that it skipped without reading.
+    uint64_t skipped;
+    // Events and marks that it handed out.
+    uint64_t handed_out;
+    // How often it lost events, reported or not.
+    uint64_t lagged;
+    // Keys that it remembers as handed out (RESNAPSHOT, CONFLATE).
+    uint64_t delivered_keys;
+    // Bytes of that memory.
+    uint64_t delivered_bytes;
+} watchcore_subscription_figures;
+#define WATCHCORE_SUBSCRIPTION_FIGURES_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_subscription_figures), 0, { NULL, 0 }, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_SUBSCRIPTION_FIGURES_INIT WATCHCORE_LITERAL(watchcore_subscription_figures) WATCHCORE_SUBSCRIPTION_FIGURES_INITIALIZER
+
+// Opens a subscription; where it begins is fixed when this returns. Before the first listing it is accepted
+// too, and begins there.
+// `options`: NULL for the whole state and what follows. `*subscription`: the caller's, ended by
+// watchcore_subscription_free; it may outlive the cache. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not declare, and
+// for a name that is not UTF-8), COMPACTED, CLOSED. Since 0.1.
+int32_t watchcore_subscription_new(const watchcore_cache *cache,
+                                   const watchcore_subscription_options *options,
+                                   watchcore_subscription **subscription,
+                                   watchcore_error *error);
+
+// Hands out the next events, at most `max` (0: 1024), whatever they come from: the log, the initial state or the
+// difference after a loss. Only with `whole_revisions` there may be more: the last revision is whole. What there
+// was no room for comes by the next poll. No event is no error: `batch->count` is 0.
+// `batch`: the caller's struct, overwritten on success; release what the last poll put there first, with
+// watchcore_batch_release, on any thread.
+// Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY, LAGGED (once a loss, with the lost range; then what `on_lag` says: CLOSED unless
+// it was set), COMPACTED and FUTURE_REVISION (of a start that had to wait), RESYNCED, CLOSED (after the last
+// event). Since 0.1.
+int32_t watchcore_subscription_poll(watchcore_subscription *subscription,
+                                    size_t max,
+                                    watchcore_batch *batch,
+                                    watchcore_error *error);
+
+// Waits until a poll has something to say: OK then, also where that is an error or a mark; CLOSED only after
+// the last event.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). One thread at a time; watchcore_subscription_close
+// ends it at once. The form that never blocks: a wake set. Codes: INVALID_ARGUMENT, BUSY, TIMEOUT, CLOSED. Since 0.1.
+int32_t watchcore_subscription_wait(watchcore_subscription *subscription,
+                                    int64_t timeout_ms,
+                                    watchcore_error *error);
+
+// Closes the subscription: a wait in progress ends at once; polls hand out what is left, then answer CLOSED.
+// Idempotent. Never blocks. Any thread, any time before watchcore_subscription_free, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_subscription_close(const watchcore_subscription *subscription,
+                                     watchcore_error *error);
+
+// The position: everything that matches up to and with `*revision` was handed out; 0 during the initial
+// state. `*epoch` (may be NULL) belongs to it: save both for a restart with AFTER.
+// Never blocks. Any thread, many at once, also while another one polls or waits. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_subscription_position(const watchcore_subscription *subscription,
+                                        uint64_t *revision,
+                                        uint64_t *epoch,
+                                        watchcore_error *error);
+
+// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
+// while another one polls or waits. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_subscription_lag(const watchcore_subscription *subscription,
+                                   watchcore_lag *lag,
+                                   watchcore_error *error);
+
+// What the subscription did so far, and which way it reads. `figures`: the caller's struct. Never blocks. One
+// thread at a time. Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
+int32_t watchcore_subscription_stats(watchcore_subscription *subscription,
+                                     watchcore_subscription_figures *figures,
+                                     watchcore_error *error);
+
+// Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
+// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing.
+// Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
+int32_t watchcore_subscription_arm(watchcore_subscription *subscription,
+                                   uint32_t *ready,
+                                   watchcore_error *error);
+
+// Closes the subscription and frees the handle; NULL does nothing. It leaves its wake set. Its batches
+// stay valid. Never blocks. Any thread, also while another one polls or waits (the wait ends with CLOSED and
+// that thread frees on leaving). Since 0.1.
+void watchcore_subscription_free(watchcore_subscription *subscription);
+
+// The cache has no listing yet; the subscription begins with that. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING 1
+// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that
+// the consumer
+// of STATE_AT_LEAST has not polled since. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION 2
+// The initial state is being handed out. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE 3
+// It reads the log, and its consumer is awake. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_LIVE 4
+// It has everything, and its consumer sleeps: it waits, or is armed in a wake set. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_PARKED 5
+// Events that it had not taken have left the window: its next poll answers LAGGED, or makes it up. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_LAPPED 6
+// A loss was reported; the difference to the state now comes next, or is being handed out. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP 7
+// Closed because it was further behind than it may be: its next poll answers LAGGED. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW 8
+// Closed, it or its cache: what was published before is handed out, then CLOSED. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_CLOSING 9
+// It has ended: its polls answer CLOSED. It is listed until it is freed. Since 0.1.
+#define WATCHCORE_SUBSCRIPTION_STATE_ENDED 10
+
+// The open subscriptions of a cache as they stood at one moment. Made by watchcore_subscription_list_new. Since 0.1.
+typedef struct watchcore_subscription_list watchcore_subscription_list;
+
+// How a subscription stood when it was listed. Since 0.1.
+typedef struct watchcore_subscription_info {
+    // sizeof(watchcore_subscription_info).
+    uint32_t size;
+    // WATCHCORE_SUBSCRIPTION_STATE_...
+    uint32_t state;
+    // Its number in this cache: from 1, in the order of opening, never used again.
+    uint64_t id;
+    // As given in watchcore_subscription_options, else of length 0 (UTF-8). The list's, valid until it is freed.
+    struct watchcore_bytes name;
+    // Its position as of its last poll: the revision.
+    uint64_t revision;
+    // The epoch of that.
+    uint64_t epoch;
+    // Events of the log that it has not looked at, as in watchcore_lag; 0 while it sleeps, while its start lies in the
+    // future, and once it has ended.
+    uint64_t lag_events;
+    // Revisions that it has not looked at.
+    uint64_t lag_revisions;
+    // The age of the oldest of them.
+    uint64_t lag_age_ms;
+    // WATCHCORE_READ_PATH_...: how it reads, as of its last poll.
+    uint32_t read_path;
+    // 1: it was polled, `last_poll_ms` ago; 0: never.
+    uint32_t polled;
+    // CHAIN: the index (UTF-8), such as "key" or "field phase". The list's, valid until it is freed. SCAN: absent.
+    struct watchcore_bytes index;
+    // Time since its last poll. Of a consumer that polls hundreds of times a second every 16th poll is recorded.
+    uint64_t last_poll_ms;
+    // Events and marks that it handed out.
+    uint64_t handed_out;
+    // How often it lost events, reported or not.
+    uint64_t lagged;
+} watchcore_subscription_info;
+#define WATCHCORE_SUBSCRIPTION_INFO_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_subscription_info), 0, 0, { NULL, 0 }, 0, 0, 0, 0, 0, 0, 0, { NULL, 0 }, \
+      0, 0, 0 }
+#define WATCHCORE_SUBSCRIPTION_INFO_INIT WATCHCORE_LITERAL(watchcore_subscription_info) WATCHCORE_SUBSCRIPTION_INFO_INITIALIZER
+
+// Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
+// poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
+// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and
+// holds up neither
+// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_subscription_list_new(const watchcore_cache *cache,
+                                        watchcore_subscription_list **list,
+                                        watchcore_error *error);
+
+// The number of subscriptions in a list; 0 for NULL. Never blocks. Any thread, many at once. Since 0.1.
+size_t watchcore_subscription_list_count(const watchcore_subscription_list *list);
+
+// How the subscription at an index of a list stood, below watchcore_subscription_list_count. `info`: the caller's
+// struct; what it points to is the list's. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT (also for an index after the last). Since 0.1.
+int32_t watchcore_subscription_list_item(const watchcore_subscription_list *list,
+                                         size_t index,
+                                         watchcore_subscription_info *info,
+                                         watchcore_error *error);
+
+// Frees a list; NULL does nothing. Never blocks. Any thread, also after the cache was freed. Since 0.1.
+void watchcore_subscription_list_free(watchcore_subscription_list *list);
+
+// ===========================================================================================================
+// 14. Event loops
+//
+// Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing,
+// a revision, a
+// consistent revision) is tried. A wake set says when: it has one descriptor for epoll, kqueue, poll or
+// libuv (uv_poll_t),
+// for any number of members, each under a tag of 64 bits, which may be a pointer to what the program has for
+// it. There are
+// no timers in it: a loop has its own.
+//
+// A loop with epoll. A member is armed when it is added, and again whenever it had nothing; the set, before sleeping.
+//
+//     #include <sys/epoll.h>
+//     #include <unistd.h>
+//     #include <watchcore.h>
+//
+//     // Serves the subscriptions that were added to `set` with their own address as the tag, and armed, until
+//     // one of them ends; `serve` gets each batch.
+//     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error);
+//     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error)
+//     {
+//         struct epoll_event interest = { 0 }, happened;
+//         int32_t rc = WATCHCORE_OK, fd;
+//         int loop = epoll_create1(EPOLL_CLOEXEC);
+//         interest.events = EPOLLIN;
+//         watchcore_wakeset_fd(set, &fd, NULL);
+//         epoll_ctl(loop, EPOLL_CTL_ADD, fd, &interest);
+//         while (rc == WATCHCORE_OK) {
+//             uint64_t tags[64];
+//             uint32_t ready = 0;
+//             size_t count = 0, i;
+//             watchcore_wakeset_take(set, tags, 64, &count, NULL);
+//             for (i = 0; i < count && rc == WATCHCORE_OK; i++) {
+//                 watchcore_subscription *subscription = (watchcore_subscription *)(uintptr_t)tags[i];
+//                 watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//                 if (rc == WATCHCORE_OK) {
+//                     serve(&batch);
+//                     // Armed with something to come, it is listed at once.
+//                     rc = watchcore_subscription_arm(subscription, &ready, error);
+//                 }
+//                 watchcore_batch_release(&batch);
+//             }
+//             if (count == 0 && watchcore_wakeset_arm(set, &ready, NULL) == WATCHCORE_OK && !ready) {
+//                 epoll_wait(loop, &happened, 1, -1);
+//             }
+//         }
+//         close(loop);
+//         return rc;
+//     }
+//
+// Several threads may run such a loop on one set: each tag goes to one of them. To end it from another
+// thread, close the
+// subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
+// ===========================================================================================================
+
+// The first listing is published. Since 0.1.
+#define WATCHCORE_WANT_READY 1
+// The cache has `revision`. Since 0.1.
+#define WATCHCORE_WANT_REVISION 2
+// The cache has what the source had when this was asked (one linearizable read). Since 0.1.
+#define WATCHCORE_WANT_CONSISTENT 3
+
+// Something to wait for, once. Made by watchcore_waiter_new. Since 0.1.
+typedef struct watchcore_waiter watchcore_waiter;
+
+// Many subscriptions and waiters with one descriptor. Made by watchcore_wakeset_new. Since 0.1.
+typedef struct watchcore_wakeset watchcore_wakeset;
+
+// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
+// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one;
+// else 0. Where
+// the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
+// watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED. Since 0.1.
+int32_t watchcore_waiter_new(const watchcore_cache *cache,
+                             uint32_t want,
+                             uint64_t revision,
+                             uint64_t epoch,
+                             watchcore_waiter **waiter,
+                             watchcore_error *error);
+
+// Asks whether it has come: `*done` 1, and then `*revision` and `*epoch` (each may be NULL) are the cache's
+// position; or 0: not yet, and they are not written. An error of the wait is the code that the waiting form
+// would answer. It ends the arming in a wake set: after `*done` 0, call watchcore_waiter_arm again to be woken.
+// Never blocks. One thread at a time.
+// Codes: INVALID_ARGUMENT, BUSY, CLOSED, RESYNCED, UNAVAILABLE. Since 0.1.
+int32_t watchcore_waiter_try(watchcore_waiter *waiter,
+                             uint32_t *done,
+                             uint64_t *revision,
+                             uint64_t *epoch,
+                             watchcore_error *error);
+
+// Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
+// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never
+// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
+int32_t watchcore_waiter_arm(watchcore_waiter *waiter,
+                             uint32_t *ready,
+                             watchcore_error *error);
+
+// Frees a waiter; NULL does nothing. It leaves its wake set. Never blocks. Any thread. Since 0.1.
+void watchcore_waiter_free(watchcore_waiter *waiter);
+
+// Makes an empty wake set. `*set`: the caller's, ended by watchcore_wakeset_free. Never blocks. Any thread.
+// Codes: INVALID_ARGUMENT, RESOURCE_EXHAUSTED (no descriptor left).
+//
+// How to use it: add members under your own tags and arm each; then in a loop: take the tags, serve each
+// member until a poll gives nothing, arm it again; when nothing is left, watchcore_wakeset_arm: 1 means
+// something came meanwhile, 0 means sleep in poll(2), epoll or the like until the descriptor is readable.
+// Several threads may do so with one set: each tag goes to one of them.
+// Never read or write the descriptor: it is a hint, the set empties it when it is armed. Since 0.1.
+int32_t watchcore_wakeset_new(watchcore_wakeset **set, watchcore_error *error);
+
+// Puts a subscription into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Never blocks. The set: any thread, many at once; the subscription: one at a time.
+// Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
+int32_t watchcore_wakeset_add_subscription(const watchcore_wakeset *set,
+                                           watchcore_subscription *subscription,
+                                           uint64_t tag,
+                                           watchcore_error *error);
+
+// Puts a waiter into a set under a tag of the caller's choice; it leaves the set it was in. Arm it next.
+// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+// Codes: INVALID_ARGUMENT, BUSY. Since 0.1.
+int32_t watchcore_wakeset_add_waiter(const watchcore_wakeset *set,
+                                     watchcore_waiter *waiter,
+                                     uint64_t tag,
+                                     watchcore_error *error);
+
+// Takes a subscription out of its set; a tag of it that is listed already is dropped. (Freeing it does the
+// same.) Never blocks. The set: any thread, many at once; the subscription: one at a time.
+// Codes: INVALID_ARGUMENT (it is not in this set), BUSY. Since 0.1.
+int32_t watchcore_wakeset_remove_subscription(const watchcore_wakeset *set,
+                                              watchcore_subscription *subscription,
+                                              watchcore_error *error);
+
+// Takes a waiter out of its set; a tag of it that is listed already is dropped. (Freeing it does the same.)
+// Never blocks. The set: any thread, many at once; the waiter: one at a time.
+// Codes: INVALID_ARGUMENT (it is not in this set), BUSY. Since 0.1.
+int32_t watchcore_wakeset_remove_waiter(const watchcore_wakeset *set,
+                                        watchcore_waiter *waiter,
+                                        watchcore_error *error);
+
+// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_wakeset_arm(const watchcore_wakeset *set,
+                              uint32_t *ready,
+                              watchcore_error *error);
+
+// Takes up to `capacity` tags of members that are ready off the list; `*count`: how many. What there was no room
+// for stays listed. A member is listed at most once until it is taken, however often it was armed, and not any more
+// once it was removed or freed: a tag may be a pointer that is freed with its member.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_wakeset_take(const watchcore_wakeset *set,
+                               uint64_t *tags,
+                               size_t capacity,
+                               size_t *count,
+                               watchcore_error *error);
+
+// The set's descriptor, for poll(2), epoll or a runtime's poller: non-blocking, closed on exec. The set's: do
+// not read, write or close it; valid until watchcore_wakeset_free. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_wakeset_fd(const watchcore_wakeset *set, int32_t *fd, watchcore_error *error);
+
+// Waits until a tag is listed; it arms the set itself.
+// Blocks up to `timeout_ms` (-1: for ever, 0: not at all). Any thread, many at once; watchcore_wakeset_free
+// may not be called meanwhile. Codes: INVALID_ARGUMENT, TIMEOUT. Since 0.1.
+int32_t watchcore_wakeset_wait(const watchcore_wakeset *set,
+                               int64_t timeout_ms,
+                               watchcore_error *error);
+
+// Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
+// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call
+// on the set may run or
+// follow. Since 0.1.
+void watchcore_wakeset_free(watchcore_wakeset *set);
+
+// ===========================================================================================================
+// 15. Status and figures
+// ===========================================================================================================
+
+// There is no listing yet. Since 0.1.
+#define WATCHCORE_STATE_NOT_READY 0
+// The cache is up to date, as far as it knows. Since 0.1.
+#define WATCHCORE_STATE_READY 1
+// The source is out of reach; the cache answers with what it has. Since 0.1.
+#define WATCHCORE_STATE_STALE 2
+// The source refuses; see the last error. Since 0.1.
+#define WATCHCORE_STATE_FAILED 3
+// The cache is closed. Since 0.1.
+#define WATCHCORE_STATE_CLOSED 4
+// The last error of the source; empty where there is none. Since 0.1.
+#define WATCHCORE_TEXT_LAST_ERROR 1
+// The endpoint that the feeder uses. Since 0.1.
+#define WATCHCORE_TEXT_ENDPOINT 2
+// The version of that server. Since 0.1.
+#define WATCHCORE_TEXT_SERVER_VERSION 3
+// The cache's name. Since 0.1.
+#define WATCHCORE_TEXT_NAME 4
+// The cache's prefix: bytes, not text. Since 0.1.
+#define WATCHCORE_TEXT_PREFIX 5
+// What a person has to mend although the source is followed, such as a certificate file that cannot be used; empty
+// without anything. Since 0.1.
+#define WATCHCORE_TEXT_WARNING 6
+
+// How a cache stands. Since 0.1.
+typedef struct watchcore_status {
+    // sizeof(watchcore_status).
+    uint32_t size;
+    // WATCHCORE_STATE_...
+    uint32_t state;
+    // The cache's position: its revision.
+    uint64_t revision;
+    // The cache's position: its epoch.
+    uint64_t epoch;
+    // The oldest revision of the window: a start after `oldest - 1` is possible.
+    uint64_t oldest;
+    // Live keys.
+    uint64_t objects;
+    // Everything that the cache holds, in bytes: the sum of the bytes in `watchcore_stats`.
+    uint64_t bytes;
+    // Open subscriptions.
+    uint64_t subscriptions;
+    // The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
+    // watchcore_subscription_list_new.
+    uint64_t max_lag_events;
+    // STALE: since when; else 0.
+    int64_t stale_since_unix_ms;
+    // The newest revision that the feeder saw when it last reported (now and then); 0 without one.
+    uint64_t source_revision;
+    // The cluster's id, as the feeder saw it.
+    uint64_t cluster_id;
+    // The id of that member.
+    uint64_t member_id;
+    // The feeder's connections.
+    uint64_t connects;
+    // Of them, those after the first.
+    uint64_t reconnects;
+    // The feeder's resyncs.
+    uint64_t resyncs;
+    // The code of the source's last error, 0 without one; WATCHCORE_TEXT_LAST_ERROR is its message.
+    int32_t last_error;
+    // 0.
+    uint32_t reserved;
+    // How far back the log goes: every event since then is in it.
+    uint64_t window_age_ms;
+    // The largest lag that any subscription was ever found with, in events, also of one that was freed since.
+    uint64_t max_lag_seen;
+    // Open subscriptions that have lost events of which no poll has reported (WATCHCORE_SUBSCRIPTION_STATE_LAPPED).
+    uint64_t lapped;
+} watchcore_status;
+#define WATCHCORE_STATUS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_status), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define WATCHCORE_STATUS_INIT WATCHCORE_LITERAL(watchcore_status) WATCHCORE_STATUS_INITIALIZER
+
+// Figures of a cache: what it did, and the memory it holds and for whom. Since 0.1.
+typedef struct watchcore_stats {
+    // sizeof(watchcore_stats).
+    uint32_t size;
+    // 0.
+    uint32_t reserved;
+    // Events published since the cache was made.
+    uint64_t events;
+    // Revisions published since then.
+    uint64_t revisions;
+    // Live keys.
+    uint64_t objects;
+    // Bytes of live keys with their values, and of tombstones not purged yet.
+    uint64_t version_bytes;
+    // Bytes of the indexes, and of memory that the cache keeps for what is written next.
+    uint64_t index_bytes;
+    // Bytes of the log's segments and of the replaced versions that they keep.
+    uint64_t log_bytes;
+    // Segments that exist: the log's, and what batches, subscriptions and snapshots keep.
+    uint64_t segments;
+    // Segments of the log.
+    uint64_t window_segments;
+    // Deleted keys whose tombstones are not purged yet.
+    uint64_t tombstones;
+    // Open subscriptions.
+    uint64_t subscriptions;
+    // Waiters that sleep now.
+    uint64_t waiting;
+    // How often the notifier itself lost its place in the log.
+    uint64_t notifier_laps;
+    // The age of the oldest snapshot, page or batch of an initial state; 0 without one.
+    uint64_t oldest_snapshot_ms;
+    // Buckets of the declared indexes.
+    uint64_t buckets;
+    // Values whose attributes could not be extracted; they are absent there.
+    uint64_t extract_failures;
+    // How often a subscription lost events, reported or not yet; of those that were freed, too.
+    uint64_t lagged;
+    // Panics of foreign code that were caught in this process.
+    uint64_t caught_panics;
+    // Bytes of the keys that subscriptions remember as delivered (after a loss they are given the difference).
+    uint64_t delivered_bytes;
+    // Bytes of the places of events that subscriptions have looked up in an index and not read yet.
+    uint64_t link_bytes;
+    // Bytes that this process has replaced and not freed yet; not part of the other figures. Beyond a bound writers
+    // wait: 64 MiB and an eighth of each cache's capacity_bytes.
+    uint64_t unfreed_bytes;
+    // What counts against capacity_bytes: the window's segments, the versions that their events have replaced, and
+    // what stays of deleted keys because of the log. The same bytes by where they are: log_bytes and version_bytes.
+    uint64_t window_bytes;
+    // How far back the window goes: every event since then is in it.
+    uint64_t window_age_ms;
+} watchcore_stats;
+#define WATCHCORE_STATS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
+      0 }
+#define WATCHCORE_STATS_INIT WATCHCORE_LITERAL(watchcore_stats) WATCHCORE_STATS_INITIALIZER
+
+// How the cache stands. `status`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_status(const watchcore_cache *cache,
+                               watchcore_status *status,
+                               watchcore_error *error);
+
+// The cache's figures. `stats`: the caller's struct. Never blocks. Any thread, many at once.
+// Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_stats(const watchcore_cache *cache,
+                              watchcore_stats *stats,
+                              watchcore_error *error);
+
+// Copies a text of the cache into the caller's buffer: `which` is WATCHCORE_TEXT_.... It is cut where it is too
+// long and always NUL-terminated where `capacity` is not 0; `*length` (may be NULL): its full length without
+// the NUL, so that a `buffer` NULL with `capacity` 0 asks for the length.
+// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_cache_text(const watchcore_cache *cache,
+                             uint32_t which,
+                             char *buffer,
+                             size_t capacity,
+                             size_t *length,
+                             watchcore_error *error);
+
+// Which figures watchcore_metrics_text shows. Since 0.1.
+typedef struct watchcore_metrics_options {
+    // sizeof(watchcore_metrics_options).
+    uint32_t size;
+    // 1: series of its own for each open subscription too, some ten of them, by its name and number.
+    uint32_t per_subscription;
+} watchcore_metrics_options;
+#define WATCHCORE_METRICS_OPTIONS_INITIALIZER \
+    { (uint32_t)sizeof(watchcore_metrics_options), 0 }
+#define WATCHCORE_METRICS_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_metrics_options) WATCHCORE_METRICS_OPTIONS_INITIALIZER
+
+// All figures of these caches, of what feeds them, and of the process, as text for Prometheus: an answer of the type
+// "text/plain; version=0.0.4; charset=utf-8". `options` NULL: the defaults. All caches of a program are given at
+// once, so that each name has its HELP and TYPE once; of caches with equal names the second is "name#2".
+// docs/OPERATIONS.md has a table of the names, and which to alert on. It is some 10 KB for each cache.
+// `*text`: the caller's, read by watchcore_text_get, ended by watchcore_text_free.
+// Never blocks; O(open subscriptions). Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+int32_t watchcore_metrics_text(const watchcore_cache *const *caches,
+                               size_t cache_count,
+                               const watchcore_metrics_options *options,
+                               watchcore_text **text,
+                               watchcore_error *error);
+
+#ifdef __cplusplus
+} // extern "C"
+#endif
 
 #endif // WATCHCORE_H

@@ -1,4 +1,15 @@
 //! Events and batches: the core's own memory, seen from C.
+//!
+//! # In the header: Events and batches
+//!
+//! A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released, whatever becomes
+//! of the subscription and the cache. Until then it keeps its part of the log in memory.
+//!
+//!     for (i = 0; i < batch.count; i++) {
+//!         const watchcore_event *event = watchcore_batch_event(&batch, i);
+//!         ...
+//!     }
+//!     watchcore_batch_release(&batch);
 
 use super::bytes::watchcore_bytes;
 use super::count::{self, Fun};
@@ -9,35 +20,35 @@ use std::ffi::c_void;
 use watchcore::{Batch, Event, Kind, flags, raw};
 
 /// A key appeared, or came into the filter.
-pub const WATCHCORE_ADDED: u32 = 1;
+pub const WATCHCORE_EVENT_ADDED: u32 = 1;
 /// The value of a present key changed.
-pub const WATCHCORE_MODIFIED: u32 = 2;
+pub const WATCHCORE_EVENT_MODIFIED: u32 = 2;
 /// A key went, or left the filter. `kv` has no value; `prev_kv` is the last one.
-pub const WATCHCORE_DELETED: u32 = 3;
+pub const WATCHCORE_EVENT_DELETED: u32 = 3;
 /// Everything up to this revision that matches was handed out.
-pub const WATCHCORE_BOOKMARK: u32 = 4;
+pub const WATCHCORE_EVENT_BOOKMARK: u32 = 4;
 /// The begin or the end of the difference between two histories.
-pub const WATCHCORE_RESYNC: u32 = 5;
+pub const WATCHCORE_EVENT_RESYNC: u32 = 5;
 /// Raw: etcd's PUT.
-pub const WATCHCORE_PUT: u32 = 6;
+pub const WATCHCORE_EVENT_PUT: u32 = 6;
 /// Raw: etcd's DELETE.
-pub const WATCHCORE_DELETE: u32 = 7;
+pub const WATCHCORE_EVENT_DELETE: u32 = 7;
 
 /// Event flag: made by a resync, not by a change at its revision.
-pub const WATCHCORE_SYNTHETIC: u32 = 1;
+pub const WATCHCORE_FLAG_SYNTHETIC: u32 = 1;
 /// Event flag: part of the initial state.
-pub const WATCHCORE_INITIAL_STATE: u32 = 2;
+pub const WATCHCORE_FLAG_INITIAL_STATE: u32 = 2;
 /// Event flag: the bookmark that ends the initial state.
-pub const WATCHCORE_INITIAL_STATE_END: u32 = 4;
+pub const WATCHCORE_FLAG_INITIAL_STATE_END: u32 = 4;
 /// Event flag: the resync mark before the difference.
-pub const WATCHCORE_BEGIN: u32 = 8;
+pub const WATCHCORE_FLAG_BEGIN: u32 = 8;
 /// Event flag: the resync mark after the difference.
-pub const WATCHCORE_END: u32 = 16;
+pub const WATCHCORE_FLAG_END: u32 = 16;
 
 /// Batch flag: it ends inside a revision.
-pub const WATCHCORE_CONTINUES: u32 = 1;
+pub const WATCHCORE_BATCH_CONTINUES: u32 = 1;
 /// Batch flag: it keeps the log from its making on in memory, not only the segments that it shows: release it soon.
-pub const WATCHCORE_KEEPS_LOG: u32 = 2;
+pub const WATCHCORE_BATCH_KEEPS_LOG: u32 = 2;
 
 /// One event: 64 bytes of the library's memory, valid until its batch is released.
 #[repr(C)]
@@ -46,7 +57,7 @@ pub struct watchcore_event {
     pub revision: u64,
     /// The place in the log; 0: not from the log.
     pub sequence: u64,
-    /// WATCHCORE_ADDED to WATCHCORE_DELETE.
+    /// WATCHCORE_EVENT_ADDED to WATCHCORE_EVENT_DELETE.
     pub r#type: u32,
     /// The sum of event flags. Test single bits: there are others, of no meaning.
     pub flags: u32,
@@ -67,7 +78,7 @@ pub struct watchcore_event {
 /// Events handed out by one poll: a view into the library's memory, valid until watchcore_batch_release, also
 /// after the subscription and the cache are freed. 64 bytes; it never grows. Copy it only as a whole, and
 /// release one copy. One of an initial state keeps the log from there on in memory, as a snapshot does
-/// (WATCHCORE_KEEPS_LOG).
+/// (WATCHCORE_BATCH_KEEPS_LOG).
 #[repr(C)]
 pub struct watchcore_batch {
     /// The first event; NULL where there is none.
@@ -118,13 +129,13 @@ const EMPTY: watchcore_batch = watchcore_batch {
 
 // The numbers of C are the core's.
 const _: () = {
-    assert!(WATCHCORE_ADDED == Kind::Added as u32 && WATCHCORE_MODIFIED == Kind::Modified as u32);
-    assert!(WATCHCORE_DELETED == Kind::Deleted as u32 && WATCHCORE_BOOKMARK == Kind::Bookmark as u32);
-    assert!(WATCHCORE_RESYNC == Kind::Resync as u32 && WATCHCORE_PUT == Kind::Put as u32);
-    assert!(WATCHCORE_DELETE == Kind::Delete as u32);
-    assert!(WATCHCORE_SYNTHETIC == flags::SYNTHETIC && WATCHCORE_INITIAL_STATE == flags::INITIAL_STATE);
-    assert!(WATCHCORE_INITIAL_STATE_END == flags::INITIAL_STATE_END);
-    assert!(WATCHCORE_BEGIN == flags::BEGIN && WATCHCORE_END == flags::END);
+    assert!(WATCHCORE_EVENT_ADDED == Kind::Added as u32 && WATCHCORE_EVENT_MODIFIED == Kind::Modified as u32);
+    assert!(WATCHCORE_EVENT_DELETED == Kind::Deleted as u32 && WATCHCORE_EVENT_BOOKMARK == Kind::Bookmark as u32);
+    assert!(WATCHCORE_EVENT_RESYNC == Kind::Resync as u32 && WATCHCORE_EVENT_PUT == Kind::Put as u32);
+    assert!(WATCHCORE_EVENT_DELETE == Kind::Delete as u32);
+    assert!(WATCHCORE_FLAG_SYNTHETIC == flags::SYNTHETIC && WATCHCORE_FLAG_INITIAL_STATE == flags::INITIAL_STATE);
+    assert!(WATCHCORE_FLAG_INITIAL_STATE_END == flags::INITIAL_STATE_END);
+    assert!(WATCHCORE_FLAG_BEGIN == flags::BEGIN && WATCHCORE_FLAG_END == flags::END);
 };
 
 // The struct of C lies over the core's event.
@@ -152,7 +163,7 @@ pub(super) fn give(batch: Batch) -> watchcore_batch {
         events: raw.events.cast(),
         count: raw.len,
         stride: size_of::<Event>() as u32,
-        flags: (raw.continues as u32 * WATCHCORE_CONTINUES) | (raw.keeps_log as u32 * WATCHCORE_KEEPS_LOG),
+        flags: (raw.continues as u32 * WATCHCORE_BATCH_CONTINUES) | (raw.keeps_log as u32 * WATCHCORE_BATCH_KEEPS_LOG),
         position: raw.position.revision,
         epoch: raw.position.epoch,
         owner: std::ptr::with_exposed_provenance_mut(raw.owner),

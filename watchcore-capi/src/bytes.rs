@@ -3,6 +3,10 @@
 //! A struct is copied before it is looked at: what the caller changes meanwhile harms nobody. Its `size` says
 //! which fields exist for the caller: the others have their default. What lies after the fields known here
 //! must be zero, so that an option of a later version is refused, not ignored.
+//!
+//! # In the header: Bytes
+//!
+//! Keys and values are bytes, not strings: a pointer and a length. Texts (names, selectors) are UTF-8, given the same way.
 
 use super::error::invalid;
 use std::ffi::{c_char, c_void};

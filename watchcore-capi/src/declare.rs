@@ -1,4 +1,14 @@
 //! What a cache declares: attributes of its key-values, and indexes over them.
+//!
+//! # In the header: Caches
+//!
+//! What a cache is to hold, and what is to be found quickly in it, is declared once, when it is made: the range of keys, the
+//! length of its log (the window, within which a reader may be behind), attributes of values that selectors name, and
+//! indexes for subscriptions that each want few of many keys.
+//!
+//! A cache is embedded (the program writes into it, section @SECTION:writer@) or fed (a feeder does, section @SECTION:feeder@).
+//! A revision is a number that rises with each change; of a fed cache it is etcd's. An epoch is a history: it changes only
+//! where the state was replaced by one that did not come of it, such as a restored backup. Save both, as a position.
 
 use super::bytes::{Sized32, slice, watchcore_bytes};
 use super::error::invalid;

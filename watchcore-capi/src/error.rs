@@ -1,4 +1,16 @@
 //! Codes, the caller's error struct, and the errors that the C interface itself makes.
+//!
+//! # In the header: Errors
+//!
+//! A call that fails answers a code, which is for the program, and fills the caller's watchcore_error, which is for the
+//! program (the numbers) and for people (the message: what was asked, what holds, what to do next). Codes by what to do:
+//!
+//!     correct the call              INVALID_ARGUMENT, OUT_OF_ORDER, UNSUPPORTED
+//!     call again, later             NOT_READY, TIMEOUT, BUSY, FUTURE_REVISION, UNAVAILABLE, RESOURCE_EXHAUSTED
+//!     read the state anew           COMPACTED, LAGGED, RESYNCED
+//!     stop                          CLOSED
+//!     ask an administrator          UNAUTHENTICATED, PERMISSION_DENIED
+//!     report a bug                  PANIC, INTERNAL
 
 use super::count::{self, Fun};
 use std::ffi::c_char;

@@ -1,4 +1,9 @@
 //! The feeder: the thread that keeps a cache up to date from etcd.
+//!
+//! # In the header: Following etcd
+//!
+//! A feeder is a thread that lists a range of etcd's keys, watches it, and writes what comes into a cache, for as long as it
+//! runs: it reconnects, proves that the history is still the same, and lists again where it is not.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::cache::watchcore_cache;

@@ -2,6 +2,10 @@
 //!
 //! `KeyValue` is one pointer to it, so handing one out is giving its count away, and releasing it is taking the count
 //! back.
+//!
+//! # In the header: Key-values
+//!
+//! What the cache stores, as it stores it: events, pages and snapshots point to the same bytes.
 
 use super::count::Fun;
 use super::frame::answer;

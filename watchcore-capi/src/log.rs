@@ -1,4 +1,8 @@
 //! The one callback: a log function, for the whole process.
+//!
+//! # In the header: Log messages
+//!
+//! Without a log function the library writes nothing, anywhere.
 
 use super::contract::frame;
 use super::error::{invalid, panic_text, unsupported, watchcore_error};

@@ -1,4 +1,9 @@
 //! The library as a whole: its versions, and its end.
+//!
+//! # In the header: The library
+//!
+//! The library needs no initialisation. Its threads are started with the first cache: one that wakes, one that frees, and
+//! one for each feeder, all with all signals blocked. A program that ends need not end them.
 
 use super::cache::watchcore_cache;
 use super::contract::frame;

@@ -1,4 +1,9 @@
 //! Ranges of keys.
+//!
+//! # In the header: Ranges and filters
+//!
+//! Which keys (a range), and which key-values (a filter: a range and selectors). The options of a subscription have the
+//! members of a filter among their own; a list has a range, and selectors in its options. NULL is everything.
 
 use super::bytes::{Sized32, watchcore_bytes};
 use super::contract::{try_bytes, try_struct};

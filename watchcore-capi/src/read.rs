@@ -1,4 +1,10 @@
 //! Reads of the newest state or of one revision: a key, a range, a count.
+//!
+//! # In the header: Reads
+//!
+//! A read answers from one revision, and says which. ANY is what the cache has now; AT_LEAST waits for a revision, such as
+//! that of the program's own write, or of watchcore_cache_consistent_revision; EXACT is the state at one revision of the
+//! window.
 
 use super::batch::{self, watchcore_batch};
 use super::bytes::{Sized32, watchcore_bytes};
@@ -96,7 +102,7 @@ pub struct watchcore_page {
     _private: [u8; 0],
 }
 
-/// A text that the library gives away. Made by watchcore_cache_list_next.
+/// A text that the library gives away. Made by watchcore_cache_list.
 pub struct watchcore_text {
     _private: [u8; 0],
 }
@@ -155,9 +161,11 @@ pub unsafe extern "C" fn watchcore_cache_get(
 
 /// Reads the key-values of a range in key order. With a limit, page by page: give the token of the last page
 /// (watchcore_page_continue_token) as `read->continue_token`; later pages are of exactly the revision of the
-/// first. Where that has left the window meanwhile: COMPACTED; watchcore_cache_list_next can continue then.
+/// first. Where that has left the window meanwhile: COMPACTED; and `*token` is then another token, which continues at
+/// the same key in the newest state: what was listed before is of an older revision.
 /// `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
-/// watchcore_page_free.
+/// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written with that COMPACTED and never
+/// else, and is the caller's, ended by watchcore_text_free.
 /// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
 /// COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED.
@@ -167,35 +175,14 @@ pub unsafe extern "C" fn watchcore_cache_list(
     range: *const watchcore_range,
     read: *const watchcore_read_options,
     page: *mut *mut watchcore_page,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_cache_list, error, {
-        // SAFETY: the contract.
-        unsafe { list(cache, range, read, page) }
-    })
-}
-
-/// As watchcore_cache_list; and where the revision of `read->continue_token` has left the window, `*token`
-/// (written then, with COMPACTED, and never else) is another token, that continues at the same key in the newest
-/// state: what was listed before is then of an older revision. `*token`: the caller's, ended by
-/// watchcore_text_free. Set it to NULL before.
-/// Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
-/// Codes: as watchcore_cache_list: INVALID_ARGUMENT, NOT_READY, COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED,
-/// CLOSED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_cache_list_next(
-    cache: *const watchcore_cache,
-    range: *const watchcore_range,
-    read: *const watchcore_read_options,
-    page: *mut *mut watchcore_page,
     token: *mut *mut watchcore_text,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_cache_list_next, error, {
-        let token = try_out!(token);
+    frame!(watchcore_cache_list, error, {
+        let token = if token.is_null() { None } else { Some(try_out!(token)) };
         // SAFETY: the contract.
         let listed = unsafe { list(cache, range, read, page) };
-        if let Some(text) = listed.as_ref().err().and_then(Error::continue_token) {
+        if let (Some(token), Some(text)) = (token, listed.as_ref().err().and_then(Error::continue_token)) {
             token.write(handle::new(text.into(), ()));
         }
         listed

@@ -1,4 +1,8 @@
 //! Snapshots and walks over them.
+//!
+//! # In the header: Snapshots
+//!
+//! Many reads of one state.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, read, try_handle, try_out, try_out_array, try_own, try_slice};
@@ -6,7 +10,6 @@ use super::error::{invalid, watchcore_error};
 use super::filter::{filter_of, watchcore_filter};
 use super::handle::{self, Object};
 use super::key_value::{lend, watchcore_key_value};
-use super::range::{range_of, watchcore_range};
 use std::ffi::c_void;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
@@ -77,35 +80,16 @@ pub unsafe extern "C" fn watchcore_snapshot_get(
     })
 }
 
-/// Counts the keys of a range of a snapshot, in time proportional to them. `range`: NULL for all.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_count(
-    snapshot: *const watchcore_snapshot,
-    range: *const watchcore_range,
-    count: *mut u64,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_snapshot_count, error, {
-        let count = try_out!(count);
-        // SAFETY: the contract.
-        let range = unsafe { range_of(range)? };
-        let snapshot = try_handle!(snapshot);
-        count.write(snapshot.count(&range));
-        Ok(())
-    })
-}
-
 /// Counts the key-values of a snapshot that a filter lets pass, in time proportional to the keys of its range.
 /// `filter`: NULL for all. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_snapshot_count_filtered(
+pub unsafe extern "C" fn watchcore_snapshot_count(
     snapshot: *const watchcore_snapshot,
     filter: *const watchcore_filter,
     count: *mut u64,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_snapshot_count_filtered, error, {
+    frame!(watchcore_snapshot_count, error, {
         let count = try_out!(count);
         // SAFETY: the contract.
         let filter = unsafe { filter_of(filter)? };
@@ -123,37 +107,18 @@ pub unsafe extern "C" fn watchcore_snapshot_free(snapshot: *mut watchcore_snapsh
     free!(watchcore_snapshot_free, snapshot);
 }
 
-/// Begins a walk over a range of a snapshot in key order. `range`: NULL for all. `*iterator`: the caller's,
-/// ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT.
+/// Begins a walk over the key-values of a snapshot that a filter lets pass, in key order. `filter`: NULL for all.
+/// `*iterator`: the caller's, ended by watchcore_iterator_free; it may outlive the snapshot. Never blocks. Any thread,
+/// many at once. Codes: INVALID_ARGUMENT (also for a selector that does not parse or names what the cache does not
+/// declare).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_iterator_new(
-    snapshot: *const watchcore_snapshot,
-    range: *const watchcore_range,
-    iterator: *mut *mut watchcore_iterator,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_iterator_new, error, {
-        let iterator = try_out!(iterator);
-        // SAFETY: the contract.
-        let range = unsafe { range_of(range)? };
-        let snapshot = try_handle!(snapshot);
-        let walk = Walk::new((*snapshot).clone(), &Filter::any().range(&range))?;
-        iterator.write(handle::new((), walk));
-        Ok(())
-    })
-}
-
-/// As watchcore_iterator_new, over the key-values that a filter lets pass. `filter`: NULL for all.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_iterator_new_filtered(
     snapshot: *const watchcore_snapshot,
     filter: *const watchcore_filter,
     iterator: *mut *mut watchcore_iterator,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_iterator_new_filtered, error, {
+    frame!(watchcore_iterator_new, error, {
         let iterator = try_out!(iterator);
         // SAFETY: the contract.
         let filter = unsafe { filter_of(filter)? };

@@ -1,4 +1,6 @@
 //! What a cache is doing: its state, its figures, its texts.
+//!
+//! # In the header: Status and figures
 
 use super::bytes::Sized32;
 use super::cache::watchcore_cache;
@@ -54,7 +56,7 @@ pub struct watchcore_status {
     /// Open subscriptions.
     pub subscriptions: u64,
     /// The largest lag of any of them now, in events, also of one that is never polled. Whose it is:
-    /// watchcore_cache_subscriptions.
+    /// watchcore_subscription_list_new.
     pub max_lag_events: u64,
     /// STALE: since when; else 0.
     pub stale_since_unix_ms: i64,

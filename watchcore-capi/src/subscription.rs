@@ -1,4 +1,16 @@
 //! Subscriptions: a cursor with a filter, polled by one consumer.
+//!
+//! # In the header: Subscriptions
+//!
+//! A cursor in the log, with a filter. It begins with the state, or behind a revision; then it gives every change that
+//! passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the window at some time,
+//! and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
+//!
+//!     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK &&
+//!            (rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) == WATCHCORE_OK) {
+//!         ...
+//!         watchcore_batch_release(&batch);
+//!     }
 
 use super::batch::{self, watchcore_batch};
 use super::bytes::{Sized32, switch, watchcore_bytes};
@@ -94,7 +106,7 @@ pub struct watchcore_subscription_options {
     /// End with LAGGED, whatever `on_lag` says, once it has been behind for so long. Looked at four times a
     /// second. 0: no limit.
     pub max_lag_age_ms: i64,
-    /// A name for people (UTF-8): in watchcore_cache_subscriptions, in messages of its errors and in log lines. It need
+    /// A name for people (UTF-8): in watchcore_subscription_list_new, in messages of its errors and in log lines. It need
     /// not be unique. Absent or empty: none.
     pub name: watchcore_bytes,
 }

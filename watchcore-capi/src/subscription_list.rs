@@ -46,7 +46,7 @@ const _: () = {
     assert!(WATCHCORE_SUBSCRIPTION_STATE_ENDED == Ended as u32);
 };
 
-/// The open subscriptions of a cache as they stood at one moment. Made by watchcore_cache_subscriptions.
+/// The open subscriptions of a cache as they stood at one moment. Made by watchcore_subscription_list_new.
 pub struct watchcore_subscription_list {
     _private: [u8; 0],
 }
@@ -123,12 +123,12 @@ unsafe impl Sized32 for watchcore_subscription_info {
 /// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_cache_subscriptions(
+pub unsafe extern "C" fn watchcore_subscription_list_new(
     cache: *const watchcore_cache,
     list: *mut *mut watchcore_subscription_list,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_cache_subscriptions, error, {
+    frame!(watchcore_subscription_list_new, error, {
         let list = try_out!(list);
         let found = try_handle!(cache).subscriptions();
         list.write(handle::new(found.into_boxed_slice(), ()));

@@ -6,12 +6,8 @@ use super::cache::{watchcore_cache, watchcore_cache_free, watchcore_cache_new, w
 use super::declare::{watchcore_attribute, watchcore_index};
 use super::error::{WATCHCORE_INVALID_ARGUMENT, WATCHCORE_OK, watchcore_error};
 use super::filter::watchcore_filter;
-use super::read::{
-    watchcore_cache_list_next, watchcore_page, watchcore_page_free, watchcore_read_options, watchcore_text,
-};
-use super::snapshot::{
-    watchcore_snapshot, watchcore_snapshot_count_filtered, watchcore_snapshot_free, watchcore_snapshot_new,
-};
+use super::read::{watchcore_cache_list, watchcore_page, watchcore_page_free, watchcore_read_options, watchcore_text};
+use super::snapshot::{watchcore_snapshot, watchcore_snapshot_count, watchcore_snapshot_free, watchcore_snapshot_new};
 use super::subscription::{
     watchcore_subscription, watchcore_subscription_free, watchcore_subscription_new, watchcore_subscription_options,
 };
@@ -169,7 +165,7 @@ proptest! {
         // SAFETY: as above.
         let code = unsafe {
             prop_assert_eq!(call(|e| watchcore_snapshot_new(cache, &raw mut snapshot, e)), WATCHCORE_OK);
-            call(|e| watchcore_snapshot_count_filtered(snapshot, &filter, &raw mut count, e))
+            call(|e| watchcore_snapshot_count(snapshot, &filter, &raw mut count, e))
         };
         prop_assert_eq!((code, count), (expected, if expected == WATCHCORE_OK { 0 } else { u64::MAX }));
         // SAFETY: as above.
@@ -193,7 +189,7 @@ proptest! {
         };
         let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
         // SAFETY: handles are alive, pointers readable and writable.
-        let code = call(|e| unsafe { watchcore_cache_list_next(cache, null(), &read, &raw mut page, &raw mut token, e) });
+        let code = call(|e| unsafe { watchcore_cache_list(cache, null(), &read, &raw mut page, &raw mut token, e) });
         // None of these is a token.
         prop_assert_eq!(code, WATCHCORE_INVALID_ARGUMENT);
         prop_assert!(page.is_null() && token.is_null());
@@ -214,7 +210,7 @@ proptest! {
         let read = watchcore_read_options { continue_token: bytes(&text), ..watchcore_read_options::DEFAULT };
         let (mut page, mut token): (*mut watchcore_page, *mut watchcore_text) = (null_mut(), null_mut());
         // SAFETY: handles are alive, pointers readable and writable.
-        let code = call(|e| unsafe { watchcore_cache_list_next(handle, null(), &read, &raw mut page, &raw mut token, e) });
+        let code = call(|e| unsafe { watchcore_cache_list(handle, null(), &read, &raw mut page, &raw mut token, e) });
         prop_assert_eq!(code, if same { WATCHCORE_OK } else { WATCHCORE_INVALID_ARGUMENT });
         prop_assert_eq!(page.is_null(), !same);
         // SAFETY: as above.

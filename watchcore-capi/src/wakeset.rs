@@ -1,4 +1,55 @@
 //! Waiting without blocking: waiters, and wake sets of many subscriptions and waiters with one descriptor.
+//!
+//! # In the header: Event loops
+//!
+//! Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing, a revision, a
+//! consistent revision) is tried. A wake set says when: it has one descriptor for epoll, kqueue, poll or libuv (uv_poll_t),
+//! for any number of members, each under a tag of 64 bits, which may be a pointer to what the program has for it. There are
+//! no timers in it: a loop has its own.
+//!
+//! A loop with epoll. A member is armed when it is added, and again whenever it had nothing; the set, before sleeping.
+//!
+//!     #include <sys/epoll.h>
+//!     #include <unistd.h>
+//!     #include <watchcore.h>
+//!
+//!     // Serves the subscriptions that were added to `set` with their own address as the tag, and armed, until
+//!     // one of them ends; `serve` gets each batch.
+//!     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error);
+//!     int32_t watch_loop(watchcore_wakeset *set, void (*serve)(const watchcore_batch *), watchcore_error *error)
+//!     {
+//!         struct epoll_event interest = { 0 }, happened;
+//!         int32_t rc = WATCHCORE_OK, fd;
+//!         int loop = epoll_create1(EPOLL_CLOEXEC);
+//!         interest.events = EPOLLIN;
+//!         watchcore_wakeset_fd(set, &fd, NULL);
+//!         epoll_ctl(loop, EPOLL_CTL_ADD, fd, &interest);
+//!         while (rc == WATCHCORE_OK) {
+//!             uint64_t tags[64];
+//!             uint32_t ready = 0;
+//!             size_t count = 0, i;
+//!             watchcore_wakeset_take(set, tags, 64, &count, NULL);
+//!             for (i = 0; i < count && rc == WATCHCORE_OK; i++) {
+//!                 watchcore_subscription *subscription = (watchcore_subscription *)(uintptr_t)tags[i];
+//!                 watchcore_batch batch = WATCHCORE_BATCH_INIT;
+//!                 rc = watchcore_subscription_poll(subscription, 256, &batch, error);
+//!                 if (rc == WATCHCORE_OK) {
+//!                     serve(&batch);
+//!                     // Armed with something to come, it is listed at once.
+//!                     rc = watchcore_subscription_arm(subscription, &ready, error);
+//!                 }
+//!                 watchcore_batch_release(&batch);
+//!             }
+//!             if (count == 0 && watchcore_wakeset_arm(set, &ready, NULL) == WATCHCORE_OK && !ready) {
+//!                 epoll_wait(loop, &happened, 1, -1);
+//!             }
+//!         }
+//!         close(loop);
+//!         return rc;
+//!     }
+//!
+//! Several threads may run such a loop on one set: each tag goes to one of them. To end it from another thread, close the
+//! subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
 
 use super::cache::watchcore_cache;
 use super::contract::{frame, free, out_or_null, try_handle, try_out, try_out_array, try_own};
@@ -25,28 +76,12 @@ pub struct watchcore_wakeset {
 }
 
 /// Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
-/// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0. `*waiter`: the caller's, ended by
-/// watchcore_waiter_free; it may outlive the cache. Never blocks. Any thread, many at once.
-/// Codes: INVALID_ARGUMENT, CLOSED.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_waiter_new(
-    cache: *const watchcore_cache,
-    want: u32,
-    revision: u64,
-    waiter: *mut *mut watchcore_waiter,
-    error: *mut watchcore_error,
-) -> i32 {
-    frame!(watchcore_waiter_new, error, {
-        // SAFETY: the contract.
-        unsafe { make_waiter(cache, want, revision, 0, waiter) }
-    })
-}
-
-/// As watchcore_waiter_new, for a revision of one history. `epoch`: for REVISION the epoch of `revision`, 0 for
-/// the present one; else 0. Where the history was replaced since then, the wait ends with RESYNCED.
+/// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one; else 0. Where
+/// the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
+/// watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
 /// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_waiter_new_in(
+pub unsafe extern "C" fn watchcore_waiter_new(
     cache: *const watchcore_cache,
     want: u32,
     revision: u64,
@@ -54,7 +89,7 @@ pub unsafe extern "C" fn watchcore_waiter_new_in(
     waiter: *mut *mut watchcore_waiter,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_waiter_new_in, error, {
+    frame!(watchcore_waiter_new, error, {
         // SAFETY: the contract.
         unsafe { make_waiter(cache, want, revision, epoch, waiter) }
     })

@@ -1,4 +1,9 @@
 //! The writer: the one handle that changes a cache.
+//!
+//! # In the header: Writing
+//!
+//! Of an embedded cache. There is one writer at a time. Each call of watchcore_writer_apply is one revision: readers
+//! see all of it or nothing.
 
 use super::bytes::{Sized32, read_struct, slice, watchcore_bytes};
 use super::cache::watchcore_cache;
@@ -7,7 +12,7 @@ use super::error::{invalid, watchcore_error};
 use super::handle::{self, Object};
 use watchcore::{Change, Error, Record, Result, ResyncReason, Writer};
 
-/// The one handle that may change a cache. Made by watchcore_cache_writer.
+/// The one handle that may change a cache. Made by watchcore_writer_new.
 pub struct watchcore_writer {
     _private: [u8; 0],
 }
@@ -201,12 +206,12 @@ pub(super) unsafe fn records_of<'a>(changes: *const watchcore_change, count: usi
 /// `*writer`: the caller's, ended by watchcore_writer_free. Never blocks. Any thread, many at once.
 /// Codes: INVALID_ARGUMENT, BUSY, CLOSED.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn watchcore_cache_writer(
+pub unsafe extern "C" fn watchcore_writer_new(
     cache: *const watchcore_cache,
     writer: *mut *mut watchcore_writer,
     error: *mut watchcore_error,
 ) -> i32 {
-    frame!(watchcore_cache_writer, error, {
+    frame!(watchcore_writer_new, error, {
         let writer = try_out!(writer);
         let made = try_handle!(cache).writer()?;
         writer.write(handle::new((), made));

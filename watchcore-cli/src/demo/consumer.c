@@ -50,7 +50,7 @@ static uint64_t hash_event(uint64_t hash, const watchcore_event *event)
     hash = fnv_number(hash, event->revision, 8);
     hash = fnv_number(hash, event->type, 1);
     hash = fnv_field(hash, kv->key, kv->key_length);
-    return fnv_field(hash, event->type == WATCHCORE_DELETED ? NULL : kv->value, kv->value_length);
+    return fnv_field(hash, event->type == WATCHCORE_EVENT_DELETED ? NULL : kv->value, kv->value_length);
 }
 
 static uint64_t hash_object(const watchcore_key_value *kv)
@@ -132,11 +132,11 @@ static struct {
 
 static void take(const watchcore_event *event)
 {
-    if (event->type == WATCHCORE_RESYNC) {
-        seen.resyncs += (event->flags & WATCHCORE_BEGIN) != 0;
+    if (event->type == WATCHCORE_EVENT_RESYNC) {
+        seen.resyncs += (event->flags & WATCHCORE_FLAG_BEGIN) != 0;
         return;
     }
-    if ((event->flags & WATCHCORE_INITIAL_STATE_END) != 0) {
+    if ((event->flags & WATCHCORE_FLAG_INITIAL_STATE_END) != 0) {
         seen.start = event->revision;
         seen.is_ready = 1;
         printf("{\"ready\":%" PRIu64 "}\n", seen.start);
@@ -154,7 +154,7 @@ static void take(const watchcore_event *event)
         seen.hash = hash_event(seen.hash, event);
         printf("%" PRIu64 " %016" PRIx64 "\n", event->revision, hash_event(FNV_BASIS, event));
     }
-    if (event->type == WATCHCORE_DELETED) {
+    if (event->type == WATCHCORE_EVENT_DELETED) {
         remove_key(event->kv);
     } else {
         put(event->kv);
