@@ -11,6 +11,8 @@ DESTDIR ?=
 LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 PKGCONFIGDIR ?= $(LIBDIR)/pkgconfig
+MANDIR ?= $(PREFIX)/share/man
+DATADIR ?= $(PREFIX)/share/watchcore
 FAULT ?=
 BENCH ?=
 MUTANT ?=
@@ -33,7 +35,7 @@ GO_TARGETS ?=
 # $(call pc,PREFIX,LIBDIR,INCLUDEDIR,FILE)
 define pc
 sed -e 's|@PREFIX@|$(1)|' -e 's|@LIBDIR@|$(2)|' -e 's|@INCLUDEDIR@|$(3)|' \
-	-e "s|@VERSION@|$(version)|" scripts/watchcore.pc.in >'$(4)'
+	-e "s|@VERSION@|$(version)|" scripts/$(notdir $(4)).in >'$(4)'
 endef
 
 # $(call place,CARGO_OUTPUT,DIRECTORY,SETTINGS,STRIP,OBJECT): the library as a C program sees it.
@@ -57,7 +59,7 @@ endef
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR (install), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
+	@echo "  variables: PREFIX, DESTDIR, LIBDIR, INCLUDEDIR, MANDIR (install, uninstall), FAULT (demo), GO_TARGETS (go-dist), BENCH (bench), MUTANT (mutants), SANITIZER (sanitize), BASELINE (semver), CARGO, STRIP,"
 	@echo "  NO_BUILD=1 (install, bench: take the library as it is)"
 
 .PHONY: build
@@ -145,13 +147,26 @@ demo: ## a live demonstration against etcd; FAULT=name adds a fault
 	@scripts/demo.sh "$(FAULT)"
 
 .PHONY: install
-install: $(if $(NO_BUILD),,lib) ## header, libraries and pkg-config file below DESTDIR and PREFIX
+install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and man pages below DESTDIR and PREFIX
 	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(PKGCONFIGDIR)'
 	install -m 644 $(HEADER) '$(DESTDIR)$(INCLUDEDIR)/watchcore.h'
 	install -m 644 $(OUT)/libwatchcore.a '$(DESTDIR)$(LIBDIR)/libwatchcore.a'
 	install -m 755 $(OUT)/libwatchcore.so.$(ABI) '$(DESTDIR)$(LIBDIR)/libwatchcore.so.$(ABI)'
 	ln -sfn libwatchcore.so.$(ABI) '$(DESTDIR)$(LIBDIR)/libwatchcore.so'
 	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc)
+	$(call pc,$(PREFIX),$(LIBDIR),$(INCLUDEDIR),$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc)
+	install -d '$(DESTDIR)$(MANDIR)/man1' '$(DESTDIR)$(MANDIR)/man3' '$(DESTDIR)$(DATADIR)'
+	install -m 644 watchcore-cli/man/*.1 '$(DESTDIR)$(MANDIR)/man1'
+	install -m 644 watchcore-capi/man/watchcore.3 '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	install -m 644 watchcore-capi/watchcore.supp '$(DESTDIR)$(DATADIR)/watchcore.supp'
+
+.PHONY: uninstall
+uninstall: ## what install has put there, with the same variables
+	rm -f '$(DESTDIR)$(INCLUDEDIR)/watchcore.h' $(foreach name,libwatchcore.a libwatchcore.so.$(ABI) libwatchcore.so,'$(DESTDIR)$(LIBDIR)/$(name)')
+	rm -f '$(DESTDIR)$(PKGCONFIGDIR)/watchcore.pc' '$(DESTDIR)$(PKGCONFIGDIR)/watchcore-static.pc'
+	rm -f $(foreach page,$(notdir $(wildcard watchcore-cli/man/*.1)),'$(DESTDIR)$(MANDIR)/man1/$(page)') '$(DESTDIR)$(MANDIR)/man3/watchcore.3'
+	rm -f '$(DESTDIR)$(DATADIR)/watchcore.supp'
+	-rmdir '$(DESTDIR)$(DATADIR)' 2>/dev/null
 
 .PHONY: clean
 clean: ## remove everything that was built, the test etcd too

@@ -103,7 +103,7 @@ int main(void)
     change.op = WATCHCORE_CHANGE_PUT;
     change.key = watchcore_bytes_from_string("/a");
     change.value = watchcore_bytes_from_string("1");
-    if (watchcore_cache_new(NULL, &cache, NULL) != 0 || watchcore_cache_writer(cache, &writer, NULL) != 0 ||
+    if (watchcore_cache_new(NULL, &cache, NULL) != 0 || watchcore_writer_new(cache, &writer, NULL) != 0 ||
         watchcore_writer_apply(writer, 17, &change, 1, NULL) != 0 ||
         pthread_create(&thread, NULL, close_when_subscribed, cache) != 0) {
         return 1;

@@ -9,6 +9,8 @@ mod exit;
 mod hint;
 mod json;
 mod log;
+#[cfg(test)]
+mod manual;
 mod options;
 mod output;
 mod pipe;
