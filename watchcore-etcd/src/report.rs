@@ -119,6 +119,7 @@ impl<'a> Reporter<'a> {
             let (reloads, failures) = credentials.counts();
             counters.certificate_reloads.store(reloads, Relaxed);
             counters.certificate_failures.store(failures, Relaxed);
+            self.shared.certificate_expires.store(credentials.expires().unwrap_or(0), Relaxed);
             self.report.warning = credentials.trouble().unwrap_or_default();
         }
         self.writer.borrow_mut().source_report(self.report.clone());

@@ -26,6 +26,8 @@ pub(super) struct Shared {
     /// Whether a requested compaction waits for the cache. Of the feeder's thread.
     pub(super) compaction_waits: AtomicBool,
     pub(super) resync: AtomicBool,
+    /// When the client's certificate expires, in Unix time; 0 without one.
+    pub(super) certificate_expires: AtomicU64,
     last_error: Mutex<Option<Error>>,
     ended: Mutex<bool>,
     ends: Condvar,
@@ -44,6 +46,11 @@ impl Source for Shared {
 
     fn metrics(&self, each: &mut dyn FnMut(SourceMetric)) {
         self.counts.metrics(each);
+        let expires = self.certificate_expires.load(Ordering::Relaxed);
+        if expires > 0 {
+            let help = "When the client's certificate that new connections show expires, in Unix time.";
+            each(SourceMetric::gauge("client_certificate_expires_timestamp_seconds", help, expires));
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! seen to hold this; given to each connection until they hold something else *that can be used*; dropped with the
 //! last connection that was made with it.
 
+use super::expiry;
 use super::refusal::Refusal;
 use super::{Pem, Tls, TlsVersion};
 use crate::log::log;
@@ -50,6 +51,8 @@ struct State {
     refusal: Option<Refusal>,
     reloads: u64,
     failures: u64,
+    /// When the client's certificate of the last good ones expires.
+    expires: Option<u64>,
 }
 
 /// The certificates of a feeder's connections.
@@ -127,7 +130,10 @@ impl Credentials {
     }
 
     fn take(&self, material: Material, config: Arc<ClientConfig>) -> Arc<ClientConfig> {
+        let chain = material.client.iter().flat_map(|(chain, _)| CertificateDer::pem_slice_iter(chain));
+        let expires = expiry::earliest(&chain.flatten().collect::<Vec<_>>());
         let mut state = self.state();
+        state.expires = expires;
         state.trouble = None;
         let is_another = state.last_good.replace((material, config.clone())).is_some();
         state.reloads += u64::from(is_another);
@@ -165,6 +171,11 @@ impl Credentials {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let state = self.state();
         (state.reloads, state.failures)
+    }
+
+    /// When the client's certificate, or one of those behind it, expires, in Unix time: of what new connections use.
+    pub(crate) fn expires(&self) -> Option<u64> {
+        self.state().expires
     }
 
     /// TLS refused a connection: the failure of the call that needed it knows less.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `mod` | the options |
 //! | `credentials` | the files, read again for each connection, and the last ones that could be used |
+//! | `expiry` | when the client's certificate runs out |
 //! | `connector` | the handshake, and what is noticed of a connection after it |
 //! | `refusal` | the words for each way in which TLS fails |
 //!
@@ -13,6 +14,7 @@
 
 mod connector;
 mod credentials;
+mod expiry;
 mod refusal;
 
 pub(super) use connector::TlsConnector;

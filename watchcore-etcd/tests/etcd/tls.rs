@@ -141,6 +141,11 @@ fn the_last_good_certificates_serve() {
     cache.wait_ready(BOUND).unwrap();
     wait_for("the watch", || feeder.counters().connects == 1);
     assert_eq!(cache.status().source.warning, "");
+    let expires = "watchcore_feeder_client_certificate_expires_timestamp_seconds{cache=\"/a/\"} ";
+    let text = watchcore::metrics::text([&cache]);
+    let at: u64 = text.lines().find_map(|line| line.strip_prefix(expires)).expect("there").parse().unwrap();
+    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!((now + 80_000..now + 90_000).contains(&at), "it is signed for a day: {at}");
 
     let reconnects = |says: &[&str]| {
         let before = feeder.counters();
