@@ -92,7 +92,10 @@ pub use read::snapshot::Snapshot;
 pub use read::{Answer, Counted, DEFAULT_WAIT, Page, Read, ReadOptions, Waiter, Want};
 pub use subscription::{Closer, OnLag, Pace, Start, SubscribeBuilder, Subscription, SubscriptionStats};
 #[cfg(not(loom))]
-pub use sys::{feeder_thread_began, feeder_thread_ended, spawn_feeder};
+pub use sys::spawn_feeder;
+#[doc(hidden)]
+#[cfg(not(loom))]
+pub use sys::{feeder_thread_began, feeder_thread_ended};
 pub use wake::WakeSet;
 pub use writer::{Change, Demand, Loading, Record, Writer};
 

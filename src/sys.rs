@@ -5,6 +5,8 @@
 use crate::sync::{Acquire, Relaxed, Release};
 use std::io;
 #[cfg(not(loom))]
+use std::os::fd::BorrowedFd;
+#[cfg(not(loom))]
 use std::sync::atomic::AtomicUsize;
 #[cfg(not(loom))]
 use std::thread::JoinHandle;
@@ -183,6 +185,11 @@ impl Signal {
 impl Signal {
     pub(crate) fn fd(&self) -> i32 {
         self.read
+    }
+
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: it is open, and is closed by the drop of what is borrowed here.
+        unsafe { BorrowedFd::borrow_raw(self.read) }
     }
 
     pub(crate) fn raise(&self) {

@@ -115,7 +115,7 @@ pub enum SourceState {
 /// let mut report = SourceReport::default();
 /// report.endpoint = "http://127.0.0.1:2379".into();
 /// report.connects = 1;
-/// writer.source_report(report);
+/// writer.set_report(report);
 /// assert_eq!(cache.status().source.connects, 1);
 /// # Ok::<(), watchcore::Error>(())
 /// ```

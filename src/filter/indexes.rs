@@ -296,9 +296,9 @@ mod tests {
         assert_eq!(fits(Index::prefix(2), any().key("/a/b/c")).as_deref(), Some("/a/b/"));
         assert_eq!(fits(Index::prefix(2), any().path("/a/b/c")).as_deref(), Some("/a/b/"));
         assert_eq!(fits(Index::prefix(2), any().prefix("/a/b")), None, "/a/bc/ is another bucket");
-        assert_eq!(fits(Index::prefix(2), any().range(&Range::between("/a/b/x", "/a/b0"))).as_deref(), Some("/a/b/"));
-        assert_eq!(fits(Index::prefix(2), any().range(&Range::between("/a/b/x", "/a/c/"))), None);
-        assert_eq!(fits(Index::prefix(2), any().range(&Range::between("/a/b/x", ""))), None);
+        assert_eq!(fits(Index::prefix(2), any().range(Range::between("/a/b/x", "/a/b0"))).as_deref(), Some("/a/b/"));
+        assert_eq!(fits(Index::prefix(2), any().range(Range::between("/a/b/x", "/a/c/"))), None);
+        assert_eq!(fits(Index::prefix(2), any().range(Range::between("/a/b/x", ""))), None);
     }
     use crate::filter::range::Range;
 

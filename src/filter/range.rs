@@ -244,22 +244,22 @@ impl Filter {
 
     /// Only this key.
     pub fn key(self, key: impl AsRef<[u8]>) -> Filter {
-        self.range(&Range::key(key))
+        self.range(Range::key(key))
     }
 
     /// Only keys that start with these bytes.
     pub fn prefix(self, prefix: impl AsRef<[u8]>) -> Filter {
-        self.range(&Range::prefix(prefix))
+        self.range(Range::prefix(prefix))
     }
 
     /// Only this path and what lies below it: `/a/foo` does not match `/a/foobar`.
     pub fn path(self, path: impl AsRef<[u8]>) -> Filter {
-        self.range(&Range::path(path))
+        self.range(Range::path(path))
     }
 
     /// Only keys of this range.
-    pub fn range(mut self, range: &Range) -> Filter {
-        self.range = self.range.and(range);
+    pub fn range(mut self, range: Range) -> Filter {
+        self.range = self.range.and(&range);
         self
     }
 

@@ -156,7 +156,7 @@ fn a_source_brings_its_own() {
         member_id: 16,
         ..SourceReport::default()
     };
-    writer.source_report(report);
+    writer.set_report(report);
     writer.set_state(crate::SourceState::Failed(crate::Error::new(crate::Code::Unavailable, "away")));
     let text = parsed(&text([&cache]));
     let own = ("cache", "fed");

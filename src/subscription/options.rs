@@ -171,7 +171,7 @@ impl SubscribeBuilder {
     }
 
     /// Only this path and what lies below it: `/a/foo` does not match `/a/foobar`.
-    pub fn path_prefix(self, path: impl AsRef<[u8]>) -> SubscribeBuilder {
+    pub fn path(self, path: impl AsRef<[u8]>) -> SubscribeBuilder {
         self.range(Range::path(path))
     }
 

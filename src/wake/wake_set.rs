@@ -19,6 +19,8 @@ use crate::error::{Code, Error, Result, say};
 use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Mutex, Release, SeqCst, fence, lock, ord};
 use crate::sys::Signal;
 use std::collections::VecDeque;
+#[cfg(not(loom))]
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -223,7 +225,7 @@ impl WakeSet {
     }
 
     /// The descriptor: non-blocking, close-on-exec, owned by the set and closed with its last handle.
-    /// Only poll it.
+    /// Only poll it. For event loops of Rust (mio, tokio's `AsyncFd`) the set is `AsFd` and `AsRawFd`.
     pub fn fd(&self) -> i32 {
         self.shared.signal.fd()
     }
@@ -297,5 +299,19 @@ impl std::fmt::Debug for Membership {
 impl std::fmt::Debug for WakeSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WakeSet").field("fd", &self.fd()).finish()
+    }
+}
+
+#[cfg(not(loom))]
+impl AsFd for WakeSet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.signal.as_fd()
+    }
+}
+
+#[cfg(not(loom))]
+impl AsRawFd for WakeSet {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd()
     }
 }

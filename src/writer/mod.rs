@@ -371,7 +371,7 @@ impl Writer {
     }
 
     /// For feeders: what [`crate::Status::source`] shows.
-    pub fn source_report(&mut self, report: SourceReport) {
+    pub fn set_report(&mut self, report: SourceReport) {
         lock(&self.inner.info).report = report;
     }
 }

@@ -136,7 +136,7 @@ fn key_prefix_path_and_range_choose_keys() {
         assert_eq!(cache.count(&range, Read::Any).unwrap().count, must.len() as u64);
         assert_eq!(cache.snapshot().unwrap().range(&range).count(), must.len());
     }
-    let mut path = cache.subscribe(Start::After(0)).path_prefix("/a/foo").open().unwrap();
+    let mut path = cache.subscribe(Start::After(0)).path("/a/foo").open().unwrap();
     assert_eq!(drain(&mut path), ["1 ADDED /a/foo=1", "1 ADDED /a/foo/x=1"]);
 }
 

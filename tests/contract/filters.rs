@@ -107,7 +107,7 @@ fn selectors_choose_for_subscriptions_and_for_reads() {
         // Each condition holds.
         (labels("app=web").fields("phase=Running").unwrap(), &["/1"]),
         (labels("app=web").and(fields("phase!=Running")), &["/2"]),
-        (labels("app").and(Filter::any().range(&Range::between("/2", "/4"))), &["/2", "/3"]),
+        (labels("app").and(Filter::any().range(Range::between("/2", "/4"))), &["/2", "/3"]),
         (labels("app=web,app!=web"), &[]),
         (Filter::any(), &["/1", "/2", "/3", "/4", "/5"]),
         (Filter::none(), &[]),

@@ -23,7 +23,7 @@ fn ranges_outside_prefix_are_refused() {
         Range::between("/pods/b", "/pods/a"),
     ];
     for range in outside {
-        let filter = Filter::any().range(&range);
+        let filter = Filter::any().range(range.clone());
         refused(cache.subscribe(Start::State).range(range.clone()).open());
         refused(cache.list(&range, Read::Any, 0));
         refused(cache.count(&range, Read::Any));
@@ -35,7 +35,7 @@ fn ranges_outside_prefix_are_refused() {
         assert_eq!(cache.count(&range, Read::Any).unwrap().count, 1, "{range:?}");
         drop(cache.subscribe(Start::State).range(range).open().unwrap());
     }
-    let nothing = Filter::any().range(&Range::key("/pods/a")).and(Filter::any().range(&Range::key("/pods/b")));
+    let nothing = Filter::any().range(Range::key("/pods/a")).and(Filter::any().range(Range::key("/pods/b")));
     assert!(cache.subscribe(Start::State).filter(nothing).open().is_ok());
 }
 

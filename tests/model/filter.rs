@@ -43,7 +43,7 @@ impl Keys {
             Keys::Key(key) => filter.key(key),
             Keys::Prefix(prefix) => filter.prefix(prefix),
             Keys::Path(path) => filter.path(path),
-            Keys::Between(..) => filter.range(&self.range()),
+            Keys::Between(..) => filter.range(self.range()),
         }
     }
 }

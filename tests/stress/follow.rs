@@ -59,7 +59,7 @@ impl Wish {
             Keys::All => builder,
             Keys::One(key) => builder.key(plan.name(*key)),
             Keys::Prefix(prefix) => builder.prefix(prefix),
-            Keys::Path(path) => builder.path_prefix(path),
+            Keys::Path(path) => builder.path(path),
         }
         .open()
     }

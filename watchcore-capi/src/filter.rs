@@ -101,7 +101,7 @@ pub(super) unsafe fn filter_of(filter: *const watchcore_filter) -> Result<Filter
         let range = range_from(given.range, given.from, given.to)?;
         (given, range, selected(given.labels, given.fields, given.nothing, "filter")?)
     };
-    let mut made = selected.range(&range);
+    let mut made = selected.range(range);
     if given.types != 0 {
         let kinds = types_of(given.types, "filter")?;
         if kinds.iter().any(|kind| matches!(kind, Kind::Bookmark | Kind::Resync)) {

@@ -122,7 +122,7 @@ impl<'a> Reporter<'a> {
             self.shared.certificate_expires.store(credentials.expires().unwrap_or(0), Relaxed);
             self.report.warning = credentials.trouble().unwrap_or_default();
         }
-        self.writer.borrow_mut().source_report(self.report.clone());
+        self.writer.borrow_mut().set_report(self.report.clone());
     }
 
     /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
