@@ -99,18 +99,23 @@ static inline watchcore_error *wc_feeder_compact(const watchcore_feeder *feeder,
     WC_RETURN(watchcore_feeder_compact(feeder, revision, &error));
 }
 
-// Where a cache stands, by value: `ready` is not of the same moment. All 0 where the handle is broken.
+// Where a cache stands, by value. All 0 where the handle is broken.
 typedef struct {
     uint64_t revision, epoch, oldest;
-    uint32_t ready;
-} wc_standing;
+} wc_place;
 
-static inline wc_standing wc_stands(const watchcore_cache *cache)
+static inline wc_place wc_where(const watchcore_cache *cache)
 {
-    wc_standing now = { 0, 0, 0, 0 };
+    wc_place now = { 0, 0, 0 };
     watchcore_cache_position(cache, &now.revision, &now.epoch, &now.oldest, NULL);
-    watchcore_cache_is_ready(cache, &now.ready, NULL);
     return now;
+}
+
+static inline uint32_t wc_ready(const watchcore_cache *cache)
+{
+    uint32_t ready = 0;
+    watchcore_cache_is_ready(cache, &ready, NULL);
+    return ready;
 }
 
 static inline watchcore_error *wc_status(const watchcore_cache *cache, watchcore_status *status)

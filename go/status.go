@@ -1,7 +1,8 @@
 package watchcore
 
 // #include "abi.h"
-// #cgo nocallback wc_stands
+// #cgo nocallback wc_where
+// #cgo nocallback wc_ready
 // #cgo noescape wc_status
 // #cgo nocallback wc_status
 // #cgo noescape wc_stats
@@ -95,7 +96,7 @@ func (c *Cache) Status() Status {
 
 // Position is the cache's place in the history; of a closed cache the last one. O(1).
 func (c *Cache) Position() Position {
-	position, _, _ := c.stands()
+	position, _ := c.stands()
 	return position
 }
 
@@ -105,7 +106,7 @@ func (c *Cache) Revision() uint64 { return c.Position().Revision }
 // Oldest is the oldest revision of the window: StartAfter(Oldest-1) is possible. Of a
 // closed cache it is the last one. O(1).
 func (c *Cache) Oldest() uint64 {
-	_, oldest, _ := c.stands()
+	_, oldest := c.stands()
 	return oldest
 }
 
@@ -113,19 +114,26 @@ func (c *Cache) Oldest() uint64 {
 // answered: whether WaitReady would return at once. It stays true while etcd is out of
 // reach; Status says that. O(1).
 func (c *Cache) Ready() bool {
-	_, _, ready := c.stands()
+	core := c.core
+	if !core.cache.acquire() {
+		return false
+	}
+	ready := C.wc_ready(core.c()) != 0
+	core.cache.release()
+	runtime.KeepAlive(c)
 	return ready
 }
 
-func (c *Cache) stands() (position Position, oldest uint64, ready bool) {
-	defer runtime.KeepAlive(c)
-	if !c.core.cache.acquire() {
+func (c *Cache) stands() (position Position, oldest uint64) {
+	core := c.core
+	if !core.cache.acquire() {
 		status := c.Status()
-		return status.Position, status.Oldest, false
+		return status.Position, status.Oldest
 	}
-	now := C.wc_stands(c.core.c())
-	c.core.cache.release()
-	return Position{Epoch: uint64(now.epoch), Revision: uint64(now.revision)}, uint64(now.oldest), now.ready != 0
+	now := C.wc_where(core.c())
+	core.cache.release()
+	runtime.KeepAlive(c)
+	return Position{Epoch: uint64(now.epoch), Revision: uint64(now.revision)}, uint64(now.oldest)
 }
 
 // Prefix is the cache's key range, also of a closed one.
