@@ -41,10 +41,10 @@
 //
 // What a call can be asked beyond its arguments is a struct with fields: [Config],
 // [EtcdConfig], [SubscribeOptions], [ReadOptions], [ListOptions], [SelectOptions],
-// [DiffOptions]. The zero value of each, and of each field, is what most programs want.
-// Write them with the names of the fields: fields are added. What is one of several
-// things is a value made by a function that is named after its type: [StartAfter] makes
-// a [Start], [ReadExact] a [Read], [RangePrefix] a [Range].
+// [DiffOptions], [MetricsOptions]. The zero value of each, and of each field, is what most
+// programs want. Write them with the names of the fields: fields are added. What is one
+// of several things is a value made by a function that is named after its type:
+// [StartAfter] makes a [Start], [ReadExact] a [Read], [RangePrefix] a [Range].
 //
 // # Errors
 //

@@ -27,43 +27,43 @@ type Code int32
 // The codes. Their numbers are those of every language.
 const (
 	// ErrInvalidArgument is a bad value, or a key outside the prefix. Correct the call.
-	ErrInvalidArgument Code = C.WATCHCORE_INVALID_ARGUMENT
+	ErrInvalidArgument Code = 1
 	// ErrNotFound is reserved: an absent key is no error.
-	ErrNotFound Code = C.WATCHCORE_NOT_FOUND
+	ErrNotFound Code = 2
 	// ErrNotReady means that there is no listing yet. Try again, or wait: Cache.WaitReady.
-	ErrNotReady Code = C.WATCHCORE_NOT_READY
+	ErrNotReady Code = 3
 	// ErrTimeout means that the time was over; nothing is lost.
-	ErrTimeout Code = C.WATCHCORE_TIMEOUT
+	ErrTimeout Code = 4
 	// ErrClosed means that the cache, the subscription or the feeder was closed.
-	ErrClosed Code = C.WATCHCORE_CLOSED
+	ErrClosed Code = 5
 	// ErrBusy means that another goroutine uses what is for one at a time, or has the writer.
-	ErrBusy Code = C.WATCHCORE_BUSY
+	ErrBusy Code = 6
 	// ErrUnsupported means that this build, a forked child or an embedded cache cannot do it.
-	ErrUnsupported Code = C.WATCHCORE_UNSUPPORTED
+	ErrUnsupported Code = 7
 	// ErrOutOfOrder is a revision that does not rise, or a load at the wrong time.
-	ErrOutOfOrder Code = C.WATCHCORE_OUT_OF_ORDER
+	ErrOutOfOrder Code = 8
 	// ErrCompacted means that the revision is older than the window. Start from the state.
-	ErrCompacted Code = C.WATCHCORE_COMPACTED
+	ErrCompacted Code = 10
 	// ErrLagged means that this reader has lost events, of the revisions from Error.LostFrom to
 	// Error.LostTo. What follows is chosen by SubscribeOptions.OnLag.
-	ErrLagged Code = C.WATCHCORE_LAGGED
+	ErrLagged Code = 11
 	// ErrFutureRevision means that the revision did not come in time.
-	ErrFutureRevision Code = C.WATCHCORE_FUTURE_REVISION
+	ErrFutureRevision Code = 12
 	// ErrResynced means that the history was replaced: the subscription asked to stop then, or the
 	// wait was for a revision of the former one.
-	ErrResynced Code = C.WATCHCORE_RESYNCED
+	ErrResynced Code = 13
 	// ErrUnauthenticated means that etcd refused the credentials.
-	ErrUnauthenticated Code = C.WATCHCORE_UNAUTHENTICATED
+	ErrUnauthenticated Code = 20
 	// ErrPermissionDenied means that etcd denied access to the range.
-	ErrPermissionDenied Code = C.WATCHCORE_PERMISSION_DENIED
+	ErrPermissionDenied Code = 21
 	// ErrUnavailable means that etcd is out of reach.
-	ErrUnavailable Code = C.WATCHCORE_UNAVAILABLE
+	ErrUnavailable Code = 22
 	// ErrResourceExhausted means that etcd, or a limit, refused more.
-	ErrResourceExhausted Code = C.WATCHCORE_RESOURCE_EXHAUSTED
+	ErrResourceExhausted Code = 23
 	// ErrPanic is a bug: a panic was caught inside the library, and the process lives.
-	ErrPanic Code = C.WATCHCORE_PANIC
+	ErrPanic Code = 90
 	// ErrInternal is a bug: something that cannot be, is.
-	ErrInternal Code = C.WATCHCORE_INTERNAL
+	ErrInternal Code = 91
 )
 
 // Error is one sentence about the code.

@@ -20,13 +20,13 @@ type EventType uint32
 
 // The types of events.
 const (
-	EventAdded    EventType = C.WATCHCORE_EVENT_ADDED    // a key appeared, or came into the filter
-	EventModified EventType = C.WATCHCORE_EVENT_MODIFIED // the value of a present key changed
-	EventDeleted  EventType = C.WATCHCORE_EVENT_DELETED  // a key went, or left the filter
-	EventBookmark EventType = C.WATCHCORE_EVENT_BOOKMARK // everything up to this revision was handed out
-	EventResync   EventType = C.WATCHCORE_EVENT_RESYNC   // the history was replaced: begin or end of the difference
-	EventPut      EventType = C.WATCHCORE_EVENT_PUT      // with SubscribeOptions.RawTypes: etcd's PUT
-	EventDelete   EventType = C.WATCHCORE_EVENT_DELETE   // with SubscribeOptions.RawTypes: etcd's DELETE
+	EventAdded    EventType = 1 // a key appeared, or came into the filter
+	EventModified EventType = 2 // the value of a present key changed
+	EventDeleted  EventType = 3 // a key went, or left the filter
+	EventBookmark EventType = 4 // everything up to this revision was handed out
+	EventResync   EventType = 5 // the history was replaced: begin or end of the difference
+	EventPut      EventType = 6 // with SubscribeOptions.RawTypes: etcd's PUT
+	EventDelete   EventType = 7 // with SubscribeOptions.RawTypes: etcd's DELETE
 )
 
 // String is the name that every language prints, such as "ADDED".
@@ -303,8 +303,8 @@ type ResyncPhase uint32
 
 // The two marks of a resync.
 const (
-	ResyncBegin ResyncPhase = C.WATCHCORE_FLAG_BEGIN // before the difference
-	ResyncEnd   ResyncPhase = C.WATCHCORE_FLAG_END   // after it
+	ResyncBegin ResyncPhase = 8  // before the difference
+	ResyncEnd   ResyncPhase = 16 // after it
 )
 
 // String is the mark's name, "Begin" or "End".
@@ -323,12 +323,12 @@ type ResyncReason uint32
 
 // The reasons of resyncs.
 const (
-	ReasonCompacted    ResyncReason = C.WATCHCORE_RESYNC_COMPACTED      // the source compacted what was not read yet
-	ReasonHistoryReset ResyncReason = C.WATCHCORE_RESYNC_HISTORY_RESET  // the source's history went back, or is another one
-	ReasonChainBroken  ResyncReason = C.WATCHCORE_RESYNC_CHAIN_BROKEN   // an event did not fit the versions before it
-	ReasonTooFarBehind ResyncReason = C.WATCHCORE_RESYNC_TOO_FAR_BEHIND // replaying would have taken longer than listing
-	ReasonRequested    ResyncReason = C.WATCHCORE_RESYNC_REQUESTED      // somebody asked for it
-	ReasonLagged       ResyncReason = C.WATCHCORE_RESYNC_LAGGED         // one subscription only: it caught up after it had lost events
+	ReasonCompacted    ResyncReason = 1 // the source compacted what was not read yet
+	ReasonHistoryReset ResyncReason = 2 // the source's history went back, or is another one
+	ReasonChainBroken  ResyncReason = 3 // an event did not fit the versions before it
+	ReasonTooFarBehind ResyncReason = 4 // replaying would have taken longer than listing
+	ReasonRequested    ResyncReason = 5 // somebody asked for it
+	ReasonLagged       ResyncReason = 6 // one subscription only: it caught up after it had lost events
 )
 
 // String is the reason's name, such as "HistoryReset".

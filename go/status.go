@@ -25,11 +25,11 @@ type State uint32
 
 // The states of caches.
 const (
-	StateNotReady State = C.WATCHCORE_STATE_NOT_READY // there is no listing yet
-	StateReady    State = C.WATCHCORE_STATE_READY     // up to date, as far as it knows
-	StateStale    State = C.WATCHCORE_STATE_STALE     // the source is out of reach; reads answer what is there
-	StateFailed   State = C.WATCHCORE_STATE_FAILED    // the source refuses; see LastError
-	StateClosed   State = C.WATCHCORE_STATE_CLOSED    // closed
+	StateNotReady State = 0 // there is no listing yet
+	StateReady    State = 1 // up to date, as far as it knows
+	StateStale    State = 2 // the source is out of reach; reads answer what is there
+	StateFailed   State = 3 // the source refuses; see LastError
+	StateClosed   State = 4 // closed
 )
 
 // String is the state's name, such as "Ready".

@@ -100,17 +100,17 @@ type LagPolicy uint32
 // The policies of SubscribeOptions.OnLag.
 const (
 	// LagStop is ErrLagged, then the end.
-	LagStop LagPolicy = C.WATCHCORE_ON_LAG_STOP
+	LagStop LagPolicy = 0
 	// LagSkipToOldest is ErrLagged, then on at the oldest revision of the window. In the
 	// initial state it is LagStop.
-	LagSkipToOldest LagPolicy = C.WATCHCORE_ON_LAG_SKIP_TO_OLDEST
+	LagSkipToOldest LagPolicy = 1
 	// LagResnapshot is ErrLagged, then the exact difference between what was handed out and
 	// the state now, between two resync marks with ReasonLagged, then what follows. It
 	// remembers what it has handed out: at most 32 bytes a matching key.
-	LagResnapshot LagPolicy = C.WATCHCORE_ON_LAG_RESNAPSHOT
+	LagResnapshot LagPolicy = 2
 	// LagConflate is no error, but the latest change of each key; types are relative to what
 	// was handed out. It remembers as LagResnapshot does.
-	LagConflate LagPolicy = C.WATCHCORE_ON_LAG_CONFLATE
+	LagConflate LagPolicy = 3
 )
 
 // String is the policy's name, such as "Resnapshot".

@@ -164,8 +164,8 @@ type ReadPath uint32
 
 // The read paths.
 const (
-	ReadPathScan  ReadPath = C.WATCHCORE_READ_PATH_SCAN  // every event of the log, or of the segments that could hold one of its own
-	ReadPathChain ReadPath = C.WATCHCORE_READ_PATH_CHAIN // only the events of one bucket of an index
+	ReadPathScan  ReadPath = 0 // every event of the log, or of the segments that could hold one of its own
+	ReadPathChain ReadPath = 1 // only the events of one bucket of an index
 )
 
 // String is the read path's name, such as "Scan".

@@ -20,16 +20,16 @@ type SubscriptionState uint32
 
 // The states of subscriptions.
 const (
-	SubscriptionAwaitsListing  SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING  // the cache has no listing yet; it begins with that
-	SubscriptionAwaitsRevision SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION // its start lies in the future
-	SubscriptionInitialState   SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE   // the initial state is being handed out
-	SubscriptionLive           SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_LIVE            // it reads the log, and its consumer is awake
-	SubscriptionParked         SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_PARKED          // it has everything, and its consumer waits
-	SubscriptionLapped         SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_LAPPED          // it has lost events, and the next poll says so or makes it up
-	SubscriptionCatchingUp     SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_CATCHING_UP     // a loss was reported, the difference to the state now follows
-	SubscriptionTooSlow        SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_TOO_SLOW        // ended by MaxLagEvents or MaxLagAge; the next poll says so
-	SubscriptionClosing        SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_CLOSING         // closed; what was published before is handed out
-	SubscriptionEnded          SubscriptionState = C.WATCHCORE_SUBSCRIPTION_STATE_ENDED           // it has ended, and was not closed yet
+	SubscriptionAwaitsListing  SubscriptionState = 1  // the cache has no listing yet; it begins with that
+	SubscriptionAwaitsRevision SubscriptionState = 2  // its start lies in the future
+	SubscriptionInitialState   SubscriptionState = 3  // the initial state is being handed out
+	SubscriptionLive           SubscriptionState = 4  // it reads the log, and its consumer is awake
+	SubscriptionParked         SubscriptionState = 5  // it has everything, and its consumer waits
+	SubscriptionLapped         SubscriptionState = 6  // it has lost events, and the next poll says so or makes it up
+	SubscriptionCatchingUp     SubscriptionState = 7  // a loss was reported, the difference to the state now follows
+	SubscriptionTooSlow        SubscriptionState = 8  // ended by MaxLagEvents or MaxLagAge; the next poll says so
+	SubscriptionClosing        SubscriptionState = 9  // closed; what was published before is handed out
+	SubscriptionEnded          SubscriptionState = 10 // it has ended, and was not closed yet
 )
 
 // String is the state's name, such as "Live".
