@@ -157,8 +157,8 @@ extern "C" {
 // ===========================================================================================================
 // 1. Bytes
 //
-// Keys and values are bytes, not strings: a pointer and a length. Texts (names, selectors) are UTF-8, given
-// the same way.
+// Keys and values are bytes, not strings: a pointer and a length. Texts (names, selectors) are UTF-8, given the
+// same way.
 // ===========================================================================================================
 
 // A pointer and a length. NULL is "absent"; a pointer with length 0 is "empty". Since 0.1.
@@ -175,10 +175,9 @@ typedef struct watchcore_bytes {
 // ===========================================================================================================
 // 2. Errors
 //
-// A call that fails answers a code, which is for the program, and fills the caller's watchcore_error, which
-// is for the
-// program (the numbers) and for people (the message: what was asked, what holds, what to do next). Codes by
-// what to do:
+// A call that fails answers a code, which is for the program, and fills the caller's watchcore_error, which is
+// for the program (the numbers) and for people (the message: what was asked, what holds, what to do next). Codes
+// by what to do:
 //
 //     correct the call              INVALID_ARGUMENT, OUT_OF_ORDER, UNSUPPORTED
 //     call again, later             NOT_READY, TIMEOUT, BUSY, FUTURE_REVISION, UNAVAILABLE, RESOURCE_EXHAUSTED
@@ -277,9 +276,8 @@ uint32_t watchcore_error_http_status(int32_t code);
 // ===========================================================================================================
 // 3. The library
 //
-// The library needs no initialisation. Its threads are started with the first cache: one that wakes, one
-// that frees, and
-// one for each feeder, all with all signals blocked. A program that ends need not end them.
+// The library needs no initialisation. Its threads are started with the first cache: one that wakes, one that
+// frees, and one for each feeder, all with all signals blocked. A program that ends need not end them.
 // ===========================================================================================================
 
 // The library's version, such as "0.1.0". NUL-terminated, static, never freed. Any thread; never blocks. Since 0.1.
@@ -297,16 +295,13 @@ uint32_t watchcore_abi_version(void);
 // key-values, texts, lists and wake sets may stay: they are valid until they are released, as ever.
 // When it answers OK, no thread of the library is left. On an error everything is as it was. It may be called again,
 // and then has nothing to do; from an atexit handler, too; and a cache that is made afterwards starts the
-// threads again.
-// Valgrind finds nothing then, reachable or not, once the threads that called the library have ended, but for the few
-// blocks that watchcore.supp names (which `make install` brings).
+// threads again. Valgrind finds nothing then, reachable or not, once the threads that called the library have
+// ended, but for the few blocks that watchcore.supp names (which `make install` brings).
 //
 // Blocks until what was freed is gone and the threads have ended, up to `timeout_ms` (-1: for ever, 0: not at all).
 // Any thread but from inside the log function. Codes: INVALID_ARGUMENT, BUSY (also where another thread is
-// inside this
-// function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder still
-// looks up a name:
-// call it again). Since 0.1.
+// inside this function, and inside the log function), TIMEOUT (the log function has not returned, or a feeder
+// still looks up a name: call it again). Since 0.1.
 int32_t watchcore_shutdown(int64_t timeout_ms,
                            watchcore_error *error);
 
@@ -348,16 +343,14 @@ int32_t watchcore_log_set(watchcore_log_function function,
 // ===========================================================================================================
 // 5. Caches
 //
-// What a cache is to hold, and what is to be found quickly in it, is declared once, when it is made: the
-// range of keys, the
-// length of its log (the window, within which a reader may be behind), attributes of values that selectors name, and
-// indexes for subscriptions that each want few of many keys.
+// What a cache is to hold, and what is to be found quickly in it, is declared once, when it is made: the range
+// of keys, the length of its log (the window, within which a reader may be behind), attributes of values that
+// selectors name, and indexes for subscriptions that each want few of many keys.
 //
 // A cache is embedded (the program writes into it, section 7) or fed (a feeder does, section
-// 8).
-// A revision is a number that rises with each change; of a fed cache it is etcd's. An epoch is a history: it
-// changes only
-// where the state was replaced by one that did not come of it, such as a restored backup. Save both, as a position.
+// 8). A revision is a number that rises with each change; of a fed cache it is etcd's. An epoch
+// is a history: it changes only where the state was replaced by one that did not come of it, such as a restored
+// backup. Save both, as a position.
 // ===========================================================================================================
 
 // An attribute is a segment of the key. Since 0.1.
@@ -713,9 +706,8 @@ void watchcore_loading_free(watchcore_loading *loading);
 // ===========================================================================================================
 // 8. Following etcd
 //
-// A feeder is a thread that lists a range of etcd's keys, watches it, and writes what comes into a cache,
-// for as long as it
-// runs: it reconnects, proves that the history is still the same, and lists again where it is not.
+// A feeder is a thread that lists a range of etcd's keys, watches it, and writes what comes into a cache, for as
+// long as it runs: it reconnects, proves that the history is still the same, and lists again where it is not.
 // ===========================================================================================================
 
 // A running feeder. Made by watchcore_feeder_start. Since 0.1.
@@ -879,9 +871,8 @@ int32_t watchcore_feeder_counters(const watchcore_feeder *feeder,
 // ===========================================================================================================
 // 9. Ranges and filters
 //
-// Which keys (a range), and which key-values (a filter: a range and selectors). The options of a
-// subscription have the
-// members of a filter among their own; a list has a range, and selectors in its options. NULL is everything.
+// Which keys (a range), and which key-values (a filter: a range and selectors). The options of a subscription
+// have the members of a filter among their own; a list has a range, and selectors in its options. NULL is everything.
 // ===========================================================================================================
 
 // The whole cache. Since 0.1.
@@ -939,8 +930,7 @@ typedef struct watchcore_filter {
 // 10. Events and batches
 //
 // A poll gives a batch: a view of the log itself, not a copy. Its events stay valid until it is released,
-// whatever becomes
-// of the subscription and the cache. Until then it keeps its part of the log in memory.
+// whatever becomes of the subscription and the cache. Until then it keeps its part of the log in memory.
 //
 //     for (i = 0; i < batch.count; i++) {
 //         const watchcore_event *event = watchcore_batch_event(&batch, i);
@@ -1029,9 +1019,8 @@ typedef struct watchcore_batch {
     { NULL, 0, 0, 0, 0, 0, NULL, { 0 } }
 #define WATCHCORE_BATCH_INIT WATCHCORE_LITERAL(watchcore_batch) WATCHCORE_BATCH_INITIALIZER
 
-// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks.
-// Any thread, also after the
-// subscription and the cache were freed. Since 0.1.
+// Releases a batch and zeroes it; NULL and a zeroed one do nothing. It looks at `owner` alone. Never blocks. Any
+// thread, also after the subscription and the cache were freed. Since 0.1.
 void watchcore_batch_release(watchcore_batch *batch);
 
 // Accessors. They never fail and never block, take any thread, and own nothing: what they return is valid as
@@ -1116,10 +1105,8 @@ static inline watchcore_bytes watchcore_event_prev_value(const watchcore_event *
 // 11. Reads
 //
 // A read answers from one revision, and says which. ANY is what the cache has now; AT_LEAST waits for a
-// revision, such as
-// that of the program's own write, or of watchcore_cache_consistent_revision; EXACT is the state at one
-// revision of the
-// window.
+// revision, such as that of the program's own write, or of watchcore_cache_consistent_revision; EXACT is the
+// state at one revision of the window.
 // ===========================================================================================================
 
 // Whatever the cache has now; never waits. Since 0.1.
@@ -1203,9 +1190,8 @@ int32_t watchcore_cache_get(const watchcore_cache *cache,
 // first. Where that has left the window meanwhile: COMPACTED; and `*token` is then another token, which continues at
 // the same key in the newest state: what was listed before is of an older revision.
 // `range`: NULL for all. `read`: NULL for ANY without a limit. `*page`: the caller's, ended by
-// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written with that
-// COMPACTED and never
-// else, and is the caller's, ended by watchcore_text_free.
+// watchcore_page_free. `*token` (`token` may be NULL): set it to NULL before; it is written with that COMPACTED
+// and never else, and is the caller's, ended by watchcore_text_free.
 // Blocks up to `read->timeout_ms` where the revision is not there yet; ANY never. Any thread, many at once.
 // Codes: INVALID_ARGUMENT (also for a token that is damaged, or of another cache, range or filter), NOT_READY,
 // COMPACTED, FUTURE_REVISION or TIMEOUT, RESYNCED, CLOSED. Since 0.1.
@@ -1361,9 +1347,8 @@ void watchcore_iterator_free(watchcore_iterator *iterator);
 // 13. Subscriptions
 //
 // A cursor in the log, with a filter. It begins with the state, or behind a revision; then it gives every change that
-// passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the
-// window at some time,
-// and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
+// passes its filter, in order, none twice. One that is slow lags alone: what it has not read leaves the window
+// at some time, and then it is told what was lost (LAGGED), or given the difference, as `on_lag` says.
 //
 //     while ((rc = watchcore_subscription_wait(subscription, -1, &error)) == WATCHCORE_OK &&
 //            (rc = watchcore_subscription_poll(subscription, 256, &batch, &error)) == WATCHCORE_OK) {
@@ -1557,9 +1542,8 @@ int32_t watchcore_subscription_stats(watchcore_subscription *subscription,
                                      watchcore_error *error);
 
 // Arms a member of a wake set: `*ready` 0: its tag will be listed when a poll has something to say, unless it is
-// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing.
-// Never blocks. One thread at a time.
-// Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
+// polled before; 1: it has now, poll it; its tag is listed, too. Arm again whenever a poll gave nothing. Never
+// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
 int32_t watchcore_subscription_arm(watchcore_subscription *subscription,
                                    uint32_t *ready,
                                    watchcore_error *error);
@@ -1571,9 +1555,8 @@ void watchcore_subscription_free(watchcore_subscription *subscription);
 
 // The cache has no listing yet; the subscription begins with that. Since 0.1.
 #define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_LISTING 1
-// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that
-// the consumer
-// of STATE_AT_LEAST has not polled since. Since 0.1.
+// Its start lies in the future: AFTER or STATE_AT_LEAST a revision that the cache has not reached, or that the
+// consumer of STATE_AT_LEAST has not polled since. Since 0.1.
 #define WATCHCORE_SUBSCRIPTION_STATE_AWAITS_REVISION 2
 // The initial state is being handed out. Since 0.1.
 #define WATCHCORE_SUBSCRIPTION_STATE_INITIAL_STATE 3
@@ -1636,9 +1619,8 @@ typedef struct watchcore_subscription_info {
 
 // Lists the open subscriptions of a cache in the order of their opening, each as it stands now, also those that never
 // poll. One that was freed is gone; of one that is opened or freed meanwhile, either may hold.
-// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and
-// holds up neither
-// the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
+// `*list`: the caller's, ended by watchcore_subscription_list_free; it never changes. Never blocks, and holds up
+// neither the writer nor a consumer; takes time proportional to the open subscriptions. Any thread, many at once.
 // Codes: INVALID_ARGUMENT. Since 0.1.
 int32_t watchcore_subscription_list_new(const watchcore_cache *cache,
                                         watchcore_subscription_list **list,
@@ -1661,13 +1643,10 @@ void watchcore_subscription_list_free(watchcore_subscription_list *list);
 // ===========================================================================================================
 // 14. Event loops
 //
-// Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing,
-// a revision, a
-// consistent revision) is tried. A wake set says when: it has one descriptor for epoll, kqueue, poll or
-// libuv (uv_poll_t),
-// for any number of members, each under a tag of 64 bits, which may be a pointer to what the program has for
-// it. There are
-// no timers in it: a loop has its own.
+// Every wait has a form that does not block: a subscription is polled, and a waiter (for the first listing, a
+// revision, a consistent revision) is tried. A wake set says when: it has one descriptor for epoll, kqueue, poll
+// or libuv (uv_poll_t), for any number of members, each under a tag of 64 bits, which may be a pointer to what
+// the program has for it. There are no timers in it: a loop has its own.
 //
 // A loop with epoll. A member is armed when it is added, and again whenever it had nothing; the set, before sleeping.
 //
@@ -1710,9 +1689,8 @@ void watchcore_subscription_list_free(watchcore_subscription_list *list);
 //         return rc;
 //     }
 //
-// Several threads may run such a loop on one set: each tag goes to one of them. To end it from another
-// thread, close the
-// subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
+// Several threads may run such a loop on one set: each tag goes to one of them. To end it from another thread,
+// close the subscription (watchcore_subscription_close): its tag is listed, and its poll answers CLOSED.
 // ===========================================================================================================
 
 // The first listing is published. Since 0.1.
@@ -1729,9 +1707,8 @@ typedef struct watchcore_waiter watchcore_waiter;
 typedef struct watchcore_wakeset watchcore_wakeset;
 
 // Begins to wait for something without blocking: ask with watchcore_waiter_try, or put it into a wake set.
-// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one;
-// else 0. Where
-// the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
+// `want`: WATCHCORE_WANT_...; `revision`: for REVISION, else 0; `epoch`: its epoch, 0 for the present one; else
+// 0. Where the history was replaced since then, the wait ends with RESYNCED. `*waiter`: the caller's, ended by
 // watchcore_waiter_free; it may outlive the cache. It has no time limit: free it when its time is over.
 // Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT, CLOSED. Since 0.1.
 int32_t watchcore_waiter_new(const watchcore_cache *cache,
@@ -1753,8 +1730,8 @@ int32_t watchcore_waiter_try(watchcore_waiter *waiter,
                              watchcore_error *error);
 
 // Arms a member of a wake set: `*ready` 0: its tag will be listed, unless it is tried before; 1: it has come (or
-// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never
-// blocks. One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
+// failed), try it; its tag is listed, too. Arm again whenever watchcore_waiter_try gave `*done` 0. Never blocks.
+// One thread at a time. Codes: INVALID_ARGUMENT (it is in no set), BUSY. Since 0.1.
 int32_t watchcore_waiter_arm(watchcore_waiter *waiter,
                              uint32_t *ready,
                              watchcore_error *error);
@@ -1831,9 +1808,8 @@ int32_t watchcore_wakeset_wait(const watchcore_wakeset *set,
                                watchcore_error *error);
 
 // Frees a wake set; NULL does nothing. Its descriptor is closed, by a wake-up in progress if there is one, also
-// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call
-// on the set may run or
-// follow. Since 0.1.
+// where it has members: they stay what they are, outside of any set. Never blocks. Any thread; no other call on
+// the set may run or follow. Since 0.1.
 void watchcore_wakeset_free(watchcore_wakeset *set);
 
 // ===========================================================================================================

@@ -156,22 +156,45 @@ fn since(names: &mut BTreeMap<String, String>, name: &str) -> String {
     names.entry(name.to_owned()).or_insert_with(|| short.to_owned()).clone()
 }
 
-/// A line of a comment in as many as it needs.
-fn folded(line: &str) -> Vec<String> {
+/// Lines of a comment, those that are too long in as many as they need: what is left of one begins the next, where
+/// that goes on with the same paragraph.
+fn folded(comment: impl IntoIterator<Item = String>) -> Vec<String> {
     let mut lines = Vec::new();
-    let mut rest = line.to_owned();
-    while rest.chars().count() > 118 {
-        let at = rest[..110].rfind(' ').expect("words");
-        lines.push(rest[..at].to_owned());
-        rest = format!("// {}", &rest[at + 1..]);
+    let mut left: Option<String> = None;
+    for line in comment {
+        let goes_on = line.strip_prefix("// ").filter(|text| !text.starts_with(' '));
+        let mut line = match (left.take(), goes_on) {
+            (Some(left), Some(text)) => format!("// {left} {text}"),
+            (Some(left), None) => {
+                lines.push(format!("// {left}"));
+                line
+            }
+            (None, _) => line,
+        };
+        while line.chars().count() > 118 {
+            let end = line.char_indices().nth(114).map_or(line.len(), |(end, _)| end);
+            let at = line[..end].rfind(' ').expect("words");
+            let rest = line[at + 1..].to_owned();
+            line.truncate(at);
+            lines.push(line);
+            if rest.chars().count() <= 114 {
+                left = Some(rest);
+                line = String::new();
+            } else {
+                line = format!("// {rest}");
+            }
+        }
+        if left.is_none() {
+            lines.push(line);
+        }
     }
-    lines.push(rest);
+    lines.extend(left.map(|left| format!("// {left}")));
     lines
 }
 
 /// A comment, with the version at its end.
 fn commented(out: &mut String, comment: &[String], since: &str) {
-    let mut lines: Vec<String> = comment.iter().flat_map(|line| folded(line)).collect();
+    let mut lines = folded(comment.iter().cloned());
     let words = format!(" Since {since}.");
     match lines.last_mut() {
         Some(last) if last.len() + words.len() <= 118 => last.push_str(&words),
@@ -201,14 +224,12 @@ fn generate() -> (String, String) {
             let number = numbers.len();
             toc.push_str(&format!("//  {number:2}  {title}\n"));
             body.push_str(&format!("\n// {}\n// {number}. {title}\n", "=".repeat(107)));
-            for (at, line) in prose.iter().enumerate() {
-                if at == 0 {
-                    body.push_str("//\n");
-                }
-                for line in folded(format!("// {line}").trim_end()) {
-                    body.push_str(&line);
-                    body.push('\n');
-                }
+            if !prose.is_empty() {
+                body.push_str("//\n");
+            }
+            for line in folded(prose.iter().map(|line| format!("// {line}").trim_end().to_owned())) {
+                body.push_str(&line);
+                body.push('\n');
             }
             body.push_str(&format!("// {}\n", "=".repeat(107)));
         }
