@@ -36,6 +36,19 @@ static inline int check_report(int good, const char *file, int line, const char 
 
 #define CHECK(condition) (void)check_report((condition) ? 1 : 0, __FILE__, __LINE__, #condition, "")
 
+/* A message speaks to a C programmer: of no method and no type of Rust's. */
+static inline int check_speaks_c(const char *message)
+{
+    static const char *const foreign[] = {"builder", "::", "Drop ", "unwrap", "Some(", "None", "wait_ready(", "&str"};
+    size_t i;
+    for (i = 0; i < sizeof(foreign) / sizeof(foreign[0]); i++) {
+        if (strstr(message, foreign[i]) != NULL) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 /* A code, and the message where it is another one. Uses the variable `error`. */
 #define CHECK_CODE(expected, call) \
     do { \
@@ -50,6 +63,7 @@ static inline int check_report(int good, const char *file, int line, const char 
         (void)check_report(error.code == code_, __FILE__, __LINE__, #call, "error.code is not the code"); \
         (void)check_report((error.message[0] != 0) == (code_ != WATCHCORE_OK), __FILE__, __LINE__, #call, \
                            "a message exactly where it fails"); \
+        (void)check_report(check_speaks_c(error.message), __FILE__, __LINE__, #call, error.message); \
     } while (0)
 
 #define CHECK_OK(call) CHECK_CODE(WATCHCORE_OK, call)

@@ -68,6 +68,11 @@ sed -n 1,3p "$tmp/commands.sh" | sed "s|-o follow|-o $tmp/follow|" >"$tmp/build.
 # shellcheck source=/dev/null
 source "$tmp/build.sh" >/dev/null
 say "make install, cc with pkg-config"
+for page in man1/watchcore.1 man3/watchcore.3; do
+    [ -s "$prefix/share/man/$page" ] || fail "make install brings no $page"
+done
+! command -v man >/dev/null || man -M "$prefix/share/man" -w 3 watchcore >/dev/null || fail "man does not find watchcore(3)"
+say "man pages"
 readelf -d "$tmp/follow" | grep -q 'NEEDED.*libwatchcore.so.0' || fail "./follow does not use the shared library"
 run=$(sed -n 4p "$tmp/commands.sh")
 read -r -a words <<<"$run"

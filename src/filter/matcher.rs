@@ -54,13 +54,13 @@ impl Matcher {
         filter.range.check("filter", prefix)?;
         if !filter.labels.is_empty() && !schema.has_labels() {
             return Err(say::invalid(
-                "filter by labels: the cache declares none. Say where they are with the builder's labels.",
+                "filter by labels: the cache declares none. Say where they are when the cache is made.",
             ));
         }
         let bind = |requirement: &FieldRequirement| match schema.field(&requirement.name) {
             Some(number) => Ok((number, requirement.clone())),
             None => Err(say::invalid(format!(
-                "filter by field {}: the cache declares {}. Declare it with the builder's field.",
+                "filter by field {}: the cache declares {}. Declare it when the cache is made.",
                 show(requirement.name.as_bytes()),
                 declared(schema)
             ))),

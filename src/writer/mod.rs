@@ -90,7 +90,7 @@ impl Writer {
             Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core), scratch: Vec::new() }),
             None => Err(Error::new(
                 Code::Busy,
-                "take the writer of a cache: a writer lives already (a feeder has one too). Drop it first.",
+                "take the writer of a cache: a writer lives already (a feeder has one too). Release that one first.",
             )),
         }
     }
