@@ -169,7 +169,8 @@ impl<'a> Reporter<'a> {
 
     /// What happened, what holds, what to do next.
     fn describe(&self, failure: &Failure, url: &str) -> String {
-        let text = &failure.text;
+        // What the cache refuses is a sentence by itself.
+        let text = failure.text.trim_end_matches('.');
         let options = &self.config.options;
         let every = options.refused_retry.as_secs_f64();
         let user = options.user.as_ref().map(|user| user.name.as_str());

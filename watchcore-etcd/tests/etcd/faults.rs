@@ -391,7 +391,8 @@ fn refused_value_and_its_repair() {
     proxy.allow();
     wait_for("the refusal", || cache.status().state == State::Failed);
     let error = feeder.last_error().expect("why").to_string();
-    assert!(error.contains("/x/large") && error.contains("max_value_bytes"), "{error}");
+    assert!(error.contains("/x/large") && error.contains("101 bytes, the limit is 100"), "{error}");
+    assert!(!error.contains(".."), "{error}");
     assert_eq!(cache.position().revision, applied, "what came before it is applied");
     // The watch could only bring the large value again: the repair is listed.
     let repaired = ctl.put("/x/large", "2");
