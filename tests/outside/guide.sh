@@ -5,7 +5,10 @@ if [ -z "${WATCHCORE_TEST_ENDPOINT:-}" ]; then
     exec "$root/scripts/with-etcd.sh" "$0" "$root"
 fi
 export WATCHCORE=$root
+# Nobody is there, and no client gets it for an outgoing connection: it lies below their range.
+is_taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 guide_port=$((10000 + RANDOM % 22000))
+while is_taken "$guide_port"; do guide_port=$((10000 + RANDOM % 22000)); done
 shop_process=
 trap '[ -z "$shop_process" ] || kill -KILL "$shop_process" 2>/dev/null' EXIT
 

@@ -74,20 +74,20 @@ for name in "${programs[@]}"; do
     cp -R -- "$here/$name" "$copies/$name"
     mkdir -p -- "$root/target/outside/$name"
     began=$SECONDS
+    exec {output}> >(exec tee "$copies/$name.log")
+    tee=$!
     # In its own process group, led by timeout: what it leaves behind ends with it.
     (cd -- "$copies/$name" && OUTSIDE_BUILD=$root/target/outside/$name \
-        exec timeout --kill-after=10 "$bound" ./run "$root") </dev/null > >(tee "$copies/$name.log") 2>&1 &
+        exec timeout --kill-after=10 "$bound" ./run "$root") </dev/null >&"$output" 2>&1 {output}>&- &
     running=$!
     wait "$running"
     status=$?
-    kill -TERM -- "-$running" 2>/dev/null
+    kill -KILL -- "-$running" 2>/dev/null
     running=
-    # tee may still be writing: its file ends with what the program said last.
-    for _ in {1..50}; do
-        last=$(grep -v '^[[:space:]]*$' "$copies/$name.log" | tail -n 1)
-        [[ $last =~ ^[0-9]+\ passed,\ [0-9]+\ failed$ ]] && break
-        sleep 0.1
-    done
+    # Nobody writes to it any more: its file ends with what the program said last.
+    exec {output}>&-
+    wait "$tee"
+    last=$(grep -v '^[[:space:]]*$' "$copies/$name.log" | tail -n 1)
     if [ $status = 0 ] && [[ $last =~ ^[1-9][0-9]*\ passed,\ 0\ failed$ ]]; then
         passed+=("$name")
         printf 'ok     outside/%s: %s, %d s\n' "$name" "$last" $((SECONDS - began))
