@@ -1,6 +1,5 @@
 //! Two subscriptions as streams in tasks of a runtime, as axum or tonic take them: `Send`, `'static`, without a
 //! thread of their own; and a wait beside them that stops nobody.
-use std::time::Duration;
 use tokio_stream::{StreamExt, StreamMap};
 use watchcore::{Cache, Change, Read, Result, Start};
 
@@ -29,7 +28,7 @@ async fn main() -> Result<()> {
         let kind = if revision % 3 == 0 { "dogs" } else { "cats" };
         writer.apply(revision, [Change::put(&format!("/{kind}/{}", revision % 10), "")])?;
         if revision % 50 == 0 {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            tokio::task::yield_now().await;
         }
     }
     println!("read at {}", reader.await.expect("no panic")?.revision);
