@@ -72,7 +72,11 @@ mod thread {
         ends: AtomicBool,
         /// What is planned for later is to be looked at now.
         hurries: AtomicBool,
-        /// For who wakes it: written under `life` alone, when it starts and when it ends.
+        /// For who wakes it: written under `life` alone, when it starts and when it ends. A cache has counted its [`Need`]
+        /// and has had `start` return before anybody publishes to it, and no thread ends while one is counted. So a
+        /// publisher that takes this for reading never meets who writes: readers do not wait for each other.
+        ///
+        /// [`Need`]: super::Need
         thread: RwLock<Option<Thread>>,
         life: Mutex<Life>,
     }
