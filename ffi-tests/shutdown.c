@@ -210,12 +210,14 @@ static void test_log_function_that_does_not_return(void)
 {
     watchcore_cache *cache = embedded(NULL);
     watchcore_feeder *feeder;
+    int tries;
     atomic_store(&hold, 1);
     CHECK_OK(watchcore_log_set(log_function, NULL, WATCHCORE_LOG_WARN, &error));
     feeder = feeder_of_nothing(cache);
-    while (!atomic_load(&inside)) {
+    for (tries = 0; !atomic_load(&inside) && tries < 60000; tries++) {
         usleep(1000);
     }
+    CHECK(atomic_load(&inside));
     watchcore_feeder_free(feeder); /* 2 s: its thread is inside the log function */
     watchcore_cache_free(cache);
     CHECK_CODE(WATCHCORE_TIMEOUT, watchcore_shutdown(50, &error));
