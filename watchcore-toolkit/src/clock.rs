@@ -1,0 +1,236 @@
+//! Time as the toolkit sees it: the system's, or one that a test moves by hand.
+
+#![forbid(unsafe_code)]
+
+use crate::park;
+use event_listener::{Event, Listener};
+use futures_timer::Delay as SystemDelay;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Where delays come from.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Clock, ManualClock};
+///
+/// let clock = Arc::new(ManualClock::new());
+/// let before = clock.now();
+/// clock.advance(Duration::from_secs(3600));
+/// assert_eq!(clock.now() - before, Duration::from_secs(3600));
+/// ```
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// The time now.
+    fn now(&self) -> Instant;
+
+    /// A future that is ready after a duration. Needs no runtime.
+    fn delay(&self, duration: Duration) -> Delay;
+}
+
+/// A future that is ready when its time has come. Dropping it is no error.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Clock, SystemClock};
+///
+/// async fn rest() {
+///     SystemClock.delay(Duration::from_millis(5)).await;
+/// }
+/// ```
+pub struct Delay(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Delay {
+    /// A delay made of any future, for clocks of one's own.
+    pub fn new(future: impl Future<Output = ()> + Send + 'static) -> Delay {
+        Delay(Box::pin(future))
+    }
+
+    /// Blocks the thread until its time has come.
+    pub fn wait(self) {
+        park::block_on_future(Duration::MAX, self);
+    }
+}
+
+impl Future for Delay {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Delay")
+    }
+}
+
+/// The system's clock. Its delays are kept by one thread of the process.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Clock, SystemClock};
+///
+/// let before = SystemClock.now();
+/// SystemClock.delay(Duration::from_millis(2)).wait();
+/// assert!(SystemClock.now() - before >= Duration::from_millis(2));
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn delay(&self, duration: Duration) -> Delay {
+        Delay::new(SystemDelay::new(duration))
+    }
+}
+
+/// A clock that stands still until it is moved: for tests.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::thread;
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Clock, ManualClock};
+///
+/// let clock = Arc::new(ManualClock::new());
+/// let sleeper = thread::spawn({
+///     let clock = Arc::clone(&clock);
+///     move || clock.delay(Duration::from_secs(30)).wait()
+/// });
+/// assert!(clock.wait_for_sleepers(1, Duration::from_secs(10)));
+/// clock.advance(Duration::from_secs(30));
+/// sleeper.join().unwrap();
+/// ```
+#[derive(Clone)]
+pub struct ManualClock {
+    shared: Arc<ManualTime>,
+}
+
+struct ManualTime {
+    sleepers: Mutex<Sleepers>,
+    /// Notified when a sleeper came.
+    came: Event,
+}
+
+struct Sleepers {
+    now: Instant,
+    next_number: u64,
+    waiting: BTreeMap<(Instant, u64), Waker>,
+}
+
+impl ManualTime {
+    fn lock(&self) -> MutexGuard<'_, Sleepers> {
+        self.sleepers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ManualClock {
+    /// A clock that begins at the system's time.
+    pub fn new() -> ManualClock {
+        let sleepers = Sleepers { now: Instant::now(), next_number: 0, waiting: BTreeMap::new() };
+        ManualClock { shared: Arc::new(ManualTime { sleepers: Mutex::new(sleepers), came: Event::new() }) }
+    }
+
+    /// Moves time on, and wakes whose time has come.
+    pub fn advance(&self, by: Duration) {
+        let due = {
+            let mut sleepers = self.shared.lock();
+            sleepers.now += by;
+            let now = sleepers.now;
+            let later = sleepers.waiting.split_off(&(now, u64::MAX));
+            std::mem::replace(&mut sleepers.waiting, later)
+        };
+        for waker in due.into_values() {
+            waker.wake();
+        }
+    }
+
+    /// How many delays are waited for now.
+    pub fn sleepers(&self) -> usize {
+        self.shared.lock().waiting.len()
+    }
+
+    /// How long it is until the first of them is due.
+    pub fn next_due(&self) -> Option<Duration> {
+        let sleepers = self.shared.lock();
+        sleepers.waiting.keys().next().map(|(due, _)| *due - sleepers.now)
+    }
+
+    /// Blocks until so many delays are waited for; whether that was so within the (real) timeout.
+    pub fn wait_for_sleepers(&self, count: usize, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        loop {
+            let came = self.shared.came.listen();
+            if self.sleepers() >= count {
+                return true;
+            }
+            if came.wait_deadline(deadline).is_none() {
+                return self.sleepers() >= count;
+            }
+        }
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> ManualClock {
+        ManualClock::new()
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ManualClock").field("sleepers", &self.sleepers()).finish()
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        self.shared.lock().now
+    }
+
+    fn delay(&self, duration: Duration) -> Delay {
+        let mut sleepers = self.shared.lock();
+        let due = sleepers.now + duration;
+        sleepers.next_number += 1;
+        let number = sleepers.next_number;
+        drop(sleepers);
+        Delay::new(ManualDelay { shared: Arc::clone(&self.shared), key: (due, number) })
+    }
+}
+
+/// One delay of a [`ManualClock`]: known to it from its first poll to its end.
+struct ManualDelay {
+    shared: Arc<ManualTime>,
+    key: (Instant, u64),
+}
+
+impl Future for ManualDelay {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut sleepers = self.shared.lock();
+        if sleepers.now >= self.key.0 {
+            sleepers.waiting.remove(&self.key);
+            return Poll::Ready(());
+        }
+        sleepers.waiting.insert(self.key, context.waker().clone());
+        drop(sleepers);
+        self.shared.came.notify(usize::MAX);
+        Poll::Pending
+    }
+}
+
+impl Drop for ManualDelay {
+    fn drop(&mut self) {
+        self.shared.lock().waiting.remove(&self.key);
+    }
+}

@@ -1,0 +1,26 @@
+//! The watch toolkit: what stands between a subscription of [`watchcore`] and a controller.
+//!
+//! A subscription delivers batches of key-values. Here are a broadcaster for what a program makes itself, filters and
+//! fakes for tests, "wait until", a watch that survives its server, informers with handlers and indexes, and a work
+//! queue. Everything that delivers events is a [`Watch`]: a `Stream` of [`WatchEvent`] that can be stopped, with a blocking
+//! face beside the future. No runtime is needed.
+//!
+//! A slow consumer holds nobody up and makes nothing grow: it is a cursor that falls behind, and what it lost is said with
+//! the next event that it gets.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(not(test), warn(clippy::too_many_lines))]
+#![forbid(unsafe_code)]
+
+mod clock;
+mod empty;
+mod event;
+mod object;
+mod park;
+mod watch;
+
+pub use clock::{Clock, Delay, ManualClock, SystemClock};
+pub use empty::EmptyWatch;
+pub use event::{Origin, Payload, Status, WatchEvent};
+pub use object::{FromKeyValue, Object};
+pub use watch::{BoxWatch, Stopper, Watch, WatchExt};

@@ -1,0 +1,134 @@
+//! What the objects of a cache are: key-values, or what its decoder made of them.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use watchcore::{Code, Error, KeyValue, Result};
+
+/// What a typed watch makes of a key-value: a [`KeyValue`] as it is, or an [`Object`] of the cache's decoder.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read};
+/// use watchcore_toolkit::{FromKeyValue, Object};
+///
+/// let cache = Cache::builder("/").decoder(|_, value: &[u8]| String::from_utf8(value.to_vec())).build()?;
+/// cache.writer()?.apply(1, [Change::put("/a", "hello")])?;
+/// let kv = cache.get("/a", Read::Any)?.kv.unwrap();
+/// assert_eq!(Object::<String>::from_key_value(&kv)?.len(), 5);
+/// assert!(Object::<u64>::from_key_value(&kv).is_err(), "the decoder makes another type");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait FromKeyValue: Clone + Send + Sync + 'static {
+    /// The object of a key-value. Clones a count, not bytes. INVALID_ARGUMENT where the decoder refuses the value, or
+    /// makes another type; PANIC where it panicked.
+    fn from_key_value(kv: &KeyValue) -> Result<Self>;
+
+    /// The key-value that it is made of.
+    fn key_value(&self) -> &KeyValue;
+}
+
+impl FromKeyValue for KeyValue {
+    fn from_key_value(kv: &KeyValue) -> Result<KeyValue> {
+        Ok(kv.clone())
+    }
+
+    fn key_value(&self) -> &KeyValue {
+        self
+    }
+}
+
+/// A decoded object: the `T` that the cache's decoder made, held with its key-value by one count. One pointer wide;
+/// decoded once for all who hold it.
+///
+/// ```
+/// use watchcore::{Cache, Change, Read};
+/// use watchcore_toolkit::{FromKeyValue, Object};
+///
+/// #[derive(Debug)]
+/// struct Pod { node: String }
+///
+/// let decode = |_: &[u8], value: &[u8]| String::from_utf8(value.to_vec()).map(|node| Pod { node });
+/// let cache = Cache::builder("/pods/").decoder(decode).build()?;
+/// cache.writer()?.apply(4, [Change::put("/pods/a", "node-1")])?;
+/// let pod = Object::<Pod>::from_key_value(&cache.get("/pods/a", Read::Any)?.kv.unwrap())?;
+/// assert_eq!(pod.node, "node-1");
+/// assert_eq!((pod.key(), pod.revision()), (&b"/pods/a"[..], 4));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct Object<T> {
+    /// One whose decoder made a `T`: looked at when the object was made, and a decoded value never changes.
+    kv: KeyValue,
+    decoded: PhantomData<fn() -> T>,
+}
+
+impl<T: 'static> Object<T> {
+    /// The key.
+    pub fn key(&self) -> &[u8] {
+        self.kv.key()
+    }
+
+    /// The key, if it is UTF-8.
+    pub fn key_str(&self) -> Option<&str> {
+        self.kv.key_str()
+    }
+
+    /// The revision of its last change.
+    pub fn revision(&self) -> u64 {
+        self.kv.mod_revision()
+    }
+}
+
+impl<T: Send + Sync + 'static> FromKeyValue for Object<T> {
+    fn from_key_value(kv: &KeyValue) -> Result<Object<T>> {
+        match kv.decoded::<T>()? {
+            Some(_) => Ok(Object { kv: kv.clone(), decoded: PhantomData }),
+            None => Err(Error::new(
+                Code::InvalidArgument,
+                format!(
+                    "take a value as {}: the cache has no decoder, or this is a deletion. Give Cache::builder(..).decoder(..) one, \
+                     or watch plain key-values.",
+                    std::any::type_name::<T>()
+                ),
+            )),
+        }
+    }
+
+    fn key_value(&self) -> &KeyValue {
+        &self.kv
+    }
+}
+
+impl<T: 'static> Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self.kv.decoded::<T>() {
+            Ok(Some(decoded)) => decoded,
+            // It was a `T` when the object was made, and what was decoded stays.
+            _ => unreachable!("a decoded value never changes"),
+        }
+    }
+}
+
+impl<T> Clone for Object<T> {
+    fn clone(&self) -> Object<T> {
+        Object { kv: self.kv.clone(), decoded: PhantomData }
+    }
+}
+
+impl<T: fmt::Debug + 'static> fmt::Debug for Object<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+impl<T: PartialEq + 'static> PartialEq for Object<T> {
+    /// Of one key, with equal objects.
+    fn eq(&self, other: &Object<T>) -> bool {
+        self.key() == other.key() && **self == **other
+    }
+}
+
+impl<T: Eq + 'static> Eq for Object<T> {}

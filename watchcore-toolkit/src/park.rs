@@ -1,0 +1,65 @@
+//! The blocking face of a `poll`: a thread that parks until its waker unparks it.
+
+#![forbid(unsafe_code)]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Wakes one call of [`block_on`]. Each call has its own: a callback may wait for something else on the same thread, and
+/// what unparks that must not count for the call around it.
+struct ParkedThread {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for ParkedThread {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Release, for the Acquire of the parked thread: what was stored before the wake-up is seen by its next poll.
+        if !self.woken.swap(true, Ordering::Release) {
+            self.thread.unpark();
+        }
+    }
+}
+
+/// Polls until it is ready, and parks the thread in between. `None` after the timeout; `Duration::MAX` is without end.
+pub(crate) fn block_on<T>(timeout: Duration, mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
+    let parked = Arc::new(ParkedThread { thread: thread::current(), woken: AtomicBool::new(false) });
+    let waker = Waker::from(Arc::clone(&parked));
+    let mut context = Context::from_waker(&waker);
+    let deadline = Instant::now().checked_add(timeout);
+    loop {
+        if let Poll::Ready(value) = poll(&mut context) {
+            return Some(value);
+        }
+        // Acquire, with the waker's Release.
+        while !parked.woken.swap(false, Ordering::Acquire) {
+            match deadline {
+                None => thread::park(),
+                Some(deadline) => match deadline.checked_duration_since(Instant::now()) {
+                    Some(left) if !left.is_zero() => thread::park_timeout(left),
+                    // Once more, for what came in the last moment.
+                    _ => {
+                        return match poll(&mut context) {
+                            Poll::Ready(value) => Some(value),
+                            Poll::Pending => None,
+                        };
+                    }
+                },
+            }
+        }
+    }
+}
+
+/// [`block_on`] of a future.
+pub(crate) fn block_on_future<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    block_on(timeout, |context| future.as_mut().poll(context))
+}

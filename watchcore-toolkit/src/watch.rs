@@ -1,0 +1,194 @@
+//! The shape of everything that delivers events: a stream that can be stopped.
+
+#![forbid(unsafe_code)]
+
+use crate::event::WatchEvent;
+use crate::park;
+use futures_core::Stream;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use watchcore::{Code, Error, Result};
+
+/// A stream of events that can be stopped from anywhere.
+///
+/// After an `Error` event, after a stop and at the end of its source the stream ends, and stays ended. Dropping a watch
+/// stops it.
+/// The rules are those of docs/internals/toolkit.md.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{EmptyWatch, Watch, WatchExt};
+///
+/// fn count(mut watch: impl Watch) -> watchcore::Result<usize> {
+///     let mut seen = 0;
+///     while watch.recv(Duration::from_secs(10))?.is_some() {
+///         seen += 1;
+///     }
+///     Ok(seen)
+/// }
+/// assert_eq!(count(EmptyWatch::<u8>::new())?, 0);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait Watch: Stream<Item = WatchEvent<<Self as Watch>::Object>> + Unpin + Send {
+    /// What its events are about.
+    type Object;
+
+    /// What stops it. May be taken at any time, and outlives the watch.
+    fn stopper(&self) -> Stopper;
+}
+
+impl<W: Watch + ?Sized> Watch for Box<W> {
+    type Object = W::Object;
+
+    fn stopper(&self) -> Stopper {
+        (**self).stopper()
+    }
+}
+
+/// A watch of any make.
+pub type BoxWatch<O> = Box<dyn Watch<Object = O, Item = WatchEvent<O>>>;
+
+/// How a watch is read: both faces of one `poll`.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{EmptyWatch, WatchExt};
+///
+/// let mut watch = EmptyWatch::<u8>::new();
+/// assert!(watch.recv(Duration::from_secs(1))?.is_none(), "ended");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait WatchExt: Watch {
+    /// Waits for the next event, as long as the timeout says (`Duration::MAX`: without end). `None` is the end of the watch.
+    /// TIMEOUT where nothing came; nothing is lost by that.
+    fn recv(&mut self, timeout: Duration) -> Result<Option<WatchEvent<Self::Object>>> {
+        park::block_on(timeout, |context| Pin::new(&mut *self).poll_next(context)).ok_or_else(|| {
+            Error::new(Code::Timeout, format!("receive an event: none within {} ms. Ask again.", timeout.as_millis()))
+        })
+    }
+
+    /// The next event, if it is there. `Pending` is "not yet", `Ready(None)` the end.
+    fn try_recv(&mut self) -> Poll<Option<WatchEvent<Self::Object>>> {
+        Pin::new(self).poll_next(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Waits for the next event. `None` is the end of the watch. Cancel safe.
+    fn next_event(&mut self) -> impl Future<Output = Option<WatchEvent<Self::Object>>> + Send {
+        poll_fn(|context| Pin::new(&mut *self).poll_next(context))
+    }
+
+    /// Stops it.
+    fn stop(&self) {
+        self.stopper().stop();
+    }
+
+    /// The same as a watch of any make.
+    fn boxed(self) -> BoxWatch<Self::Object>
+    where
+        Self: Sized + 'static,
+    {
+        Box::new(self)
+    }
+}
+
+impl<W: Watch + ?Sized> WatchExt for W {}
+
+/// Stops a watch: from any thread, at any time, any number of times, also from inside a callback. Never waits.
+///
+/// ```
+/// use watchcore_toolkit::Stopper;
+///
+/// let stopper = Stopper::new(|| println!("stopped"));
+/// stopper.stop();
+/// stopper.clone().stop(); // nothing more happens
+/// assert!(stopper.is_stopped());
+/// ```
+#[derive(Clone)]
+pub struct Stopper {
+    cell: Arc<StopCell>,
+}
+
+struct StopCell {
+    stopped: AtomicBool,
+    action: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Stopper {
+    /// One that calls `action` with the first stop, on the thread that stops. It must not wait.
+    pub fn new(action: impl Fn() + Send + Sync + 'static) -> Stopper {
+        Stopper { cell: Arc::new(StopCell { stopped: AtomicBool::new(false), action: Box::new(action) }) }
+    }
+
+    /// Stops the watch.
+    pub fn stop(&self) {
+        // AcqRel with itself: who finds it stopped also sees what was stored before the first stop.
+        if !self.cell.stopped.swap(true, Ordering::AcqRel) {
+            (self.cell.action)();
+        }
+    }
+
+    /// Whether somebody has stopped it. A watch that ended by itself has not been stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.cell.stopped.load(Ordering::Acquire)
+    }
+}
+
+impl fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stopper").field("stopped", &self.is_stopped()).finish()
+    }
+}
+
+/// A flag that is raised once and wakes the one consumer that polls for it.
+///
+/// The consumer leaves its waker before it looks at the flag, and who raises it stores the flag before it takes the
+/// waker, both below the lock: one of them sees the other.
+#[derive(Default)]
+pub(crate) struct Signal {
+    state: Mutex<SignalState>,
+}
+
+#[derive(Default)]
+struct SignalState {
+    raised: bool,
+    waker: Option<Waker>,
+}
+
+impl Signal {
+    /// Raises the flag and wakes the consumer. The waker runs outside of the lock: it may do anything.
+    pub(crate) fn raise(&self) {
+        let waker = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.raised = true;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether it was raised; otherwise the task is woken when it is.
+    pub(crate) fn poll_raised(&self, context: &mut Context<'_>) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.raised && !state.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
+            state.waker = Some(context.waker().clone());
+        }
+        state.raised
+    }
+
+    /// Whether it was raised.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).raised
+    }
+
+    /// A stopper that raises it.
+    pub(crate) fn stopper(self: &Arc<Signal>) -> Stopper {
+        let signal = Arc::clone(self);
+        Stopper::new(move || signal.raise())
+    }
+}

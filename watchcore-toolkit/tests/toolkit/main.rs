@@ -1,0 +1,3 @@
+//! The rows of docs/TOOLKIT.md, a module for each part.
+
+mod empty;
