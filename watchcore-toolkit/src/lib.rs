@@ -12,15 +12,21 @@
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]
 #![forbid(unsafe_code)]
 
+mod backoff;
 mod clock;
 mod empty;
 mod event;
 mod object;
 mod park;
+mod queue;
 mod watch;
 
+pub use backoff::Backoff;
 pub use clock::{Clock, Delay, ManualClock, SystemClock};
 pub use empty::EmptyWatch;
 pub use event::{Origin, Payload, Status, WatchEvent};
 pub use object::{FromKeyValue, Object};
+pub use queue::{
+    ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
+};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};

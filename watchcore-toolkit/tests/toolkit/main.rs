@@ -1,3 +1,5 @@
 //! The rows of docs/TOOLKIT.md, a module for each part.
 
+mod backoff;
 mod empty;
+mod queue;

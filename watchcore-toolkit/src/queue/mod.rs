@@ -1,0 +1,484 @@
+//! The work queue: from an informer's handlers to the workers that reconcile.
+//!
+//! A handler adds keys, workers take them. A key is in the queue once, however often it was added, and two workers never
+//! have the same key. What failed comes again, later with each failure.
+//!
+//! The life of a key: `add` puts it at the end of the order. `get` takes it from the front and gives a [`WorkItem`]. Added
+//! meanwhile, it is kept until the item is dropped, and goes to the end again. `retry` counts a failure: it waits until
+//! its delay is over, then it is added.
+//!
+//! # Threads
+//!
+//! All keys are below one lock, which nobody holds while he waits, sleeps or calls a waker. A queue has no thread: where
+//! keys are delayed, all who wait share one timer, and who it wakes moves what is due and sets it again before he leaves.
+
+#![forbid(unsafe_code)]
+
+mod limit;
+mod state;
+
+pub use limit::{ExponentialLimiter, LongestDelay, RateLimiter, TokenBucket};
+
+use crate::clock::{Clock, Delay, SystemClock};
+use crate::park;
+use event_listener::Event;
+use state::QueueState;
+use std::fmt;
+use std::hash::Hash;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+use watchcore::{Code, Error, Result};
+
+/// A queue of keys for workers: each key once, never two workers at one key, failed ones again after a delay.
+///
+/// A handle: clones are of the same queue. Nothing but `get` and the drains waits. All calls are O(1), those that
+/// delay a key O(log delayed keys). Adding a key that is there already takes no memory.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::WorkQueue;
+///
+/// let queue = WorkQueue::new();
+/// queue.add("a");
+/// queue.add("b");
+/// queue.add("a"); // is there already
+/// let item = queue.get(Duration::from_secs(1))?.unwrap();
+/// assert_eq!(*item, "a");
+/// queue.add("a"); // while it is processed: it comes again afterwards
+/// assert_eq!(queue.len(), 1);
+/// drop(item); // done
+/// assert_eq!(queue.len(), 2);
+///
+/// queue.shut_down();
+/// while let Some(item) = queue.get(Duration::from_secs(1))? {
+///     item.forget(); // succeeded
+/// }
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct WorkQueue<K: Eq + Hash + Clone + Send + 'static> {
+    shared: Arc<QueueShared<K>>,
+}
+
+struct QueueShared<K> {
+    state: Mutex<QueueState<K>>,
+    /// Notified once for each key that there is to take, and by all that ends a wait for one.
+    came: Event,
+    /// Notified when there may be nothing left to do.
+    drained: Event,
+    /// The one timer, for the earliest delayed key. Taken before `state`, never after it.
+    timer: Mutex<Option<(Instant, Delay)>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl<K> QueueShared<K> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<K>> {
+        // A limiter that panicked has changed nothing of the queue.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the timer of a queue wakes: keys are moved by whoever waits.
+struct QueueTimer<K>(Weak<QueueShared<K>>);
+
+impl<K: Send> Wake for QueueTimer<K> {
+    fn wake(self: Arc<Self>) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.came.notify(1);
+        }
+    }
+}
+
+/// What a queue holds and has done.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::WorkQueue;
+///
+/// let queue = WorkQueue::new();
+/// queue.add(1);
+/// queue.add_after(2, Duration::from_secs(60));
+/// let stats = queue.stats();
+/// assert_eq!((stats.ready, stats.delayed, stats.processing, stats.added), (1, 1, 0, 1));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct QueueStats {
+    /// Keys that a worker could take now.
+    pub ready: usize,
+    /// Keys that workers have.
+    pub processing: usize,
+    /// Keys whose delay is not over.
+    pub delayed: usize,
+    /// Calls that added a key, also one that was there already; delayed ones count when they are due.
+    pub added: u64,
+    /// Failures that were counted.
+    pub retries: u64,
+}
+
+/// How a queue is made, where the defaults do not fit.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use watchcore_toolkit::{ExponentialLimiter, ManualClock, WorkQueue};
+///
+/// let clock = Arc::new(ManualClock::new());
+/// let limiter = ExponentialLimiter::new(Duration::from_secs(1), Duration::from_secs(60));
+/// let queue = WorkQueue::builder().clock(clock.clone()).limiter(limiter).build();
+/// queue.add_rate_limited("a");
+/// assert_eq!(queue.len(), 0);
+/// clock.advance(Duration::from_secs(1));
+/// assert_eq!(queue.len(), 1);
+/// ```
+#[must_use = "there is no queue before `build`"]
+pub struct WorkQueueBuilder<K> {
+    limiter: Box<dyn RateLimiter<K>>,
+    clock: Arc<dyn Clock>,
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> WorkQueueBuilder<K> {
+    /// How long failed keys wait. Default: 5 ms for a key's first failure, then twice as long up to 1000 s; and over all
+    /// keys 10 a second after a burst of 100.
+    pub fn limiter(self, limiter: impl RateLimiter<K> + 'static) -> WorkQueueBuilder<K> {
+        WorkQueueBuilder { limiter: Box::new(limiter), ..self }
+    }
+
+    /// Takes the time from this clock.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> WorkQueueBuilder<K> {
+        WorkQueueBuilder { clock, ..self }
+    }
+
+    /// Makes it.
+    pub fn build(self) -> WorkQueue<K> {
+        let shared = QueueShared {
+            state: Mutex::new(QueueState::new(self.limiter)),
+            came: Event::new(),
+            drained: Event::new(),
+            timer: Mutex::new(None),
+            clock: self.clock,
+        };
+        WorkQueue { shared: Arc::new(shared) }
+    }
+}
+
+impl<K> fmt::Debug for WorkQueueBuilder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkQueueBuilder").field("clock", &self.clock).finish_non_exhaustive()
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
+    /// One with the defaults of [`WorkQueueBuilder`].
+    pub fn new() -> WorkQueue<K> {
+        WorkQueue::builder().build()
+    }
+
+    /// Options of a queue.
+    pub fn builder() -> WorkQueueBuilder<K> {
+        let each = ExponentialLimiter::new(Duration::from_millis(5), Duration::from_secs(1000));
+        let both: [Box<dyn RateLimiter<K>>; 2] = [Box::new(each), Box::new(TokenBucket::new(10.0, 100))];
+        WorkQueueBuilder { limiter: Box::new(LongestDelay::new(both)), clock: Arc::new(SystemClock) }
+    }
+
+    /// Adds a key: to the end, if it is not there yet. After a shut-down nothing happens.
+    pub fn add(&self, key: K) {
+        if self.shared.lock().add(key) {
+            self.shared.came.notify_additional(1);
+        }
+    }
+
+    /// Adds a key when the time has passed. A key that is delayed already keeps the earlier time.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let now = self.shared.clock.now();
+        // What lies beyond the clock's end is as good as never.
+        let at = now.checked_add(delay).unwrap_or_else(|| now + Duration::from_secs(86400 * 365));
+        let is_first = self.shared.lock().add_at(key, at);
+        if is_first {
+            self.arm();
+        }
+    }
+
+    /// Counts a failure of the key, and adds it when the limiter lets it. Only [`WorkQueue::forget`] ends the counting.
+    pub fn add_rate_limited(&self, key: K) {
+        let now = self.shared.clock.now();
+        let delay = {
+            let mut state = self.shared.lock();
+            if state.shut_down {
+                return;
+            }
+            state.fail(&key, now)
+        };
+        self.add_after(key, delay);
+    }
+
+    /// The key has succeeded, or is given up: its failures count no more. It stays in the queue if it is there.
+    pub fn forget(&self, key: &K) {
+        self.shared.lock().forget(key);
+    }
+
+    /// How many failures of the key were counted since it was forgotten.
+    pub fn requeues(&self, key: &K) -> u32 {
+        self.shared.lock().requeues(key)
+    }
+
+    /// Takes the next key, and waits for one as long as the timeout says (`Duration::MAX`: without end). `None`: it was
+    /// shut down, and everything in it was taken. TIMEOUT where no key came.
+    pub fn get(&self, timeout: Duration) -> Result<Option<WorkItem<K>>> {
+        park::block_on_future(timeout, self.next()).ok_or_else(|| {
+            Error::new(
+                Code::Timeout,
+                format!("take a key of the work queue: none within {} ms. Ask again.", timeout.as_millis()),
+            )
+        })
+    }
+
+    /// Takes the next key, if there is one now. `Pending` is "not yet"; `Ready(None)`: shut down, and everything taken.
+    pub fn try_get(&self) -> Poll<Option<WorkItem<K>>> {
+        let mut state = self.shared.lock();
+        state.move_due(self.shared.clock.now());
+        match state.take() {
+            Some(key) => Poll::Ready(Some(WorkItem { queue: self.clone(), key: Some(key) })),
+            None if state.shut_down => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes the next key, and waits for one. `None`: it was shut down, and everything in it was taken. Cancel safe.
+    pub async fn next(&self) -> Option<WorkItem<K>> {
+        loop {
+            if let Poll::Ready(item) = self.try_get() {
+                self.pass_on();
+                return item;
+            }
+            // It listens before it looks once more: what comes in between ends this wait.
+            let came = self.shared.came.listen();
+            if let Poll::Ready(item) = self.try_get() {
+                self.pass_on();
+                return item;
+            }
+            self.arm();
+            came.await;
+        }
+    }
+
+    /// Somebody leaves with a key, or for good. What he was woken for may have been more than that: the time of several
+    /// keys has come at once, and the next of those to come needs the timer.
+    fn pass_on(&self) {
+        let state = self.shared.lock();
+        let (more, delayed) = (state.ready(), state.delayed() > 0);
+        drop(state);
+        if more > 0 {
+            self.shared.came.notify(more);
+        }
+        if delayed {
+            self.arm();
+        }
+    }
+
+    /// Sets the timer for the earliest delayed key.
+    fn arm(&self) {
+        let mut timer = self.shared.timer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(due) = self.shared.lock().next_due() else { return };
+        if timer.as_ref().is_none_or(|(armed, _)| *armed != due) {
+            let delay = due.saturating_duration_since(self.shared.clock.now());
+            *timer = Some((due, self.shared.clock.delay(delay)));
+        }
+        let waker = Waker::from(Arc::new(QueueTimer(Arc::downgrade(&self.shared))));
+        let fired = match timer.as_mut() {
+            Some((_, delay)) => Pin::new(delay).poll(&mut Context::from_waker(&waker)).is_ready(),
+            None => false,
+        };
+        if fired {
+            *timer = None;
+            drop(timer);
+            // Its time came meanwhile: for whoever listens, and that is at least who has called this.
+            self.shared.came.notify(1);
+        }
+    }
+
+    /// Keys that a worker could take now.
+    pub fn len(&self) -> usize {
+        let mut state = self.shared.lock();
+        state.move_due(self.shared.clock.now());
+        state.ready()
+    }
+
+    /// Whether a worker would have to wait now.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What it holds and has done.
+    pub fn stats(&self) -> QueueStats {
+        let mut state = self.shared.lock();
+        state.move_due(self.shared.clock.now());
+        QueueStats {
+            ready: state.ready(),
+            processing: state.processing(),
+            delayed: state.delayed(),
+            added: state.added,
+            retries: state.retries,
+        }
+    }
+
+    /// Takes no more keys. What is in it can still be taken, then [`WorkQueue::get`] gives `None`. What is delayed is
+    /// dropped: the answer is how many. Never waits; any number of times.
+    pub fn shut_down(&self) -> usize {
+        let dropped = {
+            let mut state = self.shared.lock();
+            state.move_due(self.shared.clock.now());
+            state.shut_down()
+        };
+        *self.shared.timer.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.shared.came.notify(usize::MAX);
+        self.shared.drained.notify(usize::MAX);
+        dropped
+    }
+
+    /// Whether it was shut down.
+    pub fn is_shut_down(&self) -> bool {
+        self.shared.lock().shut_down
+    }
+
+    /// Shuts down, and waits until everything in it was taken and is done, as long as the timeout says. A key that was
+    /// added while a worker had it is processed once more. TIMEOUT says how many are left. Called by a worker that has an
+    /// item it waits for itself.
+    pub fn shut_down_with_drain(&self, timeout: Duration) -> Result<()> {
+        park::block_on_future(timeout, self.drain()).ok_or_else(|| {
+            let stats = self.stats();
+            let (ready, processing) = (stats.ready, stats.processing);
+            Error::new(
+                Code::Timeout,
+                format!(
+                    "shut down the work queue: after {} ms {processing} keys are being processed and {ready} wait for a worker. \
+                     Wait for longer, or let the workers end.",
+                    timeout.as_millis()
+                ),
+            )
+        })
+    }
+
+    /// Shuts down, and waits until everything in it was taken and is done. Cancel safe; it stays shut down.
+    pub async fn drain(&self) {
+        self.shut_down();
+        loop {
+            let drained = self.shared.drained.listen();
+            if self.shared.lock().is_drained() {
+                return;
+            }
+            drained.await;
+        }
+    }
+
+    fn done(&self, key: &K) {
+        let mut state = self.shared.lock();
+        let again = state.done(key);
+        let drained = state.shut_down && state.is_drained();
+        drop(state);
+        if again {
+            self.shared.came.notify_additional(1);
+        }
+        if drained {
+            self.shared.drained.notify(usize::MAX);
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Clone for WorkQueue<K> {
+    fn clone(&self) -> WorkQueue<K> {
+        WorkQueue { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Default for WorkQueue<K> {
+    fn default() -> WorkQueue<K> {
+        WorkQueue::new()
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> fmt::Debug for WorkQueue<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stats = self.stats();
+        f.debug_struct("WorkQueue")
+            .field("ready", &stats.ready)
+            .field("processing", &stats.processing)
+            .field("delayed", &stats.delayed)
+            .finish()
+    }
+}
+
+/// A key that a worker has taken. Dropping it says that it is done: no other worker gets the key before.
+///
+/// Where it is dropped by a panic the work was not done, and the key is tried again as by [`WorkItem::retry`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{WorkItem, WorkQueue};
+///
+/// fn reconcile(_key: &str) -> Result<(), std::io::Error> { Ok(()) }
+///
+/// fn work(item: WorkItem<String>) {
+///     match reconcile(&item) {
+///         Ok(()) => item.forget(),
+///         Err(_) => item.retry(), // later with each failure
+///     }
+/// }
+/// let queue = WorkQueue::new();
+/// queue.add("a".to_owned());
+/// work(queue.get(Duration::from_secs(1))?.unwrap());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "a key that is dropped at once is done"]
+pub struct WorkItem<K: Eq + Hash + Clone + Send + 'static> {
+    queue: WorkQueue<K>,
+    /// Taken only by drop.
+    key: Option<K>,
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> WorkItem<K> {
+    /// Succeeded, or given up: its failures count no more. Done.
+    pub fn forget(self) {
+        self.queue.forget(&self);
+    }
+
+    /// Failed: counts that, and tries it again when the limiter lets it. Done.
+    pub fn retry(self) {
+        self.queue.add_rate_limited((*self).clone());
+    }
+
+    /// To be looked at again when the time has passed, without having failed. Done.
+    pub fn retry_after(self, delay: Duration) {
+        self.queue.add_after((*self).clone(), delay);
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Deref for WorkItem<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        self.key.as_ref().expect("taken only by drop")
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + 'static> Drop for WorkItem<K> {
+    fn drop(&mut self) {
+        let Some(key) = self.key.take() else { return };
+        if thread::panicking() {
+            self.queue.add_rate_limited(key.clone());
+        }
+        self.queue.done(&key);
+    }
+}
+
+impl<K: Eq + Hash + Clone + Send + fmt::Debug + 'static> fmt::Debug for WorkItem<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WorkItem").field(&self.key).finish()
+    }
+}

@@ -1,0 +1,178 @@
+//! What a queue knows of its keys: everything below its lock, without waiting and without time of its own.
+
+#![forbid(unsafe_code)]
+
+use super::limit::RateLimiter;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::{Duration, Instant};
+
+/// Where a key stands that is in the queue or has a worker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeyState {
+    /// It waits in `order`.
+    Queued,
+    /// A worker has it.
+    Processing,
+    /// A worker has it, and it was added since: it goes to the end of `order` when the worker is done.
+    ProcessingAgain,
+}
+
+pub(super) struct QueueState<K> {
+    keys: HashMap<K, KeyState>,
+    order: VecDeque<K>,
+    /// By when it is due; the number tells apart what is due at the same time.
+    delayed: BTreeMap<(Instant, u64), K>,
+    due: HashMap<K, (Instant, u64)>,
+    next_number: u64,
+    limiter: Box<dyn RateLimiter<K>>,
+    pub(super) shut_down: bool,
+    processing: usize,
+    pub(super) added: u64,
+    pub(super) retries: u64,
+}
+
+impl<K: Eq + Hash + Clone> QueueState<K> {
+    pub(super) fn new(limiter: Box<dyn RateLimiter<K>>) -> QueueState<K> {
+        QueueState {
+            keys: HashMap::new(),
+            order: VecDeque::new(),
+            delayed: BTreeMap::new(),
+            due: HashMap::new(),
+            next_number: 0,
+            limiter,
+            shut_down: false,
+            processing: 0,
+            added: 0,
+            retries: 0,
+        }
+    }
+
+    /// Adds a key. True: there is one more to take.
+    pub(super) fn add(&mut self, key: K) -> bool {
+        if self.shut_down {
+            return false;
+        }
+        self.added += 1;
+        self.enqueue(key)
+    }
+
+    fn enqueue(&mut self, key: K) -> bool {
+        if let Some(state) = self.keys.get_mut(&key) {
+            // Queued: once is enough. Processing: its worker may have read the object already, so it comes again after it.
+            if *state == KeyState::Processing {
+                *state = KeyState::ProcessingAgain;
+            }
+            return false;
+        }
+        self.keys.insert(key.clone(), KeyState::Queued);
+        self.order.push_back(key);
+        true
+    }
+
+    /// Adds a key later. A key that is delayed already keeps the earlier time. True: the earliest time has changed.
+    pub(super) fn add_at(&mut self, key: K, at: Instant) -> bool {
+        if self.shut_down {
+            return false;
+        }
+        if let Some(before) = self.due.get(&key).copied() {
+            if before.0 <= at {
+                return false;
+            }
+            self.delayed.remove(&before);
+        }
+        self.next_number += 1;
+        let place = (at, self.next_number);
+        self.delayed.insert(place, key.clone());
+        self.due.insert(key, place);
+        self.delayed.first_key_value().is_some_and(|(first, _)| *first == place)
+    }
+
+    /// Counts a failure of the key: how long it waits.
+    pub(super) fn fail(&mut self, key: &K, now: Instant) -> Duration {
+        self.retries += 1;
+        self.limiter.delay(key, now)
+    }
+
+    pub(super) fn forget(&mut self, key: &K) {
+        self.limiter.forget(key);
+    }
+
+    pub(super) fn requeues(&self, key: &K) -> u32 {
+        self.limiter.requeues(key)
+    }
+
+    /// Adds what is due. How many more there are to take.
+    pub(super) fn move_due(&mut self, now: Instant) -> usize {
+        let mut moved = 0;
+        while let Some(first) = self.delayed.first_entry() {
+            if first.key().0 > now {
+                break;
+            }
+            let key = first.remove();
+            self.due.remove(&key);
+            self.added += 1;
+            moved += usize::from(self.enqueue(key));
+        }
+        moved
+    }
+
+    /// When the next one is due.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.delayed.first_key_value().map(|((due, _), _)| *due)
+    }
+
+    pub(super) fn take(&mut self) -> Option<K> {
+        let key = self.order.pop_front()?;
+        *self.keys.get_mut(&key).expect("what is in order has a state") = KeyState::Processing;
+        self.processing += 1;
+        self.shrink();
+        Some(key)
+    }
+
+    /// A worker is done with a key that it took. True: there is one more to take.
+    pub(super) fn done(&mut self, key: &K) -> bool {
+        let Some(state) = self.keys.get_mut(key) else { return false };
+        self.processing -= 1;
+        if *state == KeyState::ProcessingAgain {
+            *state = KeyState::Queued;
+            self.order.push_back(key.clone());
+            return true;
+        }
+        self.keys.remove(key);
+        false
+    }
+
+    /// Nothing is added from now on; what is delayed goes.
+    pub(super) fn shut_down(&mut self) -> usize {
+        self.shut_down = true;
+        self.due = HashMap::new();
+        std::mem::take(&mut self.delayed).len()
+    }
+
+    pub(super) fn ready(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(super) fn processing(&self) -> usize {
+        self.processing
+    }
+
+    pub(super) fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+
+    /// Whether everything that was added has been done.
+    pub(super) fn is_drained(&self) -> bool {
+        self.order.is_empty() && self.processing == 0
+    }
+
+    /// Room of a burst that is over is returned, at most once in as many takes as it had keys.
+    fn shrink(&mut self) {
+        if self.order.capacity() > 4 * self.order.len().max(64) {
+            self.order.shrink_to(2 * self.order.len().max(32));
+            self.keys.shrink_to(2 * self.keys.len());
+            self.due.shrink_to(2 * self.due.len());
+        }
+    }
+}
