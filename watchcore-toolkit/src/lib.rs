@@ -16,7 +16,9 @@ mod backoff;
 mod clock;
 mod empty;
 mod event;
+mod informer;
 mod object;
+mod objects;
 mod park;
 mod queue;
 mod watch;
@@ -25,7 +27,12 @@ pub use backoff::Backoff;
 pub use clock::{Clock, Delay, ManualClock, SystemClock};
 pub use empty::EmptyWatch;
 pub use event::{Origin, Payload, Status, WatchEvent};
+pub use informer::{
+    Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, Informer, InformerBuilder, Listed,
+    Lister, Registration, SnapshotLister,
+};
 pub use object::{FromKeyValue, Object};
+pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };

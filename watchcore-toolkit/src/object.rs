@@ -20,7 +20,7 @@ use watchcore::{Code, Error, KeyValue, Result};
 /// assert!(Object::<u64>::from_key_value(&kv).is_err(), "the decoder makes another type");
 /// # Ok::<(), watchcore::Error>(())
 /// ```
-pub trait FromKeyValue: Clone + Send + Sync + 'static {
+pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
     /// The object of a key-value. Clones a count, not bytes. INVALID_ARGUMENT where the decoder refuses the value, or
     /// makes another type; PANIC where it panicked.
     fn from_key_value(kv: &KeyValue) -> Result<Self>;

@@ -2,4 +2,6 @@
 
 mod backoff;
 mod empty;
+mod objects;
 mod queue;
+mod support;

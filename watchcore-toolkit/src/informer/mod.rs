@@ -1,0 +1,346 @@
+//! Informers: handlers, listers and indexes over a cache.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `handler` | what is called |
+//! | `run` | one handler at work |
+//! | `turn` | when a call may begin, and who waits for its end |
+//! | `registration` | a handler as others have it |
+//! | `index` | indexes by function |
+//! | `lister` | reads |
+
+#![forbid(unsafe_code)]
+
+mod handler;
+mod index;
+mod lister;
+mod registration;
+mod run;
+mod turn;
+
+pub use handler::{Handler, HandlerFns, HandlerOptions};
+pub use lister::{Listed, Lister, SnapshotLister};
+pub use registration::{HandlerState, HandlerStatus, Registration};
+pub use run::HandlerRun;
+
+use crate::clock::{Clock, SystemClock};
+use crate::object::FromKeyValue;
+use crate::objects::{ObjectWatch, ObjectWatchBuilder};
+use crate::park;
+use crate::watch::{Stopper, Watch};
+use index::{IndexFn, Indexes, left};
+use registration::RegistrationShared;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+use turn::Turn;
+use watchcore::{Cache, Code, Error, Filter, Range, Result};
+
+/// Handlers, listers and indexes over a cache, or over the part of it that a filter lets pass.
+///
+/// It costs nothing by itself: no thread, no copy, no queue. Each handler is a cursor of its own over the cache's log, so a
+/// slow one lags alone, and costs the same however long it stalls. Clones are the same informer.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change};
+/// use watchcore_toolkit::{HandlerFns, Informer, Object};
+///
+/// struct Pod { node: String }
+///
+/// let decode = |_: &[u8], value: &[u8]| String::from_utf8(value.to_vec()).map(|node| Pod { node });
+/// let cache = Cache::builder("/pods/").decoder(decode).build()?;
+/// cache.writer()?.apply(1, [Change::put("/pods/a", "node-1")])?;
+///
+/// let informer = Informer::<Object<Pod>>::new(&cache)?;
+/// let registration = informer.add_handler(
+///     HandlerFns::new().on_added(|pod: &Object<Pod>, _| println!("{} on {}", pod.key_str().unwrap(), pod.node)),
+/// )?;
+/// registration.wait_synced(Duration::from_secs(10))?;
+/// assert_eq!(informer.lister().get("/pods/a")?.unwrap().node, "node-1");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct Informer<O> {
+    shared: Arc<InformerShared<O>>,
+}
+
+impl<O> Clone for Informer<O> {
+    fn clone(&self) -> Informer<O> {
+        Informer { shared: Arc::clone(&self.shared) }
+    }
+}
+
+pub(crate) struct InformerShared<O> {
+    cache: Cache,
+    /// `None` is the whole cache.
+    filter: Option<Filter>,
+    clock: Arc<dyn Clock>,
+    indexes: Option<Arc<Indexes<O>>>,
+    /// Of the watch that keeps the indexes.
+    index_stopper: Option<Stopper>,
+    /// Those that may still be at work; others are purged when one is added.
+    handlers: Mutex<Vec<Weak<RegistrationShared>>>,
+    next_id: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// What an informer is made of. Made by [`Informer::builder`].
+///
+/// ```
+/// use watchcore::{Cache, Filter, KeyValue};
+/// use watchcore_toolkit::Informer;
+///
+/// let cache = Cache::builder("/registry/").build()?;
+/// let pods = Informer::<KeyValue>::builder(&cache)
+///     .filter(Filter::any().path("/registry/pods"))
+///     .index("first", |pod| pod.value_str().and_then(|value| value.get(..1)).map(str::to_owned).into_iter().collect())
+///     .build()?;
+/// # drop(pods);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "an informer is made by `build`"]
+pub struct InformerBuilder<O> {
+    cache: Cache,
+    filter: Option<Filter>,
+    clock: Arc<dyn Clock>,
+    functions: Vec<(String, IndexFn<O>)>,
+}
+
+impl<O: FromKeyValue> InformerBuilder<O> {
+    /// Which objects.
+    pub fn filter(self, filter: Filter) -> InformerBuilder<O> {
+        InformerBuilder { filter: Some(filter), ..self }
+    }
+
+    /// An index by function: an object is found by [`Lister::by_index`] under each value that `values` gives for it. The
+    /// function must give the same for the same object. One thread keeps all indexes of the informer.
+    pub fn index<F>(mut self, name: impl Into<String>, values: F) -> InformerBuilder<O>
+    where
+        F: Fn(&O) -> Vec<String> + Send + Sync + 'static,
+    {
+        self.functions.push((name.into(), Arc::new(values)));
+        self
+    }
+
+    /// Another clock for resync periods.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> InformerBuilder<O> {
+        InformerBuilder { clock, ..self }
+    }
+
+    /// Makes it, and starts the thread that keeps the indexes, if there are any. INVALID_ARGUMENT for a filter that names
+    /// what the cache does not declare, and for two indexes of one name; RESOURCE_EXHAUSTED without a thread; CLOSED.
+    pub fn build(self) -> Result<Informer<O>> {
+        let InformerBuilder { cache, filter, clock, functions } = self;
+        for (number, (name, _)) in functions.iter().enumerate() {
+            if functions[..number].iter().any(|(other, _)| other == name) {
+                let message =
+                    format!("build an informer with two indexes of the name {name}: give them different ones.");
+                return Err(Error::new(Code::InvalidArgument, message));
+            }
+        }
+        // Opened also where nothing is kept: it shows whether the filter is one of this cache.
+        let watch = typed(&cache, filter.as_ref()).open()?;
+        let (mut indexes, mut index_stopper) = (None, None);
+        if !functions.is_empty() {
+            let kept = Arc::new(Indexes::new(functions));
+            index_stopper = Some(watch.stopper());
+            spawn("watchcore-index", Arc::clone(&kept).keep(watch))?;
+            indexes = Some(kept);
+        }
+        let shared = InformerShared {
+            cache,
+            filter,
+            clock,
+            indexes,
+            index_stopper,
+            handlers: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            stopped: AtomicBool::new(false),
+        };
+        Ok(Informer { shared: Arc::new(shared) })
+    }
+}
+
+/// A watch of the informer's objects.
+fn typed<O: FromKeyValue>(cache: &Cache, filter: Option<&Filter>) -> ObjectWatchBuilder<O> {
+    let wanted = ObjectWatch::builder(cache);
+    match filter {
+        Some(filter) => wanted.filter(filter.clone()),
+        None => wanted,
+    }
+}
+
+/// Runs a future on a thread of its own.
+fn spawn(name: &str, work: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+    let run = move || {
+        park::block_on_future(Duration::MAX, work);
+    };
+    thread::Builder::new().name(name.into()).spawn(run).map(drop).map_err(|error| {
+        let message = format!("start the thread {name}: {error}. End other threads, or run handlers as futures.");
+        Error::new(Code::ResourceExhausted, message)
+    })
+}
+
+impl<O> InformerShared<O> {
+    fn handlers(&self) -> MutexGuard<'_, Vec<Weak<RegistrationShared>>> {
+        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The informer's filter and another one.
+    fn with(&self, filter: Option<&Filter>) -> Option<Filter> {
+        match (&self.filter, filter) {
+            (Some(own), Some(other)) => Some(own.clone().and(other.clone())),
+            (own, other) => own.as_ref().or(other).cloned(),
+        }
+    }
+
+    fn namespace(&self, namespace: &str) -> Range {
+        let prefix = self.cache.prefix();
+        let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
+        Range::prefix([prefix, slash, namespace.as_bytes(), b"/"].concat())
+    }
+
+    fn indexes(&self, name: &str) -> Result<&Indexes<O>> {
+        self.indexes.as_deref().ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                format!("read index {name}: this informer has none. Give its builder one: .index({name:?}, ..)."),
+            )
+        })
+    }
+
+    fn stop(&self) {
+        // Below the lock, as where handlers are added: one is either in the list here, or refused there.
+        let handlers = {
+            let mut handlers = self.handlers();
+            self.stopped.store(true, Ordering::Release);
+            std::mem::take(&mut *handlers)
+        };
+        handlers.iter().filter_map(Weak::upgrade).for_each(|handler| handler.remove());
+        if let Some(stopper) = &self.index_stopper {
+            stopper.stop();
+        }
+    }
+}
+
+impl<O> Drop for InformerShared<O> {
+    fn drop(&mut self) {
+        if let Some(stopper) = &self.index_stopper {
+            stopper.stop();
+        }
+    }
+}
+
+impl<O: FromKeyValue> Informer<O> {
+    /// One of all objects of a cache.
+    pub fn new(cache: &Cache) -> Result<Informer<O>> {
+        Informer::builder(cache).build()
+    }
+
+    /// What an informer can be made of.
+    pub fn builder(cache: &Cache) -> InformerBuilder<O> {
+        InformerBuilder { cache: cache.clone(), filter: None, clock: Arc::new(SystemClock), functions: Vec::new() }
+    }
+
+    /// Adds a handler, which gets the state and then every change, on a thread of its own. At any time, from any thread,
+    /// also from inside a callback. CLOSED after `stop`; RESOURCE_EXHAUSTED without a thread.
+    pub fn add_handler(&self, handler: impl Handler<O>) -> Result<Registration> {
+        self.add_handler_with(handler, HandlerOptions::new())
+    }
+
+    /// The same with options.
+    pub fn add_handler_with(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<Registration> {
+        let (registration, run) = self.handler(handler, options)?;
+        spawn("watchcore-handler", run)?;
+        Ok(registration)
+    }
+
+    /// Adds a handler whose calls are run by who spawns the future. Ten thousand of them need no thread each.
+    pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
+        let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
+        let mut wanted = wanted.on_lag(options.on_lag).clock(Arc::clone(&self.shared.clock));
+        if let Some(period) = options.resync {
+            wanted = wanted.resync_period(period);
+        }
+        let watch = wanted.open()?;
+        let shared = Arc::new(RegistrationShared {
+            id: self.shared.next_id.fetch_add(1, Ordering::Relaxed),
+            name: options.name,
+            turn: Turn::new(),
+            stopper: watch.stopper(),
+            watch: watch.handle(),
+            cache: self.shared.cache.clone(),
+            handled: AtomicU64::new(0),
+            panics: AtomicU64::new(0),
+        });
+        let mut handlers = self.shared.handlers();
+        if self.shared.stopped.load(Ordering::Acquire) {
+            return Err(Error::new(
+                Code::Closed,
+                "add a handler to an informer that was stopped: make another informer.",
+            ));
+        }
+        handlers.retain(|handler| handler.strong_count() > 0);
+        handlers.push(Arc::downgrade(&shared));
+        drop(handlers);
+        Ok((Registration::new(Arc::clone(&shared)), HandlerRun::new(watch, handler, shared)))
+    }
+
+    /// The informer's objects as a watch, for a program that would rather be asked than called.
+    pub fn watch(&self) -> ObjectWatchBuilder<O> {
+        typed(&self.shared.cache, self.shared.filter.as_ref()).clock(Arc::clone(&self.shared.clock))
+    }
+
+    /// Reads its objects.
+    pub fn lister(&self) -> Lister<O> {
+        Lister::new(Arc::clone(&self.shared))
+    }
+
+    /// The cache below.
+    pub fn cache(&self) -> &Cache {
+        &self.shared.cache
+    }
+
+    /// How its handlers stand, in the order in which they were added.
+    pub fn handlers(&self) -> Vec<HandlerStatus> {
+        self.standing().iter().map(|handler| handler.status()).collect()
+    }
+
+    fn standing(&self) -> Vec<Arc<RegistrationShared>> {
+        self.shared.handlers().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Index functions that panicked; their objects are found under no value.
+    pub fn index_panics(&self) -> u64 {
+        self.shared.indexes.as_ref().map_or(0, |indexes| indexes.panics())
+    }
+
+    /// Waits until the cache is ready, the indexes are complete, and every handler that there is now is synced. The error says
+    /// what is not, and why.
+    pub fn wait_synced(&self, timeout: Duration) -> Result<()> {
+        let begin = Instant::now();
+        self.shared.cache.wait_ready(timeout)?;
+        if let Some(indexes) = &self.shared.indexes {
+            let deadline = Instant::now().checked_add(left(begin, timeout));
+            if !indexes.wait(deadline, |_, synced| synced)? {
+                let message =
+                    format!("wait until the indexes are complete: not within {} ms. Ask again.", timeout.as_millis());
+                return Err(Error::new(Code::Timeout, message));
+            }
+        }
+        self.standing().iter().try_for_each(|handler| handler.wait_synced(left(begin, timeout)))
+    }
+
+    /// Removes all handlers and ends the indexes. No callback begins after this; none can be added. Idempotent, never waits.
+    pub fn stop(&self) {
+        self.shared.stop();
+    }
+}
+
+impl<O> fmt::Debug for Informer<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Informer").field("cache", &self.shared.cache.name()).finish()
+    }
+}

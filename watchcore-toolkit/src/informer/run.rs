@@ -1,0 +1,180 @@
+//! One handler at work: its watch, and the calls that come of it.
+
+#![forbid(unsafe_code)]
+
+use super::handler::Handler;
+use super::registration::RegistrationShared;
+use crate::event::{Payload, Status, WatchEvent};
+use crate::object::FromKeyValue;
+use crate::objects::ObjectWatch;
+use crate::watch::WatchExt;
+use std::fmt;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Calls after which a handler that has more to do lets others of its runtime have their turn.
+const TURN: usize = 64;
+
+/// A handler at work, as a future: whoever spawns it runs the calls. Dropping it ends the handler.
+///
+/// ```
+/// use watchcore::{Cache, KeyValue};
+/// use watchcore_toolkit::{HandlerFns, HandlerOptions, Informer};
+///
+/// async fn follow(informer: Informer<KeyValue>) -> watchcore::Result<()> {
+///     let handler = HandlerFns::new().on_added(|new: &KeyValue, _| println!("{:?}", new.key_str()));
+///     let (registration, run) = informer.handler(handler, HandlerOptions::new())?;
+///     // tokio::spawn(run), or here:
+///     run.await;
+///     drop(registration);
+///     Ok(())
+/// }
+/// ```
+#[must_use = "a handler does nothing unless its run is spawned or awaited"]
+pub struct HandlerRun(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl Future for HandlerRun {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(context)
+    }
+}
+
+impl fmt::Debug for HandlerRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HandlerRun")
+    }
+}
+
+impl HandlerRun {
+    pub(super) fn new<O, H>(watch: ObjectWatch<O>, handler: H, shared: Arc<RegistrationShared>) -> HandlerRun
+    where
+        O: FromKeyValue,
+        H: Handler<O>,
+    {
+        let work = Work { handler: Some(handler), shared, reason: Some("its future was dropped".into()) };
+        HandlerRun(Box::pin(work.run(watch)))
+    }
+}
+
+/// A handler, and what its calls are counted in. Its end is reported wherever it comes from, a dropped future included.
+struct Work<H> {
+    handler: Option<H>,
+    shared: Arc<RegistrationShared>,
+    reason: Option<String>,
+}
+
+impl<H> Work<H> {
+    async fn run<O>(mut self, mut watch: ObjectWatch<O>)
+    where
+        O: FromKeyValue,
+        H: Handler<O>,
+    {
+        let mut calls = 0;
+        let mut error = None;
+        while let Some(event) = watch.next_event().await {
+            if let Payload::Error(status) = event.payload {
+                error = Some(status);
+                break;
+            }
+            if !self.handle(&event) {
+                break;
+            }
+            calls += 1;
+            if calls % TURN == 0 {
+                yield_now().await;
+            }
+        }
+        self.end(error.as_ref());
+    }
+
+    /// Calls the handler with an event; false once it was removed.
+    fn handle<O: FromKeyValue>(&mut self, event: &WatchEvent<O>) -> bool
+    where
+        H: Handler<O>,
+    {
+        let origin = event.origin;
+        if event.lost > 0 && !self.call(None, |handler| handler.lost(event.lost)) {
+            return false;
+        }
+        match &event.payload {
+            Payload::Added(new) => self.call(Some(new), |handler| handler.added(new, origin)),
+            // Where nothing is kept the log may have no old value: to this handler the object is new.
+            Payload::Modified { old: None, new } => self.call(Some(new), |handler| handler.added(new, origin)),
+            Payload::Modified { old: Some(old), new } => {
+                self.call(Some(new), |handler| handler.updated(old, new, origin))
+            }
+            Payload::Deleted(last) => self.call(Some(last), |handler| handler.deleted(last, origin)),
+            Payload::Synced => {
+                if !self.shared.turn.begin(None) {
+                    return false;
+                }
+                self.guard(|handler| handler.synced());
+                self.shared.turn.end(true);
+                true
+            }
+            Payload::Bookmark | Payload::Error(_) => true,
+        }
+    }
+
+    fn call<O: FromKeyValue>(&mut self, object: Option<&O>, call: impl FnOnce(&mut H)) -> bool
+    where
+        H: Handler<O>,
+    {
+        if !self.shared.turn.begin(object.map(O::key_value)) {
+            return false;
+        }
+        self.guard(call);
+        self.shared.turn.end(false);
+        self.shared.count_handled(object.is_some());
+        true
+    }
+
+    /// A call that panics is counted and reported; the handler is asked again with the next event.
+    fn guard(&mut self, call: impl FnOnce(&mut H)) {
+        let Some(handler) = &mut self.handler else { return };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call(handler))) {
+            self.shared.report_panic(&*panic);
+        }
+    }
+
+    fn end<O: FromKeyValue>(&mut self, error: Option<&Status>)
+    where
+        H: Handler<O>,
+    {
+        if self.shared.turn.begin(None) {
+            self.guard(|handler| handler.ended(error));
+            self.shared.turn.end(false);
+        }
+        self.reason = error.map(ToString::to_string);
+    }
+}
+
+impl<H> Drop for Work<H> {
+    fn drop(&mut self) {
+        // What the handler holds is the user's: its drop may panic, too.
+        let handler = self.handler.take();
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(handler))) {
+            self.shared.report_panic(&*panic);
+        }
+        self.shared.turn.finish(self.reason.take());
+    }
+}
+
+/// Lets the other tasks of the runtime have their turn.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if yielded {
+            return Poll::Ready(());
+        }
+        yielded = true;
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,189 @@
+//! Who may call a handler, and who waits until nobody does.
+
+#![forbid(unsafe_code)]
+
+use event_listener::{Event, Listener};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+use watchcore::KeyValue;
+
+/// The state of a handler's calls: below one lock, so that a call either has begun when its handler is removed, and is
+/// waited for, or never begins.
+pub(super) struct Turn {
+    state: Mutex<TurnState>,
+    /// Notified when a call has ended after a removal, when the initial state was handled, and at the end.
+    changed: Event,
+}
+
+#[derive(Default)]
+struct TurnState {
+    removed: bool,
+    synced: bool,
+    /// Its end, with the reason where there was one.
+    ended: Option<Option<String>>,
+    call: Option<CallUnderWay>,
+}
+
+/// A call that has begun and not returned.
+#[derive(Clone)]
+pub(super) struct CallUnderWay {
+    thread: ThreadId,
+    /// What it is about; nothing for `synced`, `lost` and `ended`.
+    pub(super) object: Option<KeyValue>,
+    pub(super) since: Instant,
+}
+
+/// What can be seen of a handler from outside.
+pub(super) struct TurnView {
+    pub(super) removed: bool,
+    pub(super) synced: bool,
+    pub(super) ended: Option<Option<String>>,
+    pub(super) call: Option<CallUnderWay>,
+}
+
+/// How a wait for the end of a handler's calls ended.
+#[derive(PartialEq, Eq, Debug)]
+pub(super) enum Quiet {
+    /// No call is under way, and none begins any more.
+    Reached,
+    /// The calling thread is inside the handler's own call.
+    OwnCall,
+    TimedOut,
+}
+
+impl Turn {
+    pub(super) fn new() -> Turn {
+        Turn { state: Mutex::default(), changed: Event::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TurnState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a call; not after a removal.
+    pub(super) fn begin(&self, object: Option<&KeyValue>) -> bool {
+        let call = CallUnderWay { thread: thread::current().id(), object: object.cloned(), since: Instant::now() };
+        let mut state = self.lock();
+        if !state.removed {
+            state.call = Some(call);
+        }
+        !state.removed
+    }
+
+    /// Ends the call. `synced`: it was the one that says that the initial state is complete.
+    pub(super) fn end(&self, synced: bool) {
+        let (notify, call) = {
+            let mut state = self.lock();
+            state.synced |= synced;
+            (state.removed || synced, state.call.take())
+        };
+        // Outside of the lock: it may be the last count of an object.
+        drop(call);
+        if notify {
+            self.changed.notify(usize::MAX);
+        }
+    }
+
+    /// No call begins after this. Never waits.
+    pub(super) fn remove(&self) {
+        self.lock().removed = true;
+        self.changed.notify(usize::MAX);
+    }
+
+    /// Nobody calls any more, and nobody would.
+    pub(super) fn finish(&self, reason: Option<String>) {
+        let call = {
+            let mut state = self.lock();
+            state.ended.get_or_insert(reason);
+            state.call.take()
+        };
+        drop(call);
+        self.changed.notify(usize::MAX);
+    }
+
+    pub(super) fn view(&self) -> TurnView {
+        let state = self.lock();
+        TurnView { removed: state.removed, synced: state.synced, ended: state.ended.clone(), call: state.call.clone() }
+    }
+
+    pub(super) fn is_synced(&self) -> bool {
+        self.lock().synced
+    }
+
+    /// One look at whether it is quiet.
+    fn quiet(&self) -> Option<Quiet> {
+        match &self.lock().call {
+            None => Some(Quiet::Reached),
+            Some(call) if call.thread == thread::current().id() => Some(Quiet::OwnCall),
+            Some(_) => None,
+        }
+    }
+
+    /// Blocks until no call is under way. After a removal.
+    pub(super) fn wait_quiet(&self, timeout: Duration) -> Quiet {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            // Listening first: what changes after the look is heard.
+            let changed = self.changed.listen();
+            if let Some(quiet) = self.quiet() {
+                return quiet;
+            }
+            if !wait_until(changed, deadline) {
+                return self.quiet().unwrap_or(Quiet::TimedOut);
+            }
+        }
+    }
+
+    /// The same as a future.
+    pub(super) async fn quiet_async(&self) -> Quiet {
+        loop {
+            let changed = self.changed.listen();
+            if let Some(quiet) = self.quiet() {
+                return quiet;
+            }
+            changed.await;
+        }
+    }
+
+    /// Blocks until it is synced, removed or at its end; false after the timeout.
+    pub(super) fn wait_synced(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let changed = self.changed.listen();
+            if self.is_decided() {
+                return true;
+            }
+            if !wait_until(changed, deadline) {
+                return self.is_decided();
+            }
+        }
+    }
+
+    /// The same as a future.
+    pub(super) async fn synced_async(&self) {
+        loop {
+            let changed = self.changed.listen();
+            if self.is_decided() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn is_decided(&self) -> bool {
+        let state = self.lock();
+        state.synced || state.removed || state.ended.is_some()
+    }
+}
+
+/// Waits for a listener, without end where there is no deadline; false after it.
+pub(super) fn wait_until(listener: event_listener::EventListener, deadline: Option<Instant>) -> bool {
+    match deadline {
+        None => {
+            listener.wait();
+            true
+        }
+        Some(deadline) => listener.wait_deadline(deadline).is_some(),
+    }
+}

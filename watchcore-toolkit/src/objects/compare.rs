@@ -1,0 +1,97 @@
+//! The difference between what a consumer was given and what is there.
+
+#![forbid(unsafe_code)]
+
+use super::known::Known;
+use crate::object::FromKeyValue;
+use watchcore::{Error, Filter, KeyValue, Position, Range, Result, Snapshot};
+
+/// Key-values of one slice: a poll does no more of a comparison than this.
+const SLICE: usize = 4096;
+
+/// A comparison under way. The snapshot keeps the log while it is held, so it is walked without waiting for anybody, and
+/// released at the end.
+pub(super) struct Comparison<O> {
+    snapshot: Snapshot,
+    filter: Filter,
+    /// Where the next slice begins.
+    next: Vec<u8>,
+    /// Whether equal modification revisions mean equal versions.
+    same_epoch: bool,
+    /// What the consumer was given, less what the walk has found.
+    before: Known<O>,
+    /// What it will have been given.
+    after: Known<O>,
+    puts: Vec<(Option<O>, O)>,
+    /// Values that could not be decoded.
+    failures: Vec<(KeyValue, Error)>,
+}
+
+/// What the consumer is to be given to know the state at `position`.
+pub(super) struct Difference<O> {
+    pub(super) position: Position,
+    pub(super) deletes: Vec<O>,
+    /// In the order of their revisions.
+    pub(super) puts: Vec<(Option<O>, O)>,
+    pub(super) known: Known<O>,
+    pub(super) failures: Vec<(KeyValue, Error)>,
+}
+
+impl<O: FromKeyValue> Comparison<O> {
+    pub(super) fn begin(snapshot: Snapshot, filter: &Filter, known: Known<O>, epoch: u64) -> Comparison<O> {
+        Comparison {
+            same_epoch: snapshot.position().epoch == epoch,
+            snapshot,
+            filter: filter.clone(),
+            next: Vec::new(),
+            after: Known::with_capacity(known.len()),
+            before: known,
+            puts: Vec::new(),
+            failures: Vec::new(),
+        }
+    }
+
+    /// Walks one slice; whether it was the last.
+    pub(super) fn step(&mut self) -> Result<bool> {
+        let rest = self.filter.clone().range(Range::between(&self.next, b""));
+        let mut walked = 0;
+        for kv in self.snapshot.filtered(&rest)?.take(SLICE) {
+            walked += 1;
+            if walked == SLICE {
+                self.next = [kv.key(), b"\0"].concat();
+            }
+            let old = self.before.remove(kv.key());
+            if let Some(old) = &old
+                && same_version(old.key_value(), &kv, self.same_epoch)
+            {
+                self.after.insert(old.clone());
+                continue;
+            }
+            match O::from_key_value(&kv) {
+                Ok(new) => {
+                    self.after.insert(new.clone());
+                    self.puts.push((old, new));
+                }
+                Err(error) => {
+                    self.failures.push((kv.to_owned(), error));
+                    // No deletion: the last value that could be decoded stays.
+                    old.map(|old| self.after.insert(old));
+                }
+            }
+        }
+        Ok(walked < SLICE)
+    }
+
+    pub(super) fn finish(self) -> Difference<O> {
+        let mut puts = self.puts;
+        // Between keys the order is that of the changes.
+        puts.sort_by_key(|(_, new)| new.key_value().mod_revision());
+        let deletes = self.before.into_objects().collect();
+        Difference { position: self.snapshot.position(), deletes, puts, known: self.after, failures: self.failures }
+    }
+}
+
+/// Whether two key-values of one key are one version. In another history a revision may be used again.
+fn same_version(a: &KeyValue, b: &KeyValue, same_epoch: bool) -> bool {
+    a.mod_revision() == b.mod_revision() && (same_epoch || a.value() == b.value())
+}

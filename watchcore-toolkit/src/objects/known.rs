@@ -1,0 +1,75 @@
+//! What a consumer has been given: a table of counted objects.
+
+#![forbid(unsafe_code)]
+
+use crate::object::FromKeyValue;
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::hash::BuildHasher;
+
+/// The objects that a consumer has been given and not seen deleted, by key.
+///
+/// A pointer and a byte each: the key is in the object's own allocation. Objects are held by count, so what is kept of
+/// one is its newest given version and nothing of the log.
+pub(crate) struct Known<O> {
+    table: HashTable<O>,
+    hasher: DefaultHashBuilder,
+}
+
+impl<O: FromKeyValue> Known<O> {
+    pub(crate) fn new() -> Known<O> {
+        Known { table: HashTable::new(), hasher: DefaultHashBuilder::default() }
+    }
+
+    pub(crate) fn with_capacity(objects: usize) -> Known<O> {
+        Known { table: HashTable::with_capacity(objects), hasher: DefaultHashBuilder::default() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Keeps an object, and gives what was kept of its key before. O(1).
+    pub(crate) fn insert(&mut self, object: O) -> Option<O> {
+        let Known { table, hasher } = self;
+        let hash = hasher.hash_one(object.key_value().key());
+        let same = |other: &O| other.key_value().key() == object.key_value().key();
+        match table.entry(hash, same, |other| hasher.hash_one(other.key_value().key())) {
+            Entry::Occupied(mut place) => Some(std::mem::replace(place.get_mut(), object)),
+            Entry::Vacant(place) => {
+                place.insert(object);
+                None
+            }
+        }
+    }
+
+    /// Gives what was kept of a key. The table shrinks when it has become mostly empty. O(1), amortised.
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
+        let Known { table, hasher } = self;
+        let hash = hasher.hash_one(key);
+        let place = table.find_entry(hash, |object| object.key_value().key() == key).ok()?;
+        let (removed, _) = place.remove();
+        if table.capacity() > 64 && table.len() < table.capacity() / 8 {
+            table.shrink_to(table.len() * 2, |other| hasher.hash_one(other.key_value().key()));
+        }
+        Some(removed)
+    }
+
+    /// Every object, out of order.
+    pub(crate) fn to_vec(&self) -> Vec<O> {
+        self.table.iter().cloned().collect()
+    }
+
+    pub(crate) fn into_objects(self) -> impl Iterator<Item = O> {
+        self.table.into_iter()
+    }
+
+    /// The bytes that the table takes, without the objects.
+    pub(crate) fn bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+}

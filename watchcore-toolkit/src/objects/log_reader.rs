@@ -1,0 +1,209 @@
+//! From batches of the log to typed events: old values, types, positions.
+
+#![forbid(unsafe_code)]
+
+use super::Refusals;
+use super::known::Known;
+use crate::event::{Origin, WatchEvent};
+use crate::object::FromKeyValue;
+use futures_core::Stream;
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use watchcore::{Batch, Error, Event, Kind, Phase, Position, Subscription};
+
+/// Events of one poll. A batch is turned into objects at once and released, so that a consumer that stops in the middle
+/// holds no part of the log; it knows that many events more than it has handed out, at most.
+const BATCH: usize = 128;
+
+/// A subscription, and what its consumer knows.
+pub(super) struct LogReader<O> {
+    subscription: Subscription,
+    /// What was given; `None` under the policies that need not know it.
+    pub(super) known: Option<Known<O>>,
+    /// Behind the last event that was made.
+    pub(super) position: Position,
+    /// Revisions that were lost before the next event.
+    pub(super) lost: u64,
+    /// Whether the initial state is still coming.
+    pub(super) in_state: bool,
+    /// Whether that state is only noted: the consumer is supposed to know it.
+    silent: bool,
+    /// Between the marks of a resync: its changes did not happen one by one.
+    in_difference: bool,
+    /// What is known may lack objects that the consumer is supposed to know: the log's own old values stand in.
+    partial: bool,
+}
+
+/// How a poll of the log ended.
+pub(super) enum Polled {
+    /// Events were made, or none of a batch was for the consumer.
+    Made,
+    Failed(Error),
+    Closed,
+}
+
+impl<O: FromKeyValue> LogReader<O> {
+    /// One whose consumer knows what is `known`, or of whom nothing is kept.
+    pub(super) fn new(subscription: Subscription, known: Option<Known<O>>) -> LogReader<O> {
+        let position = subscription.position();
+        LogReader {
+            subscription,
+            known,
+            position,
+            lost: 0,
+            in_state: false,
+            silent: false,
+            in_difference: false,
+            partial: false,
+        }
+    }
+
+    /// One that begins with a state.
+    pub(super) fn of_state(self) -> LogReader<O> {
+        LogReader { in_state: true, ..self }
+    }
+
+    /// One whose initial state is noted and not given.
+    pub(super) fn silent(self) -> LogReader<O> {
+        LogReader { silent: true, ..self }
+    }
+
+    /// One whose consumer may know more than what is known here.
+    pub(super) fn partial(self) -> LogReader<O> {
+        LogReader { partial: true, ..self }
+    }
+
+    pub(super) fn subscription(&self) -> &Subscription {
+        &self.subscription
+    }
+
+    /// Reads on from another subscription, with what is known now.
+    pub(super) fn replace(&mut self, subscription: Subscription) {
+        self.subscription = subscription;
+        self.in_difference = false;
+    }
+
+    /// Makes the events of the next batch. Registers the task where there is none.
+    pub(super) fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        out: &mut VecDeque<WatchEvent<O>>,
+        refusals: &mut Refusals,
+    ) -> Poll<Polled> {
+        let batch = match self.subscription.poll(BATCH) {
+            // Nothing there: the stream looks again and registers the waker.
+            Ok(batch) if batch.is_empty() => {
+                self.position = settled(self.position, batch.position());
+                match ready!(Pin::new(&mut self.subscription).poll_next(context)) {
+                    Some(Ok(batch)) => batch,
+                    Some(Err(error)) => return Poll::Ready(Polled::Failed(error)),
+                    None => return Poll::Ready(Polled::Closed),
+                }
+            }
+            Ok(batch) => batch,
+            Err(error) if error.code() == watchcore::Code::Closed => return Poll::Ready(Polled::Closed),
+            Err(error) => return Poll::Ready(Polled::Failed(error)),
+        };
+        self.take(&batch, out, refusals);
+        Poll::Ready(Polled::Made)
+    }
+
+    fn take(&mut self, batch: &Batch, out: &mut VecDeque<WatchEvent<O>>, refusals: &mut Refusals) {
+        let events = batch.events();
+        if self.position.epoch == 0 && events.iter().all(|event| event.resync().is_none()) {
+            self.position.epoch = batch.position().epoch;
+        }
+        for (index, event) in events.iter().enumerate() {
+            match events.get(index + 1) {
+                None => self.position = batch.position(),
+                // A watch that resumes inside a revision would miss the rest of it; so it resumes before it.
+                Some(next) if next.revision() != event.revision() && is_settled(event) && !self.in_difference => {
+                    self.position.revision = event.revision();
+                }
+                Some(_) => {}
+            }
+            if let Some(made) = self.make(event, refusals) {
+                let lost = std::mem::take(&mut self.lost);
+                out.push_back(made.at(self.position).with_lost(lost));
+            }
+        }
+    }
+
+    /// What a consumer is given of an event.
+    fn make(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
+        let made = match event.kind() {
+            Kind::Added | Kind::Modified | Kind::Put => self.put(event, refusals)?,
+            Kind::Deleted | Kind::Delete => WatchEvent::deleted(self.delete(event, refusals)?),
+            Kind::Bookmark if event.ends_initial_state() => {
+                self.in_state = false;
+                return (!std::mem::take(&mut self.silent)).then(WatchEvent::synced);
+            }
+            Kind::Bookmark => return Some(WatchEvent::bookmark(self.position)),
+            Kind::Resync => {
+                self.mark(event);
+                return None;
+            }
+            _ => return None,
+        };
+        if event.is_initial_state() {
+            return (!self.silent).then(|| made.with_origin(Origin::InitialState));
+        }
+        let differs = event.is_synthetic() || self.in_difference;
+        Some(if differs { made.with_origin(Origin::Difference) } else { made })
+    }
+
+    fn put(&mut self, event: &Event, refusals: &mut Refusals) -> Option<WatchEvent<O>> {
+        let kv = event.kv()?;
+        let new = match O::from_key_value(kv) {
+            Ok(new) => new,
+            Err(error) => {
+                refusals.report(kv, &error);
+                return None;
+            }
+        };
+        let in_log = || event.prev().and_then(|prev| O::from_key_value(prev).ok());
+        Some(match &mut self.known {
+            None if event.kind() == Kind::Added => WatchEvent::added(new),
+            None => WatchEvent::modified(in_log(), new),
+            Some(known) => match known.insert(new.clone()) {
+                None if self.partial && event.kind() != Kind::Added => WatchEvent::modified(in_log(), new),
+                None => WatchEvent::added(new),
+                old => WatchEvent::modified(old, new),
+            },
+        })
+    }
+
+    /// The last known value of what was deleted: nothing, where the consumer was never given one.
+    fn delete(&mut self, event: &Event, refusals: &mut Refusals) -> Option<O> {
+        if let Some(known) = &mut self.known {
+            let last = known.remove(event.key());
+            if last.is_some() || !self.partial {
+                return last;
+            }
+        }
+        let last = event.prev().or(event.kv())?;
+        O::from_key_value(last).map_err(|error| refusals.report(last, &error)).ok()
+    }
+
+    fn mark(&mut self, event: &Event) {
+        let Some(resync) = event.resync() else { return };
+        self.in_difference = resync.phase == Phase::Begin;
+        if resync.phase == Phase::Begin {
+            // Of another history nobody can say how many there were: at least one.
+            self.lost += resync.to.saturating_sub(resync.from).max(1);
+        } else {
+            self.position = Position { epoch: resync.epoch, revision: resync.to };
+        }
+    }
+}
+
+/// Whether an event stands at its own revision: those of a state and of a difference do not.
+fn is_settled(event: &Event) -> bool {
+    !event.is_initial_state() && !event.is_synthetic() && event.resync().is_none()
+}
+
+/// A position never goes back, except to another history.
+fn settled(before: Position, now: Position) -> Position {
+    if now.epoch == before.epoch { Position { revision: now.revision.max(before.revision), ..now } } else { now }
+}

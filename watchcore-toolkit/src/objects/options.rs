@@ -1,0 +1,176 @@
+//! How a typed watch is opened.
+
+#![forbid(unsafe_code)]
+
+use super::known::Known;
+use super::log_reader::LogReader;
+use super::{ObjectWatch, Refused};
+use crate::clock::{Clock, SystemClock};
+use crate::object::FromKeyValue;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+use watchcore::{Cache, Code, Error, Filter, KeyValue, OnLag, Range, Read, ReadOptions, Result, Start, Subscription};
+
+/// What a typed watch is asked for. Made by [`ObjectWatch::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Filter, KeyValue, OnLag};
+/// use watchcore_toolkit::ObjectWatch;
+///
+/// let cache = Cache::builder("/").build()?;
+/// let watch = ObjectWatch::<KeyValue>::builder(&cache)
+///     .filter(Filter::any().path("/registry/pods"))
+///     .on_lag(OnLag::Resnapshot)
+///     .resync_period(Duration::from_secs(600))
+///     .open()?;
+/// # drop(watch);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "a watch begins with `open`"]
+pub struct ObjectWatchBuilder<O> {
+    pub(super) cache: Cache,
+    pub(super) filter: Filter,
+    start: Start,
+    on_lag: OnLag,
+    bookmarks: Option<Duration>,
+    pub(super) resync: Option<Duration>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) refused: Option<Refused>,
+    object: PhantomData<fn() -> O>,
+}
+
+impl<O: FromKeyValue> ObjectWatchBuilder<O> {
+    pub(super) fn new(cache: &Cache) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder {
+            cache: cache.clone(),
+            filter: Filter::any(),
+            start: Start::State,
+            on_lag: OnLag::Resnapshot,
+            bookmarks: None,
+            resync: None,
+            clock: Arc::new(SystemClock),
+            refused: None,
+            object: PhantomData,
+        }
+    }
+
+    /// Which objects. The types of its events are relative to it.
+    pub fn filter(self, filter: Filter) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { filter, ..self }
+    }
+
+    /// Where it begins; [`Start::State`] if nothing is said. With `Now` and `After` the consumer is supposed to know the
+    /// state there: that is read when the watch is opened, O(objects), unless the policy is `Stop` or `SkipToOldest`.
+    pub fn start(self, start: Start) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { start, ..self }
+    }
+
+    /// What happens where the window has left it behind; [`OnLag::Resnapshot`] if nothing is said: the exact difference
+    /// between what it was given and what is there. `Conflate` is the same. `Stop` is an Error event (410) and the
+    /// end; `SkipToOldest` goes on with the oldest event, and is `Stop` in the initial state. These two keep nothing, so
+    /// an old value is the log's, and absent where the log has none.
+    pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { on_lag, ..self }
+    }
+
+    /// Bookmarks, at most one in `interval`. Without it there are none.
+    pub fn bookmarks(self, interval: Duration) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { bookmarks: Some(interval), ..self }
+    }
+
+    /// Every so often each object that it was given comes again, Modified with old and new the same, with
+    /// [`crate::Origin::Resync`]. At least one second; less is taken as that.
+    pub fn resync_period(self, period: Duration) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { resync: Some(period.max(Duration::from_secs(1))), ..self }
+    }
+
+    /// Another clock for the resync period.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { clock, ..self }
+    }
+
+    /// Called with each value that the decoder refused, by the consumer that polls. Without it there is a warning in the
+    /// log (`tracing`). Either way the last value that could be decoded stays, and the error is counted.
+    pub fn on_refused(self, call: impl FnMut(&KeyValue, &Error) + Send + 'static) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
+    }
+
+    /// Opens it. INVALID_ARGUMENT where the filter names what the cache does not declare; CLOSED.
+    pub fn open(self) -> Result<ObjectWatch<O>> {
+        let keeps = matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate);
+        let reader = if keeps { self.seeded()? } else { LogReader::new(self.subscribe(self.start)?, None) };
+        let of_state = matches!(self.start, Start::State | Start::StateAtLeast(_));
+        Ok(ObjectWatch::start(self, if of_state { reader.of_state() } else { reader }))
+    }
+
+    /// A reader that knows what its consumer knows at the start.
+    fn seeded(&self) -> Result<LogReader<O>> {
+        let mut known = Known::new();
+        match self.start {
+            Start::Now if self.cache.is_ready() => {
+                let snapshot = self.cache.snapshot()?;
+                let subscription = self.subscribe(Start::AfterIn(snapshot.position()))?;
+                seed(&mut known, snapshot.filtered(&self.filter)?.map(|kv| kv.to_owned()));
+                Ok(LogReader::new(subscription, Some(known)))
+            }
+            // There is no state yet: the first one is what the consumer is supposed to know.
+            Start::Now => Ok(LogReader::new(self.subscribe(Start::State)?, Some(known)).silent()),
+            Start::After(_) | Start::AfterIn(_) => {
+                let subscription = self.subscribe(self.start)?;
+                let read = match self.start {
+                    Start::AfterIn(position) => Read::ExactIn(position),
+                    Start::After(revision) => Read::Exact(revision),
+                    _ => Read::Any,
+                };
+                // Nothing is known of a state that is to come. One that has left is reported by the subscription.
+                let options = ReadOptions::new(read).filter(self.filter.clone()).timeout(Duration::ZERO);
+                let Ok(page) = self.cache.list_with(&Range::all(), &options) else {
+                    return Ok(LogReader::new(subscription, Some(known)).partial());
+                };
+                seed(&mut known, page.items().iter().cloned());
+                Ok(LogReader::new(subscription, Some(known)))
+            }
+            _ => Ok(LogReader::new(self.subscribe(self.start)?, Some(known))),
+        }
+    }
+
+    fn subscribe(&self, start: Start) -> Result<Subscription> {
+        // The difference is made here, of what this consumer was given: with values, which the core does not keep.
+        let on_lag = if self.on_lag == OnLag::SkipToOldest { OnLag::SkipToOldest } else { OnLag::Stop };
+        let wanted = self.cache.subscribe(start).filter(self.filter.clone()).on_lag(on_lag);
+        match self.bookmarks {
+            Some(interval) => wanted.bookmarks(true).bookmark_interval(interval).open(),
+            None => wanted.open(),
+        }
+    }
+
+    /// Goes on behind a position that the watch itself has read.
+    pub(super) fn resume(&self, position: watchcore::Position) -> Result<Subscription> {
+        self.subscribe(Start::AfterIn(position))
+    }
+
+    pub(super) fn snapshot(&self) -> Result<watchcore::Snapshot> {
+        self.cache.snapshot()
+    }
+
+    /// Whether an error of the subscription is one that the difference makes good.
+    pub(super) fn makes_good(&self, error: &Error) -> bool {
+        matches!(self.on_lag, OnLag::Resnapshot | OnLag::Conflate) && error.code() == Code::Lagged
+    }
+
+    /// Whether the subscription goes on by itself after it.
+    pub(super) fn skips(&self, error: &Error, in_state: bool) -> bool {
+        self.on_lag == OnLag::SkipToOldest && error.code() == Code::Lagged && !in_state
+    }
+}
+
+/// Takes what could be decoded of a state.
+fn seed<O: FromKeyValue>(known: &mut Known<O>, state: impl Iterator<Item = KeyValue>) {
+    for kv in state {
+        if let Ok(object) = O::from_key_value(&kv) {
+            known.insert(object);
+        }
+    }
+}
