@@ -172,13 +172,15 @@ impl RegistrationShared {
 
     /// Why it is not synced.
     fn synced_or_why(&self, timeout: Duration) -> Result<()> {
-        if self.turn.is_synced() {
+        let view = self.turn.view();
+        if view.synced {
             return Ok(());
         }
         let status = self.status();
         let asked = format!("wait until {} is synced", self.label());
         match status.state {
-            HandlerState::Removed => Err(Error::new(Code::Closed, format!("{asked}: it was removed."))),
+            // Also while its last call is still under way.
+            _ if view.removed => Err(Error::new(Code::Closed, format!("{asked}: it was removed."))),
             HandlerState::Ended(reason) => {
                 let reason = reason.unwrap_or_else(|| "its cache or its informer was closed".into());
                 Err(Error::new(Code::Closed, format!("{asked}: it has ended: {reason}.")))

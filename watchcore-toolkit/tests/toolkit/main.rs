@@ -2,6 +2,7 @@
 
 mod backoff;
 mod empty;
+mod informer;
 mod objects;
 mod queue;
 mod support;

@@ -95,7 +95,7 @@ fn iw_03_state_that_is_overtaken_is_completed() {
 
 /// The policy Stop: one Error event that says 410, then the end.
 #[test]
-fn rf_04_stop_ends_with_gone() {
+fn rf_19_stop_ends_with_gone() {
     let cache = small_cache();
     let mut writer = cache.writer().unwrap();
     let mut watch = ObjectWatch::<Text>::builder(&cache).on_lag(OnLag::Stop).open().unwrap();
@@ -110,7 +110,7 @@ fn rf_04_stop_ends_with_gone() {
 
 /// The policy SkipToOldest: the next event says how many revisions are missing before it.
 #[test]
-fn rf_05_skip_says_how_much_is_lost() {
+fn rf_19_skip_says_how_much_is_lost() {
     let cache = small_cache();
     let mut writer = cache.writer().unwrap();
     let mut watch = ObjectWatch::<Text>::builder(&cache).on_lag(OnLag::SkipToOldest).open().unwrap();

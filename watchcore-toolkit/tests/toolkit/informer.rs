@@ -1,0 +1,601 @@
+//! Informers: handlers, registrations, indexes, listers.
+
+use crate::support::{BOUND, Journal, Text, delete, lap, put, small_cache, until, wide_cache};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::thread;
+use std::time::Duration;
+use watchcore::{Cache, Change, Code, Filter, KeyValue, OnLag, Range, Record, ResyncReason};
+use watchcore_toolkit::{
+    Handler, HandlerFns, HandlerOptions, HandlerState, Informer, ManualClock, Origin, Registration, Status,
+};
+
+/// Writes what it is called with into a journal.
+struct Log(Arc<Journal>);
+
+fn of(object: &Text) -> String {
+    format!("{}={}", object.key_str().unwrap(), **object)
+}
+
+impl Handler<Text> for Log {
+    fn added(&mut self, new: &Text, origin: Origin) {
+        let initial = if origin == Origin::InitialState { "initial " } else { "" };
+        self.0.write(format!("{initial}+ {}", of(new)));
+    }
+
+    fn updated(&mut self, old: &Text, new: &Text, origin: Origin) {
+        let resync = if origin == Origin::Resync { "resync " } else { "" };
+        self.0.write(format!("{resync}~ {}>{}", of(old), **new));
+    }
+
+    fn deleted(&mut self, last: &Text, _: Origin) {
+        self.0.write(format!("- {}", of(last)));
+    }
+
+    fn synced(&mut self) {
+        self.0.write("synced");
+    }
+
+    fn lost(&mut self, revisions: u64) {
+        self.0.write(format!("lost {}", revisions.min(1)));
+    }
+
+    fn ended(&mut self, error: Option<&Status>) {
+        self.0.write(format!("ended {}", error.map_or(0, Status::code)));
+    }
+}
+
+fn logged(informer: &Informer<Text>) -> (Registration, Arc<Journal>) {
+    let journal = Arc::new(Journal::default());
+    (informer.add_handler(Log(Arc::clone(&journal))).unwrap(), journal)
+}
+
+/// A handler that stands in its first call until it is let go.
+struct Gate {
+    entered: mpsc::Receiver<()>,
+    leave: mpsc::Sender<()>,
+}
+
+impl Gate {
+    fn handler() -> (HandlerFns<Text>, Gate) {
+        let (enters, entered) = mpsc::channel();
+        let (leave, leaves) = mpsc::channel();
+        let handler = HandlerFns::new().on_added(move |_: &Text, _| {
+            enters.send(()).ok();
+            leaves.recv().ok();
+        });
+        (handler, Gate { entered, leave })
+    }
+
+    fn wait_entered(&self) {
+        self.entered.recv_timeout(BOUND).expect("the handler is called");
+    }
+}
+
+/// Each handler gets the objects again in its own period, and only when it has one.
+#[test]
+fn si_01_resync_per_handler() {
+    let clock = ManualClock::new();
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::builder(&cache).clock(Arc::new(clock.clone())).build().unwrap();
+    let add = |options| {
+        let journal = Arc::new(Journal::default());
+        (informer.add_handler_with(Log(Arc::clone(&journal)), options).unwrap(), journal)
+    };
+    let (_a, often) = add(HandlerOptions::new().resync_period(Duration::from_secs(10)));
+    let (_b, seldom) = add(HandlerOptions::new().resync_period(Duration::from_secs(30)));
+    let (_c, never) = add(HandlerOptions::new());
+    for journal in [&often, &seldom, &never] {
+        journal.wait_for("synced");
+    }
+    for round in 1..=3 {
+        assert!(clock.wait_for_sleepers(2, BOUND));
+        clock.advance(Duration::from_secs(10));
+        often.wait(|lines| lines.iter().filter(|line| line.starts_with("resync")).count() == round);
+    }
+    seldom.wait_for("resync ~ /a=1>1");
+    assert_eq!(never.lines(), ["initial + /a=1", "synced"]);
+}
+
+/// Handlers that are added beside a writer each see every object once as added, then its changes.
+#[test]
+fn si_02_late_handlers_get_state_and_stream() {
+    let cache = wide_cache();
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let begin = Arc::new(Barrier::new(2));
+    let writing = {
+        let (cache, begin) = (cache.clone(), Arc::clone(&begin));
+        thread::spawn(move || {
+            let mut writer = cache.writer().unwrap();
+            begin.wait();
+            for number in 0..2000 {
+                put(&mut writer, &format!("/{number}"), "1");
+            }
+        })
+    };
+    begin.wait();
+    let handlers: Vec<_> = (0..16).map(|_| logged(&informer)).collect();
+    writing.join().unwrap();
+    for (_registration, journal) in &handlers {
+        let lines = journal.wait(|lines| lines.len() == 2001);
+        let synced = lines.iter().position(|line| line == "synced").unwrap();
+        assert!(lines[..synced].iter().all(|line| line.starts_with("initial + ")), "state, mark, changes");
+        assert!(lines[synced + 1..].iter().all(|line| line.starts_with("+ ")));
+        let live: Vec<u64> = lines[synced + 1..].iter().map(|line| line[3..line.len() - 2].parse().unwrap()).collect();
+        assert!(live.is_sorted(), "between keys the order is that of the changes");
+    }
+}
+
+/// What changed while the source was away reaches every handler, with and without a resync period.
+#[test]
+fn si_03_changes_while_the_source_is_away() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (_registration, journal) = logged(&informer);
+    journal.wait_for("synced");
+    let record = |key, value| Record { key, value, create_revision: 1, mod_revision: 6, version: 2, lease: 0 };
+    writer.resync(9, [record(b"/a", b"2")], ResyncReason::Compacted).unwrap();
+    let lines = journal.wait(|lines| lines.len() == 6);
+    let mut difference = lines[4..].to_vec();
+    difference.sort();
+    assert_eq!((lines[3].as_str(), difference), ("lost 1", vec!["- /b=1".to_owned(), "~ /a=1>2".to_owned()]));
+}
+
+/// A history that cannot go on ends the handler with the error, under the policy Stop.
+#[test]
+fn si_04_error_reaches_the_handler() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (enters, entered) = mpsc::channel();
+    let (leave, leaves) = mpsc::channel::<()>();
+    struct Stops(mpsc::Sender<u16>, mpsc::Receiver<()>);
+    impl Handler<Text> for Stops {
+        fn synced(&mut self) {
+            self.0.send(0).ok();
+            self.1.recv().ok();
+        }
+        fn ended(&mut self, error: Option<&Status>) {
+            self.0.send(error.map_or(1, Status::code)).ok();
+        }
+    }
+    let stops = HandlerOptions::new().on_lag(OnLag::Stop).name("stops");
+    let registration = informer.add_handler_with(Stops(enters, leaves), stops).unwrap();
+    assert_eq!(entered.recv_timeout(BOUND).unwrap(), 0);
+    lap(&mut writer, "/z");
+    leave.send(()).unwrap();
+    assert_eq!(entered.recv_timeout(BOUND).unwrap(), 410);
+    until("it has ended", || matches!(registration.status().state, HandlerState::Ended(Some(_))));
+    let HandlerState::Ended(Some(why)) = registration.status().state else { unreachable!() };
+    assert!(why.contains("410"), "{why}");
+    assert!(registration.wait_synced(BOUND).is_ok(), "it was synced before");
+}
+
+/// Adding, removing, removing again, adding the same function again, removing after the end: each has its meaning.
+#[test]
+fn si_05_life_of_a_registration() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (one, first) = logged(&informer);
+    let (two, second) = logged(&informer);
+    assert_ne!(one.id(), two.id());
+    one.wait_synced(BOUND).unwrap();
+    two.wait_synced(BOUND).unwrap();
+    one.remove();
+    one.remove();
+    one.remove_and_wait(BOUND).unwrap();
+    put(&mut writer, "/a", "2");
+    second.wait_for("~ /a=1>2");
+    assert_eq!(first.lines(), ["initial + /a=1", "synced"]);
+    drop(two);
+    let (three, third) = logged(&informer);
+    third.wait_for("initial + /a=2");
+    three.detach();
+    put(&mut writer, "/a", "3");
+    third.wait_for("~ /a=2>3");
+    assert_eq!(second.lines().last().unwrap(), "~ /a=1>2", "a dropped registration is a removed handler");
+    informer.stop();
+    informer.stop();
+    assert_eq!(informer.add_handler(Log(Arc::default())).unwrap_err().code(), Code::Closed);
+    until("nobody is left", || informer.handlers().is_empty());
+}
+
+/// After the cache is closed handlers have what was published before, and end.
+#[test]
+fn si_05_closed_cache_ends_handlers() {
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (registration, journal) = logged(&informer);
+    journal.wait_for("synced");
+    cache.close();
+    journal.wait_for("ended 0");
+    until("it has ended", || registration.status().state == HandlerState::Ended(None));
+    registration.remove_and_wait(BOUND).unwrap();
+}
+
+/// A removal returns at once though a callback runs; one that waits returns when none does.
+#[test]
+fn si_06_removal_that_waits() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    put(&mut writer, "/b", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let registration = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let HandlerState::Handling { key, .. } = registration.status().state else { panic!("a call is under way") };
+    assert_eq!(key, b"/a");
+    registration.remove();
+    let late = registration.remove_and_wait(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(late.code(), Code::Timeout);
+    assert!(late.message().contains("/a"), "{late}");
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| registration.remove_and_wait(BOUND));
+        gate.leave.send(()).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert!(gate.entered.try_recv().is_err(), "/b was not handled");
+}
+
+/// From inside its own callback a removal that waits is refused, and one that does not is done.
+#[test]
+fn si_06_removal_from_its_own_callback() {
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (hand_over, handed) = mpsc::channel::<Arc<Registration>>();
+    let (answer, answered) = mpsc::channel();
+    let registration = informer
+        .add_handler(HandlerFns::new().on_added(move |_: &Text, _| {
+            let own = handed.recv().unwrap();
+            answer.send(own.remove_and_wait(BOUND).unwrap_err().code()).unwrap();
+        }))
+        .unwrap();
+    let registration = Arc::new(registration);
+    hand_over.send(Arc::clone(&registration)).unwrap();
+    assert_eq!(answered.recv_timeout(BOUND).unwrap(), Code::Busy);
+    until("it is removed", || matches!(registration.status().state, HandlerState::Ended(_)));
+    assert!(!registration.has_synced());
+}
+
+/// A handler that panics loses nothing but that call, and harms nobody.
+#[test]
+fn si_07_panic_harms_no_other() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    for key in ["/a", "/b", "/c"] {
+        put(&mut writer, key, "1");
+    }
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (_other, other) = logged(&informer);
+    let journal = Arc::new(Journal::default());
+    let lines = Arc::clone(&journal);
+    let registration = informer
+        .add_handler(
+            HandlerFns::new()
+                .on_added(move |new: &Text, _| {
+                    lines.write(of(new));
+                    assert_ne!(new.key(), b"/b", "this one panics on purpose");
+                })
+                .on_synced(|| panic!("and this one")),
+        )
+        .unwrap();
+    registration.wait_synced(BOUND).unwrap();
+    assert_eq!(journal.lines(), ["/a=1", "/b=1", "/c=1"]);
+    assert_eq!((registration.status().panics, registration.status().handled), (2, 3));
+    other.wait_for("synced");
+}
+
+/// Handlers come and go from many threads while others write, panic and stall.
+#[test]
+fn si_07_handler_abuse() {
+    let cache = small_cache();
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let stop = Arc::new(AtomicU64::new(0));
+    let writing = {
+        let (cache, stop) = (cache.clone(), Arc::clone(&stop));
+        thread::spawn(move || {
+            let mut writer = cache.writer().unwrap();
+            for number in 0_u64.. {
+                put(&mut writer, &format!("/{}", number % 50), &number.to_string());
+                if stop.load(Ordering::Relaxed) == 4 {
+                    return;
+                }
+            }
+        })
+    };
+    thread::scope(|scope| {
+        for seed in 0..4 {
+            let (informer, stop) = (&informer, &stop);
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let calls = Arc::new(AtomicU64::new(0));
+                    let counted = Arc::clone(&calls);
+                    let handler = HandlerFns::new()
+                        .on_updated(move |_: &Text, new: &Text, _| {
+                            let call = counted.fetch_add(1, Ordering::Relaxed);
+                            assert_ne!(call % 7, 6, "a panic now and then: {}", **new);
+                        })
+                        .on_deleted(|last: &Text, _| panic!("nothing is deleted: {}", **last));
+                    let registration = informer.add_handler(handler).unwrap();
+                    if (round + seed) % 3 == 0 {
+                        registration.wait_synced(BOUND).unwrap();
+                    }
+                    registration.remove_and_wait(BOUND).unwrap();
+                    let seen = calls.load(Ordering::Relaxed);
+                    thread::yield_now();
+                    assert_eq!(calls.load(Ordering::Relaxed), seen, "no callback runs after the removal");
+                }
+                stop.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+    });
+    writing.join().unwrap();
+}
+
+/// Synced only when every object of the initial state was handled, also where the last call takes long.
+#[test]
+fn si_08_synced_after_the_last_initial_call() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let registration = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    assert!(!registration.has_synced());
+    gate.leave.send(()).unwrap();
+    registration.wait_synced(BOUND).unwrap();
+    assert!(registration.has_synced());
+    informer.wait_synced(BOUND).unwrap();
+}
+
+/// A wait for a sync that does not come says what keeps it: the cache, or a call that does not return.
+#[test]
+fn fault_sync_that_never_comes_says_why() {
+    let unready = Cache::builder("/").expect_load(true).build().unwrap();
+    let informer = Informer::<KeyValue>::new(&unready).unwrap();
+    let registration = informer.add_handler_with(HandlerFns::new(), HandlerOptions::new().name("pods")).unwrap();
+    let why = registration.wait_synced(Duration::from_millis(1)).unwrap_err();
+    assert_eq!(why.code(), Code::Timeout);
+    assert!(why.message().contains("pods") && why.message().contains("no listing yet"), "{why}");
+
+    let cache = wide_cache();
+    put(&mut cache.writer().unwrap(), "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let registration = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let why = informer.wait_synced(Duration::from_millis(1)).unwrap_err();
+    assert!(why.message().contains("handling /a"), "{why}");
+    registration.remove();
+    gate.leave.send(()).unwrap();
+    assert_eq!(registration.wait_synced(BOUND).unwrap_err().code(), Code::Closed);
+}
+
+/// A handler that never returns holds up nobody: another one sees everything, and the writer writes.
+#[test]
+fn fault_slow_handler_blocks_nobody() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "0");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let slow = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let (_quick, quick) = logged(&informer);
+    quick.wait_for("synced");
+    for round in 1..=500 {
+        put(&mut writer, "/a", &round.to_string());
+        let line = format!("~ /a={}>{round}", round - 1);
+        quick.wait_for(&line);
+    }
+    assert!(slow.status().figures.lag.events >= 500);
+    drop(gate);
+    until("it has caught up", || slow.status().figures.lag.events == 0);
+}
+
+/// A stalled handler for ten million events costs what it cost before: in a release build of the tests ten million, in a
+/// debug one fewer.
+#[test]
+fn fault_stalled_handler_holds_constant_memory() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    for key in 0..100 {
+        put(&mut writer, &format!("/{key}"), "0");
+    }
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let (handler, gate) = Gate::handler();
+    let stalled = informer.add_handler(handler).unwrap();
+    gate.wait_entered();
+    let events: u64 = if cfg!(debug_assertions) { 300_000 } else { 10_000_000 };
+    let mut most = 0;
+    for number in 0..events {
+        let key = number % 100;
+        writer.apply(200 + number, [Change::put(&format!("/{key}"), "1")]).unwrap();
+        if number % 1000 == 0 {
+            most = most.max(cache.stats().bytes());
+        }
+    }
+    // The window, the live keys, what the handler was given, and what is not yet freed.
+    assert!(most < 16 << 20, "{most} bytes");
+    assert!(stalled.status().figures.lag.events >= events - 1000);
+    drop(gate);
+    stalled.wait_synced(BOUND).unwrap();
+}
+
+/// An index by function: what comes, changes its value, leaves; values without an object are gone.
+#[test]
+fn si_09_index_by_function() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .index("words", |text: &Text| text.split(' ').map(str::to_owned).collect())
+        .index("length", |text: &Text| vec![text.len().to_string()])
+        .build()
+        .unwrap();
+    let lister = informer.lister();
+    let keys = |index: &str, value: &str| -> Vec<String> {
+        lister.by_index(index, value).unwrap().iter().map(|text| text.key_str().unwrap().to_owned()).collect()
+    };
+    informer.wait_synced(BOUND).unwrap();
+    put(&mut writer, "/b", "red green");
+    let revision = put(&mut writer, "/a", "red red");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!(keys("words", "red"), ["/a", "/b"]);
+    assert_eq!(keys("length", "7"), ["/a"]);
+    let revision = put(&mut writer, "/b", "green blue");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!((keys("words", "red"), keys("words", "blue")), (vec!["/a".into()], vec!["/b".into()]));
+    assert_eq!(*lister.by_index("words", "blue").unwrap()[0], "green blue", "the newest object under each value");
+    let revision = delete(&mut writer, "/a");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!(lister.index_values("words").unwrap(), ["blue", "green"]);
+    let unknown = lister.by_index("colour", "red").unwrap_err();
+    assert!(unknown.message().contains("words, length"), "{unknown}");
+}
+
+/// An index is read as of one revision, never half of it; it waits also for revisions without an object of its own.
+#[test]
+fn si_09_index_shows_whole_revisions() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .filter(Filter::any().path("/a"))
+        .index("value", |text: &Text| vec![text.to_string()])
+        .build()
+        .unwrap();
+    let lister = informer.lister();
+    informer.wait_synced(BOUND).unwrap();
+    let reading = {
+        let lister = lister.clone();
+        thread::spawn(move || {
+            loop {
+                let (odd, even) = (lister.by_index("value", "odd").unwrap(), lister.by_index("value", "even").unwrap());
+                assert!(matches!(odd.len(), 0 | 20), "{}", odd.len());
+                assert!(matches!(even.len(), 0 | 20), "{}", even.len());
+                if lister.get("/a/end").unwrap().is_some() {
+                    return;
+                }
+            }
+        })
+    };
+    for revision in 1..=500 {
+        let value = if revision % 2 == 0 { "even" } else { "odd" };
+        let keys: Vec<String> = (0..20).map(|key| format!("/a/{key}")).collect();
+        writer.apply(revision, keys.iter().map(|key| Change::put(key, value))).unwrap();
+    }
+    put(&mut writer, "/a/end", "end");
+    reading.join().unwrap();
+    let elsewhere = put(&mut writer, "/b", "no object of this informer");
+    assert_eq!(lister.wait_until(elsewhere, BOUND).unwrap().revision, elsewhere);
+    writer.progress(elsewhere + 10).unwrap();
+    assert_eq!(lister.wait_until(elsewhere + 10, BOUND).unwrap().revision, elsewhere + 10);
+    let future = lister.wait_until(elsewhere + 11, Duration::from_millis(1)).unwrap_err();
+    assert_eq!(future.code(), Code::FutureRevision);
+}
+
+/// An index function that panics costs its object that index, and is counted.
+#[test]
+fn si_09_index_function_that_panics() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .index("first", |text: &Text| vec![text.chars().next().expect("not empty").to_string()])
+        .build()
+        .unwrap();
+    put(&mut writer, "/a", "");
+    put(&mut writer, "/b", "x");
+    informer.wait_synced(BOUND).unwrap();
+    informer.lister().wait_until(2, BOUND).unwrap();
+    assert_eq!(informer.lister().by_index("first", "x").unwrap().len(), 1);
+    assert_eq!(informer.index_panics(), 1);
+}
+
+/// Reads: by key, range, namespace, filter; of now and of a snapshot, in two informers at one revision.
+#[test]
+fn si_09_reads_of_a_lister() {
+    let labels = watchcore::Labels::json("/l").unwrap();
+    let cache = Cache::builder("/r/").labels(labels).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let of = |path| Informer::<KeyValue>::builder(&cache).filter(Filter::any().path(path)).build().unwrap();
+    let (pods, nodes) = (of("/r/pods"), of("/r/nodes"));
+    let all = Informer::<KeyValue>::new(&cache).unwrap();
+    let web = r#"{"l":{"app":"web"}}"#;
+    writer
+        .apply(1, [Change::put("/r/pods/a", web), Change::put("/r/pods/b", "{}"), Change::put("/r/nodes/n", web)])
+        .unwrap();
+    let snapshot = cache.snapshot().unwrap();
+    delete(&mut writer, "/r/pods/a");
+    let (pods, nodes, all) = (pods.lister(), nodes.lister(), all.lister());
+    assert_eq!((pods.list().unwrap().len(), nodes.list().unwrap().len()), (1, 1));
+    assert_eq!(pods.list().unwrap().position, cache.position());
+    assert!(pods.get("/r/nodes/n").unwrap().is_none(), "outside of its filter");
+    assert!(nodes.get("/r/nodes/n").unwrap().is_some());
+    assert_eq!(all.namespace("pods").unwrap().len(), 1);
+    assert_eq!(all.namespace("pod").unwrap().len(), 0);
+    assert_eq!(all.range(&Range::prefix("/r/")).unwrap().len(), 2);
+    assert_eq!(all.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
+    let (pods_then, nodes_then) = (pods.at(&snapshot).unwrap(), nodes.at(&snapshot).unwrap());
+    assert_eq!((pods_then.list().unwrap().len(), nodes_then.list().unwrap().len()), (2, 1));
+    assert_eq!(pods_then.position(), nodes_then.position());
+    assert!(pods_then.get("/r/pods/a").unwrap().is_some() && pods_then.get("/r/nodes/n").unwrap().is_none());
+    assert_eq!(pods_then.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
+    let other = Cache::builder("/r/").name("other").build().unwrap();
+    assert_eq!(pods.at(&other.snapshot().unwrap()).unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// The options that cannot be are refused where they are given.
+#[test]
+fn si_04_bad_options_are_refused() {
+    let cache = wide_cache();
+    let two = Informer::<Text>::builder(&cache).index("a", |_| vec![]).index("a", |_| vec![]).build();
+    assert_eq!(two.unwrap_err().code(), Code::InvalidArgument);
+    let undeclared = Informer::<Text>::builder(&cache).filter(Filter::any().labels("app=web").unwrap()).build();
+    assert_eq!(undeclared.unwrap_err().code(), Code::InvalidArgument);
+    cache.close();
+    assert_eq!(Informer::<Text>::new(&cache).unwrap_err().code(), Code::Closed);
+}
+
+/// Handlers as futures: ten thousand of them on one thread, and one whose future is dropped says so.
+#[test]
+fn si_05_ten_thousand_handlers_as_futures() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    put(&mut writer, "/a", "1");
+    let informer = Informer::<Text>::new(&cache).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let seen = Arc::new(AtomicU64::new(0));
+    runtime.block_on(async {
+        let mut registrations = Vec::new();
+        for _ in 0..10_000 {
+            let seen = Arc::clone(&seen);
+            let handler = HandlerFns::new().on_updated(move |_: &Text, _: &Text, _| {
+                seen.fetch_add(1, Ordering::Relaxed);
+            });
+            let (registration, run) = informer.handler(handler, HandlerOptions::new()).unwrap();
+            tokio::spawn(run);
+            registrations.push(registration);
+        }
+        for registration in &registrations {
+            registration.synced().await.unwrap();
+        }
+        put(&mut writer, "/a", "2");
+        while seen.load(Ordering::Relaxed) < 10_000 {
+            tokio::task::yield_now().await;
+        }
+        registrations[0].removed_and_quiet().await.unwrap();
+    });
+    let (registration, run) = informer.handler(HandlerFns::new(), HandlerOptions::new()).unwrap();
+    drop(run);
+    let HandlerState::Ended(Some(why)) = registration.status().state else { panic!("it has ended") };
+    assert!(why.contains("dropped"), "{why}");
+}
