@@ -17,10 +17,15 @@ mod clock;
 mod empty;
 mod event;
 mod informer;
+mod keyed;
 mod object;
 mod objects;
 mod park;
+pub mod predicates;
 mod queue;
+mod retry;
+mod touched;
+mod until;
 mod watch;
 
 pub use backoff::Backoff;
@@ -31,9 +36,14 @@ pub use informer::{
     Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, Informer, InformerBuilder, Listed,
     Lister, Registration, SnapshotLister,
 };
+pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
 pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
+pub use predicates::{Combined, Fallback, Predicate};
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };
+pub use retry::{CacheSource, ListSource, Listing, ListingFuture, Opening, RetryWatch, RetryWatchBuilder, WatchSource};
+pub use touched::{PredicateExt, PredicateFilter, Touched};
+pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};
 pub use watch::{BoxWatch, Stopper, Watch, WatchExt};

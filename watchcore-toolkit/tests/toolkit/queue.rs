@@ -1,5 +1,6 @@
 //! The work queue: each key once, never two workers at one key, failed keys later.
 
+use crate::script::Woken;
 use std::collections::HashSet;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -319,21 +320,6 @@ fn wq_20_cancelled_wait_passes_the_key_on() {
     assert_eq!(woken.count(), 1, "the other one is woken");
     let item = second.as_mut().poll(&mut Context::from_waker(&waker));
     assert!(matches!(item, Poll::Ready(Some(item)) if *item == "a"));
-}
-
-#[derive(Default)]
-struct Woken(std::sync::atomic::AtomicUsize);
-
-impl Woken {
-    fn count(&self) -> usize {
-        self.0.load(std::sync::atomic::Ordering::SeqCst)
-    }
-}
-
-impl std::task::Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    }
 }
 
 /// Several keys that are due at the same time need several workers, though one timer has fired once.

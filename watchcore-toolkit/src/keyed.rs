@@ -1,0 +1,154 @@
+//! Objects that have a key, and what a consumer was given of them.
+
+#![forbid(unsafe_code)]
+
+use crate::object::{FromKeyValue, Object};
+use hashbrown::{DefaultHashBuilder, HashTable};
+use std::borrow::Cow;
+use std::hash::BuildHasher;
+use watchcore::KeyValue;
+
+/// An object with a key and the revision of its last change: what is compared with what.
+///
+/// ```
+/// use std::borrow::Cow;
+/// use std::sync::Arc;
+/// use watchcore_toolkit::Keyed;
+///
+/// #[derive(Clone)]
+/// struct Pod { namespace: String, name: String, resource_version: u64 }
+///
+/// impl Keyed for Pod {
+///     fn object_key(&self) -> Cow<'_, [u8]> {
+///         Cow::Owned(format!("{}/{}", self.namespace, self.name).into_bytes())
+///     }
+///     fn object_revision(&self) -> u64 {
+///         self.resource_version
+///     }
+/// }
+/// let pod = Pod { namespace: "a".into(), name: "b".into(), resource_version: 7 };
+/// assert!(Arc::new(pod.clone()).is_same(&Arc::new(pod)));
+/// ```
+pub trait Keyed {
+    /// What it is among the others of its kind. Never changes.
+    fn object_key(&self) -> Cow<'_, [u8]>;
+
+    /// The revision of its last change; 0 where that is not known.
+    fn object_revision(&self) -> u64;
+
+    /// What changes where an object is deleted and made again below the same key, such as its create revision or a hash of
+    /// its uid; 0 where there is no such thing.
+    fn object_identity(&self) -> u64 {
+        0
+    }
+
+    /// Whether two of one key are the same version: their revisions are equal, and known. Where a revision may be used
+    /// twice (a restored backup), the contents are to be compared too.
+    fn is_same(&self, other: &Self) -> bool {
+        self.object_revision() != 0 && self.object_revision() == other.object_revision()
+    }
+}
+
+impl Keyed for KeyValue {
+    fn object_key(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.key())
+    }
+
+    fn object_revision(&self) -> u64 {
+        self.mod_revision()
+    }
+
+    fn object_identity(&self) -> u64 {
+        self.create_revision()
+    }
+
+    fn is_same(&self, other: &KeyValue) -> bool {
+        self.mod_revision() == other.mod_revision() && self.value() == other.value()
+    }
+}
+
+impl<T: Send + Sync + 'static> Keyed for Object<T> {
+    fn object_key(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self.key())
+    }
+
+    fn object_revision(&self) -> u64 {
+        self.revision()
+    }
+
+    fn object_identity(&self) -> u64 {
+        self.key_value().create_revision()
+    }
+
+    fn is_same(&self, other: &Object<T>) -> bool {
+        self.key_value().is_same(other.key_value())
+    }
+}
+
+impl<O: Keyed + ?Sized> Keyed for std::sync::Arc<O> {
+    fn object_key(&self) -> Cow<'_, [u8]> {
+        (**self).object_key()
+    }
+
+    fn object_revision(&self) -> u64 {
+        (**self).object_revision()
+    }
+
+    fn object_identity(&self) -> u64 {
+        (**self).object_identity()
+    }
+
+    fn is_same(&self, other: &std::sync::Arc<O>) -> bool {
+        (**self).is_same(other)
+    }
+}
+
+/// Objects by their keys, which are inside of them.
+#[derive(Debug)]
+pub(crate) struct KeyedTable<O> {
+    table: HashTable<O>,
+    hasher: DefaultHashBuilder,
+}
+
+impl<O: Keyed> KeyedTable<O> {
+    pub(crate) fn new() -> KeyedTable<O> {
+        KeyedTable { table: HashTable::new(), hasher: DefaultHashBuilder::default() }
+    }
+
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
+    }
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&O> {
+        self.table.find(self.hash(key), |object| *object.object_key() == *key)
+    }
+
+    /// The object that stood there before.
+    pub(crate) fn insert(&mut self, object: O) -> Option<O> {
+        let key = object.object_key();
+        let hash = self.hash(&key);
+        if let Some(there) = self.table.find_mut(hash, |other| *other.object_key() == *key) {
+            drop(key);
+            return Some(std::mem::replace(there, object));
+        }
+        drop(key);
+        let hasher = &self.hasher;
+        self.table.insert_unique(hash, object, |other| hasher.hash_one(&*other.object_key()));
+        None
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<O> {
+        let hash = self.hash(key);
+        let (removed, _) = self.table.find_entry(hash, |object| *object.object_key() == *key).ok()?.remove();
+        // What a burst has left behind goes.
+        if self.table.capacity() > 4 * self.table.len().max(64) {
+            let hasher = &self.hasher;
+            self.table.shrink_to(2 * self.table.len(), |other| hasher.hash_one(&*other.object_key()));
+        }
+        Some(removed)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &O> {
+        self.table.iter()
+    }
+}

@@ -1,0 +1,454 @@
+//! A watch that survives its server.
+//!
+//! # States
+//!
+//! | state | input | next |
+//! | --- | --- | --- |
+//! | Open | ok | Read |
+//! | | 401, 403, a cache that is closed or broken for good | Error, end |
+//! | | 410 | as in Read: one rule, wherever it comes |
+//! | | nothing, end of file, time-out, any other error | Open, after the delay |
+//! | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
+//! | | Bookmark | not given; the resume point moves |
+//! | | one of these without a revision | Error 500, end |
+//! | | Synced | not given: a state was not asked for |
+//! | | Error 410, policy Stop | Error, end |
+//! | | Error 410, policy Relist | List |
+//! | | Error of a cache that is closed or broken for good | Error, end |
+//! | | Error 504, 500, 429, any other | Open, not before its Retry-After |
+//! | | the end | Open, after the delay |
+//! | List | a state | the difference with what was given; then Open behind it, at once |
+//! | | 401, 403 | Error, end |
+//! | | any other error | List, after the delay |
+//! | any | stop | end |
+//!
+//! **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
+//! that fails hot once in `min_restart_delay`. A list after a 410 comes at once, the next one not before the delay. So
+//! neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it has just listed,
+//! is asked more often than once in a delay.
+
+#![forbid(unsafe_code)]
+
+mod cache_source;
+mod relist;
+mod source;
+
+pub use cache_source::CacheSource;
+pub use source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
+
+use crate::clock::{Clock, Delay, SystemClock};
+use crate::event::{Payload, Status, WatchEvent};
+use crate::keyed::Keyed;
+use crate::watch::{Signal, Stopper, Watch};
+use futures_core::Stream;
+use relist::{Relist, Relisting};
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+use watchcore::{Code, Error, Position, Result};
+
+/// How many inputs one poll takes at most that make no event, before it lets others run.
+const BUDGET: usize = 64;
+
+type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
+
+/// A watch over anything with `watch(from)` that opens it again where it was. The table of its states is that of the
+/// module `retry`, and of docs/internals/toolkit.md.
+///
+/// It gives each event once, in order, and ends with an Error where it cannot go on: access was refused (401, 403), the
+/// history is gone (410) and it has no lister, or an event has no revision. All other errors are waited out; see
+/// [`RetryWatch::last_status`]. With a lister it gives the difference with what it has given, and goes on.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{CacheSource, RetryWatch, WatchExt};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(5, [Change::put("/a", "1")])?;
+/// let mut watch = RetryWatch::open(CacheSource::<KeyValue>::new(&cache), 5)?;
+/// writer.apply(6, [Change::put("/a", "2")])?;
+/// let event = watch.recv(Duration::from_secs(10))?.unwrap();
+/// assert_eq!((event.name(), event.position.revision), ("MODIFIED", 6));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "dropping a watch ends it"]
+pub struct RetryWatch<S: WatchSource> {
+    source: S,
+    relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
+    clock: Arc<dyn Clock>,
+    min_restart_delay: Duration,
+    state: RetryState<S>,
+    /// To be given before anything else is done.
+    ready: VecDeque<WatchEvent<ObjectOf<S>>>,
+    /// Behind the last event that was given: where it is opened again.
+    resume: Position,
+    /// Lost by differences that were empty.
+    lost: u64,
+    opened_at: Option<Instant>,
+    listed_at: Option<Instant>,
+    opens: u64,
+    lists: u64,
+    last_status: Option<Status>,
+    stop: Arc<RetryStop>,
+    stopper: Stopper,
+}
+
+enum RetryState<S: WatchSource> {
+    /// Without a delay: at once.
+    Waiting(Option<Delay>, Attempt),
+    Opening(Opening<S::Watch>),
+    Reading(S::Watch),
+    Listing(ListingFuture<ObjectOf<S>>),
+    Ended,
+}
+
+/// What is to be tried when a delay is over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attempt {
+    Open,
+    List,
+}
+
+/// What a stop reaches: the consumer, and the watch below.
+#[derive(Default)]
+struct RetryStop {
+    signal: Signal,
+    below: Mutex<Option<Stopper>>,
+}
+
+impl RetryStop {
+    /// Raised before it takes, while who opens stores before it looks: one of them stops the new watch.
+    fn stop(&self) {
+        self.signal.raise();
+        let below = self.below.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(below) = below {
+            below.stop();
+        }
+    }
+
+    fn opened(&self, below: Stopper) {
+        *self.below.lock().unwrap_or_else(PoisonError::into_inner) = Some(below.clone());
+        if self.signal.is_raised() {
+            below.stop();
+        }
+    }
+}
+
+/// Options of a [`RetryWatch`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{CacheSource, RetryWatch, WatchExt};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(5, [Change::put("/a", "1")])?;
+/// writer.compact(5)?;
+/// let source = CacheSource::<KeyValue>::new(&cache);
+/// let mut watch = RetryWatch::builder(source.clone(), 2).relist(source).open()?; // 3 and 4 are gone
+/// let event = watch.recv(Duration::from_secs(10))?.unwrap();
+/// assert_eq!((event.name(), event.lost), ("ADDED", 3));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "nothing is watched before `open`"]
+pub struct RetryWatchBuilder<S: WatchSource> {
+    source: S,
+    from: Position,
+    relist: Option<Box<dyn Relist<ObjectOf<S>>>>,
+    clock: Arc<dyn Clock>,
+    min_restart_delay: Duration,
+}
+
+impl<S: WatchSource> RetryWatchBuilder<S> {
+    /// Policy after a 410: list, give the difference with what was given, and go on behind it. It keeps what was given, by
+    /// a clone an object. What it was not given itself, because `from` lies behind it, is not known to it: objects of the
+    /// listing come as Added then. With a lister `from` may be 0: the watch begins with the listed state and Synced.
+    ///
+    /// Without this (policy Stop) a 410 is given as an Error, and ends the watch.
+    pub fn relist(self, lister: impl ListSource<ObjectOf<S>>) -> RetryWatchBuilder<S>
+    where
+        ObjectOf<S>: Keyed + Clone + Send + 'static,
+    {
+        RetryWatchBuilder { relist: Some(Box::new(Relisting::new(lister))), ..self }
+    }
+
+    /// How far apart attempts begin at least: 1 s if nothing is said.
+    pub fn min_restart_delay(self, delay: Duration) -> RetryWatchBuilder<S> {
+        RetryWatchBuilder { min_restart_delay: delay, ..self }
+    }
+
+    /// Takes the time from this clock.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> RetryWatchBuilder<S> {
+        RetryWatchBuilder { clock, ..self }
+    }
+
+    /// Makes the watch; the source is asked by its first poll. INVALID_ARGUMENT where it shall begin at 0 without a lister.
+    pub fn open(self) -> Result<RetryWatch<S>> {
+        if self.from == Position::default() && self.relist.is_none() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                "retry a watch from revision 0: that is no place to resume at. List first and begin at the list's revision, or \
+                 give it a lister.",
+            ));
+        }
+        let stop = Arc::new(RetryStop::default());
+        let attempt = if self.from == Position::default() { Attempt::List } else { Attempt::Open };
+        let stopper = Stopper::new({
+            let stop = Arc::clone(&stop);
+            move || stop.stop()
+        });
+        Ok(RetryWatch {
+            source: self.source,
+            relist: self.relist,
+            clock: self.clock,
+            min_restart_delay: self.min_restart_delay,
+            state: RetryState::Waiting(None, attempt),
+            ready: VecDeque::new(),
+            resume: self.from,
+            lost: 0,
+            opened_at: None,
+            listed_at: None,
+            opens: 0,
+            lists: 0,
+            last_status: None,
+            stop,
+            stopper,
+        })
+    }
+}
+
+impl<S: WatchSource> fmt::Debug for RetryWatchBuilder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryWatchBuilder").field("from", &self.from).finish_non_exhaustive()
+    }
+}
+
+impl<S: WatchSource> RetryWatch<S> {
+    /// A watch of everything behind `from`. INVALID_ARGUMENT for revision 0.
+    pub fn open(source: S, from: impl Into<Position>) -> Result<RetryWatch<S>> {
+        RetryWatch::builder(source, from).open()
+    }
+
+    /// Options of a watch of everything behind `from`.
+    pub fn builder(source: S, from: impl Into<Position>) -> RetryWatchBuilder<S> {
+        let (from, clock) = (from.into(), Arc::new(SystemClock));
+        RetryWatchBuilder { source, from, relist: None, clock, min_restart_delay: Duration::from_secs(1) }
+    }
+
+    /// Behind the last event that was given, or the last bookmark: where it is opened again.
+    pub fn position(&self) -> Position {
+        self.resume
+    }
+
+    /// How often the source was asked for a watch.
+    pub fn opens(&self) -> u64 {
+        self.opens
+    }
+
+    /// How often the lister was asked.
+    pub fn lists(&self) -> u64 {
+        self.lists
+    }
+
+    /// Why it is not watching now, or was not the last time.
+    pub fn last_status(&self) -> Option<&Status> {
+        self.last_status.as_ref()
+    }
+
+    /// Tries `attempt` when its delay is over, and not before `retry_after`.
+    fn retry(&mut self, attempt: Attempt, retry_after: Option<Duration>) {
+        let now = self.clock.now();
+        let began = match attempt {
+            Attempt::Open => self.opened_at,
+            Attempt::List => self.listed_at,
+        };
+        let lived = began.map_or(Duration::MAX, |began| now.saturating_duration_since(began));
+        let wait = self.min_restart_delay.saturating_sub(lived).max(retry_after.unwrap_or_default());
+        let delay = (!wait.is_zero()).then(|| self.clock.delay(wait));
+        self.state = RetryState::Waiting(delay, attempt);
+    }
+
+    /// Gives an error, and ends behind it.
+    fn fail(&mut self, status: Status) {
+        self.ready.push_back(WatchEvent::error(status).at(self.resume));
+        self.state = RetryState::Ended;
+    }
+
+    /// What comes of an error, wherever it comes.
+    fn failed(&mut self, attempt: Attempt, status: Status) {
+        self.last_status = Some(status.clone());
+        let is_fatal = status.error().is_some_and(Error::is_fatal);
+        if status.is_gone() && attempt == Attempt::Open && !is_fatal {
+            match &self.relist {
+                Some(_) => self.retry(Attempt::List, status.retry_after()),
+                None => self.fail(status),
+            }
+        } else if is_fatal {
+            self.fail(status);
+        } else {
+            self.retry(attempt, status.retry_after());
+        }
+    }
+
+    /// One step: `Ready` where something has changed.
+    fn step(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.state {
+            RetryState::Waiting(delay, attempt) => {
+                if let Some(delay) = delay {
+                    ready!(Pin::new(delay).poll(context));
+                }
+                match *attempt {
+                    Attempt::Open => {
+                        self.opened_at = Some(self.clock.now());
+                        self.opens += 1;
+                        self.state = RetryState::Opening(self.source.watch(self.resume));
+                    }
+                    Attempt::List => {
+                        self.listed_at = Some(self.clock.now());
+                        self.lists += 1;
+                        let lister = self.relist.as_mut().expect("it lists only where it has a lister");
+                        self.state = RetryState::Listing(lister.list());
+                    }
+                }
+            }
+            RetryState::Opening(opening) => match ready!(opening.as_mut().poll(context)) {
+                Ok(Some(watch)) => {
+                    self.stop.opened(watch.stopper());
+                    self.state = RetryState::Reading(watch);
+                }
+                Ok(None) => self.retry(Attempt::Open, None),
+                Err(status) if status.is_refused() => {
+                    self.last_status = Some(status.clone());
+                    self.fail(status);
+                }
+                Err(status) => self.failed(Attempt::Open, status),
+            },
+            RetryState::Reading(watch) => match ready!(Pin::new(watch).poll_next(context)) {
+                Some(event) => self.read(event),
+                None => self.retry(Attempt::Open, None),
+            },
+            RetryState::Listing(listing) => match ready!(listing.as_mut().poll(context)) {
+                Ok(listing) => self.listed(listing),
+                Err(status) if status.is_refused() => {
+                    self.last_status = Some(status.clone());
+                    self.fail(status);
+                }
+                Err(status) => self.failed(Attempt::List, status),
+            },
+            RetryState::Ended => {}
+        }
+        Poll::Ready(())
+    }
+
+    fn read(&mut self, event: WatchEvent<ObjectOf<S>>) {
+        match event.payload {
+            Payload::Error(status) => self.failed(Attempt::Open, status),
+            Payload::Synced => {}
+            _ if event.position == Position::default() => self.fail(Status::new(
+                500,
+                format!("retry a watch: an event {} without a revision. It cannot be resumed behind it.", event.name()),
+            )),
+            Payload::Bookmark => self.resume = event.position,
+            _ => {
+                let position = event.position;
+                let event = match &mut self.relist {
+                    Some(relist) => relist.give(event),
+                    None => Some(event),
+                };
+                match event {
+                    Some(event) => self.ready.push_back(event),
+                    None => self.resume = position,
+                }
+            }
+        }
+    }
+
+    fn listed(&mut self, listing: Listing<ObjectOf<S>>) {
+        let position = listing.position;
+        if position == Position::default() {
+            return self.fail(Status::new(
+                500,
+                "retry a watch: a listing without a revision. It cannot be watched behind it.",
+            ));
+        }
+        let lister = self.relist.as_mut().expect("it lists only where it has a lister");
+        self.ready = lister.difference(listing, self.resume);
+        if self.ready.is_empty() {
+            self.lost += position.revision.saturating_sub(self.resume.revision);
+            self.resume = position;
+        }
+        // At once: the list is the attempt whose delay counts.
+        self.state = RetryState::Waiting(None, Attempt::Open);
+    }
+
+    /// Ends it, and the watch below.
+    fn end(&mut self) {
+        self.state = RetryState::Ended;
+        self.ready.clear();
+    }
+}
+
+impl<S: WatchSource> Unpin for RetryWatch<S> {}
+
+impl<S: WatchSource> Stream for RetryWatch<S> {
+    type Item = WatchEvent<ObjectOf<S>>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<ObjectOf<S>>>> {
+        let this = &mut *self;
+        for _ in 0..BUDGET {
+            if this.stop.signal.poll_raised(context) {
+                this.end();
+                return Poll::Ready(None);
+            }
+            if let Some(event) = this.ready.pop_front() {
+                // Given: only now may it be resumed behind it.
+                if event.position != Position::default() {
+                    this.resume = event.position;
+                }
+                let lost = event.lost + std::mem::take(&mut this.lost);
+                return Poll::Ready(Some(event.with_lost(lost)));
+            }
+            if matches!(this.state, RetryState::Ended) {
+                return Poll::Ready(None);
+            }
+            ready!(this.step(context));
+        }
+        // A source that is always ready: others shall run, and a stop shall be seen.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<S: WatchSource> Watch for RetryWatch<S> {
+    type Object = ObjectOf<S>;
+
+    fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+impl<S: WatchSource> Drop for RetryWatch<S> {
+    fn drop(&mut self) {
+        self.stopper.stop();
+    }
+}
+
+impl<S: WatchSource> fmt::Debug for RetryWatch<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match &self.state {
+            RetryState::Waiting(_, Attempt::Open) => "waits to open",
+            RetryState::Waiting(_, Attempt::List) => "waits to list",
+            RetryState::Opening(_) => "opens",
+            RetryState::Reading(_) => "reads",
+            RetryState::Listing(_) => "lists",
+            RetryState::Ended => "ended",
+        };
+        f.debug_struct("RetryWatch").field("state", &state).field("position", &self.resume).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,215 @@
+//! Watches for controllers: without deletions, without marks, without changes that do not matter.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Origin, Payload, WatchEvent};
+use crate::keyed::Keyed;
+use crate::predicates::{Predicate, hash_of};
+use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
+use std::collections::HashMap;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// What a controller makes of a watch. Every watch has these.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{ObjectWatch, PredicateExt, WatchExt, predicates};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// // Who writes the same value again does not wake the controller.
+/// let mut watch = ObjectWatch::<KeyValue>::open(&cache)?.touched().predicate_filter(predicates::value());
+/// assert_eq!(watch.recv(Duration::from_secs(10))?.unwrap().name(), "ADDED");
+/// writer.apply(2, [Change::put("/a", "1")])?;
+/// writer.apply(3, [Change::put("/a", "2")])?;
+/// assert_eq!(watch.recv(Duration::from_secs(10))?.unwrap().position.revision, 3);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait PredicateExt: Watch + Sized {
+    /// Added and Modified only: what is there. An Error still ends it.
+    fn applied(self) -> Touched<Self> {
+        Touched { watch: self, deletes: false, lost: 0 }
+    }
+
+    /// Added, Modified and Deleted only: what concerns an object. An Error still ends it.
+    fn touched(self) -> Touched<Self> {
+        Touched { watch: self, deletes: true, lost: 0 }
+    }
+
+    /// Only changes of what the predicate looks at, and all deletions. It keeps the key and 8 bytes for each object that is
+    /// there; what is deleted is forgotten, and an object that was made again is another one. `old` stays the version
+    /// directly before `new`, which may be one that was not given.
+    fn predicate_filter<P: Predicate<Self::Object>>(self, predicate: P) -> PredicateFilter<Self, P>
+    where
+        Self::Object: Keyed,
+    {
+        PredicateFilter { watch: self, predicate, seen: HashMap::new(), lost: 0 }
+    }
+}
+
+impl<W: Watch + Sized> PredicateExt for W {}
+
+/// A watch of what concerns objects: see [`PredicateExt::applied`] and [`PredicateExt::touched`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{ObjectWatch, PredicateExt, WatchExt};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// let mut watch = ObjectWatch::<KeyValue>::open(&cache)?.applied();
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// writer.apply(2, [Change::delete("/a")])?;
+/// writer.apply(3, [Change::put("/a", "2")])?;
+/// let revisions = [(); 2].map(|()| watch.recv(Duration::from_secs(10)).unwrap().unwrap().position.revision);
+/// assert_eq!(revisions, [1, 3]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "dropping a watch ends it"]
+pub struct Touched<W> {
+    watch: W,
+    deletes: bool,
+    /// Of events that were not given.
+    lost: u64,
+}
+
+/// How many events one poll passes over at most before it lets others run.
+const BUDGET: usize = 256;
+
+impl<W: Watch> Stream for Touched<W> {
+    type Item = WatchEvent<W::Object>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
+        for _ in 0..BUDGET {
+            let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else { return Poll::Ready(None) };
+            let lost = self.lost + event.lost;
+            let passes = match &event.payload {
+                Payload::Added(_) | Payload::Modified { .. } | Payload::Error(_) => true,
+                Payload::Deleted(_) => self.deletes,
+                Payload::Synced | Payload::Bookmark => false,
+            };
+            self.lost = if passes { 0 } else { lost };
+            if passes {
+                return Poll::Ready(Some(event.with_lost(lost)));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<W: Watch> Watch for Touched<W> {
+    type Object = W::Object;
+
+    fn stopper(&self) -> Stopper {
+        self.watch.stopper()
+    }
+}
+
+/// A watch of changes that matter: see [`PredicateExt::predicate_filter`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{ObjectWatch, PredicateExt, WatchExt, predicates};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/a", "1")])?;
+/// // Only what comes and goes: every version of an object has the same hash.
+/// let same = predicates::by(|_: &KeyValue| Some(0));
+/// let mut watch = ObjectWatch::<KeyValue>::open(&cache)?.touched().predicate_filter(same);
+/// writer.apply(2, [Change::put("/a", "2")])?;
+/// writer.apply(3, [Change::delete("/a")])?;
+/// let names = [(); 2].map(|()| watch.recv(Duration::from_secs(10)).unwrap().unwrap().name());
+/// assert_eq!(names, ["ADDED", "DELETED"]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "dropping a watch ends it"]
+pub struct PredicateFilter<W, P> {
+    watch: W,
+    predicate: P,
+    /// What the predicate said of the version that was last looked at, with its object's identity.
+    seen: HashMap<Box<[u8]>, u64>,
+    lost: u64,
+}
+
+impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> PredicateFilter<W, P> {
+    /// How many objects it knows.
+    pub fn known(&self) -> usize {
+        self.seen.len()
+    }
+
+    fn passes(&mut self, event: &WatchEvent<W::Object>) -> bool {
+        if event.lost > 0 && event.origin == Origin::Change {
+            // The watch has skipped events, deletions among them: what they would have made it forget is unknown.
+            self.seen = HashMap::new();
+        }
+        match &event.payload {
+            Payload::Added(new) | Payload::Modified { new, .. } => {
+                let key = new.object_key();
+                let Some(hash) = self.predicate.hash(new) else {
+                    self.seen.remove(&*key);
+                    return true;
+                };
+                let hash = hash_of(&(hash, new.object_identity()));
+                match self.seen.get_mut(&*key) {
+                    Some(seen) => std::mem::replace(seen, hash) != hash,
+                    None => {
+                        self.seen.insert(key.into_owned().into_boxed_slice(), hash);
+                        true
+                    }
+                }
+            }
+            Payload::Deleted(last) => {
+                self.seen.remove(&*last.object_key());
+                if self.seen.capacity() > 4 * self.seen.len().max(64) {
+                    self.seen.shrink_to(2 * self.seen.len());
+                }
+                true
+            }
+            Payload::Synced | Payload::Bookmark | Payload::Error(_) => true,
+        }
+    }
+}
+
+impl<W: Watch, P> Unpin for PredicateFilter<W, P> {}
+
+impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> Stream for PredicateFilter<W, P> {
+    type Item = WatchEvent<W::Object>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
+        for _ in 0..BUDGET {
+            let Some(event) = ready!(Pin::new(&mut self.watch).poll_next(context)) else { return Poll::Ready(None) };
+            let lost = self.lost + event.lost;
+            let passes = self.passes(&event);
+            self.lost = if passes { 0 } else { lost };
+            if passes {
+                return Poll::Ready(Some(event.with_lost(lost)));
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl<W: Watch<Object: Keyed>, P: Predicate<W::Object>> Watch for PredicateFilter<W, P> {
+    type Object = W::Object;
+
+    fn stopper(&self) -> Stopper {
+        self.watch.stopper()
+    }
+}
+
+impl<W: fmt::Debug, P> fmt::Debug for PredicateFilter<W, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PredicateFilter").field("watch", &self.watch).field("known", &self.seen.len()).finish()
+    }
+}

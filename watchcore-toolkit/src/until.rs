@@ -1,0 +1,465 @@
+//! Waiting until something holds.
+
+#![forbid(unsafe_code)]
+
+use crate::clock::{Clock, Delay, SystemClock};
+use crate::event::{Status, WatchEvent};
+use crate::object::FromKeyValue;
+use crate::objects::ObjectWatch;
+use crate::park;
+use crate::watch::{Watch, WatchExt};
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::poll_fn;
+use std::marker::PhantomData;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use watchcore::{Cache, Filter, Position, Snapshot};
+
+/// Any error of a condition.
+type ConditionError = Box<dyn StdError + Send + Sync>;
+
+type Condition<O> = Box<dyn FnMut(&WatchEvent<O>) -> Result<bool, ConditionError> + Send>;
+
+type Precondition = Box<dyn FnOnce(&Snapshot) -> Result<bool, ConditionError> + Send>;
+
+/// Where the last condition held.
+///
+/// ```
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{Held, until_with_sync};
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(3, [Change::put("/a", "on")])?;
+/// let held: Held<KeyValue> = until_with_sync(&cache).precondition(|state| state.get("/a").is_some()).wait().unwrap();
+/// assert_eq!((held.event.is_none(), held.position.revision), (true, 3), "it held before anything happened");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Held<O> {
+    /// The event at which it held; `None` where there was no condition, or the precondition held.
+    pub event: Option<WatchEvent<O>>,
+    /// Where: the event's position, or the state's.
+    pub position: Position,
+}
+
+/// Why a wait ended without its conditions.
+///
+/// ```
+/// use watchcore_toolkit::{EmptyWatch, UntilEnd, until};
+///
+/// let error = until(EmptyWatch::<u8>::new()).then(|event| event.name() == "ADDED").wait().unwrap_err();
+/// assert!(matches!(error.end, UntilEnd::Ended));
+/// assert_eq!(error.to_string(), "wait for condition 1 of 1: the watch has ended. Its last event: none");
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UntilError<O> {
+    /// What ended it.
+    pub end: UntilEnd,
+    /// The last event that was looked at.
+    pub last: Option<Box<WatchEvent<O>>>,
+    /// The condition that was waited for, from 1; 0 is the precondition.
+    pub condition: usize,
+    /// How many there are.
+    pub conditions: usize,
+}
+
+/// What ended a wait.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, KeyValue};
+/// use watchcore_toolkit::{ObjectWatch, UntilEnd, until};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let watch = ObjectWatch::<KeyValue>::open(&cache)?;
+/// let error = until(watch).then(|event| event.name() == "ADDED").timeout(Duration::from_millis(1)).wait().unwrap_err();
+/// assert!(matches!(error.end, UntilEnd::Timeout));
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum UntilEnd {
+    /// The watch ended, or was stopped.
+    Ended,
+    /// The watch ended with an error.
+    Failed(Status),
+    /// The time was up.
+    Timeout,
+    /// A condition answered with an error.
+    Condition(Box<dyn StdError + Send + Sync>),
+    /// The state was not there: why.
+    NotSynced(watchcore::Error),
+}
+
+impl<O> fmt::Display for UntilError<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.condition {
+            0 => f.write_str("wait for the precondition")?,
+            condition => write!(f, "wait for condition {condition} of {}", self.conditions)?,
+        }
+        match &self.end {
+            UntilEnd::Ended => f.write_str(": the watch has ended")?,
+            UntilEnd::Failed(status) => write!(f, ": the watch failed, {status}")?,
+            UntilEnd::Timeout => f.write_str(": the time was up")?,
+            UntilEnd::Condition(error) => write!(f, ": {error}")?,
+            UntilEnd::NotSynced(error) => write!(f, ": there is no state yet, {error}")?,
+        }
+        match &self.last {
+            Some(last) => write!(f, ". Its last event: {} at revision {}", last.name(), last.position.revision),
+            None => f.write_str(". Its last event: none"),
+        }
+    }
+}
+
+impl<O: fmt::Debug> StdError for UntilError<O> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match &self.end {
+            UntilEnd::Failed(status) => Some(status),
+            UntilEnd::Condition(error) => Some(&**error),
+            UntilEnd::NotSynced(error) => Some(error),
+            UntilEnd::Ended | UntilEnd::Timeout => None,
+        }
+    }
+}
+
+/// Waits until conditions hold, one after the other, on the events of a watch. See [`Until`].
+pub fn until<W: Watch>(watch: W) -> Until<W> {
+    Until { watch: Some(watch), sequence: Sequence::new(), deadline: Deadline::new() }
+}
+
+/// A wait until conditions hold, one after the other: a future, which [`Until::wait`] blocks for.
+///
+/// Each event is tried on the condition that is waited for. Where it holds, the same event is tried on the next one, so that
+/// one event may satisfy several. The watch is stopped when the wait is over, however it ended, and when it is dropped.
+/// Without conditions it is over at once.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::{ObjectWatch, until};
+///
+/// let cache = Cache::builder("/").build()?;
+/// let watch = ObjectWatch::<KeyValue>::open(&cache)?;
+/// let mut writer = cache.writer()?;
+/// writer.apply(1, [Change::put("/job", "running")])?;
+/// writer.apply(2, [Change::put("/job", "done")])?;
+/// let held = until(watch)
+///     .then(|event| event.name() == "ADDED")
+///     .then(|event| event.object().is_some_and(|job| job.value_str() == Some("done")))
+///     .timeout(Duration::from_secs(10))
+///     .wait()
+///     .unwrap();
+/// assert_eq!(held.position.revision, 2);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "nothing is waited for before it is awaited, or `wait` is called"]
+pub struct Until<W: Watch> {
+    /// Until the wait is over.
+    watch: Option<W>,
+    sequence: Sequence<W::Object>,
+    deadline: Deadline,
+}
+
+/// The conditions, and how far they hold.
+struct Sequence<O> {
+    conditions: Vec<Condition<O>>,
+    /// How many of them held.
+    held: usize,
+    last: Option<WatchEvent<O>>,
+}
+
+/// When a wait is over: counted from its first poll.
+struct Deadline {
+    timeout: Duration,
+    clock: Arc<dyn Clock>,
+    delay: Option<Delay>,
+}
+
+impl Deadline {
+    fn new() -> Deadline {
+        Deadline { timeout: Duration::ZERO, clock: Arc::new(SystemClock), delay: None }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> bool {
+        // Zero, and what lies beyond any clock: without end.
+        if self.timeout.is_zero() || self.timeout == Duration::MAX {
+            return false;
+        }
+        let delay = self.delay.get_or_insert_with(|| self.clock.delay(self.timeout));
+        Pin::new(delay).poll(context).is_ready()
+    }
+}
+
+impl<O> Sequence<O> {
+    fn new() -> Sequence<O> {
+        Sequence { conditions: Vec::new(), held: 0, last: None }
+    }
+
+    fn error(&mut self, end: UntilEnd) -> UntilError<O> {
+        let condition = (self.held + 1).min(self.conditions.len());
+        UntilError { end, last: self.last.take().map(Box::new), condition, conditions: self.conditions.len() }
+    }
+
+    /// Takes the next event: whether all conditions hold now.
+    fn take(&mut self, event: WatchEvent<O>) -> Result<bool, UntilEnd> {
+        let event = self.last.insert(event);
+        while let Some(condition) = self.conditions.get_mut(self.held) {
+            match condition(event) {
+                Ok(true) => self.held += 1,
+                Ok(false) => return Ok(false),
+                Err(error) => return Err(UntilEnd::Condition(error)),
+            }
+        }
+        Ok(true)
+    }
+
+    fn add<E>(&mut self, mut condition: impl FnMut(&WatchEvent<O>) -> Result<bool, E> + Send + 'static)
+    where
+        E: Into<ConditionError>,
+    {
+        self.conditions.push(Box::new(move |event| condition(event).map_err(E::into)));
+    }
+}
+
+impl<W: Watch> Until<W> {
+    /// Then waits until this holds of an event. Errors of the watch are not shown to conditions: they end the wait.
+    pub fn then(self, mut condition: impl FnMut(&WatchEvent<W::Object>) -> bool + Send + 'static) -> Until<W> {
+        self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
+    }
+
+    /// As [`Until::then`], of a condition that may fail: its error ends the wait, and comes back with the event.
+    pub fn then_try<E>(
+        mut self,
+        condition: impl FnMut(&WatchEvent<W::Object>) -> Result<bool, E> + Send + 'static,
+    ) -> Until<W>
+    where
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.sequence.add(condition);
+        self
+    }
+
+    /// Waits at most so long; zero (and if nothing is said) is without end.
+    pub fn timeout(mut self, timeout: Duration) -> Until<W> {
+        self.deadline.timeout = timeout;
+        self
+    }
+
+    /// Takes the time from this clock.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Until<W> {
+        self.deadline.clock = clock;
+        self
+    }
+
+    /// Blocks until it is over.
+    pub fn wait(self) -> Result<Held<W::Object>, UntilError<W::Object>> {
+        park::block_on_future(Duration::MAX, self).expect("a wait without end has a result")
+    }
+
+    fn over(&mut self, result: Result<Held<W::Object>, UntilEnd>) -> Poll<<Until<W> as Future>::Output> {
+        if let Some(watch) = self.watch.take() {
+            watch.stop();
+        }
+        Poll::Ready(result.map_err(|end| self.sequence.error(end)))
+    }
+}
+
+impl<W: Watch> Unpin for Until<W> {}
+
+impl<W: Watch> Future for Until<W> {
+    type Output = Result<Held<W::Object>, UntilError<W::Object>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        if this.sequence.conditions.is_empty() {
+            return this.over(Ok(Held { event: None, position: Position::default() }));
+        }
+        loop {
+            let Some(watch) = &mut this.watch else { return this.over(Err(UntilEnd::Ended)) };
+            // Events first: what is there when the time is up counts.
+            match Pin::new(watch).poll_next(context) {
+                Poll::Pending if this.deadline.poll(context) => return this.over(Err(UntilEnd::Timeout)),
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return this.over(Err(UntilEnd::Ended)),
+                Poll::Ready(Some(event)) => {
+                    if let Some(status) = event.status() {
+                        let end = UntilEnd::Failed(status.clone());
+                        return this.over(Err(end));
+                    }
+                    match this.sequence.take(event) {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            let event = this.sequence.last.take();
+                            let position = event.as_ref().map_or(Position::default(), |event| event.position);
+                            return this.over(Ok(Held { event, position }));
+                        }
+                        Err(end) => return this.over(Err(end)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<W: Watch> fmt::Debug for Until<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Until")
+            .field("conditions", &self.sequence.conditions.len())
+            .field("held", &self.sequence.held)
+            .field("timeout", &self.deadline.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Waits until conditions hold over a cache. See [`UntilWithSync`].
+pub fn until_with_sync<O: FromKeyValue>(cache: &Cache) -> UntilWithSync<O> {
+    UntilWithSync {
+        cache: cache.clone(),
+        filter: Filter::any(),
+        precondition: None,
+        sequence: Sequence::new(),
+        deadline: Deadline::new(),
+        object: PhantomData,
+    }
+}
+
+/// A wait over a cache's state and what follows it, which survives everything but the cache's close.
+///
+/// The state comes first, as Added, then Synced, then every change. Where the cache's window leaves the wait behind, or its
+/// source was away, the difference follows: states in between may be skipped, and none that is there is missed. With
+/// a precondition the cache must have its first listing before it is asked; the watch begins not later than the state that
+/// it is asked of, so nothing happens unseen in between.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::{Cache, Change, KeyValue};
+/// use watchcore_toolkit::until_with_sync;
+///
+/// let cache = Cache::builder("/").build()?;
+/// cache.writer()?.apply(1, [Change::put("/lock", "other")])?;
+/// let waiting = std::thread::spawn({
+///     let cache = cache.clone();
+///     move || {
+///         until_with_sync::<KeyValue>(&cache)
+///             .precondition(|state| state.get("/lock").is_none())
+///             .then(|event| event.name() == "DELETED")
+///             .timeout(Duration::from_secs(10))
+///             .wait()
+///             .unwrap()
+///     }
+/// });
+/// cache.writer()?.apply(2, [Change::delete("/lock")])?;
+/// assert_eq!(waiting.join().unwrap().position.revision, 2);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "nothing is waited for before `run` is awaited, or `wait` is called"]
+pub struct UntilWithSync<O> {
+    cache: Cache,
+    filter: Filter,
+    precondition: Option<Precondition>,
+    sequence: Sequence<O>,
+    deadline: Deadline,
+    object: PhantomData<fn() -> O>,
+}
+
+impl<O: FromKeyValue> UntilWithSync<O> {
+    /// Which objects. The precondition sees the whole state.
+    pub fn filter(self, filter: Filter) -> UntilWithSync<O> {
+        UntilWithSync { filter, ..self }
+    }
+
+    /// Asked once, of the first state that is there: where it holds, the wait is over.
+    pub fn precondition(self, precondition: impl FnOnce(&Snapshot) -> bool + Send + 'static) -> UntilWithSync<O> {
+        self.precondition_try(move |state| Ok::<bool, ConditionError>(precondition(state)))
+    }
+
+    /// As [`UntilWithSync::precondition`], of one that may fail.
+    pub fn precondition_try<E>(
+        self,
+        precondition: impl FnOnce(&Snapshot) -> Result<bool, E> + Send + 'static,
+    ) -> UntilWithSync<O>
+    where
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        UntilWithSync { precondition: Some(Box::new(move |state| precondition(state).map_err(E::into))), ..self }
+    }
+
+    /// See [`Until::then`].
+    pub fn then(self, mut condition: impl FnMut(&WatchEvent<O>) -> bool + Send + 'static) -> UntilWithSync<O> {
+        self.then_try(move |event| Ok::<bool, ConditionError>(condition(event)))
+    }
+
+    /// See [`Until::then_try`].
+    pub fn then_try<E>(
+        mut self,
+        condition: impl FnMut(&WatchEvent<O>) -> Result<bool, E> + Send + 'static,
+    ) -> UntilWithSync<O>
+    where
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.sequence.add(condition);
+        self
+    }
+
+    /// Waits at most so long, for the state and the conditions together; zero (and if nothing is said) is without end.
+    pub fn timeout(mut self, timeout: Duration) -> UntilWithSync<O> {
+        self.deadline.timeout = timeout;
+        self
+    }
+
+    /// Takes the time from this clock.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> UntilWithSync<O> {
+        self.deadline.clock = clock;
+        self
+    }
+
+    /// Waits until it is over.
+    pub async fn run(mut self) -> Result<Held<O>, UntilError<O>> {
+        let precondition = self.precondition.take();
+        let conditions = self.sequence.conditions.len();
+        let failed = |end| UntilError { end, last: None, condition: 0, conditions };
+        let opened = ObjectWatch::builder(&self.cache).filter(self.filter.clone()).open();
+        let watch = opened.map_err(|error| failed(UntilEnd::NotSynced(error)))?;
+        if let Some(precondition) = precondition {
+            let state = self.synced().await.map_err(&failed)?;
+            if precondition(&state).map_err(|error| failed(UntilEnd::Condition(error)))? {
+                return Ok(Held { event: None, position: state.position() });
+            }
+        }
+        Until { watch: Some(watch), sequence: self.sequence, deadline: self.deadline }.await
+    }
+
+    /// Blocks until it is over.
+    pub fn wait(self) -> Result<Held<O>, UntilError<O>> {
+        park::block_on_future(Duration::MAX, self.run()).expect("a wait without end has a result")
+    }
+
+    /// The first state, or why there is none when the time is up.
+    async fn synced(&mut self) -> Result<Snapshot, UntilEnd> {
+        let cache = self.cache.clone();
+        let mut listed = pin!(cache.wait_ready_async(Duration::MAX));
+        let deadline = &mut self.deadline;
+        let ready = poll_fn(|context| match listed.as_mut().poll(context) {
+            Poll::Ready(result) => Poll::Ready(result),
+            // The cache's own error says what is missing.
+            Poll::Pending if deadline.poll(context) => Poll::Ready(cache.snapshot().map(drop)),
+            Poll::Pending => Poll::Pending,
+        })
+        .await;
+        ready.and_then(|()| cache.snapshot()).map_err(UntilEnd::NotSynced)
+    }
+}
+
+impl<O> fmt::Debug for UntilWithSync<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UntilWithSync")
+            .field("cache", &self.cache.name())
+            .field("conditions", &self.sequence.conditions.len())
+            .finish_non_exhaustive()
+    }
+}
