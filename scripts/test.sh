@@ -17,6 +17,8 @@ logs=$root/target/test-logs
 
 # The loom models. Under `--cfg loom` every crate is another build: own directory.
 loom_command=(cargo test --release --no-default-features --lib --target-dir target/loom loom_)
+# Those of the toolkit: a cfg of its own, see watchcore-toolkit/src/sync.rs.
+toolkit_loom_command=(cargo test --release -p watchcore-toolkit --lib --target-dir target/toolkit-loom loom_)
 loom_preemptions=${LOOM_MAX_PREEMPTIONS:-3}
 
 # The oldest Rust that builds the crates: the first release with what they are written in (chains of `let`).
@@ -100,15 +102,19 @@ step_doc() {
         RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -D warnings" cargo doc --no-deps --workspace --all-features
 }
 
-step_loom() {
-    export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom" LOOM_MAX_PREEMPTIONS=$loom_preemptions
+# models CFG COMMAND...: the models that this command runs.
+models() {
+    export RUSTFLAGS="${RUSTFLAGS:-} --cfg $1" LOOM_MAX_PREEMPTIONS=$loom_preemptions
+    shift
     local list
-    list=$("${loom_command[@]}" -- --list) || return 1
+    list=$("$@" -- --list) || return 1
     # A filter that matches nothing would pass.
-    grep -q ': test$' <<<"$list" || { echo "no test of that name: ${loom_command[*]}"; return 1; }
+    grep -q ': test$' <<<"$list" || { echo "no test of that name: $*"; return 1; }
     # More than cores: a few models take most of the time, and begin late in the order of their names.
-    "${loom_command[@]}" -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
+    "$@" -- --test-threads $((2 * $(getconf _NPROCESSORS_ONLN)))
 }
+step_loom() { (models loom "${loom_command[@]}"); }
+step_toolkit-loom() { (models toolkit_loom "${toolkit_loom_command[@]}"); }
 
 # Wake sets with a pipe, as where there is no eventfd. A cfg is another build: own directory.
 step_pipe() {
@@ -267,6 +273,7 @@ if wants rust; then
 fi
 if wants loom; then
     step loom
+    step toolkit-loom
 fi
 c=no go=no
 if part c ffi-tests/Makefile; then c=yes; fi

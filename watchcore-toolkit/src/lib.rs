@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod backoff;
+mod broadcaster;
 mod clock;
 mod empty;
 mod event;
@@ -24,11 +25,13 @@ mod park;
 pub mod predicates;
 mod queue;
 mod retry;
+mod sync;
 mod touched;
 mod until;
 mod watch;
 
 pub use backoff::Backoff;
+pub use broadcaster::{Action, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull};
 pub use clock::{Clock, Delay, ManualClock, SystemClock};
 pub use empty::EmptyWatch;
 pub use event::{Origin, Payload, Status, WatchEvent};

@@ -1,6 +1,8 @@
 //! The rows of docs/TOOLKIT.md, a module for each part.
 
 mod backoff;
+mod broadcaster;
+mod broadcaster_faults;
 mod empty;
 mod informer;
 mod objects;

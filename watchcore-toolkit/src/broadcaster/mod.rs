@@ -1,0 +1,328 @@
+//! A broadcaster: what a program publishes itself, for many watchers.
+//!
+//! It is the log of an embedded cache with one key. Publishing one object is one revision, whoever watches; a watcher is a
+//! cursor in that log, and the object is shared by count. What `queue` means is computed by the watcher that takes
+//! (`queue.rs`), and only where a publisher has to wait for somebody do the two sides meet (`gate.rs`).
+//!
+//! | apimachinery | here |
+//! | --- | --- |
+//! | `NewBroadcaster(n, WaitIfChannelFull)` | `Broadcaster::new(n, WhenFull::Wait)` |
+//! | `NewLongQueueBroadcaster(n, DropIfChannelFull)` | `Broadcaster::new(n, WhenFull::Drop)`: there is no incoming queue |
+//! | `Watch()` | [`Broadcaster::watch`]; [`Broadcaster::watch_with`] has queue and rule for each watcher |
+//! | `WatchWithPrefix(events)` | [`Broadcaster::with_prefix`] |
+//! | – | [`Broadcaster::after`]: what was published before |
+//! | `Action(type, object)` | [`Broadcaster::action`], [`Broadcaster::action_async`] |
+//! | `ActionOrDrop(type, object)` | [`Broadcaster::action_or_drop`] |
+//! | `Shutdown()` | [`Broadcaster::shutdown`], or dropping it |
+//! | `Interface.Stop()`, `ResultChan()` | [`crate::Watch`] and [`crate::WatchExt`] of a [`BroadcastWatch`] |
+
+#![forbid(unsafe_code)]
+
+mod gate;
+mod log;
+#[cfg(all(test, toolkit_loom))]
+mod loom;
+mod options;
+mod queue;
+mod watcher;
+
+pub use log::Action;
+pub use options::{BroadcasterBuilder, WatchOptions, WhenFull};
+pub use watcher::BroadcastWatch;
+
+use crate::event::{Status, WatchEvent};
+use crate::object::Object;
+use crate::park;
+use gate::{Entered, Gate, Ticket};
+use log::{ObjectLog, objects_of};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use watchcore::{Code, Error, OnLag, Position, Result, Start, Stats};
+
+/// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length of the original's incoming
+/// queue. So a program that publishes and reads on one thread runs as it did.
+const INCOMING: u64 = 25;
+
+/// Publishes objects of one type to any number of watchers.
+///
+/// Send and Sync: share it in an `Arc`. Publishers are served one after the other, in their order. Dropping it shuts it down.
+///
+/// An object is shared, not cloned, and lives until the log has moved on by its window (at least four times the queue, and at
+/// least 96 events) and nobody has it any more; then it is dropped on a thread of the library's own, where a `Drop` should
+/// not wait for anything.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Action, Broadcaster, Payload, WatchExt, WhenFull};
+///
+/// let broadcaster = Broadcaster::new(10, WhenFull::Wait)?;
+/// let mut first = broadcaster.watch()?;
+/// let mut second = broadcaster.watch()?;
+/// broadcaster.action(Action::Added, "a pod".to_owned())?;
+/// broadcaster.shutdown();
+///
+/// for watch in [&mut first, &mut second] {
+///     let event = watch.recv(Duration::from_secs(10))?.expect("published before the shutdown");
+///     assert_eq!(event.name(), "ADDED");
+///     assert_eq!(event.object().unwrap().as_str(), "a pod");
+///     assert!(watch.recv(Duration::from_secs(10))?.is_none(), "the end");
+/// }
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct Broadcaster<T> {
+    shared: Arc<Shared<T>>,
+}
+
+/// What the broadcaster and its watchers share.
+struct Shared<T> {
+    gate: Gate<Option<ObjectLog<T>>>,
+    /// The number of the last object, stored before it can be read: who finds one in the log finds its number here.
+    head: AtomicU64,
+    /// What the watchers get behind the last object, if it did not end in peace.
+    failed: OnceLock<Status>,
+    defaults: WatchOptions,
+    /// How many events the log keeps in any case.
+    window: u64,
+    epoch: u64,
+    watchers: AtomicUsize,
+}
+
+impl<T> Shared<T> {
+    /// One above the number of the last object.
+    fn head(&self) -> u64 {
+        // Acquire, with the publisher's Release, which stands before the log's own: what was read in the log is below it.
+        self.head.load(Ordering::Acquire) + 1
+    }
+}
+
+/// A publisher that may wait. Dropped, it leaves the line.
+struct InLine<'a, S> {
+    gate: &'a Gate<S>,
+    ticket: Ticket,
+}
+
+impl<S> Drop for InLine<'_, S> {
+    fn drop(&mut self) {
+        self.gate.leave(&mut self.ticket);
+    }
+}
+
+fn stopped(what: &str) -> Error {
+    Error::new(Code::Closed, format!("{what}: broadcaster already stopped. Make a new one."))
+}
+
+impl<T: Send + Sync + 'static> Broadcaster<T> {
+    /// A broadcaster whose watchers have queues of `queue` events, and what is done where one is full. RESOURCE_EXHAUSTED where
+    /// the system starts no thread for the first cache of the process; INVALID_ARGUMENT for a queue above 2^28.
+    pub fn new(queue: usize, when_full: WhenFull) -> Result<Broadcaster<T>> {
+        Broadcaster::builder(queue, when_full).build()
+    }
+
+    /// More options: the history, a name.
+    pub fn builder(queue: usize, when_full: WhenFull) -> BroadcasterBuilder<T> {
+        BroadcasterBuilder::new(WatchOptions::new(queue, when_full))
+    }
+
+    fn with(name: &str, defaults: WatchOptions, history: usize) -> Result<Broadcaster<T>> {
+        let window = options::window(&defaults, history)?;
+        // Segments leave whole, and the newest may be empty: 3/4 of the capacity stay in any case.
+        let log = ObjectLog::new(name, (window / 3 * 4 + 4).max(128))?;
+        let epoch = log.position().epoch;
+        let shared = Shared {
+            gate: Gate::new(Some(log)),
+            head: AtomicU64::new(0),
+            failed: OnceLock::new(),
+            defaults,
+            window: window as u64,
+            epoch,
+            watchers: AtomicUsize::new(0),
+        };
+        Ok(Broadcaster { shared: Arc::new(shared) })
+    }
+
+    /// A watch of everything that is published from now on. CLOSED after the shutdown. Never waits for a watcher, nor
+    /// for a publisher that waits.
+    pub fn watch(&self) -> Result<BroadcastWatch<T>> {
+        self.watch_with(self.shared.defaults)
+    }
+
+    /// A watch with a queue and a rule of its own. INVALID_ARGUMENT where the queue is longer than what the log keeps: see
+    /// [`BroadcasterBuilder::history`].
+    pub fn watch_with(&self, options: WatchOptions) -> Result<BroadcastWatch<T>> {
+        self.open("watch", options, None, Vec::new())
+    }
+
+    /// A watch that gives these events first, then everything that is published from now on. With [`WhenFull::Drop`] the
+    /// queue has room for one event more than these.
+    pub fn with_prefix(&self, events: impl IntoIterator<Item = WatchEvent<T>>) -> Result<BroadcastWatch<T>> {
+        self.with_prefix_and(self.shared.defaults, events)
+    }
+
+    /// The same with a queue and a rule of its own.
+    pub fn with_prefix_and(
+        &self,
+        options: WatchOptions,
+        events: impl IntoIterator<Item = WatchEvent<T>>,
+    ) -> Result<BroadcastWatch<T>> {
+        self.open("watch with a prefix", options, None, objects_of(events)?)
+    }
+
+    /// A watch of what was published after a position, an event's, and of what follows. COMPACTED (410) where that has left the
+    /// log; FUTURE_REVISION where nothing was published there yet. With [`WhenFull::Wait`] publishers wait until it has
+    /// caught up to its queue.
+    pub fn after(&self, position: impl Into<Position>) -> Result<BroadcastWatch<T>> {
+        self.after_with(self.shared.defaults, position)
+    }
+
+    /// The same with a queue and a rule of its own.
+    pub fn after_with(&self, options: WatchOptions, position: impl Into<Position>) -> Result<BroadcastWatch<T>> {
+        self.open("watch after a revision", options, Some(position.into()), Vec::new())
+    }
+
+    fn open(
+        &self,
+        what: &str,
+        options: WatchOptions,
+        after: Option<Position>,
+        prefix: Vec<WatchEvent<Object<T>>>,
+    ) -> Result<BroadcastWatch<T>> {
+        options.check(self.shared.window)?;
+        // Nothing is published while this is held: where the watch begins is exact.
+        let mut line = self.shared.gate.lock();
+        let last = line.last;
+        if line.is_closed() {
+            return Err(stopped(what));
+        }
+        let Some(log) = &line.state else { return Err(stopped(what)) };
+        let taken = after.map_or(last, |position| position.revision);
+        if taken > last {
+            return Err(Error::new(
+                Code::FutureRevision,
+                format!("{what}: {taken} is above {last}, the last that was published. Begin there, or below."),
+            )
+            .with_asked(taken)
+            .with_current(last));
+        }
+        let start = after.map_or(Start::Now, Start::AfterIn);
+        let subscription = log.cache().subscribe(start).on_lag(OnLag::SkipToOldest).open()?;
+        let seat = options.waits().then(|| line.add_seat(taken, options.queue() + INCOMING));
+        drop(line);
+        Ok(BroadcastWatch::new(&self.shared, subscription, seat, options, taken..last, prefix))
+    }
+
+    /// Publishes an object, and waits for a place where a [`WhenFull::Wait`] watcher is its queue and 25 behind. Its revision.
+    ///
+    /// CLOSED after the shutdown, also where that comes while it waits. Blocks the thread; on one that runs tasks, use
+    /// [`Broadcaster::action_async`]. A watcher's consumer may call it, too: it has taken the event that it handles. O(1), and
+    /// once in `queue` events O([`WhenFull::Wait`] watchers).
+    pub fn action(&self, action: Action, object: T) -> Result<u64> {
+        let mut object = Some(object);
+        match self.try_publish(action, &mut object) {
+            Entered::Done(result) => result,
+            Entered::Closed => Err(stopped("publish")),
+            Entered::Full => {
+                let published = park::block_on_future(Duration::MAX, self.publish(action, object));
+                published.unwrap_or_else(|| unreachable!("there is no timeout"))
+            }
+        }
+    }
+
+    /// [`Broadcaster::action`] as a future. While it waits it stands in line before those who came later, so poll it or drop it.
+    /// Dropped, it has published nothing.
+    pub fn action_async(&self, action: Action, object: T) -> impl Future<Output = Result<u64>> + Send {
+        self.publish(action, Some(object))
+    }
+
+    /// Publishes an object if no watcher has to be waited for, and nobody waits for one. Whether it was published;
+    /// CLOSED after the shutdown.
+    pub fn action_or_drop(&self, action: Action, object: T) -> Result<bool> {
+        match self.try_publish(action, &mut Some(object)) {
+            Entered::Done(result) => result.map(|_| true),
+            Entered::Full => Ok(false),
+            Entered::Closed => Err(stopped("publish")),
+        }
+    }
+
+    fn try_publish(&self, action: Action, object: &mut Option<T>) -> Entered<u64, Error> {
+        self.shared.gate.try_enter(|log, number| self.push(log, number, action, object))
+    }
+
+    async fn publish(&self, action: Action, mut object: Option<T>) -> Result<u64> {
+        let mut publisher = InLine { gate: &self.shared.gate, ticket: Ticket::default() };
+        let entered = poll_fn(|context| {
+            let InLine { gate, ticket } = &mut publisher;
+            gate.poll_enter(ticket, context, |log, number| self.push(log, number, action, &mut object))
+        });
+        entered.await.unwrap_or_else(|| Err(stopped("publish")))
+    }
+
+    /// Below the gate's lock.
+    fn push(&self, log: &mut Option<ObjectLog<T>>, number: u64, action: Action, object: &mut Option<T>) -> Result<u64> {
+        let Some(log) = log else { return Err(stopped("publish")) };
+        self.shared.head.store(number, Ordering::Release);
+        log.push(number, action, object).map(|()| number)
+    }
+
+    /// How many watches are open.
+    pub fn watchers(&self) -> usize {
+        self.shared.watchers.load(Ordering::Relaxed)
+    }
+
+    /// The position of the last event: a watch [`Broadcaster::after`] it sees what comes next.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.shared.epoch, revision: self.shared.gate.lock().last }
+    }
+
+    /// The figures of the log; `None` after the shutdown.
+    pub fn stats(&self) -> Option<Stats> {
+        self.shared.gate.lock().state.as_ref().map(ObjectLog::stats)
+    }
+}
+
+impl<T> Broadcaster<T> {
+    /// Ends it. Watchers get what was published before, then the end; publishers that wait get CLOSED. Never waits, and may
+    /// be called again.
+    pub fn shutdown(&self) {
+        self.end(None);
+    }
+
+    /// [`Broadcaster::shutdown`] with an error as the last event of every watch.
+    pub fn shutdown_with(&self, status: impl Into<Status>) {
+        self.end(Some(status.into()));
+    }
+
+    fn end(&self, status: Option<Status>) {
+        let shared = &self.shared;
+        let ended = shared.gate.close(|log, number| {
+            if let Some(status) = status {
+                // Before the last revision, which is what makes a watcher look for it.
+                let _ = shared.failed.set(status);
+            }
+            let mut log = log.take()?;
+            let ended = log.end(number);
+            Some((log, ended))
+        });
+        // The writer and the last handle of the cache go behind the lock.
+        if let Some(Some((_log, Err(error)))) = ended {
+            tracing::error!(%error, "a broadcaster could not publish its end; its watchers end with an error");
+        }
+    }
+}
+
+impl<T> Drop for Broadcaster<T> {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl<T> fmt::Debug for Broadcaster<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Broadcaster")
+            .field("published", &self.shared.gate.lock().last)
+            .field("watchers", &self.shared.watchers.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}

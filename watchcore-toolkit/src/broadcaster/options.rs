@@ -1,0 +1,155 @@
+//! What a broadcaster and a watch of it are asked for.
+
+#![forbid(unsafe_code)]
+
+use super::{Broadcaster, INCOMING};
+use std::fmt;
+use std::marker::PhantomData;
+use watchcore::{Code, Error, Result};
+
+/// What is done where a watcher has not taken `queue` events.
+///
+/// ```
+/// use std::task::Poll;
+/// use watchcore_toolkit::{Action, Broadcaster, WatchExt, WhenFull};
+///
+/// let broadcaster = Broadcaster::new(1, WhenFull::Drop)?;
+/// let mut watch = broadcaster.watch()?;
+/// for number in 1..=3 {
+///     broadcaster.action(Action::Added, number)?;
+/// }
+/// let Poll::Ready(Some(first)) = watch.try_recv() else { panic!("it is there") };
+/// assert_eq!(**first.object().unwrap(), 1);
+/// assert_eq!(watch.dropped(), 2);
+///
+/// broadcaster.action(Action::Added, 4)?;
+/// let Poll::Ready(Some(next)) = watch.try_recv() else { panic!("there is a place again") };
+/// assert_eq!((**next.object().unwrap(), next.lost), (4, 2), "what it lost is said");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum WhenFull {
+    /// Publishers wait until it has taken one. They may run 25 further ahead than the queue.
+    #[default]
+    Wait,
+    /// What comes is lost for this watcher, counted, and said with the next event that it takes. A queue of 0 counts as 1.
+    Drop,
+}
+
+/// Queue and rule of one watch.
+///
+/// ```
+/// use watchcore_toolkit::{Action, Broadcaster, WatchExt, WatchOptions, WhenFull};
+///
+/// // Publishers wait for nobody, but for one watch that must have everything.
+/// let broadcaster = Broadcaster::builder(100, WhenFull::Drop).history(1000).build()?;
+/// let audit = broadcaster.watch_with(WatchOptions::new(500, WhenFull::Wait))?;
+/// broadcaster.action(Action::Added, "a")?;
+/// assert!(broadcaster.watch_with(WatchOptions::new(1_000_000, WhenFull::Drop)).is_err(), "longer than the log");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WatchOptions {
+    queue: usize,
+    when_full: WhenFull,
+}
+
+impl WatchOptions {
+    /// A queue of so many events, and what is done where it is full.
+    pub fn new(queue: usize, when_full: WhenFull) -> WatchOptions {
+        WatchOptions { queue, when_full }
+    }
+
+    pub(super) fn queue(&self) -> u64 {
+        self.queue as u64
+    }
+
+    pub(super) fn waits(&self) -> bool {
+        self.when_full == WhenFull::Wait
+    }
+
+    /// Whether a log that keeps `window` events has room for such a queue.
+    pub(super) fn check(&self, window: u64) -> Result<()> {
+        if self.queue() + INCOMING < window {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::InvalidArgument,
+            format!(
+                "watch with a queue of {}: the broadcaster keeps {window} events. Ask for less than {}, or build it with a longer history.",
+                self.queue,
+                window - INCOMING
+            ),
+        ))
+    }
+}
+
+/// How many events the log has to keep.
+pub(super) fn window(defaults: &WatchOptions, history: usize) -> Result<usize> {
+    const MOST: usize = 1 << 30;
+    let window =
+        defaults.queue.saturating_mul(4).max(defaults.queue.saturating_add(2 * INCOMING as usize)).max(history);
+    if window <= MOST {
+        return Ok(window);
+    }
+    Err(Error::new(
+        Code::InvalidArgument,
+        format!(
+            "make a broadcaster with a queue of {} and a history of {history}: the queue may be at most {}, the history {MOST}.",
+            defaults.queue,
+            MOST / 4
+        ),
+    ))
+}
+
+/// Options of a new [`Broadcaster`].
+///
+/// ```
+/// use watchcore_toolkit::{Action, Broadcaster, WatchExt, WhenFull};
+/// use std::task::Poll;
+///
+/// let broadcaster = Broadcaster::builder(10, WhenFull::Drop).history(1000).build()?;
+/// let first = broadcaster.action(Action::Added, "first")?;
+/// broadcaster.action(Action::Modified, "second")?;
+/// let mut late = broadcaster.after(first)?;
+/// let Poll::Ready(Some(event)) = late.try_recv() else { panic!("it is in the history") };
+/// assert_eq!(**event.object().unwrap(), "second");
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "no broadcaster is made before `build`"]
+pub struct BroadcasterBuilder<T> {
+    defaults: WatchOptions,
+    history: usize,
+    name: String,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: Send + Sync + 'static> BroadcasterBuilder<T> {
+    pub(super) fn new(defaults: WatchOptions) -> BroadcasterBuilder<T> {
+        BroadcasterBuilder { defaults, history: 0, name: String::new(), of: PhantomData }
+    }
+
+    /// The log keeps at least so many events (default: four times the queue), for [`Broadcaster::after`] and for watches
+    /// whose queue is longer than the others'. Their objects live as long.
+    pub fn history(mut self, events: usize) -> BroadcasterBuilder<T> {
+        self.history = events;
+        self
+    }
+
+    /// A name for log lines and figures.
+    pub fn name(mut self, name: impl Into<String>) -> BroadcasterBuilder<T> {
+        self.name = name.into();
+        self
+    }
+
+    /// Makes it. The errors of [`Broadcaster::new`].
+    pub fn build(self) -> Result<Broadcaster<T>> {
+        Broadcaster::with(&self.name, self.defaults, self.history)
+    }
+}
+
+impl<T> fmt::Debug for BroadcasterBuilder<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BroadcasterBuilder").field("defaults", &self.defaults).field("history", &self.history).finish()
+    }
+}

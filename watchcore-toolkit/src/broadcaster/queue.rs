@@ -1,0 +1,198 @@
+//! The queue of a watcher that drops: what a channel of so many places would have taken in, computed by who takes.
+//!
+//! Between two takes of its consumer a channel only fills up: of what is published meanwhile, the first events find the places
+//! that are free, the others find it full. So three numbers say all: the last look at the head, the head now, and how many
+//! accepted events were not taken. `docs/internals/toolkit.md` has an example in numbers.
+
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// See the module. Numbers are those of the events: 1, 2, 3.
+pub(super) struct DropQueue {
+    /// What it holds at most.
+    places: u64,
+    /// Everything below this number was looked at.
+    looked: u64,
+    /// Accepted and not taken, in order: at most one run a place.
+    accepted: VecDeque<Range<u64>>,
+    /// How many these are.
+    pending: u64,
+    /// Places that something before the log's events takes.
+    prefix: u64,
+    lost: u64,
+}
+
+impl DropQueue {
+    /// The queue of a watcher that takes first the `prefix`, then `from` and what follows; what lies below `head` is
+    /// accepted whatever the places say: it asked for it.
+    pub(super) fn new(queue: u64, prefix: u64, from: u64, head: u64) -> DropQueue {
+        let pending = head - from;
+        let accepted = (pending > 0).then_some(from..head).into_iter().collect();
+        let asked = prefix + pending;
+        // One more than what it begins with, as the original has it; and a channel without a place would give nothing.
+        let places = if asked > 0 { queue.max(asked + 1) } else { queue.max(1) };
+        DropQueue { places, looked: head, accepted, pending, prefix, lost: 0 }
+    }
+
+    /// How many of `new` events come in now.
+    fn accepts(&self, new: u64) -> u64 {
+        new.min(self.places.saturating_sub(self.pending + self.prefix))
+    }
+
+    /// Everything below `head` is published.
+    pub(super) fn look(&mut self, head: u64) {
+        if head <= self.looked {
+            return;
+        }
+        let new = head - self.looked;
+        let count = self.accepts(new);
+        if count > 0 {
+            let run = self.looked..self.looked + count;
+            match self.accepted.back_mut() {
+                Some(back) if back.end == run.start => back.end = run.end,
+                _ => self.accepted.push_back(run),
+            }
+        }
+        self.pending += count;
+        self.lost += new - count;
+        self.looked = head;
+    }
+
+    /// The next that is to be taken.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.accepted.front().map(|run| run.start)
+    }
+
+    /// It was taken.
+    pub(super) fn take(&mut self) {
+        let Some(run) = self.accepted.front_mut() else { return };
+        run.start += 1;
+        if run.is_empty() {
+            self.accepted.pop_front();
+        }
+        self.pending -= 1;
+    }
+
+    /// One of the prefix was taken.
+    pub(super) fn take_prefix(&mut self) {
+        self.prefix -= 1;
+    }
+
+    /// What lies below `oldest` has left the log: what was accepted of it is lost.
+    pub(super) fn skip_to(&mut self, oldest: u64) {
+        while let Some(run) = self.accepted.front_mut() {
+            if run.start >= oldest {
+                return;
+            }
+            let gone = run.end.min(oldest) - run.start;
+            run.start += gone;
+            self.pending -= gone;
+            self.lost += gone;
+            if run.is_empty() {
+                self.accepted.pop_front();
+            }
+        }
+    }
+
+    /// How many were lost, if everything below `head` is published.
+    pub(super) fn lost(&self, head: u64) -> u64 {
+        let new = head.saturating_sub(self.looked);
+        self.lost + new - self.accepts(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The example of the design page.
+    #[test]
+    fn queue_of_two_gives_first_two() {
+        let mut queue = DropQueue::new(2, 0, 10, 10);
+        let mut taken = Vec::new();
+        let mut take = |head| {
+            queue.look(head);
+            taken.extend(queue.next());
+            queue.take();
+        };
+        take(15);
+        take(17);
+        take(17);
+        assert_eq!(taken, [10, 11, 15]);
+        assert_eq!(queue.lost(17), 4);
+        assert_eq!(queue.lost(20), 5, "two places are free, of three one is lost");
+    }
+
+    /// What left the log before it was taken is lost, and makes places free.
+    #[test]
+    fn evicted_numbers_are_lost() {
+        let mut queue = DropQueue::new(4, 0, 1, 1);
+        queue.look(10);
+        queue.skip_to(3);
+        assert_eq!((queue.next(), queue.lost(10)), (Some(3), 7));
+        queue.look(13);
+        queue.skip_to(100);
+        assert_eq!((queue.next(), queue.lost(13)), (None, 12));
+    }
+
+    /// A channel with a counter: what it is held against.
+    #[derive(Default)]
+    struct Channel {
+        places: usize,
+        inside: VecDeque<u64>,
+        lost: u64,
+    }
+
+    impl Channel {
+        fn send(&mut self, number: u64) {
+            if self.inside.len() < self.places {
+                self.inside.push_back(number);
+            } else {
+                self.lost += 1;
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever is published and taken in whatever order, it takes what a channel would have.
+        #[test]
+        fn arithmetic_equals_a_channel(
+            places in 1..6u64,
+            prefix in 0..4u64,
+            steps in prop::collection::vec((0..8u64, any::<bool>()), 0..200),
+        ) {
+            let mut queue = DropQueue::new(places, prefix, 1, 1);
+            let mut channel = Channel { places: places.max(if prefix > 0 { prefix + 1 } else { 1 }) as usize, ..Channel::default() };
+            // The prefix has the number 0.
+            channel.inside.extend((0..prefix).map(|_| 0));
+            let mut head = 1;
+            let mut left = prefix;
+            for (published, takes) in steps {
+                for number in head..head + published {
+                    channel.send(number);
+                }
+                head += published;
+                prop_assert_eq!(queue.lost(head), channel.lost);
+                if takes {
+                    queue.look(head);
+                    let taken = if left > 0 {
+                        left -= 1;
+                        queue.take_prefix();
+                        Some(0)
+                    } else {
+                        let next = queue.next();
+                        queue.take();
+                        next
+                    };
+                    prop_assert_eq!(taken, channel.inside.pop_front());
+                }
+                prop_assert!(queue.accepted.len() as u64 <= places.max(prefix + 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! One watch of a broadcaster: a cursor in its log, and the rule for when it is behind.
+
+#![forbid(unsafe_code)]
+
+use super::gate::Seat;
+use super::log::{ends, payload_of};
+use super::queue::DropQueue;
+use super::{Shared, WatchOptions};
+use crate::event::{Origin, Payload, WatchEvent};
+use crate::object::Object;
+use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
+use std::fmt;
+use std::ops::Range;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use watchcore::{Batch, Closer, Code, Error, Position, Subscription};
+
+/// A watch of a [`crate::Broadcaster`].
+///
+/// The objects are shared with all other watches: a count each. Stopped, it ends at once, and what it has not taken stays
+/// untaken; publishers that wait for it go on.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Action, Broadcaster, WatchExt, WhenFull};
+///
+/// let broadcaster = Broadcaster::new(0, WhenFull::Wait)?;
+/// let mut watch = broadcaster.watch()?;
+/// broadcaster.action(Action::Added, 1)?;
+/// let event = watch.recv(Duration::from_secs(10))?.unwrap();
+/// assert_eq!((**event.object().unwrap(), event.position.revision, event.lost), (1, 1, 0));
+/// watch.stop();
+/// assert!(watch.recv(Duration::from_secs(10))?.is_none());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct BroadcastWatch<T> {
+    shared: Arc<Shared<T>>,
+    subscription: Subscription,
+    /// What the last poll gave, from `next` on. Empty as soon as all of it was taken: it keeps a segment of the log.
+    batch: Batch,
+    next: usize,
+    prefix: std::vec::IntoIter<WatchEvent<Object<T>>>,
+    rule: Rule,
+    /// The number of the last event that was taken.
+    taken: u64,
+    ended: bool,
+    ends: Arc<Ends<T>>,
+    stopper: Stopper,
+}
+
+/// What happens to what comes when it is behind.
+enum Rule {
+    Wait(Arc<Seat>),
+    Drop(DropQueue),
+}
+
+/// What a stop ends: the consumer's wait, and the publishers'.
+struct Ends<T> {
+    shared: Arc<Shared<T>>,
+    closer: Closer,
+    seat: Option<Arc<Seat>>,
+}
+
+impl<T> Ends<T> {
+    fn leave(&self) {
+        self.closer.close();
+        if let Some(seat) = &self.seat {
+            self.shared.gate.remove_seat(seat);
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> BroadcastWatch<T> {
+    /// `asked`: the numbers that it begins behind, and those up to which it asked for history.
+    pub(super) fn new(
+        shared: &Arc<Shared<T>>,
+        subscription: Subscription,
+        seat: Option<Arc<Seat>>,
+        options: WatchOptions,
+        asked: Range<u64>,
+        prefix: Vec<WatchEvent<Object<T>>>,
+    ) -> BroadcastWatch<T> {
+        let ends = Arc::new(Ends { shared: Arc::clone(shared), closer: subscription.closer(), seat: seat.clone() });
+        let weak: Weak<Ends<T>> = Arc::downgrade(&ends);
+        let stopper = Stopper::new(move || {
+            if let Some(ends) = weak.upgrade() {
+                ends.leave();
+            }
+        });
+        let rule = match seat {
+            Some(seat) => Rule::Wait(seat),
+            None => Rule::Drop(DropQueue::new(options.queue(), prefix.len() as u64, asked.start + 1, asked.end + 1)),
+        };
+        shared.watchers.fetch_add(1, Ordering::Relaxed);
+        BroadcastWatch {
+            shared: Arc::clone(shared),
+            subscription,
+            batch: Batch::default(),
+            next: 0,
+            prefix: prefix.into_iter(),
+            rule,
+            taken: asked.start,
+            ended: false,
+            ends,
+            stopper,
+        }
+    }
+
+    /// The next event of the prefix.
+    fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
+        if self.prefix.as_slice().is_empty() {
+            return None;
+        }
+        if let Rule::Drop(queue) = &mut self.rule {
+            queue.look(self.shared.head());
+            queue.take_prefix();
+        }
+        let event = self.prefix.next()?;
+        Some(event.with_origin(Origin::InitialState))
+    }
+
+    /// Which event of the batch comes next. What comes before it was lost.
+    fn next_index(&mut self) -> Option<usize> {
+        let events = self.batch.events();
+        let first = events.get(self.next)?.revision();
+        let Rule::Drop(queue) = &mut self.rule else { return Some(self.next) };
+        queue.look(self.shared.head());
+        // Of what the log has lost nothing can be taken.
+        queue.skip_to(first);
+        // Each number is one event of the log, and none is missing inside a batch.
+        let index = self.next + (queue.next()? - first) as usize;
+        (index < events.len()).then_some(index)
+    }
+
+    /// Takes the event of the batch. `None`: it was the end.
+    fn take(&mut self, index: usize) -> Option<WatchEvent<Object<T>>> {
+        let event = &self.batch.events()[index];
+        let number = event.revision();
+        let payload = match event.kv().map(payload_of).transpose() {
+            Ok(payload) => payload.flatten()?,
+            Err(error) => Payload::Error(error.into()),
+        };
+        let lost = number - self.taken - 1;
+        self.taken = number;
+        self.next = index + 1;
+        if self.next == self.batch.len() {
+            self.batch = Batch::default();
+        }
+        match &mut self.rule {
+            Rule::Wait(seat) => {
+                if seat.take(number) {
+                    self.shared.gate.seat_moved(seat);
+                }
+            }
+            Rule::Drop(queue) => queue.take(),
+        }
+        Some(WatchEvent { position: self.position(), lost, origin: Origin::Change, payload })
+    }
+
+    /// An error of the subscription: events that were lost, or the end.
+    fn lose(&mut self, error: Error) -> Option<Error> {
+        if error.code() != Code::Lagged {
+            return Some(error);
+        }
+        if let Rule::Drop(queue) = &mut self.rule {
+            queue.look(self.shared.head());
+            queue.skip_to(error.lost_to() + 1);
+        }
+        None
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        self.batch = Batch::default();
+        self.prefix = Vec::new().into_iter();
+        self.ends.leave();
+    }
+
+    /// What comes behind the last object.
+    fn last(&mut self) -> Option<WatchEvent<Object<T>>> {
+        self.end();
+        let status = self.shared.failed.get()?.clone();
+        let lost = match &self.rule {
+            Rule::Wait(_) => 0,
+            Rule::Drop(_) => self.shared.head() - 1 - self.taken,
+        };
+        Some(WatchEvent::error(status).at(self.position()).with_lost(lost))
+    }
+}
+
+impl<T> BroadcastWatch<T> {
+    /// How many events it has lost until now, since it was opened.
+    pub fn dropped(&self) -> u64 {
+        match &self.rule {
+            Rule::Wait(_) => 0,
+            Rule::Drop(queue) => queue.lost(self.shared.head()),
+        }
+    }
+
+    /// The position of the last event that it has taken: a watch after it sees what follows.
+    pub fn position(&self) -> Position {
+        Position { epoch: self.shared.epoch, revision: self.taken }
+    }
+}
+
+impl<T: Send + Sync + 'static> Stream for BroadcastWatch<T> {
+    type Item = WatchEvent<Object<T>>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<Object<T>>>> {
+        let this = self.get_mut();
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        if this.stopper.is_stopped() {
+            this.end();
+            return Poll::Ready(None);
+        }
+        if let Some(event) = this.take_prefix() {
+            if matches!(event.payload, Payload::Error(_)) {
+                this.end();
+            }
+            return Poll::Ready(Some(event));
+        }
+        loop {
+            if let Some(index) = this.next_index() {
+                return match this.take(index) {
+                    Some(event) => Poll::Ready(Some(event)),
+                    None => Poll::Ready(this.last()),
+                };
+            }
+            if ends(&this.batch) {
+                return Poll::Ready(this.last());
+            }
+            this.batch = Batch::default();
+            match Pin::new(&mut this.subscription).poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Some(Ok(batch))) => (this.batch, this.next) = (batch, 0),
+                Poll::Ready(Some(Err(error))) => {
+                    if let Some(error) = this.lose(error) {
+                        this.end();
+                        return Poll::Ready(Some(WatchEvent::error(error).at(this.position())));
+                    }
+                }
+                Poll::Ready(None) => return Poll::Ready(this.last()),
+            }
+        }
+    }
+}
+
+impl<T: Send + Sync + 'static> Watch for BroadcastWatch<T> {
+    type Object = Object<T>;
+
+    fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+impl<T> Drop for BroadcastWatch<T> {
+    fn drop(&mut self) {
+        self.ends.leave();
+        self.shared.watchers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<T> fmt::Debug for BroadcastWatch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BroadcastWatch").field("taken", &self.taken).field("dropped", &self.dropped()).finish()
+    }
+}

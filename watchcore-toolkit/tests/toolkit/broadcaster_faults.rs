@@ -1,0 +1,391 @@
+//! Faults of broadcasters that users know, and what is asked of one besides its rows.
+
+use crate::broadcaster::{LONG, drain, now, until};
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use watchcore::Code;
+use watchcore_toolkit::{Action, Broadcaster, Status, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull};
+
+/// A waker that counts.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The original's publisher and reader may be one thread: 25 events fit beside the queue.
+#[test]
+fn fault_one_thread_publishes_and_reads() {
+    for queue in [0, 1, 100] {
+        let broadcaster = Broadcaster::new(queue, WhenFull::Wait).unwrap();
+        let mut watch = broadcaster.watch().unwrap();
+        let ahead = queue as u64 + 25;
+        for number in 1..=ahead {
+            broadcaster.action(Action::Added, number).unwrap();
+        }
+        assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap(), "the place after these is not there");
+        assert_eq!(now(&mut watch), (1, 0));
+        assert!(broadcaster.action_or_drop(Action::Added, ahead + 1).unwrap(), "one was taken");
+        assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap());
+        for number in 2..=ahead + 1 {
+            assert_eq!(now(&mut watch), (number, 0));
+        }
+        assert!(watch.try_recv().is_pending());
+    }
+}
+
+/// Each event that a watch lost is counted, and said with the next that it takes.
+#[test]
+fn fault_drops_are_counted_and_said() {
+    let broadcaster = Broadcaster::new(2, WhenFull::Drop).unwrap();
+    for number in 1..10 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    let mut watch = broadcaster.watch().unwrap();
+    let publish = |to| {
+        for number in broadcaster.position().revision + 1..=to {
+            broadcaster.action(Action::Added, number).unwrap();
+        }
+    };
+    publish(14);
+    assert_eq!(watch.dropped(), 3, "before anything is taken");
+    assert_eq!(now(&mut watch), (10, 0));
+    publish(16);
+    assert_eq!(now(&mut watch), (11, 0));
+    assert_eq!(now(&mut watch), (15, 3));
+    assert_eq!(watch.dropped(), 4);
+    assert!(watch.try_recv().is_pending());
+    publish(17);
+    assert_eq!(now(&mut watch), (17, 1));
+}
+
+/// A consumer that publishes from inside its own handling.
+#[test]
+fn fault_watcher_publishes_in_its_callback() {
+    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    broadcaster.action(Action::Added, 0).unwrap();
+    for number in 0..1000 {
+        let event = watch.recv(LONG).unwrap().unwrap();
+        assert_eq!(**event.object().unwrap(), number);
+        broadcaster.action(Action::Modified, number + 1).unwrap();
+    }
+}
+
+/// A watch that is dropped while a publisher waits for it, on a thread and as a task.
+#[test]
+fn fault_dropped_watcher_releases_publishers() {
+    let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
+    let watch = broadcaster.watch().unwrap();
+    for number in 0..25 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
+    let mut task = pin!(broadcaster.action_async(Action::Added, 25));
+    assert!(task.as_mut().poll(&mut context).is_pending());
+    let publisher = thread::spawn({
+        let broadcaster = Arc::clone(&broadcaster);
+        move || broadcaster.action(Action::Added, 26).unwrap()
+    });
+    drop(watch);
+    assert_eq!(woken.0.load(Ordering::SeqCst), 1);
+    let Poll::Ready(result) = task.as_mut().poll(&mut context) else { panic!("there is nobody to wait for") };
+    let second = publisher.join().unwrap();
+    assert_eq!([result.unwrap(), second], [26, 27], "in the order in which they came");
+}
+
+/// Publishers that wait are served in their order; one that gives up holds nobody up.
+#[test]
+fn fault_cancelled_publisher_holds_nobody_up() {
+    let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    for number in 0..25 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    let woken: Vec<_> = (0..3).map(|_| Arc::new(Woken::default())).collect();
+    let wakers: Vec<Waker> = woken.iter().map(|woken| Waker::from(Arc::clone(woken))).collect();
+    let counts = || woken.iter().map(|woken| woken.0.load(Ordering::SeqCst)).collect::<Vec<_>>();
+    let mut tasks: Vec<_> =
+        (100..103).map(|number| Box::pin(broadcaster.action_async(Action::Added, number))).collect();
+    for (task, waker) in tasks.iter_mut().zip(&wakers) {
+        assert!(task.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    assert_eq!(now(&mut watch), (0, 0));
+    assert_eq!(counts(), [1, 0, 0]);
+    assert!(!broadcaster.action_or_drop(Action::Added, 0).unwrap(), "the place is theirs who wait");
+    // The first was woken and goes: the second gets its place.
+    drop(tasks.remove(0));
+    assert_eq!(counts(), [1, 1, 0]);
+    assert!(tasks[1].as_mut().poll(&mut Context::from_waker(&wakers[2])).is_pending(), "it is not its turn");
+    assert!(tasks[0].as_mut().poll(&mut Context::from_waker(&wakers[1])).is_ready());
+    assert_eq!(counts(), [1, 1, 0], "one place, one publisher");
+    assert_eq!(now(&mut watch), (1, 0));
+    assert_eq!(counts(), [1, 1, 1]);
+    assert!(tasks[1].as_mut().poll(&mut Context::from_waker(&wakers[2])).is_ready());
+    drop(tasks);
+    broadcaster.shutdown();
+    let seen: Vec<_> = drain(&mut watch).into_iter().map(|(_, number)| number).collect();
+    assert_eq!(seen, (2..25).chain([101, 102]).collect::<Vec<_>>());
+}
+
+/// A publisher that waits is not left waiting by the shutdown; the second shutdown does nothing.
+#[test]
+fn fault_shutdown_ends_waiting_publishers() {
+    let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
+    let mut watch = broadcaster.watch().unwrap();
+    for number in 0..25 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    let publishers: Vec<_> = (0..4)
+        .map(|_| {
+            let broadcaster = Arc::clone(&broadcaster);
+            thread::spawn(move || broadcaster.action(Action::Added, 99).unwrap_err())
+        })
+        .collect();
+    broadcaster.shutdown();
+    for publisher in publishers {
+        assert_eq!(publisher.join().unwrap().code(), Code::Closed);
+    }
+    broadcaster.shutdown();
+    assert_eq!(drain(&mut watch).len(), 25, "what was published before");
+}
+
+/// Many threads publish; a slow, a fast and a stalled watcher, the last one dropping.
+#[test]
+fn fault_many_publishers_one_order() {
+    const THREADS: u64 = 8;
+    const EACH: u64 = 2000;
+    let broadcaster = Broadcaster::new(3, WhenFull::Wait).unwrap();
+    let mut stalled = broadcaster.watch_with(WatchOptions::new(5, WhenFull::Drop)).unwrap();
+    let mut watches: Vec<_> = (0..3).map(|_| broadcaster.watch().unwrap()).collect();
+    thread::scope(|scope| {
+        let publishers: Vec<_> = (0..THREADS)
+            .map(|publisher| {
+                let broadcaster = &broadcaster;
+                scope.spawn(move || {
+                    for number in 0..EACH {
+                        broadcaster.action(Action::Added, publisher * EACH + number).unwrap();
+                    }
+                })
+            })
+            .collect();
+        let readers: Vec<_> = watches
+            .iter_mut()
+            .map(|watch| scope.spawn(move || drain(watch).into_iter().map(|(_, number)| number).collect::<Vec<u64>>()))
+            .collect();
+        for publisher in publishers {
+            publisher.join().unwrap();
+        }
+        broadcaster.shutdown();
+        let orders: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+        assert_eq!(orders[0], orders[1]);
+        assert_eq!(orders[0], orders[2]);
+        for publisher in 0..THREADS {
+            let own: Vec<_> = orders[0].iter().filter(|number| *number / EACH == publisher).collect();
+            assert!(own.is_sorted() && own.len() as u64 == EACH, "each publisher's order is kept");
+        }
+    });
+    let last = THREADS * EACH;
+    let seen = drain(&mut stalled);
+    assert_eq!(seen.len() as u64 + stalled.dropped(), last);
+}
+
+/// Ten thousand watchers, of whom nobody reads: what is published goes on, and each finds out what it lost.
+#[test]
+fn fault_ten_thousand_stalled_watchers() {
+    let broadcaster = Broadcaster::new(8, WhenFull::Drop).unwrap();
+    let mut watches: Vec<_> = (0..10_000).map(|_| broadcaster.watch().unwrap()).collect();
+    for number in 0..50 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    for watch in &mut watches {
+        assert_eq!((now(watch), watch.dropped()), ((0, 0), 42));
+    }
+    drop(watches);
+    assert_eq!(broadcaster.watchers(), 0);
+}
+
+/// Lives, and says when it does not any more.
+struct Counted(Arc<AtomicUsize>);
+
+impl Counted {
+    fn new(living: &Arc<AtomicUsize>) -> Counted {
+        living.fetch_add(1, Ordering::SeqCst);
+        Counted(Arc::clone(living))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// A watcher that stalls costs the same after millions of events as after one: the log's window, and the segment that it
+/// stands in.
+#[test]
+fn fault_stalled_watcher_holds_constant_memory() {
+    let events = if cfg!(debug_assertions) { 1_000_000 } else { 10_000_000 };
+    let living = Arc::new(AtomicUsize::new(0));
+    let broadcaster = Broadcaster::new(16, WhenFull::Drop).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    assert!(watch.recv(LONG).unwrap().is_some(), "it stands inside a batch");
+    for _ in 2..events {
+        broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    }
+    until("all but the window is dropped", || living.load(Ordering::SeqCst) <= 128 + 16 + 1);
+    let stats = broadcaster.stats().unwrap();
+    assert!(stats.log_bytes < 1 << 20, "{} bytes", stats.log_bytes);
+    let taken =
+        std::iter::from_fn(|| if let Poll::Ready(event) = watch.try_recv() { event } else { None }).count() as u64;
+    assert_eq!(taken + 1 + watch.dropped(), events);
+    drop((watch, broadcaster));
+    until("nothing is left", || living.load(Ordering::SeqCst) == 0);
+}
+
+/// An object is kept by who has it, also behind the broadcaster, and dropped once.
+#[test]
+fn fault_objects_go_with_their_last_holder() {
+    let living = Arc::new(AtomicUsize::new(0));
+    let broadcaster = Broadcaster::new(4, WhenFull::Drop).unwrap();
+    let mut watch = broadcaster.with_prefix([WatchEvent::added(Counted::new(&living))]).unwrap();
+    let stopper = watch.stopper();
+    broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    let held: Vec<_> = (0..2).map(|_| watch.recv(LONG).unwrap().unwrap()).collect();
+    drop((watch, broadcaster));
+    assert_eq!(living.load(Ordering::SeqCst), 2);
+    assert!(Arc::ptr_eq(&held[1].object().unwrap().0, &living));
+    drop(held);
+    until("nothing is left", || living.load(Ordering::SeqCst) == 0);
+    stopper.stop();
+
+    // What is refused is dropped, too.
+    let broadcaster = Broadcaster::new(4, WhenFull::Drop).unwrap();
+    broadcaster.shutdown();
+    assert!(broadcaster.action(Action::Added, Counted::new(&living)).is_err());
+    assert_eq!(living.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn fault_late_watcher_reads_the_history() {
+    let broadcaster = Broadcaster::builder(0, WhenFull::Drop).history(100).build().unwrap();
+    for number in 1..=1000u64 {
+        assert_eq!(broadcaster.action(Action::Added, number).unwrap(), number);
+    }
+    let mut watch = broadcaster.after(900).unwrap();
+    for number in 901..=1000 {
+        assert_eq!(now(&mut watch), (number, 0));
+    }
+    assert!(watch.try_recv().is_pending());
+    let gone = broadcaster.after(1).unwrap_err();
+    assert_eq!((gone.code(), gone.code().http_status()), (Code::Compacted, 410));
+    let future = broadcaster.after(1001).unwrap_err();
+    assert_eq!((future.code(), future.asked(), future.current()), (Code::FutureRevision, 1001, 1000));
+    // One that waits is waited for from where it begins.
+    let mut waiting = broadcaster.after_with(WatchOptions::new(10, WhenFull::Wait), watch.position()).unwrap();
+    let behind = broadcaster.after_with(WatchOptions::new(10, WhenFull::Wait), 900).unwrap();
+    assert!(!broadcaster.action_or_drop(Action::Added, 1001).unwrap());
+    drop(behind);
+    assert!(broadcaster.action_or_drop(Action::Added, 1001).unwrap());
+    assert_eq!(now(&mut waiting), (1001, 0));
+}
+
+/// Options that cannot be kept are refused with what holds.
+#[test]
+fn fault_queues_longer_than_the_log_are_refused() {
+    let broadcaster = Broadcaster::<u8>::builder(0, WhenFull::Wait).history(200).build().unwrap();
+    assert!(broadcaster.watch_with(WatchOptions::new(174, WhenFull::Wait)).is_ok());
+    let refused = broadcaster.watch_with(WatchOptions::new(175, WhenFull::Drop)).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("keeps 200 events"), "{refused}");
+    let refused = Broadcaster::<u8>::new(usize::MAX, WhenFull::Drop).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+/// A shutdown with an error: the last event of everybody, with what was lost before it.
+#[test]
+fn fault_end_says_its_reason() {
+    let broadcaster = Broadcaster::new(1, WhenFull::Drop).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    for number in 1..=3 {
+        broadcaster.action(Action::Added, number).unwrap();
+    }
+    broadcaster.shutdown_with(Status::new(503, "the source went away"));
+    assert_eq!(now(&mut watch), (1, 0));
+    let last = watch.recv(LONG).unwrap().unwrap();
+    assert_eq!((last.name(), last.lost), ("ERROR", 2));
+    assert_eq!(last.status().unwrap().code(), 503);
+    assert_eq!(watch.recv(LONG).unwrap(), None);
+}
+
+/// A watch in tasks: woken by what is published, by the stop, and by the shutdown.
+#[test]
+fn fault_sleeping_watcher_is_woken() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
+    runtime.block_on(async {
+        for end in 0..2 {
+            let broadcaster = Arc::new(Broadcaster::new(2, WhenFull::Wait).unwrap());
+            let mut watch = broadcaster.watch().unwrap();
+            let stopper = watch.stopper();
+            let reader = tokio::spawn(async move {
+                let mut seen = Vec::new();
+                while let Some(event) = watch.next_event().await {
+                    seen.push(**event.object().unwrap());
+                }
+                seen
+            });
+            for number in 0..500 {
+                broadcaster.action_async(Action::Added, number).await.unwrap();
+            }
+            if end == 0 {
+                broadcaster.shutdown();
+            } else {
+                stopper.stop();
+            }
+            let seen = tokio::time::timeout(LONG, reader).await.expect("it ends").unwrap();
+            assert_eq!(seen, (0..500).collect::<Vec<_>>()[..seen.len()]);
+            assert!(end == 1 || seen.len() == 500);
+        }
+    });
+}
+
+/// An `Object` needs no `Clone` of its type; a watch goes to another thread, and its stopper works there, too.
+#[test]
+fn fault_stop_from_everywhere() {
+    struct NotClone;
+    let broadcaster = Broadcaster::<NotClone>::new(0, WhenFull::Wait).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    let stopper = watch.stopper();
+    let (ready, is_ready) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        let first = watch.recv(LONG).unwrap().unwrap();
+        let copy = first.object().unwrap().clone();
+        ready.send(()).unwrap();
+        let end = watch.recv(LONG).unwrap().is_none();
+        (copy, end)
+    });
+    broadcaster.action(Action::Added, NotClone).unwrap();
+    is_ready.recv().unwrap();
+    let stops: Vec<_> = (0..4)
+        .map(|_| {
+            let stopper = stopper.clone();
+            thread::spawn(move || stopper.stop())
+        })
+        .collect();
+    for stop in stops {
+        stop.join().unwrap();
+    }
+    assert!(reader.join().unwrap().1);
+    assert!(stopper.is_stopped());
+}
