@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::Code;
 use watchcore_toolkit::{
-    Action, BroadcastWatch, Broadcaster, Origin, Payload, WatchEvent, WatchExt, WatchOptions, WhenFull,
+    Action, BroadcastWatch, Broadcaster, Origin, Payload, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull,
 };
 
 pub(crate) const LONG: Duration = Duration::from_secs(60);
