@@ -120,14 +120,21 @@ else
     bad "no counts: is $lib_test built with the feature debug?"
 fi
 
-echo '== the example'
-expected=$'0 BOOKMARK  (that was the state)\n17 ADDED /a = 1\n17 ADDED /b = 2\n18 MODIFIED /a = 3\n18 DELETED /b'
-if [ -x "$out/follow" ]; then
-    got=$(timeout "$bound" "$out/follow" 2>&1)
-    if [ "$got" = "$expected" ]; then good follow; else bad follow; printf '%s\n' "$got"; fi
-else
-    bad "follow was not built"
-fi
+echo '== the examples print what they say'
+# example NAME: what stands below "Prints:" in its head, or the second argument.
+example() {
+    local expected=${2-} got
+    [ -n "$expected" ] || expected=$(sed -n '/^ \* Prints:/,/\*\/$/ s/^ \*     \(.*[^ ]\) *$/\1/p' "../examples/$1.c" | sed 's| *\*/$||')
+    if [ -x "$out/$1" ]; then
+        got=$(timeout "$bound" "$out/$1" 2>&1)
+        if [ -n "$expected" ] && [ "$got" = "$expected" ]; then good "$1"; else bad "$1"; printf '%s\n' "$got"; fi
+    else
+        bad "$1 was not built"
+    fi
+}
+example follow $'0 BOOKMARK  (that was the state)\n17 ADDED /a = 1\n17 ADDED /b = 2\n18 MODIFIED /a = 3\n18 DELETED /b'
+example broadcaster
+example informer
 
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

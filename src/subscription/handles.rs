@@ -35,7 +35,7 @@ impl Closer {
         self.0.position()
     }
 
-    /// The lag now.
+    /// The lag now: see [`crate::Subscription::lag`].
     pub fn lag(&self) -> Lag {
         self.0.lag()
     }

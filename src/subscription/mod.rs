@@ -164,7 +164,8 @@ impl Subscription {
         self.shared.position()
     }
 
-    /// How far it is behind now.
+    /// How far it is behind now. While it sleeps it counts as having everything, until it is woken: so a producer that waits
+    /// for its consumers counts what they have taken instead.
     pub fn lag(&self) -> Lag {
         self.shared.lag()
     }

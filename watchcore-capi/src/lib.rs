@@ -42,6 +42,7 @@
 #![allow(unreachable_pub, non_camel_case_types, clippy::missing_safety_doc, clippy::too_many_arguments)]
 
 mod batch;
+mod building;
 mod bytes;
 mod cache;
 mod contract;

@@ -311,7 +311,8 @@ pub unsafe extern "C" fn watchcore_subscription_position(
     })
 }
 
-/// How far the subscription is behind. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
+/// How far the subscription is behind: who sleeps counts as having everything until it is woken, so a producer that waits for
+/// its consumers counts what they have taken. `lag`: the caller's struct. Never blocks. Any thread, many at once, also
 /// while another one polls or waits. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_subscription_lag(

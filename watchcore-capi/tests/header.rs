@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// In the order in which they stand in the header. One whose head has no title belongs to the section before.
-const FILES: [&str; 20] = [
+const FILES: [&str; 21] = [
     "bytes",
     "error",
     "process",
@@ -25,6 +25,7 @@ const FILES: [&str; 20] = [
     "wakeset",
     "status",
     "metrics",
+    "building",
 ];
 
 /// Members whose default is not 0.

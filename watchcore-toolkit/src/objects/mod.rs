@@ -31,7 +31,7 @@ use log_reader::{LogReader, Polled};
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use watchcore::{Cache, Closer, Error, KeyValue, Lag, Position};
@@ -100,7 +100,6 @@ struct DifferenceLeft<O> {
 pub(crate) struct WatchHandle {
     /// Of the subscription that it reads now.
     closer: Mutex<Closer>,
-    stopped: AtomicBool,
     given: AtomicU64,
     lost: AtomicU64,
     compared: AtomicU64,
@@ -157,19 +156,14 @@ impl WatchHandle {
         self.closer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends the subscription that it reads now. One that it reads later is not begun: the lock orders this call before a
+    /// comparison that finds the watch stopped, or behind one that closes here.
     fn stop(&self) {
-        // Below the lock, as in `read_from`: either the new subscription is closed here, or it is found stopped there.
-        let closer = self.closer();
-        self.stopped.store(true, Ordering::Release);
-        closer.close();
+        self.closer().close();
     }
 
     fn read_from(&self, subscription: Closer) {
-        let mut closer = self.closer();
-        if self.stopped.load(Ordering::Acquire) {
-            subscription.close();
-        }
-        *closer = subscription;
+        *self.closer() = subscription;
     }
 
     pub(crate) fn figures(&self) -> WatchFigures {
@@ -200,7 +194,6 @@ impl<O: FromKeyValue> ObjectWatch<O> {
     fn start(mut options: ObjectWatchBuilder<O>, reader: LogReader<O>) -> ObjectWatch<O> {
         let handle = Arc::new(WatchHandle {
             closer: Mutex::new(reader.subscription().closer()),
-            stopped: AtomicBool::new(false),
             given: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             compared: AtomicU64::new(0),
@@ -400,6 +393,7 @@ impl<O: FromKeyValue> Stream for ObjectWatch<O> {
             }
             match this.state {
                 WatchState::Ended => return Poll::Ready(None),
+                // A stop that came before the comparison has closed the subscription before it.
                 WatchState::Comparing(_) if this.stopper.is_stopped() => this.end(None),
                 WatchState::Comparing(_) => {
                     if !this.compare() {

@@ -349,10 +349,19 @@ fn si_08_synced_after_the_last_initial_call() {
     put(&mut writer, "/a", "1");
     let informer = Informer::<Text>::new(&cache).unwrap();
     let (handler, gate) = Gate::handler();
+    let (enters, entered) = mpsc::channel();
+    let (leave, leaves) = mpsc::channel::<()>();
+    let handler = handler.on_synced(move || {
+        enters.send(()).ok();
+        leaves.recv().ok();
+    });
     let registration = informer.add_handler(handler).unwrap();
     gate.wait_entered();
     assert!(!registration.has_synced());
     gate.leave.send(()).unwrap();
+    entered.recv_timeout(BOUND).unwrap();
+    assert!(!registration.has_synced(), "its `synced` runs");
+    leave.send(()).unwrap();
     registration.wait_synced(BOUND).unwrap();
     assert!(registration.has_synced());
     informer.wait_synced(BOUND).unwrap();

@@ -142,6 +142,46 @@ fn si_03_replaced_history_is_a_difference() {
     assert_eq!((line(&live).as_str(), live.origin, live.position), ("~ /a=2>3", Origin::Change, cache.position()));
 }
 
+/// Overtaken by another history, in which a revision was used again: what is compared then is the values.
+#[test]
+fn si_03_revision_that_another_history_uses_again() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "0"), Change::put("/b", "0")]).unwrap();
+    writer.apply(2, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+    put(&mut writer, "/c", "1");
+    let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
+    assert_eq!(lines(&mut watch, 4).last().unwrap(), "synced");
+    let record = |key, value| Record { key, value, create_revision: 1, mod_revision: 2, version: 2, lease: 0 };
+    writer.resync(2, [record(b"/a", b"another"), record(b"/b", b"1")], ResyncReason::HistoryReset).unwrap();
+    lap(&mut writer, "/z");
+    assert_eq!(lines(&mut watch, 3), ["- /c=1", "~ /a=1>another", "+ /z=199"]);
+    assert_eq!(watch.position(), cache.position());
+}
+
+/// A stop that comes before or during a comparison ends the watch.
+#[test]
+fn rf_01_stop_of_an_overtaken_watch() {
+    let cache = small_cache();
+    let mut writer = cache.writer().unwrap();
+    for number in 0..5000 {
+        put(&mut writer, &format!("/k{number}"), "1");
+    }
+    for polls in 0..3 {
+        let mut watch = ObjectWatch::<Text>::open(&cache).unwrap();
+        while line(&next(&mut watch)) != "synced" {}
+        lap(&mut writer, "/z");
+        // The first poll begins the comparison, which takes two slices.
+        for _ in 0..polls {
+            let _ = watch.try_recv();
+        }
+        watch.stop();
+        while watch.recv(BOUND).unwrap().is_some() {}
+        put(&mut writer, "/z", "after");
+        assert_eq!(watch.recv(BOUND).unwrap(), None);
+    }
+}
+
 /// A value that the decoder refuses is no deletion: the last good value stays, and the next one comes with it.
 #[test]
 fn rf_14_refused_value_is_no_deletion() {
