@@ -40,7 +40,7 @@ log_of c | awk '
     { program = "" }
     /^ok +[a-z0-9.-]+$/ { print "c: " $2 }
 ' >>"$tmp/passed"
-for step in go installed; do
+for step in go go-kubernetes installed; do
     log_of $step | sed -n 's/^ *--- PASS: \([^ ]*\) .*/go: \1/p' >>"$tmp/passed"
 done
 

@@ -134,9 +134,11 @@ step_gofmt() {
     unformatted=$(gofmt -l go) || return 1
     [ -z "$unformatted" ] || { printf 'not formatted by gofmt:\n%s\n' "$unformatted"; return 1; }
 }
-step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./...; }
+step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && scripts/go.sh -C kubernetes vet ./...; }
 # -v names the tests that passed, for scripts/contract.sh; their beginnings are left out.
 step_go() { scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
+# A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
+step_go-kubernetes() { scripts/go.sh -C kubernetes test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
 step_installed() { scripts/test-installed.sh; }
 # Programs of strangers, built outside of the tree as the documentation says; the names begin with the group.
@@ -290,6 +292,7 @@ if [ $go = yes ]; then
     step gofmt
     step vet
     step go
+    step go-kubernetes
 fi
 if [ $c = yes ] || [ $go = yes ]; then
     step installed

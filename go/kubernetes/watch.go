@@ -1,0 +1,245 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"watchcore"
+)
+
+// ahead is how many events are decoded before the consumer takes them; what it does not take
+// stays in the cache's log, where it costs nothing.
+const ahead = 32
+
+// batchSize is how many events are copied out of the log at a time.
+const batchSize = 128
+
+// Watch is WatchWithContext without a context.
+func (l *ListWatch) Watch(options metav1.ListOptions) (watch.Interface, error) {
+	return l.WatchWithContext(context.Background(), options)
+}
+
+// WatchWithContext watches the objects that the selectors let pass, in the order of their revisions.
+// Where it begins follows Kubernetes' API and is fixed when this returns: resourceVersion unset or "0" is
+// the state and then what follows; N is after N; sendInitialEvents asks for the state, which a bookmark with
+// the annotation k8s.io/initial-events-end ends, or for none. Only sendInitialEvents without a resourceVersion
+// waits here, for the source to say its newest revision, as long as Config.WaitTimeout.
+//
+// Events are Added, Modified and Deleted by what the selectors let pass: an object that leaves them is
+// Deleted. A Deleted has the last value, with the deletion's revision as resourceVersion. With
+// allowWatchBookmarks a Bookmark comes every Config.BookmarkInterval where the position has moved without an
+// event, and at the end by timeoutSeconds.
+//
+// What is wrong with the options is an error of this call. Everything that happens later, or depends
+// on the cache, is an event of type Error with a *metav1.Status (see StatusError), and the end: 410 where the
+// revision has left the window, the consumer fell behind it, or the history was replaced; then list again.
+// Stop, the context, timeoutSeconds and nothing else end it without an event.
+//
+// Stop it, or cancel the context: it has a goroutine from the first ResultChan on, and a subscription
+// from the beginning. Stop returns at once, may be called again, and from any goroutine; the channel is closed
+// soon after, also while nobody reads. A consumer that does not read delays nobody.
+func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	if err := valid(&options, true); err != nil {
+		return nil, err
+	}
+	selected, err := l.query(options.LabelSelector, options.FieldSelector)
+	if err != nil {
+		return nil, err
+	}
+	s := l.stream(ctx, timeoutOf(&options))
+	s.filter, s.bookmarks = selected.rest, options.AllowWatchBookmarks
+	s.endMark = s.bookmarks && options.SendInitialEvents != nil && *options.SendInitialEvents
+	subscribe := watchcore.SubscribeOptions{
+		Name:          l.config.Name,
+		StartTimeout:  l.config.WaitTimeout,
+		Range:         l.config.Range,
+		LabelSelector: selected.labels,
+		FieldSelector: selected.fields,
+		MaxBatch:      batchSize,
+		Bookmarks:     s.bookmarks,
+		StopOnResync:  true,
+	}
+	if s.bookmarks {
+		subscribe.BookmarkInterval = l.config.BookmarkInterval
+	}
+	if subscribe.Start, s.seesState, err = l.watchStart(s.ctx, &options); err == nil {
+		s.sub, err = l.cache.Subscribe(s.ctx, subscribe)
+	}
+	var argument *apierrors.StatusError
+	switch {
+	case err == nil:
+	case ctx.Err() != nil || errors.As(err, &argument):
+		s.Stop()
+		return nil, err
+	default:
+		s.out <- l.errorEvent(err)
+		s.Stop()
+	}
+	return s, nil
+}
+
+// Over makes a watch of a subscription of the cache, for programs that choose its options themselves. It
+// takes the subscription over: Stop closes it, and nobody else may read it. A resync ends it with
+// 410, also where the subscription would continue: objects of a resync are not in the order of their
+// revisions, and who resumed from the last one would miss others.
+func (l *ListWatch) Over(sub *watchcore.Subscription) watch.Interface {
+	s := l.stream(context.Background(), 0)
+	s.sub, s.bookmarks, s.endMark = sub, true, true
+	return s
+}
+
+// stream is one watch.
+type stream struct {
+	translator
+	sub       *watchcore.Subscription // nil: the start has failed
+	out       chan watch.Event
+	bookmarks bool // the consumer wants them
+	endMark   bool // the one that ends the initial state has the annotation
+
+	caller context.Context
+	ctx    context.Context // ends by stop, the caller's context or the time
+	stop   context.CancelFunc
+	begin  sync.Once // by the first ResultChan, or by Stop
+}
+
+// errUnwanted says that the watch has ended while there was an event to give.
+var errUnwanted = errors.New("the watch has ended")
+
+func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
+	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, ahead), caller: ctx}
+	if timeout > 0 {
+		s.ctx, s.stop = context.WithTimeout(ctx, timeout)
+	} else {
+		s.ctx, s.stop = context.WithCancel(ctx)
+	}
+	return s
+}
+
+// Stop ends the watch.
+func (s *stream) Stop() {
+	s.stop()
+	if s.sub != nil {
+		_ = s.sub.Close()
+	}
+	s.begin.Do(func() { close(s.out) })
+}
+
+// ResultChan is where the events come; every call returns the same channel.
+func (s *stream) ResultChan() <-chan watch.Event {
+	s.begin.Do(func() { go s.run() })
+	return s.out
+}
+
+func (s *stream) run() {
+	defer close(s.out)
+	defer s.sub.Close()
+	defer s.stop()
+	s.end(s.forward())
+}
+
+// forward gives events until there are no more, and says why.
+func (s *stream) forward() error {
+	for {
+		batch, err := s.sub.Next(s.ctx)
+		if err != nil {
+			return err
+		}
+		own := batch.Clone()
+		batch.Release() // the consumer may take its time
+		for e := range own.Events() {
+			given, err := s.event(e)
+			if err != nil {
+				return err
+			}
+			if given.Type != "" && !s.send(given) {
+				return errUnwanted
+			}
+		}
+	}
+}
+
+// event is what the consumer gets for one of the cache's; of type "" where it gets nothing.
+func (s *stream) event(e watchcore.Event) (watch.Event, error) {
+	switch e.Type {
+	case watchcore.EventResync:
+		return watch.Event{}, errResync(e)
+	case watchcore.EventBookmark:
+		end := s.endMark && e.EndsInitialState()
+		if !end && !s.bookmarks {
+			return watch.Event{}, nil
+		}
+		return s.bookmark(e.Revision, end)
+	}
+	return s.translate(e)
+}
+
+func (s *stream) bookmark(revision uint64, end bool) (watch.Event, error) {
+	object := s.l.config.Prototype.DeepCopyObject()
+	if err := stamp(object, revision); err != nil {
+		return watch.Event{}, err
+	}
+	if end {
+		m, err := meta.Accessor(object)
+		if err != nil {
+			return watch.Event{}, err
+		}
+		m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+	}
+	return watch.Event{Type: watch.Bookmark, Object: object}, nil
+}
+
+// send waits for the consumer; false: nobody wants it any more.
+func (s *stream) send(e watch.Event) bool {
+	if s.ctx.Err() != nil {
+		return false
+	}
+	select {
+	case s.out <- e:
+		return true
+	case <-s.ctx.Done():
+		return false
+	}
+}
+
+// end gives the last event, if there is one to give.
+func (s *stream) end(why error) {
+	if s.ctx.Err() == nil {
+		s.send(s.l.errorEvent(why))
+		return
+	}
+	timedOut := errors.Is(s.ctx.Err(), context.DeadlineExceeded) && s.caller.Err() == nil
+	if at := s.sub.Position().Revision; timedOut && why != errUnwanted && s.bookmarks && at > 0 {
+		// The consumer was given everything up to the position. A bookmark is a help and need
+		// not be waited for.
+		if last, err := s.bookmark(at, false); err == nil {
+			select {
+			case s.out <- last:
+			default:
+			}
+		}
+	}
+}
+
+func (l *ListWatch) errorEvent(err error) watch.Event {
+	status := l.StatusError(err).Status()
+	return watch.Event{Type: watch.Error, Object: &status}
+}
+
+// errResync is a resync mark, which only a subscription that somebody else opened can have.
+func errResync(e watchcore.Event) error {
+	mark := e.Resync()
+	return &watchcore.Error{
+		Code:     watchcore.ErrResynced,
+		Message:  "the history was replaced (" + mark.Reason.String() + "). List again",
+		Position: mark.From,
+		Current:  mark.To,
+		Epoch:    mark.Epoch,
+	}
+}
