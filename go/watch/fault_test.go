@@ -1,0 +1,280 @@
+package watch_test
+
+import (
+	"context"
+	"runtime"
+	"testing"
+
+	"watchcore/watch"
+)
+
+// In the original's first years a watcher that had stopped reading held up the publisher, and its Stop
+// waited for the publisher in turn.
+func TestFaultStopWaitsForABlockedPublisher(t *testing.T) {
+	noLeak(t)
+	for _, channel := range []bool{false, true} {
+		b := watch.NewBroadcaster[int](1, watch.WaitIfChannelFull)
+		w, err := b.Watch()
+		check(t, err)
+		if channel {
+			w.ResultChan()
+		}
+		published := make(chan error, 1)
+		go func() {
+			for i := range 100 {
+				if err := b.Action(watch.Added, i); err != nil {
+					published <- err
+					return
+				}
+			}
+			published <- nil
+		}()
+		eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
+		w.Stop()
+		check(t, <-published)
+		want(t, "published", b.Revision(), 100)
+		b.Shutdown()
+		for i := range 27 {
+			// A channel keeps what was in it, the pull what the log has of what was before the Stop.
+			e, err := w.Next(bounded(t))
+			if err == watch.ErrEnded || e.Lost > 0 {
+				break
+			}
+			check(t, err)
+			want(t, "drained", e.Object, i)
+		}
+	}
+}
+
+// The original's Shutdown waits until every watcher has been given everything.
+func TestFaultShutdownWaitsForAStalledWatcher(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](1, watch.WaitIfChannelFull)
+	w, err := b.Watch()
+	check(t, err)
+	stalled, err := b.Watch()
+	check(t, err)
+	stalled.ResultChan()
+	published := make(chan error, 1)
+	go func() {
+		for i := 0; ; i++ {
+			if err := b.Action(watch.Added, i); err != nil {
+				published <- err
+				return
+			}
+		}
+	}()
+	eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
+	b.Shutdown()
+	want(t, "the publisher that waited", <-published, watch.ErrBroadcasterStopped)
+	for i := range 27 {
+		want(t, "what was published", take[int](t, w).Object, i)
+	}
+	ends[int](t, w)
+	stalled.Stop()
+}
+
+// In the original ActionOrDrop waits for the lock of an Action that waits.
+func TestFaultActionOrDropWaitsBehindAction(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](0, watch.WaitIfChannelFull)
+	w, err := b.Watch()
+	check(t, err)
+	published := make(chan error, 1)
+	go func() {
+		for i := range 27 {
+			_ = b.Action(watch.Added, i)
+		}
+		published <- nil
+	}()
+	eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 26 })
+	for range 100 {
+		ok, err := b.ActionOrDrop(watch.Added, -1)
+		check(t, err)
+		want(t, "sent", ok, false)
+	}
+	w.Stop()
+	check(t, <-published)
+}
+
+// In the original what a full queue drops is not counted, and nobody learns of it.
+func TestFaultDropsAreSilent(t *testing.T) {
+	noLeak(t)
+	for _, channel := range []bool{false, true} {
+		b := watch.NewBroadcaster[int](3, watch.DropIfChannelFull)
+		w, err := b.Watch()
+		check(t, err)
+		if channel {
+			w.ResultChan()
+		}
+		const published = 1000
+		for i := range published {
+			check(t, b.Action(watch.Added, i))
+		}
+		eventually(t, "all are queued or counted", func() bool { return w.Dropped() == published-3 })
+		// Three came in, and each says what is missing before it. They are the first three only for
+		// a watcher that looked while the log had them.
+		revision, lost := uint64(0), uint64(0)
+		for i := range 4 {
+			if i == 3 {
+				check(t, b.Action(watch.Added, published))
+			}
+			e := take(t, w)
+			want(t, "the revision behind what was lost", e.Revision, revision+e.Lost+1)
+			revision, lost = e.Revision, lost+e.Lost
+		}
+		want(t, "the last", revision, published+1)
+		want(t, "lost", lost, published-3)
+		w.Stop()
+	}
+}
+
+// heap is what is in use after a collection.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Watchers that are never read, of each face, while ten million events with an object each pass.
+func TestFaultStalledWatcherGrowsMemory(t *testing.T) {
+	noLeak(t)
+	millions := 10
+	if raceEnabled {
+		millions = 2
+	}
+	b := watch.NewBroadcaster[*[64]byte](100, watch.DropIfChannelFull)
+	var stalled []*watch.Watcher[*[64]byte]
+	for i := range 10 {
+		w, err := b.Watch()
+		check(t, err)
+		if i%2 == 0 {
+			w.ResultChan()
+		}
+		stalled = append(stalled, w)
+	}
+	publish := func(n int) {
+		for range n {
+			check(t, b.Action(watch.Added, new([64]byte)))
+		}
+	}
+	publish(10_000)
+	before := heap()
+	publish(millions * 1_000_000)
+	after := heap()
+	if grown := after - before; grown > 1<<20 {
+		t.Fatalf("%d bytes more after %d million events", grown, millions)
+	}
+	for _, w := range stalled {
+		eventually(t, "counted", func() bool { return w.Dropped() == b.Revision()-100 })
+		w.Stop()
+	}
+	t.Logf("%d bytes before, %d after %d million events", before, after, millions)
+}
+
+// Watchers that come and go leave nothing behind, read or not.
+func TestFaultWatchersLeaveGoroutinesBehind(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](2, watch.WaitIfChannelFull)
+	for i := range 10_000 {
+		w, err := b.Watch()
+		check(t, err)
+		if i%10 == 0 {
+			w.ResultChan()
+		}
+		if i%3 == 0 {
+			check(t, b.Action(watch.Added, i))
+		}
+		w.Stop()
+	}
+}
+
+// A consumer that publishes to its own broadcaster, and stops itself in the middle of its loop.
+func TestBroadcasterFromInsideItsOwnConsumer(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](0, watch.WaitIfChannelFull)
+	w, err := b.Watch()
+	check(t, err)
+	check(t, b.Action(watch.Added, 1))
+	sum := 0
+	for e := range w.All(bounded(t)) {
+		sum += e.Object
+		if e.Object == 20 {
+			w.Stop()
+			b.Shutdown()
+		}
+		if e.Object < 30 {
+			_ = b.Action(watch.Added, e.Object+1)
+		}
+	}
+	want(t, "sum", sum, 210)
+}
+
+// A wait that its context ends loses nothing.
+func TestBroadcasterNextWithAContextThatEnds(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](1, watch.DropIfChannelFull)
+	w, err := b.Watch()
+	check(t, err)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	expected := 0
+	for i := range 200 {
+		ctx, cancel := context.WithCancel(context.Background())
+		published := make(chan struct{})
+		go func() {
+			defer close(published)
+			_ = b.Action(watch.Added, i)
+		}()
+		go cancel()
+		e, err := w.Next(ctx)
+		<-published
+		if err != nil {
+			_, err = w.Next(ended)
+			want(t, "error", err, context.Canceled)
+			e = take(t, w)
+		}
+		want(t, "object", e.Object, expected)
+		want(t, "lost", e.Lost, 0)
+		expected++
+	}
+}
+
+// Watchers that nobody reads, of both faces: they cost the publisher nothing but the waking of those
+// that have a goroutine, and hold up nobody.
+func TestFaultTenThousandStalledWatchers(t *testing.T) {
+	noLeak(t)
+	b := watch.NewBroadcaster[int](10, watch.DropIfChannelFull)
+	var stalled []*watch.Watcher[int]
+	for i := range 10_000 {
+		w, err := b.Watch()
+		check(t, err)
+		if i%10 == 0 {
+			w.ResultChan()
+		}
+		stalled = append(stalled, w)
+	}
+	reading, err := b.WatchWithOptions(watch.WatchOptions[int]{Queue: watch.WaitQueue(10)})
+	check(t, err)
+	const events = 2000
+	published := make(chan error, 1)
+	go func() {
+		for i := range events {
+			if err := b.Action(watch.Added, i); err != nil {
+				published <- err
+				return
+			}
+		}
+		published <- nil
+	}()
+	for i := range events {
+		want(t, "object", take(t, reading).Object, i)
+	}
+	check(t, <-published)
+	for _, w := range stalled {
+		eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
+		w.Stop()
+	}
+}

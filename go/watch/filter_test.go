@@ -1,0 +1,240 @@
+package watch_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"watchcore/watch"
+)
+
+func notB(e watch.Event[string]) (watch.Event[string], bool) { return e, e.Object[0] != 'b' }
+
+func TestAW15FilterDropsAndClosesWithItsSource(t *testing.T) {
+	noLeak(t)
+	source := watch.NewFake[string]()
+	filtered := watch.Filter(source, notB)
+	go func() {
+		for _, object := range []string{"foo", "bar", "baz", "qux", "zoo"} {
+			_ = source.Action(watch.Added, object)
+		}
+		source.Stop()
+	}()
+	var got []string
+	for _, e := range rest(t, filtered.ResultChan()) {
+		got = append(got, e.Object)
+	}
+	if !reflect.DeepEqual(got, []string{"foo", "qux", "zoo"}) {
+		t.Fatalf("%v", got)
+	}
+}
+
+func TestAW16FilterStopStopsItsSource(t *testing.T) {
+	noLeak(t)
+	for range 100 {
+		source := watch.NewFake[string]()
+		filtered := watch.Filter(source, notB)
+		go func() {
+			_ = source.Add("foo")
+			filtered.Stop()
+		}()
+		got := rest(t, filtered.ResultChan())
+		if len(got) != 1 || got[0].Object != "foo" {
+			t.Fatalf("%v", got)
+		}
+		eventually(t, "the source is stopped", source.IsStopped)
+	}
+}
+
+func TestAW17RecorderHasAll(t *testing.T) {
+	noLeak(t)
+	source := watch.NewFake[string]()
+	go func() {
+		for _, e := range sent {
+			_ = source.Send(e)
+		}
+		source.Stop()
+	}()
+	recorder := watch.NewRecorder(source)
+	want(t, "given", len(rest(t, recorder.Interface.ResultChan())), len(sent))
+	events := recorder.Events()
+	if !reflect.DeepEqual(events, sent) {
+		t.Fatalf("%v", events)
+	}
+	events[0].Object = "mine"
+	want(t, "a copy", recorder.Events()[0].Object, "foo")
+}
+
+// boundaryRows are what a consumer of "in" objects must be given: old and new state, "" for none.
+var boundaryRows = []struct {
+	old, now string
+	expected watch.Event[string]
+}{
+	{"", "in", watch.Event[string]{Type: watch.Added, Object: "in"}},
+	{"", "out", watch.Event[string]{}},
+	{"in", "in2", watch.Event[string]{Type: watch.Modified, Object: "in2", Old: "in", HasOld: true}},
+	{"out", "in", watch.Event[string]{Type: watch.Added, Object: "in"}},
+	{"in", "out", watch.Event[string]{Type: watch.Deleted, Object: "in", Old: "in", HasOld: true}},
+	{"out", "out2", watch.Event[string]{}},
+	{"in", "", watch.Event[string]{Type: watch.Deleted, Object: "in", Old: "in", HasOld: true}},
+	{"out", "", watch.Event[string]{}},
+}
+
+func change(old, now string, revision uint64) watch.Event[string] {
+	e := watch.Event[string]{Type: watch.Modified, Object: now, Old: old, HasOld: old != "", Revision: revision}
+	switch {
+	case now == "":
+		e.Type, e.Object = watch.Deleted, old
+	case old == "":
+		e.Type = watch.Added
+	}
+	return e
+}
+
+func isIn(e watch.Event[string]) (watch.Event[string], bool) { return e, e.Object[0] == 'i' }
+
+func TestAW21FilterKeepsTypesAtItsBoundary(t *testing.T) {
+	for i, row := range boundaryRows {
+		source := watch.NewRaceFreeFake[string]()
+		w := watch.Filter[string](source, isIn)
+		check(t, source.Send(change(row.old, row.now, uint64(i+10))))
+		source.Stop()
+		if row.expected.Type != "" {
+			row.expected.Revision = uint64(i + 10)
+			want(t, row.old+" to "+row.now, take(t, w), row.expected)
+		}
+		ends(t, w)
+	}
+}
+
+// The same where events do not know their old state: the filter remembers what passed.
+func TestAW21FilterByKeyRemembersWhatPassed(t *testing.T) {
+	for i, row := range boundaryRows {
+		source := watch.NewRaceFreeFake[string]()
+		w := watch.FilterByKey[string](source, func(string) string { return "the key" }, isIn)
+		if row.old != "" {
+			check(t, source.Send(change("", row.old, 1)))
+		}
+		e := change(row.old, row.now, uint64(i+10))
+		e.Old, e.HasOld = "", false
+		check(t, source.Send(e))
+		source.Stop()
+		if row.old == "in" {
+			want(t, "the old state", take(t, w).Object, "in")
+		}
+		if row.expected.Type != "" {
+			row.expected.Revision = uint64(i + 10)
+			want(t, row.old+" to "+row.now, take(t, w), row.expected)
+		}
+		ends(t, w)
+	}
+}
+
+// Random changes of a few keys, some of them lost on the way: whoever applies the filtered events has
+// exactly the objects that pass, as far as the source has shown them.
+func TestFilterByKeyEqualsAModel(t *testing.T) {
+	type object struct{ key, value int }
+	passes := func(o object) bool { return o.value%3 == 0 }
+	for seed := range uint64(100) {
+		dice := rand.New(rand.NewPCG(seed, 3))
+		source := make(chan watch.Event[object], 2)
+		w := watch.FilterByKey(watch.NewProxyWatcher(source), func(o object) int { return o.key },
+			func(e watch.Event[object]) (watch.Event[object], bool) { return e, passes(e.Object) })
+		oracle, given := map[int]object{}, map[int]object{}
+		var sent, reported uint64
+		for range 300 {
+			o := object{dice.IntN(5), dice.IntN(10)}
+			e := watch.Event[object]{Type: watch.Modified, Object: o, Lost: dice.Uint64N(3)}
+			before, had := oracle[o.key]
+			if dice.IntN(4) == 0 {
+				// The last state that the source shows is not always the last that the consumer has.
+				e.Type = watch.Deleted
+				delete(oracle, o.key)
+			} else if oracle[o.key] = o; !passes(o) {
+				delete(oracle, o.key)
+			}
+			source <- e
+			// Behind it, so that something comes in any case.
+			source <- watch.Event[object]{Type: watch.Bookmark}
+			sent += e.Lost
+			_, has := oracle[o.key]
+			out := take(t, w)
+			reported += out.Lost
+			if !had && !has {
+				want(t, "behind an event that is not kept", out.Type, watch.Bookmark)
+				continue
+			}
+			want(t, "behind an event that is kept", take(t, w).Type, watch.Bookmark)
+			expected := map[bool]map[bool]watch.EventType{
+				false: {true: watch.Added}, true: {true: watch.Modified, false: watch.Deleted},
+			}[had][has]
+			if out.Type != expected || had && (!out.HasOld || out.Old != before) {
+				t.Fatalf("seed %d: %v, old %v, not %s of %v", seed, out, out.Old, expected, before)
+			}
+			if given[o.key] = out.Object; out.Type == watch.Deleted {
+				delete(given, o.key)
+			}
+			if reported != sent || !reflect.DeepEqual(given, oracle) {
+				t.Fatalf("seed %d: %v of %v, lost %d of %d", seed, given, oracle, reported, sent)
+			}
+		}
+	}
+}
+
+// Marks pass, a function that has changed the type is not corrected, and what an event that
+// was not kept had lost comes with the next.
+func TestFilterPassesMarksAndLosses(t *testing.T) {
+	source := watch.NewRaceFreeFake[string]()
+	w := watch.Filter(source, func(e watch.Event[string]) (watch.Event[string], bool) {
+		if e.Object == "renamed" {
+			e.Type = watch.Added
+		}
+		return e, e.Object != "out"
+	})
+	for _, e := range []watch.Event[string]{
+		{Type: watch.Synced, Revision: 3},
+		{Type: watch.Added, Object: "out", Lost: 4},
+		{Type: watch.Added, Object: "in", Lost: 1},
+		{Type: watch.Modified, Object: "renamed", Old: "renamed", HasOld: true},
+		{Type: watch.Bookmark, Revision: 9, Lost: 2},
+		{Type: watch.Error, Err: errFive},
+	} {
+		check(t, source.Send(e))
+	}
+	want(t, "Synced", take(t, w).Type, watch.Synced)
+	want(t, "lost", take(t, w).Lost, 5)
+	want(t, "the function's type", take(t, w).Type, watch.Added)
+	want(t, "Bookmark", take(t, w).Lost, 2)
+	want(t, "Error", take(t, w).Err, errFive)
+}
+
+// In the original the goroutine of a filter whose consumer has gone waits for ever.
+func TestFaultFilterGoroutineOutlivesStop(t *testing.T) {
+	noLeak(t)
+	c := make(chan watch.Event[string])
+	for _, w := range []watch.Interface[string]{
+		// A source that does not close when it is stopped.
+		watch.Filter[string](watch.NewProxyWatcher(c), notB),
+		watch.NewRecorder[string](watch.NewProxyWatcher(c)),
+	} {
+		results := w.ResultChan()
+		for range 2 {
+			c <- watch.Event[string]{Type: watch.Added, Object: "nobody reads"}
+		}
+		w.Stop()
+		w.Stop()
+		// The channel holds one, and the other one is given or not.
+		if n := len(rest(t, results)); n < 1 || n > 2 {
+			t.Fatalf("%d events", n)
+		}
+	}
+	w := watch.Filter[string](watch.NewProxyWatcher(c), notB)
+	waiting := make(chan error)
+	go func() {
+		_, err := w.Next(context.Background())
+		waiting <- err
+	}()
+	w.Stop()
+	want(t, "a reader that waits", <-waiting, watch.ErrEnded)
+}

@@ -1,0 +1,124 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	"watchcore/watch"
+)
+
+// bound is how long anything here may take before it counts as hanging. Nothing waits for
+// it to pass.
+const bound = 60 * time.Second
+
+type pod struct {
+	Name, Value string
+}
+
+func bounded(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want[T comparable](t testing.TB, what string, got, expected T) {
+	t.Helper()
+	if got != expected {
+		t.Fatalf("%s: %v, not %v", what, got, expected)
+	}
+}
+
+// eventually waits for a condition that other goroutines bring about.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(bound); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not in %s", what, bound)
+		}
+		runtime.Gosched()
+		time.Sleep(10 * time.Microsecond)
+	}
+}
+
+func await(t testing.TB, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(bound):
+		t.Fatalf("%s: not in %s", what, bound)
+	}
+}
+
+// noLeak fails the test if goroutines are left behind it.
+func noLeak(t testing.TB) {
+	t.Helper()
+	before := runtime.NumGoroutine()
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		for deadline := time.Now().Add(bound); runtime.NumGoroutine() > before; {
+			if time.Now().After(deadline) {
+				stacks := make([]byte, 1<<16)
+				t.Fatalf("%d goroutines, %d before the test:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	})
+}
+
+// take is the next event, which has to come.
+func take[T any](t testing.TB, w watch.Interface[T]) watch.Event[T] {
+	t.Helper()
+	e, err := watch.Next(bounded(t), w)
+	check(t, err)
+	return e
+}
+
+// ends fails if another event comes before the end of the watch.
+func ends[T any](t testing.TB, w watch.Interface[T]) {
+	t.Helper()
+	e, err := watch.Next(bounded(t), w)
+	if !errors.Is(err, watch.ErrEnded) {
+		t.Fatalf("%v (%v) in place of the end", e, err)
+	}
+}
+
+// receiveFrom is the next event of a channel, which has to come or to end.
+func receiveFrom[T any](t testing.TB, c <-chan watch.Event[T]) (watch.Event[T], bool) {
+	t.Helper()
+	select {
+	case e, ok := <-c:
+		return e, ok
+	case <-time.After(bound):
+		t.Fatalf("neither an event nor the end in %s", bound)
+	}
+	panic("unreachable")
+}
+
+// rest is everything up to the end of a channel.
+func rest[T any](t testing.TB, c <-chan watch.Event[T]) (all []watch.Event[T]) {
+	t.Helper()
+	for {
+		e, ok := receiveFrom(t, c)
+		if !ok {
+			return all
+		}
+		all = append(all, e)
+	}
+}
+
+func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }

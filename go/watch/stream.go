@@ -1,0 +1,176 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Decoder reads events from a stream, such as the body of an HTTP answer.
+type Decoder[T any] interface {
+	// Decode waits for the next event. io.EOF is the end of the stream.
+	Decode() (action EventType, object T, err error)
+	// Close closes the stream. A Decode in progress must return an error soon.
+	Close()
+}
+
+// EventDecoder is a Decoder that knows more of its events than type and object: their revisions.
+type EventDecoder[T any] interface {
+	// DecodeEvent is as Decode of Decoder.
+	DecodeEvent() (Event[T], error)
+	// Close is as that of Decoder.
+	Close()
+}
+
+// Reporter makes of a decoder's error what consumers are shown, mostly a *Status.
+type Reporter interface {
+	AsError(err error) error
+}
+
+// StreamWatcher makes a watch of a decoder: each decoded event is one of its own.
+//
+// The end of the stream ends it without an event: io.EOF, and also a connection that broke or timed
+// out, as the original has it; Err tells these apart. Any other error of the decoder comes as one event of
+// type Error, then the end.
+//
+// Decode cannot be interrupted but by Close, so the watch has a goroutine from the first Next or
+// ResultChan on. It ends when Decode returns after Stop. Its channel has no places: to add some is
+// easy for a consumer, to take them away would be impossible.
+type StreamWatcher[T any] struct {
+	decode   func() (Event[T], error)
+	close    func()
+	reporter Reporter
+
+	stop  sync.Once
+	start sync.Once
+	gone  chan struct{}
+	c     chan Event[T]
+
+	mu  sync.Mutex
+	err error
+}
+
+// NewStreamWatcher makes a watch of a decoder. reporter may be nil: then the error event has a *Status
+// with the code 500 and the error's text.
+func NewStreamWatcher[T any](d Decoder[T], r Reporter) *StreamWatcher[T] {
+	return newStream(func() (e Event[T], err error) {
+		e.Type, e.Object, err = d.Decode()
+		return e, err
+	}, d.Close, r)
+}
+
+// NewEventStreamWatcher makes a watch of a decoder whose events have revisions.
+func NewEventStreamWatcher[T any](d EventDecoder[T], r Reporter) *StreamWatcher[T] {
+	return newStream(d.DecodeEvent, d.Close, r)
+}
+
+func newStream[T any](decode func() (Event[T], error), closeStream func(), r Reporter) *StreamWatcher[T] {
+	return &StreamWatcher[T]{
+		decode:   decode,
+		close:    closeStream,
+		reporter: r,
+		gone:     make(chan struct{}),
+		c:        make(chan Event[T]),
+	}
+}
+
+// Stop closes the decoder, once, and ends the waits of the consumer. An event that was not read is gone.
+func (s *StreamWatcher[T]) Stop() {
+	s.stop.Do(func() {
+		close(s.gone)
+		s.close()
+		// Nobody has asked yet: then nobody decodes, and the end is here.
+		s.start.Do(func() { close(s.c) })
+	})
+}
+
+// ResultChan is the channel of the decoded events. The first call begins to decode.
+func (s *StreamWatcher[T]) ResultChan() <-chan Event[T] {
+	s.start.Do(func() { go s.receive() })
+	return s.c
+}
+
+// Next takes from the channel.
+func (s *StreamWatcher[T]) Next(ctx context.Context) (Event[T], error) {
+	return receive(ctx, s.ResultChan())
+}
+
+// Err is the decoder's error that ended the watch: io.EOF for the regular end; nil while it goes
+// on, and where Stop ended it.
+func (s *StreamWatcher[T]) Err() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.err
+}
+
+func (s *StreamWatcher[T]) receive() {
+	defer close(s.c)
+	// The stream is of no use behind its end.
+	defer s.Stop()
+	for {
+		e, err := s.decode()
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		if !s.send(e) {
+			return
+		}
+	}
+}
+
+func (s *StreamWatcher[T]) send(e Event[T]) bool {
+	select {
+	case <-s.gone:
+		return false
+	default:
+	}
+	select {
+	case s.c <- e:
+		return true
+	case <-s.gone:
+		return false
+	}
+}
+
+func (s *StreamWatcher[T]) fail(err error) {
+	select {
+	case <-s.gone:
+		// Close made it fail.
+		return
+	default:
+	}
+	s.mu.Lock()
+	s.err = err
+	s.mu.Unlock()
+	if isEndOfStream(err) {
+		return
+	}
+	reported := error(&Status{Code: 500, Message: fmt.Sprintf("unable to decode an event from the watch stream: %v", err)})
+	if s.reporter != nil {
+		reported = s.reporter.AsError(fmt.Errorf("unable to decode an event from the watch stream: %w", err))
+	}
+	s.send(Event[T]{Type: Error, Err: reported})
+}
+
+// isEndOfStream says whether an error is the end of a connection, regular or not, and nothing
+// that the events could be blamed for.
+func isEndOfStream(err error) bool {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, net.ErrClosed) || errors.Is(err, io.ErrClosedPipe) || errors.Is(err, syscall.ECONNRESET) {
+		return true
+	}
+	var timeout net.Error
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return true
+	}
+	// net/http has no values for these.
+	text := err.Error()
+	return strings.Contains(text, "http: can't write HTTP request on broken connection") ||
+		strings.Contains(text, "http2: server sent GOAWAY and closed the connection")
+}

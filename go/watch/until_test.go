@@ -1,0 +1,226 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore/watch"
+)
+
+func isType(expected watch.EventType) watch.ConditionFunc[string] {
+	return func(e watch.Event[string]) (bool, error) { return e.Type == expected, nil }
+}
+
+func fakeOf(t *testing.T, events ...watch.Event[string]) *watch.RaceFreeFakeWatcher[string] {
+	t.Helper()
+	f := watch.NewRaceFreeFake[string]()
+	for _, e := range events {
+		check(t, f.Send(e))
+	}
+	return f
+}
+
+var (
+	added    = watch.Event[string]{Type: watch.Added, Object: "foo", Revision: 4}
+	modified = watch.Event[string]{Type: watch.Modified, Object: "foo", Revision: 6}
+)
+
+func TestUN01UntilConditionsHoldInSequence(t *testing.T) {
+	w := fakeOf(t, added, modified)
+	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Added), isType(watch.Modified))
+	check(t, err)
+	want(t, "last", *last, modified)
+	want(t, "the revision at which it held", last.Revision, 6)
+	want(t, "stopped", w.IsStopped(), true)
+}
+
+func TestUN02UntilTestsTheLastEventAgain(t *testing.T) {
+	last, err := watch.UntilWithoutRetry(bounded(t), fakeOf(t, added), isType(watch.Added), isType(watch.Added))
+	check(t, err)
+	want(t, "last", *last, added)
+}
+
+func TestUN03UntilInterruptedHasTheLastEvent(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	seen := make(chan struct{})
+	go func() { <-seen; cancel() }()
+	tested := func(e watch.Event[string]) (bool, error) {
+		close(seen)
+		return e.Type == watch.Deleted, nil
+	}
+	last, err := watch.UntilWithoutRetry(ctx, fakeOf(t, added), isType(watch.Added), isType(watch.Added), tested)
+	if !watch.Interrupted(err) || !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v is no interruption", err)
+	}
+	want(t, "text", err.Error(), "timed out waiting for the condition")
+	want(t, "last", *last, added)
+}
+
+// Without a deadline it waits for as long as it takes.
+func TestUN04UntilWithoutATimeout(t *testing.T) {
+	noLeak(t)
+	for _, timeout := range []time.Duration{0, -1} {
+		ctx, cancel := watch.ContextWithOptionalTimeout(context.Background(), timeout)
+		if _, limited := ctx.Deadline(); limited {
+			t.Fatal("a timeout of 0 is none")
+		}
+		f := watch.NewFake[string]()
+		go func() { _ = errors.Join(f.Add("foo"), f.Modify("foo")) }()
+		last, err := watch.UntilWithoutRetry(ctx, f, isType(watch.Added), isType(watch.Modified))
+		check(t, err)
+		want(t, "last", last.Type, watch.Modified)
+		cancel()
+	}
+	ctx, cancel := watch.ContextWithOptionalTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	last, err := watch.UntilWithoutRetry(ctx, fakeOf(t), isType(watch.Added))
+	if !watch.Interrupted(err) || !errors.Is(err, context.DeadlineExceeded) || last != nil {
+		t.Fatalf("%v, %v", last, err)
+	}
+}
+
+func TestUN05UntilReturnsTheConditionsError(t *testing.T) {
+	w := fakeOf(t, added)
+	fails := func(watch.Event[string]) (bool, error) { return false, errFive }
+	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Added), fails)
+	want(t, "error", err, errFive)
+	want(t, "last", *last, added)
+	want(t, "stopped", w.IsStopped(), true)
+	last, err = watch.UntilWithoutRetry(bounded(t), fakeOf(t, modified), fails)
+	want(t, "error", err, errFive)
+	want(t, "last", *last, modified)
+}
+
+func TestUntilTheWatchCloses(t *testing.T) {
+	w := fakeOf(t, added)
+	w.Stop()
+	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Deleted))
+	want(t, "error", err, watch.ErrWatchClosed)
+	want(t, "last", *last, added)
+	last, err = watch.UntilWithoutRetry[string](bounded(t), watch.NewEmptyWatch[string](), isType(watch.Deleted))
+	if last != nil || err != watch.ErrWatchClosed {
+		t.Fatalf("%v, %v", last, err)
+	}
+	last, err = watch.UntilWithoutRetry(bounded(t), fakeOf(t))
+	if last != nil || err != nil {
+		t.Fatalf("nothing to wait for: %v, %v", last, err)
+	}
+}
+
+func TestUntilOverARetryWatcher(t *testing.T) {
+	noLeak(t)
+	source := watch.SourceFunc[string](func(_ context.Context, after uint64) (watch.Interface[string], error) {
+		f := fakeOf(t)
+		for _, e := range []watch.Event[string]{added, modified} {
+			if e.Revision > after {
+				check(t, f.Send(e))
+				break
+			}
+		}
+		f.Stop()
+		return f, nil
+	})
+	last, err := watch.Until(bounded(t), "3", source, isType(watch.Added), isType(watch.Modified))
+	check(t, err)
+	want(t, "last", *last, modified)
+	_, err = watch.Until(bounded(t), "", source, isType(watch.Added))
+	if err == nil {
+		t.Fatal("a revision of nothing was accepted")
+	}
+	gone := watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+		return nil, &watch.Status{Code: 410}
+	})
+	last, err = watch.Until(bounded(t), "3", gone, isType(watch.Added))
+	if err != watch.ErrWatchClosed || last == nil || !watch.IsGone(last.Err) {
+		t.Fatalf("%v, %v", last, err)
+	}
+}
+
+// informer is a state and its watch, which never syncs if synced is nil.
+type informer struct {
+	state  []string
+	synced chan struct{}
+	mu     sync.Mutex
+	opened *watch.RaceFreeFakeWatcher[string]
+}
+
+func (i *informer) Watch(context.Context) (watch.Interface[string], error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.opened = watch.NewRaceFreeFake[string]()
+	if i.synced != nil {
+		for _, object := range i.state {
+			_ = i.opened.Add(object)
+		}
+	}
+	return i.opened, nil
+}
+
+func (i *informer) WaitForSync(ctx context.Context) error {
+	select {
+	case <-i.synced:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (i *informer) Store() []string { return i.state }
+
+func synced(state ...string) *informer {
+	i := &informer{state: state, synced: make(chan struct{})}
+	close(i.synced)
+	return i
+}
+
+func soon(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestUN06UntilWithSyncWithoutAPrecondition(t *testing.T) {
+	i := &informer{}
+	last, err := watch.UntilWithSync(soon(t), i, nil, isType(watch.Added))
+	if last != nil || !watch.Interrupted(err) || err.Error() != "timed out waiting for the condition" {
+		t.Fatalf("%v, %v: the wait was not for an event", last, err)
+	}
+	want(t, "stopped", i.opened.IsStopped(), true)
+}
+
+func TestUN07UntilWithSyncThatNeverSyncs(t *testing.T) {
+	i := &informer{}
+	held := func([]string) (bool, error) { return true, nil }
+	last, err := watch.UntilWithSync(soon(t), i, held, isType(watch.Added))
+	if last != nil || err == nil || err.Error() != "UntilWithSync: unable to sync caches: context deadline exceeded" || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, %v", last, err)
+	}
+	want(t, "stopped", i.opened.IsStopped(), true)
+}
+
+func TestUN08PreconditionEndsTheWait(t *testing.T) {
+	i := synced("first")
+	has := func(state []string) (bool, error) { return len(state) == 1 && state[0] == "first", nil }
+	never := func(watch.Event[string]) (bool, error) { return true, errFive }
+	last, err := watch.UntilWithSync(bounded(t), i, has, never)
+	if last != nil || err != nil {
+		t.Fatalf("%v, %v", last, err)
+	}
+	want(t, "stopped", i.opened.IsStopped(), true)
+	fails := func([]string) (bool, error) { return false, errFive }
+	_, err = watch.UntilWithSync(bounded(t), i, fails, never)
+	want(t, "the precondition's error", err, errFive)
+}
+
+func TestUN09PreconditionLetsTheWaitBegin(t *testing.T) {
+	i := synced("first")
+	no := func([]string) (bool, error) { return false, nil }
+	last, err := watch.UntilWithSync(bounded(t), i, no, isType(watch.Added))
+	check(t, err)
+	want(t, "last", last.Object, "first")
+	want(t, "stopped", i.opened.IsStopped(), true)
+}
