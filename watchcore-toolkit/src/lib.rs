@@ -15,15 +15,21 @@
 mod backoff;
 mod broadcaster;
 mod clock;
+mod decode;
 mod empty;
 mod event;
+mod fake;
+mod filter;
 mod informer;
 mod keyed;
 mod object;
 mod objects;
 mod park;
+mod pipe;
 pub mod predicates;
+mod proxy;
 mod queue;
+mod recorder;
 mod retry;
 mod sync;
 mod touched;
@@ -33,8 +39,11 @@ mod watch;
 pub use backoff::Backoff;
 pub use broadcaster::{Action, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull};
 pub use clock::{Clock, Delay, ManualClock, SystemClock};
+pub use decode::{DecodeError, Decoder, InternalError, Reporter, StreamWatch};
 pub use empty::EmptyWatch;
 pub use event::{Origin, Payload, Status, WatchEvent};
+pub use fake::{FakeSource, FakeWatch, RaceFreeFakeSource};
+pub use filter::{FilterWatch, ObjectFilter};
 pub use informer::{
     Handler, HandlerFns, HandlerOptions, HandlerRun, HandlerState, HandlerStatus, Informer, InformerBuilder, Listed,
     Lister, Registration, SnapshotLister,
@@ -43,9 +52,11 @@ pub use keyed::Keyed;
 pub use object::{FromKeyValue, Object};
 pub use objects::{ObjectWatch, ObjectWatchBuilder, WatchFigures};
 pub use predicates::{Combined, Fallback, Predicate};
+pub use proxy::{MockWatch, ProxyWatch, StopSignal};
 pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };
+pub use recorder::{Recorder, Recording};
 pub use retry::{CacheSource, ListSource, Listing, ListingFuture, Opening, RetryWatch, RetryWatchBuilder, WatchSource};
 pub use touched::{PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};

@@ -3,7 +3,10 @@
 mod backoff;
 mod broadcaster;
 mod broadcaster_faults;
+mod decoders;
 mod empty;
+mod fakes;
+mod filters;
 mod informer;
 mod objects;
 mod predicates;

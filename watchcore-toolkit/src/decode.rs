@@ -1,0 +1,274 @@
+//! A watch of what a decoder reads: from a connection, a file, a pipe.
+//!
+//! | what the decoder says | the watch |
+//! | --- | --- |
+//! | an event | gives it |
+//! | nothing more | ends |
+//! | the connection broke (unexpected end, reset, time-out) | ends; a line in the log |
+//! | any other error | one Error event, made by the reporter, then the end |
+//! | it panicked | one Error event 500, then the end |
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Status, WatchEvent};
+use crate::fake::{FakeWatch, send};
+use crate::park;
+use crate::pipe::Pipe;
+use crate::proxy::ProxyWatch;
+use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
+use std::error::Error as StdError;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::thread;
+use std::time::Duration;
+use watchcore::{Code, Error, Result};
+
+/// Why nothing was decoded.
+pub type DecodeError = Box<dyn StdError + Send + Sync>;
+
+/// Reads events, one after the other.
+///
+/// ```
+/// use std::io::{BufRead, BufReader, Cursor};
+/// use watchcore_toolkit::{DecodeError, Decoder, WatchEvent};
+///
+/// /// One name a line. What it reads from never blocks, so there is nothing to close.
+/// struct Lines(BufReader<Cursor<&'static str>>);
+///
+/// impl Decoder for Lines {
+///     type Object = String;
+///     fn decode(&mut self) -> Result<Option<WatchEvent<String>>, DecodeError> {
+///         let mut line = String::new();
+///         Ok((self.0.read_line(&mut line)? > 0).then(|| WatchEvent::added(line.trim().to_owned())))
+///     }
+///     fn closer(&self) -> Box<dyn Fn() + Send + Sync> {
+///         Box::new(|| {})
+///     }
+/// }
+/// # let mut lines = Lines(BufReader::new(Cursor::new("a\n")));
+/// # assert_eq!(lines.decode().unwrap(), Some(WatchEvent::added("a".to_owned())));
+/// # assert_eq!(lines.decode().unwrap(), None);
+/// ```
+pub trait Decoder: Send + 'static {
+    /// What its events are about.
+    type Object: Send + 'static;
+
+    /// The next event; blocks for it. `None` is the end.
+    fn decode(&mut self) -> std::result::Result<Option<WatchEvent<Self::Object>>, DecodeError>;
+
+    /// What makes an outstanding `decode` return, and each later one at once: asked for before the first, called with the stop
+    /// from any thread. It must not wait.
+    fn closer(&self) -> Box<dyn Fn() + Send + Sync>;
+}
+
+/// Makes an Error event's status of what a decoder said.
+///
+/// ```
+/// use watchcore_toolkit::{DecodeError, Reporter, Status};
+///
+/// let reporter = |error: &DecodeError| Status::new(502, error.to_string());
+/// assert_eq!(reporter.status(&"no JSON".into()).code(), 502);
+/// ```
+pub trait Reporter: Send + 'static {
+    /// The status of an error.
+    fn status(&self, error: &DecodeError) -> Status;
+}
+
+impl<F: Fn(&DecodeError) -> Status + Send + 'static> Reporter for F {
+    fn status(&self, error: &DecodeError) -> Status {
+        self(error)
+    }
+}
+
+/// 500 with what the decoder said.
+///
+/// ```
+/// use watchcore_toolkit::{InternalError, Reporter};
+///
+/// let status = InternalError.status(&"no JSON".into());
+/// assert_eq!(status.to_string(), "500: unable to decode an event from the watch stream: no JSON");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InternalError;
+
+impl Reporter for InternalError {
+    fn status(&self, error: &DecodeError) -> Status {
+        Status::new(500, format!("unable to decode an event from the watch stream: {error}"))
+    }
+}
+
+/// What becomes of an error; `None` is an end without a word.
+fn reported(error: &DecodeError, reporter: &impl Reporter) -> Option<Status> {
+    let broken = error.downcast_ref::<io::Error>().is_some_and(|error| {
+        matches!(
+            error.kind(),
+            ErrorKind::UnexpectedEof
+                | ErrorKind::ConnectionReset
+                | ErrorKind::ConnectionAborted
+                | ErrorKind::BrokenPipe
+                | ErrorKind::NotConnected
+                | ErrorKind::TimedOut
+        )
+    });
+    if broken {
+        tracing::debug!(%error, "a watch's connection broke; the watch ends");
+        return None;
+    }
+    Some(reporter.status(error))
+}
+
+/// A watch of a decoder's events, without a buffer: one event is decoded while the one before waits to be taken.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{DecodeError, Decoder, InternalError, StreamWatch, WatchEvent, WatchExt};
+///
+/// struct Numbers(u64);
+///
+/// impl Decoder for Numbers {
+///     type Object = u64;
+///     fn decode(&mut self) -> Result<Option<WatchEvent<u64>>, DecodeError> {
+///         self.0 += 1;
+///         if self.0 < 3 { Ok(Some(WatchEvent::added(self.0))) } else { Err("no more of them".into()) }
+///     }
+///     fn closer(&self) -> Box<dyn Fn() + Send + Sync> {
+///         Box::new(|| {})
+///     }
+/// }
+///
+/// let mut watch = StreamWatch::spawn(Numbers(0), InternalError)?;
+/// let mut names = Vec::new();
+/// while let Some(event) = watch.recv(Duration::from_secs(10))? {
+///     names.push(event.name());
+/// }
+/// assert_eq!(names, ["ADDED", "ADDED", "ERROR"]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "dropping a watch stops it"]
+pub struct StreamWatch<O> {
+    stream: Pin<Box<dyn Stream<Item = WatchEvent<O>> + Send>>,
+    stopper: Stopper,
+}
+
+impl<O: Send + 'static> StreamWatch<O> {
+    /// A watch of a decoder that blocks. It runs on a thread of its own, which ends with the watch. RESOURCE_EXHAUSTED where
+    /// the system starts none.
+    pub fn spawn(decoder: impl Decoder<Object = O>, reporter: impl Reporter) -> Result<StreamWatch<O>> {
+        let pipe = Arc::new(Pipe::new());
+        let close = decoder.closer();
+        let watch = FakeWatch::of(Arc::clone(&pipe));
+        let stopper = Stopper::new({
+            let stopper = watch.stopper();
+            move || {
+                // The consumer first: a closer of the user's may do anything.
+                stopper.stop();
+                close();
+            }
+        });
+        let thread = thread::Builder::new().name("watch-decoder".into());
+        let started = thread.spawn(move || receive(&pipe, decoder, &reporter));
+        started.map_err(|error| {
+            Error::new(Code::ResourceExhausted, format!("start a thread for a decoder: {error}. End others first."))
+        })?;
+        Ok(StreamWatch { stream: Box::pin(watch), stopper })
+    }
+
+    /// A watch of a decoder that is a stream. Nothing runs but the consumer's polls; it is dropped with the stop or the end.
+    pub fn of<S>(decoded: S, reporter: impl Reporter + Unpin) -> StreamWatch<O>
+    where
+        S: Stream<Item = std::result::Result<WatchEvent<O>, DecodeError>> + Send + Unpin + 'static,
+    {
+        let watch = ProxyWatch::new(Reported { decoded: Some(decoded), reporter });
+        let stopper = watch.stopper();
+        StreamWatch { stream: Box::pin(watch), stopper }
+    }
+}
+
+/// The thread of a decoder that blocks.
+fn receive<D: Decoder>(pipe: &Pipe<D::Object>, mut decoder: D, reporter: &impl Reporter) {
+    loop {
+        let decoded = catch_unwind(AssertUnwindSafe(|| match decoder.decode() {
+            Ok(event) => (event, true),
+            Err(error) => (reported(&error, reporter).map(WatchEvent::error), false),
+        }));
+        let (event, more) = decoded.unwrap_or_else(|_| (Some(panicked()), false));
+        let Some(event) = event else { break };
+        // A consumer that has stopped takes nothing, and an error event does not wait for it.
+        let sent = park::block_on_future(Duration::MAX, send(pipe, event));
+        if !more || sent != Some(Ok(())) {
+            break;
+        }
+    }
+    pipe.stop();
+}
+
+fn panicked<O>() -> WatchEvent<O> {
+    WatchEvent::error(Status::new(500, "the decoder of a watch panicked. Mend it."))
+}
+
+/// A stream whose errors are events.
+struct Reported<S, R> {
+    decoded: Option<S>,
+    reporter: R,
+}
+
+impl<O, S, R> Stream for Reported<S, R>
+where
+    S: Stream<Item = std::result::Result<WatchEvent<O>, DecodeError>> + Unpin,
+    R: Reporter + Unpin,
+{
+    type Item = WatchEvent<O>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+        let Some(decoded) = &mut self.decoded else { return Poll::Ready(None) };
+        let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(decoded).poll_next(context)));
+        let Ok(polled) = polled else {
+            self.decoded = None;
+            return Poll::Ready(Some(panicked()));
+        };
+        match ready!(polled) {
+            Some(Ok(event)) => Poll::Ready(Some(event)),
+            Some(Err(error)) => {
+                self.decoded = None;
+                Poll::Ready(reported(&error, &self.reporter).map(WatchEvent::error))
+            }
+            None => {
+                self.decoded = None;
+                Poll::Ready(None)
+            }
+        }
+    }
+}
+
+impl<O> Stream for StreamWatch<O> {
+    type Item = WatchEvent<O>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+        self.stream.as_mut().poll_next(context)
+    }
+}
+
+impl<O> Watch for StreamWatch<O> {
+    type Object = O;
+
+    fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+impl<O> Drop for StreamWatch<O> {
+    fn drop(&mut self) {
+        self.stopper.stop();
+    }
+}
+
+impl<O> fmt::Debug for StreamWatch<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamWatch").field("stopper", &self.stopper).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,311 @@
+//! Watches that do what a test says.
+
+#![forbid(unsafe_code)]
+
+use crate::event::{Status, WatchEvent};
+use crate::park;
+use crate::pipe::{NotSent, Pipe};
+use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use watchcore::{Code, Error, Result};
+
+fn stopped() -> Error {
+    Error::new(Code::Closed, "send an event to a fake watch: it was stopped. Reset it.")
+}
+
+/// Makes the events of a [`FakeWatch`]. Clones are for the same watch.
+///
+/// Each verb waits until the consumer has taken its event, so a test knows where its consumer is. After a stop they are
+/// CLOSED (the original panics), and what waited then was not delivered.
+///
+/// ```
+/// use std::thread;
+/// use std::time::Duration;
+/// use watchcore_toolkit::{FakeWatch, WatchExt};
+///
+/// let (fake, mut watch) = FakeWatch::pair();
+/// let test = thread::spawn(move || {
+///     fake.add("a pod")?;
+///     fake.delete("a pod")?;
+///     fake.stop();
+///     fake.add("nobody gets this")
+/// });
+/// let mut names = Vec::new();
+/// while let Some(event) = watch.recv(Duration::from_secs(10))? {
+///     names.push(event.name());
+/// }
+/// assert_eq!(names, ["ADDED", "DELETED"]);
+/// assert!(test.join().unwrap().is_err());
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct FakeSource<O> {
+    pipe: Arc<Mutex<Arc<Pipe<O>>>>,
+}
+
+impl<O> Clone for FakeSource<O> {
+    fn clone(&self) -> FakeSource<O> {
+        FakeSource { pipe: Arc::clone(&self.pipe) }
+    }
+}
+
+/// An event that is being sent; dropped before it was taken, it is not delivered.
+struct Sending<'a, O> {
+    pipe: &'a Pipe<O>,
+    number: Option<u64>,
+}
+
+impl<O> Drop for Sending<'_, O> {
+    fn drop(&mut self) {
+        self.pipe.withdraw(self.number);
+    }
+}
+
+/// Sends an event and waits until it was taken.
+pub(crate) async fn send<O>(pipe: &Pipe<O>, event: WatchEvent<O>) -> std::result::Result<(), NotSent> {
+    let mut sending = Sending { pipe, number: None };
+    let mut event = Some(event);
+    poll_fn(|context| sending.pipe.poll_send(&mut event, &mut sending.number, context)).await
+}
+
+impl<O> FakeSource<O> {
+    fn now(&self) -> Arc<Pipe<O>> {
+        Arc::clone(&self.pipe.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Sends any event; blocks until it was taken. CLOSED after a stop.
+    pub fn send(&self, event: WatchEvent<O>) -> Result<()> {
+        let sent = park::block_on_future(Duration::MAX, send(&self.now(), event));
+        sent.unwrap_or_else(|| unreachable!("there is no timeout")).map_err(|_| stopped())
+    }
+
+    /// [`FakeSource::send`] as a future. Dropped before its event was taken, it has sent nothing.
+    pub async fn send_async(&self, event: WatchEvent<O>) -> Result<()> {
+        let pipe = self.now();
+        send(&pipe, event).await.map_err(|_| stopped())
+    }
+
+    /// Sends Added; see [`FakeSource::send`].
+    pub fn add(&self, object: O) -> Result<()> {
+        self.send(WatchEvent::added(object))
+    }
+
+    /// Sends Modified, the old value not being known; see [`FakeSource::send`].
+    pub fn modify(&self, object: O) -> Result<()> {
+        self.send(WatchEvent::modified(None, object))
+    }
+
+    /// Sends Deleted with the last value; see [`FakeSource::send`].
+    pub fn delete(&self, last: O) -> Result<()> {
+        self.send(WatchEvent::deleted(last))
+    }
+
+    /// Sends an error, behind which the watch ends; see [`FakeSource::send`].
+    pub fn error(&self, status: impl Into<Status>) -> Result<()> {
+        self.send(WatchEvent::error(status))
+    }
+
+    /// Ends the watch.
+    pub fn stop(&self) {
+        self.now().stop();
+    }
+
+    /// Whether the watch was stopped, or dropped.
+    pub fn is_stopped(&self) -> bool {
+        self.now().is_stopped()
+    }
+
+    /// Stops the watch and makes a new one.
+    pub fn reset(&self) -> FakeWatch<O>
+    where
+        O: Send + 'static,
+    {
+        let pipe = Arc::new(Pipe::new());
+        let before =
+            std::mem::replace(&mut *self.pipe.lock().unwrap_or_else(PoisonError::into_inner), Arc::clone(&pipe));
+        before.stop();
+        FakeWatch::of(pipe)
+    }
+}
+
+impl<O> fmt::Debug for FakeSource<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeSource").field("stopped", &self.is_stopped()).finish()
+    }
+}
+
+/// A watch of what a test makes: see [`FakeSource`], and [`RaceFreeFakeSource`] for one that never blocks.
+///
+/// ```
+/// use std::task::Poll;
+/// use watchcore_toolkit::{FakeWatch, WatchExt};
+///
+/// let (fake, mut watch) = FakeWatch::<u8>::pair();
+/// watch.stop();
+/// assert!(fake.is_stopped());
+/// assert_eq!(watch.try_recv(), Poll::Ready(None));
+/// let mut again = fake.reset();
+/// assert!(again.try_recv().is_pending());
+/// ```
+#[must_use = "dropping a watch stops it"]
+pub struct FakeWatch<O> {
+    pipe: Arc<Pipe<O>>,
+    stopper: Stopper,
+    ended: bool,
+}
+
+impl<O: Send + 'static> FakeWatch<O> {
+    /// A watch, and what makes its events.
+    pub fn pair() -> (FakeSource<O>, FakeWatch<O>) {
+        let pipe = Arc::new(Pipe::new());
+        (FakeSource { pipe: Arc::new(Mutex::new(Arc::clone(&pipe))) }, FakeWatch::of(pipe))
+    }
+
+    pub(crate) fn of(pipe: Arc<Pipe<O>>) -> FakeWatch<O> {
+        let stopper = Stopper::new({
+            let pipe = Arc::downgrade(&pipe);
+            move || {
+                if let Some(pipe) = pipe.upgrade() {
+                    pipe.stop();
+                }
+            }
+        });
+        FakeWatch { pipe, stopper, ended: false }
+    }
+}
+
+impl<O> Stream for FakeWatch<O> {
+    type Item = WatchEvent<O>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let polled = self.pipe.poll_take(context);
+        if let Poll::Ready(Some(event)) = &polled
+            && event.status().is_some()
+        {
+            self.ended = true;
+            self.pipe.stop();
+        }
+        polled
+    }
+}
+
+impl<O: Send> Watch for FakeWatch<O> {
+    type Object = O;
+
+    fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+impl<O> Drop for FakeWatch<O> {
+    fn drop(&mut self) {
+        self.pipe.stop();
+    }
+}
+
+impl<O> fmt::Debug for FakeWatch<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeWatch").field("stopped", &self.pipe.is_stopped()).finish()
+    }
+}
+
+/// How many events a [`RaceFreeFakeSource`] holds.
+const BUFFER: usize = 100;
+
+/// Makes the events of a [`FakeWatch`] and never waits: 100 of them are kept for the consumer.
+///
+/// After a stop its verbs do nothing; what was sent before is still delivered.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{RaceFreeFakeSource, WatchExt};
+///
+/// let (fake, mut watch) = RaceFreeFakeSource::pair();
+/// fake.add(1)?;
+/// fake.modify(2)?;
+/// fake.stop();
+/// fake.delete(2)?; // nothing happens
+/// let mut seen = Vec::new();
+/// while let Some(event) = watch.recv(Duration::from_secs(10))? {
+///     seen.push((event.name(), *event.object().unwrap()));
+/// }
+/// assert_eq!(seen, [("ADDED", 1), ("MODIFIED", 2)]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub struct RaceFreeFakeSource<O> {
+    pipe: Arc<Pipe<O>>,
+}
+
+impl<O> Clone for RaceFreeFakeSource<O> {
+    fn clone(&self) -> RaceFreeFakeSource<O> {
+        RaceFreeFakeSource { pipe: Arc::clone(&self.pipe) }
+    }
+}
+
+impl<O> RaceFreeFakeSource<O> {
+    /// A watch, and what makes its events.
+    pub fn pair() -> (RaceFreeFakeSource<O>, FakeWatch<O>)
+    where
+        O: Send + 'static,
+    {
+        let pipe = Arc::new(Pipe::new());
+        (RaceFreeFakeSource { pipe: Arc::clone(&pipe) }, FakeWatch::of(pipe))
+    }
+
+    /// Sends any event. RESOURCE_EXHAUSTED where 100 were not taken (the original panics); after a stop nothing happens.
+    pub fn send(&self, event: WatchEvent<O>) -> Result<()> {
+        match self.pipe.try_send(event, BUFFER) {
+            Ok(()) | Err(NotSent::Stopped) => Ok(()),
+            Err(NotSent::Full) => Err(Error::new(
+                Code::ResourceExhausted,
+                format!(
+                    "send an event to a fake watch: channel full, {BUFFER} events were not taken. Take some first, or use FakeWatch."
+                ),
+            )),
+        }
+    }
+
+    /// Sends Added; see [`RaceFreeFakeSource::send`].
+    pub fn add(&self, object: O) -> Result<()> {
+        self.send(WatchEvent::added(object))
+    }
+
+    /// Sends Modified, the old value not being known; see [`RaceFreeFakeSource::send`].
+    pub fn modify(&self, object: O) -> Result<()> {
+        self.send(WatchEvent::modified(None, object))
+    }
+
+    /// Sends Deleted with the last value; see [`RaceFreeFakeSource::send`].
+    pub fn delete(&self, last: O) -> Result<()> {
+        self.send(WatchEvent::deleted(last))
+    }
+
+    /// Sends an error, behind which the watch ends; see [`RaceFreeFakeSource::send`].
+    pub fn error(&self, status: impl Into<Status>) -> Result<()> {
+        self.send(WatchEvent::error(status))
+    }
+
+    /// Ends the watch behind what was sent.
+    pub fn stop(&self) {
+        self.pipe.stop();
+    }
+
+    /// Whether the watch was stopped, or dropped.
+    pub fn is_stopped(&self) -> bool {
+        self.pipe.is_stopped()
+    }
+}
+
+impl<O> fmt::Debug for RaceFreeFakeSource<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RaceFreeFakeSource").field("stopped", &self.is_stopped()).finish()
+    }
+}

@@ -1,0 +1,160 @@
+//! Events on their way from who makes them to one consumer: what the fakes and the decoders' threads are made of.
+//!
+//! A sender leaves its event in the queue and waits until it was taken, or leaves it there as long as there is room. Everything
+//! is below one lock; wakers are called behind it, so a sender may be the consumer's own task.
+
+#![forbid(unsafe_code)]
+
+use crate::event::WatchEvent;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// See the module.
+pub(crate) struct Pipe<O> {
+    state: Mutex<PipeState<O>>,
+}
+
+struct PipeState<O> {
+    queue: VecDeque<Sent<O>>,
+    /// The last event that has come into the queue, and the last that was taken.
+    sent: u64,
+    taken: u64,
+    consumer: Option<Waker>,
+    /// Nothing comes in any more.
+    stopped: bool,
+}
+
+struct Sent<O> {
+    number: u64,
+    event: WatchEvent<O>,
+    /// Of the sender, if it waits.
+    sender: Option<Waker>,
+    waits: bool,
+}
+
+/// Why an event was not sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NotSent {
+    Stopped,
+    Full,
+}
+
+impl<O> Pipe<O> {
+    pub(crate) fn new() -> Pipe<O> {
+        let state = PipeState { queue: VecDeque::new(), sent: 0, taken: 0, consumer: None, stopped: false };
+        Pipe { state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PipeState<O>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(mut state: MutexGuard<'_, PipeState<O>>, event: WatchEvent<O>, sender: Option<Waker>) -> u64 {
+        state.sent += 1;
+        let number = state.sent;
+        let waits = sender.is_some();
+        state.queue.push_back(Sent { number, event, sender, waits });
+        let consumer = state.consumer.take();
+        drop(state);
+        if let Some(consumer) = consumer {
+            consumer.wake();
+        }
+        number
+    }
+
+    /// Leaves an event in the queue, if there are fewer than `places` in it.
+    pub(crate) fn try_send(&self, event: WatchEvent<O>, places: usize) -> Result<(), NotSent> {
+        let state = self.lock();
+        if state.stopped {
+            return Err(NotSent::Stopped);
+        }
+        if state.queue.len() >= places {
+            return Err(NotSent::Full);
+        }
+        Pipe::push(state, event, None);
+        Ok(())
+    }
+
+    /// Sends an event and waits until it was taken; `number` is the sender's own, `None` at its first poll.
+    pub(crate) fn poll_send(
+        &self,
+        event: &mut Option<WatchEvent<O>>,
+        number: &mut Option<u64>,
+        context: &Context<'_>,
+    ) -> Poll<Result<(), NotSent>> {
+        let mut state = self.lock();
+        let waker = context.waker().clone();
+        let Some(own) = *number else {
+            let Some(event) = event.take() else { return Poll::Ready(Ok(())) };
+            if state.stopped {
+                return Poll::Ready(Err(NotSent::Stopped));
+            }
+            *number = Some(Pipe::push(state, event, Some(waker)));
+            return Poll::Pending;
+        };
+        if state.taken >= own {
+            *number = None;
+            return Poll::Ready(Ok(()));
+        }
+        if state.stopped {
+            *number = None;
+            return Poll::Ready(Err(NotSent::Stopped));
+        }
+        let before = state.queue.iter_mut().find(|sent| sent.number == own).and_then(|sent| sent.sender.replace(waker));
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+
+    /// A sender that does not wait any more: its event goes, if it was not taken.
+    pub(crate) fn withdraw(&self, number: Option<u64>) {
+        let Some(number) = number else { return };
+        let mut state = self.lock();
+        let at = state.queue.iter().position(|sent| sent.number == number);
+        let withdrawn = at.and_then(|at| state.queue.remove(at));
+        drop(state);
+        drop(withdrawn);
+    }
+
+    /// The next event. After the stop: what was left in the queue, then the end.
+    pub(crate) fn poll_take(&self, context: &Context<'_>) -> Poll<Option<WatchEvent<O>>> {
+        let mut state = self.lock();
+        if let Some(sent) = state.queue.pop_front() {
+            state.taken = sent.number;
+            drop(state);
+            if let Some(sender) = sent.sender {
+                sender.wake();
+            }
+            return Poll::Ready(Some(sent.event));
+        }
+        if state.stopped {
+            return Poll::Ready(None);
+        }
+        let before = state.consumer.replace(context.waker().clone());
+        drop(state);
+        drop(before);
+        Poll::Pending
+    }
+
+    /// Ends it: senders that wait get an error and their events go; the others' events stay for the consumer.
+    pub(crate) fn stop(&self) {
+        let mut state = self.lock();
+        state.stopped = true;
+        let (gone, left): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut state.queue).into_iter().partition(|sent| sent.waits);
+        state.queue = left;
+        let consumer = state.consumer.take();
+        drop(state);
+        for sender in gone.into_iter().filter_map(|sent| sent.sender) {
+            sender.wake();
+        }
+        if let Some(consumer) = consumer {
+            consumer.wake();
+        }
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.lock().stopped
+    }
+}

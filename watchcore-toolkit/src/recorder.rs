@@ -1,0 +1,118 @@
+//! A watch that keeps a copy of what it has given.
+
+#![forbid(unsafe_code)]
+
+use crate::event::WatchEvent;
+use crate::watch::{Stopper, Watch};
+use futures_core::Stream;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+
+/// A watch whose events are recorded: see [`crate::WatchExt::record`].
+///
+/// It keeps all of them, so it is for tests.
+///
+/// ```
+/// use std::task::Poll;
+/// use watchcore_toolkit::{RaceFreeFakeSource, WatchEvent, WatchExt};
+///
+/// let (fake, watch) = RaceFreeFakeSource::pair();
+/// let mut watch = watch.record();
+/// let recording = watch.recording(); // stays with the test
+/// fake.add("a")?;
+/// assert!(recording.events().is_empty(), "nobody took it");
+/// assert!(watch.try_recv().is_ready());
+/// assert_eq!(recording.events(), [WatchEvent::added("a")]);
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "dropping a watch stops it"]
+pub struct Recorder<W: Watch> {
+    watch: W,
+    recording: Recording<W::Object>,
+}
+
+impl<W: Watch> Recorder<W> {
+    pub(crate) fn new(watch: W) -> Recorder<W> {
+        Recorder { watch, recording: Recording { events: Arc::default() } }
+    }
+
+    /// What it has given until now, and will give.
+    pub fn recording(&self) -> Recording<W::Object> {
+        self.recording.clone()
+    }
+}
+
+impl<W: Watch> Stream for Recorder<W>
+where
+    W::Object: Clone,
+{
+    type Item = WatchEvent<W::Object>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<WatchEvent<W::Object>>> {
+        let event = ready!(Pin::new(&mut self.watch).poll_next(context));
+        if let Some(event) = &event {
+            let copy = event.clone();
+            self.recording.lock().push(copy);
+        }
+        Poll::Ready(event)
+    }
+}
+
+impl<W: Watch> Watch for Recorder<W>
+where
+    W::Object: Clone + Send,
+{
+    type Object = W::Object;
+
+    fn stopper(&self) -> Stopper {
+        self.watch.stopper()
+    }
+}
+
+impl<W: Watch + fmt::Debug> fmt::Debug for Recorder<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recorder").field("watch", &self.watch).field("recording", &self.recording).finish()
+    }
+}
+
+/// What a [`Recorder`] has given. Outlives it.
+///
+/// ```
+/// use watchcore_toolkit::{EmptyWatch, WatchExt};
+///
+/// let recorder = EmptyWatch::<u8>::new().record();
+/// let recording = recorder.recording();
+/// drop(recorder);
+/// assert!(recording.events().is_empty());
+/// ```
+pub struct Recording<O> {
+    events: Arc<Mutex<Vec<WatchEvent<O>>>>,
+}
+
+impl<O> Recording<O> {
+    fn lock(&self) -> MutexGuard<'_, Vec<WatchEvent<O>>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A copy of all events.
+    pub fn events(&self) -> Vec<WatchEvent<O>>
+    where
+        O: Clone,
+    {
+        self.lock().clone()
+    }
+}
+
+impl<O> Clone for Recording<O> {
+    fn clone(&self) -> Recording<O> {
+        Recording { events: Arc::clone(&self.events) }
+    }
+}
+
+impl<O> fmt::Debug for Recording<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recording").field("events", &self.lock().len()).finish()
+    }
+}
