@@ -133,7 +133,7 @@ fn si_03_replaced_history_is_a_difference() {
     let record = Record { key: b"/a", value: b"2", create_revision: 1, mod_revision: 2, version: 1, lease: 0 };
     writer.resync(3, [record], ResyncReason::HistoryReset).unwrap();
     put(&mut writer, "/a", "3");
-    let mut events = vec![next(&mut watch), next(&mut watch)];
+    let mut events = [next(&mut watch), next(&mut watch)];
     events.sort_by_key(|event| event.name());
     assert_eq!(events.iter().map(line).collect::<Vec<_>>(), ["- /b=1", "~ /a=1>2"]);
     assert!(events.iter().all(|event| event.origin == Origin::Difference));
