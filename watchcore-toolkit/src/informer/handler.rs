@@ -174,7 +174,8 @@ impl HandlerOptions {
         HandlerOptions { name: String::new(), on_lag: OnLag::Resnapshot, resync: None }
     }
 
-    /// What it is called in [`crate::HandlerStatus`] and in errors.
+    /// What it is called in [`crate::HandlerStatus`], in errors, and as a subscription in the cache's lists and figures: so
+    /// its lag is a metric of the cache.
     pub fn name(self, name: impl Into<String>) -> HandlerOptions {
         HandlerOptions { name: name.into(), ..self }
     }

@@ -141,7 +141,7 @@ impl<O: FromKeyValue> InformerBuilder<O> {
             }
         }
         // Opened also where nothing is kept: it shows whether the filter is one of this cache.
-        let watch = typed(&cache, filter.as_ref()).open()?;
+        let watch = typed(&cache, filter.as_ref()).name("informer indexes").open()?;
         let (mut indexes, mut index_stopper) = (None, None);
         if !functions.is_empty() {
             let kept = Arc::new(Indexes::new(functions));
@@ -260,7 +260,7 @@ impl<O: FromKeyValue> Informer<O> {
     /// Adds a handler whose calls are run by who spawns the future. Ten thousand of them need no thread each.
     pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
         let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
-        let mut wanted = wanted.on_lag(options.on_lag).clock(Arc::clone(&self.shared.clock));
+        let mut wanted = wanted.on_lag(options.on_lag).name(&options.name).clock(Arc::clone(&self.shared.clock));
         if let Some(period) = options.resync {
             wanted = wanted.resync_period(period);
         }

@@ -34,6 +34,7 @@ pub struct ObjectWatchBuilder<O> {
     pub(super) filter: Filter,
     start: Start,
     on_lag: OnLag,
+    name: String,
     bookmarks: Option<Duration>,
     pub(super) resync: Option<Duration>,
     pub(super) clock: Arc<dyn Clock>,
@@ -48,6 +49,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             filter: Filter::any(),
             start: Start::State,
             on_lag: OnLag::Resnapshot,
+            name: String::new(),
             bookmarks: None,
             resync: None,
             clock: Arc::new(SystemClock),
@@ -73,6 +75,11 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// an old value is the log's, and absent where the log has none.
     pub fn on_lag(self, on_lag: OnLag) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { on_lag, ..self }
+    }
+
+    /// What its subscription is called in the cache's lists, figures and log messages. Need not be unique.
+    pub fn name(self, name: impl Into<String>) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { name: name.into(), ..self }
     }
 
     /// Bookmarks, at most one in `interval`. Without it there are none.
@@ -140,6 +147,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         // The difference is made here, of what this consumer was given: with values, which the core does not keep.
         let on_lag = if self.on_lag == OnLag::SkipToOldest { OnLag::SkipToOldest } else { OnLag::Stop };
         let wanted = self.cache.subscribe(start).filter(self.filter.clone()).on_lag(on_lag);
+        let wanted = if self.name.is_empty() { wanted } else { wanted.name(&self.name) };
         match self.bookmarks {
             Some(interval) => wanted.bookmarks(true).bookmark_interval(interval).open(),
             None => wanted.open(),

@@ -398,7 +398,7 @@ fn fault_slow_handler_blocks_nobody() {
     put(&mut writer, "/a", "0");
     let informer = Informer::<Text>::new(&cache).unwrap();
     let (handler, gate) = Gate::handler();
-    let slow = informer.add_handler(handler).unwrap();
+    let slow = informer.add_handler_with(handler, HandlerOptions::new().name("slow")).unwrap();
     gate.wait_entered();
     let (_quick, quick) = logged(&informer);
     quick.wait_for("synced");
@@ -408,6 +408,10 @@ fn fault_slow_handler_blocks_nobody() {
         quick.wait_for(&line);
     }
     assert!(slow.status().figures.lag.events >= 500);
+    let listed = cache.subscriptions();
+    let listed =
+        listed.iter().find(|subscription| subscription.name == "slow").expect("its lag is one of the cache's figures");
+    assert!(listed.lag.events >= 500);
     drop(gate);
     until("it has caught up", || slow.status().figures.lag.events == 0);
 }
