@@ -1,0 +1,124 @@
+package workqueue
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"watchcore/watch"
+)
+
+// RateLimiter says how long a key that failed is to wait. From any goroutine.
+type RateLimiter[K comparable] interface {
+	// When counts a failure of a key, and says how long it is to wait.
+	When(key K) time.Duration
+	// Forget treats a key as one that never failed.
+	Forget(key K)
+	// NumRequeues is how often a key has failed since then.
+	NumRequeues(key K) int
+}
+
+// DefaultRateLimiter is what controllers use: 5 ms, doubled with each failure of a key, to
+// 1000 s, and for all keys together 10 a second after a burst of 100; the longer of both.
+func DefaultRateLimiter[K comparable](clock watch.Clock) RateLimiter[K] {
+	return MaxOf[K](Exponential[K](5*time.Millisecond, 1000*time.Second), TokenBucket[K](10, 100, clock))
+}
+
+// Exponential is base for the first failure of a key, and the double with each more, to most.
+// What it keeps of a key is freed by Forget.
+func Exponential[K comparable](base, most time.Duration) RateLimiter[K] {
+	return &exponential[K]{base: base, most: most, failures: map[K]int{}}
+}
+
+type exponential[K comparable] struct {
+	base, most time.Duration
+	mu         sync.Mutex
+	failures   map[K]int
+}
+
+func (e *exponential[K]) When(key K) time.Duration {
+	e.mu.Lock()
+	failures := e.failures[key]
+	e.failures[key]++
+	e.mu.Unlock()
+	wait := float64(e.base) * math.Pow(2, float64(min(failures, 1000)))
+	if wait >= float64(e.most) {
+		return e.most
+	}
+	return time.Duration(wait)
+}
+
+func (e *exponential[K]) Forget(key K) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.failures, key)
+}
+
+func (e *exponential[K]) NumRequeues(key K) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.failures[key]
+}
+
+// TokenBucket lets burst failures of all keys together pass at once, and then perSecond a second: the others
+// wait for their turn. It knows nothing of single keys. A nil clock is the system's.
+// It panics where perSecond is not above 0.
+func TokenBucket[K comparable](perSecond float64, burst int, clock watch.Clock) RateLimiter[K] {
+	if !(perSecond > 0) {
+		panic("workqueue: TokenBucket needs a rate above 0 a second: with none no key would ever come")
+	}
+	if clock == nil {
+		clock = watch.SystemClock{}
+	}
+	return &bucket[K]{rate: perSecond, burst: float64(burst), tokens: float64(burst), clock: clock, filled: clock.Now()}
+}
+
+type bucket[K comparable] struct {
+	rate, burst float64
+	clock       watch.Clock
+
+	mu     sync.Mutex
+	tokens float64 // below 0: so many have a turn that is still to come
+	filled time.Time
+}
+
+func (b *bucket[K]) When(K) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.clock.Now()
+	b.tokens = min(b.burst, b.tokens+max(0, now.Sub(b.filled).Seconds())*b.rate)
+	b.filled = now
+	b.tokens--
+	if b.tokens >= 0 {
+		return 0
+	}
+	return time.Duration(math.Ceil(min(-b.tokens/b.rate*float64(time.Second), float64(1<<62))))
+}
+
+func (b *bucket[K]) Forget(K)          {}
+func (b *bucket[K]) NumRequeues(K) int { return 0 }
+
+// MaxOf is several limiters: each counts each failure, and the longest wait counts.
+func MaxOf[K comparable](limiters ...RateLimiter[K]) RateLimiter[K] { return maxOf[K](limiters) }
+
+type maxOf[K comparable] []RateLimiter[K]
+
+func (m maxOf[K]) When(key K) (wait time.Duration) {
+	for _, one := range m {
+		wait = max(wait, one.When(key))
+	}
+	return wait
+}
+
+func (m maxOf[K]) Forget(key K) {
+	for _, one := range m {
+		one.Forget(key)
+	}
+}
+
+func (m maxOf[K]) NumRequeues(key K) (times int) {
+	for _, one := range m {
+		times = max(times, one.NumRequeues(key))
+	}
+	return times
+}

@@ -1,0 +1,87 @@
+package workqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+)
+
+// ErrShutDown is GetContext's answer when the queue was shut down and everything was taken.
+var ErrShutDown = errors.New("workqueue: the queue was shut down, and every key was taken")
+
+// Run processes keys with so many workers until the context is done, or the queue was shut down and
+// everything was taken; then it waits for the workers, and returns. A key whose work fails or panics
+// is added again by AddRateLimited; one that succeeds is forgotten. failed, where it is not nil, is called with
+// each failure, from the workers' goroutines. The work is given the context.
+//
+// The answer is nil after a shut-down, and the context's error where that was first.
+func (q *Queue[K]) Run(ctx context.Context, workers int, work func(ctx context.Context, key K) error, failed func(key K, err error)) error {
+	var running sync.WaitGroup
+	for range max(workers, 1) {
+		running.Add(1)
+		go q.worker(ctx, &running, work, failed)
+	}
+	running.Wait()
+	if q.ShuttingDown() {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// worker processes keys. Where the work ends its goroutine, another one goes on.
+func (q *Queue[K]) worker(ctx context.Context, running *sync.WaitGroup, work func(context.Context, K) error, failed func(K, error)) {
+	through := false
+	defer func() {
+		if through {
+			running.Done()
+		} else {
+			go q.worker(ctx, running, work, failed)
+		}
+	}()
+	for {
+		key, err := q.GetContext(ctx)
+		if err != nil {
+			break
+		}
+		q.process(ctx, key, work, failed)
+	}
+	through = true
+}
+
+// PanicError is the failure of work that panicked, or ended its goroutine.
+type PanicError struct {
+	Value any    // what it panicked with
+	Stack []byte // where; nil where it ended its goroutine
+}
+
+// Error says what it panicked with.
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("the work panicked: %v. The key comes again; correct the work", e.Value)
+}
+
+func (q *Queue[K]) process(ctx context.Context, key K, work func(context.Context, K) error, failed func(K, error)) {
+	var err error
+	returned := false
+	defer q.Done(key) // last, so that a key that failed is not handed out before it is counted
+	defer func() {
+		if !returned {
+			why, trace := recover(), debug.Stack()
+			if why == nil {
+				why, trace = "it ended its goroutine, which runtime.Goexit and a test's FailNow do", nil
+			}
+			err = &PanicError{why, trace}
+		}
+		if err == nil {
+			q.Forget(key)
+			return
+		}
+		q.AddRateLimited(key)
+		if failed != nil {
+			failed(key, err)
+		}
+	}()
+	err = work(ctx, key)
+	returned = true
+}
