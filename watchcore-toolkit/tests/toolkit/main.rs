@@ -11,7 +11,6 @@ mod informer;
 mod objects;
 mod predicates;
 mod queue;
-mod reflector;
 mod retry;
 mod script;
 mod support;

@@ -1,0 +1,603 @@
+package informer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore"
+	"watchcore/informer"
+)
+
+// Handlers that come while the informer starts and the cache is written to see all of it:
+// the state first, then each change once.
+func TestSI02HandlersAddedDuringStartSeeAll(t *testing.T) {
+	for range 20 {
+		s := newSource(t, watchcore.Config{})
+		s.apply("/a=0", "/b=0")
+		in := s.informer(options{})
+		var handlers sync.WaitGroup
+		recorders := make([]*recorder, 8)
+		registrations := make([]*informer.Registration, len(recorders))
+		for i := range recorders {
+			recorders[i] = newRecorder()
+			handlers.Go(func() { registrations[i] = add(t, in, recorders[i], informer.HandlerOptions{}) })
+		}
+		for i := range 50 {
+			s.apply(fmt.Sprint("/a=", i+1))
+		}
+		s.apply("-/b", "/c=1")
+		handlers.Wait()
+		s.settled(in, registrations...)
+		for _, r := range recorders {
+			want(t, "state", fmt.Sprint(r.state), "map[/a:50 /c:1]")
+			seen := map[string]int{}
+			for _, line := range r.lines {
+				seen[line]++
+			}
+			for line, times := range seen {
+				want(t, line, times, 1)
+			}
+		}
+	}
+}
+
+// Every event is kept, in the order in which it came, over revisions of any length.
+func TestRQ01EveryChangeComesInOrder(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	in := s.informer(options{})
+	r := newRecorder()
+	reg := add(t, in, r, informer.HandlerOptions{})
+	check(t, reg.WaitSynced(bounded(t)))
+	s.apply("/b=1", "/a=1", "/c=1")
+	s.apply("/a=2")
+	s.apply("/c=2", "/a=3")
+	s.apply("-/a")
+	s.apply("/a=4", "-/b")
+	var long, expected []string
+	for i := range 3000 {
+		long = append(long, fmt.Sprintf("/long/%04d=x", i))
+		expected = append(expected, fmt.Sprintf("+/long/%04d=x", i))
+	}
+	s.settled(in, reg)
+	want(t, "lines", r.text(), "+/b=1 +/a=1 +/c=1 ~/a=1>2 ~/c=1>2 ~/a=2>3 -/a=3 +/a=4 -/b=1")
+	r.lines = nil
+	s.apply(long...)
+	s.settled(in, reg)
+	want(t, "a long revision", r.text(), strings.Join(expected, " "))
+}
+
+// Where the history is replaced, deletions come before what replaces them, each object that
+// is gone comes once with its last value, and the same values come not at all.
+func TestRQ02DeletionsComeBeforeReplacements(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1", "/c=1", "/z=1")
+	in := s.informer(options{})
+	r := newRecorder()
+	reg := add(t, in, r, informer.HandlerOptions{})
+	check(t, reg.WaitSynced(bounded(t)))
+	r.lines = nil
+	kv := func(key, value string, revision uint64) watchcore.KeyValue {
+		return watchcore.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: revision, ModRevision: revision, Version: 1}
+	}
+	_, err := s.writer.Resync(9, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("2"), CreateRevision: 1, ModRevision: 8, Version: 2}, kv("/d", "1", 9), kv("/z", "1", 1)}, watchcore.ReasonCompacted)
+	check(t, err)
+	s.settled(in, reg)
+	want(t, "lines", r.text(), "-/b=1 -/c=1 ~/a=1>2 +/d=1")
+	want(t, "resyncs", in.Status().Resyncs, 1)
+}
+
+// Changes that happened while the source was away reach handlers with and without a resync.
+func TestSI03ChangesDuringADisruptionAreSeen(t *testing.T) {
+	clock := newClock()
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1")
+	in := s.informer(options{Clock: clock})
+	plain, resyncing := newRecorder(), newRecorder()
+	first := add(t, in, plain, informer.HandlerOptions{})
+	second := add(t, in, resyncing, informer.HandlerOptions{ResyncPeriod: time.Minute})
+	s.settled(in, first, second)
+	_, err := s.writer.Resync(7, []watchcore.KeyValue{{Key: []byte("/b"), Value: []byte("2"), CreateRevision: 1, ModRevision: 7, Version: 2}}, watchcore.ReasonHistoryReset)
+	check(t, err)
+	s.next = 8
+	s.settled(in, first, second)
+	clock.advance(time.Minute)
+	eventually(t, "the resync", func() bool { return strings.HasSuffix(resyncing.text(), "=/b=2") })
+	want(t, "plain", plain.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2")
+	want(t, "resyncing", resyncing.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2 =/b=2")
+}
+
+// Each handler's resync comes in its own period, of what it knows, and only to it.
+func TestSI01ResyncPeriodsArePerHandler(t *testing.T) {
+	clock := newClock()
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{Clock: clock})
+	slow, fast, never := newRecorder(), newRecorder(), newRecorder()
+	rs := []*informer.Registration{
+		add(t, in, slow, informer.HandlerOptions{ResyncPeriod: 3 * time.Second}),
+		add(t, in, fast, informer.HandlerOptions{ResyncPeriod: 2 * time.Second}),
+		add(t, in, never, informer.HandlerOptions{}),
+	}
+	s.settled(in, rs...)
+	resyncs := func(r *recorder) int { return strings.Count(r.text(), "=/a=1") }
+	for second, expected := range [][2]int{{0, 0}, {0, 1}, {1, 1}, {1, 2}, {1, 2}, {2, 3}} {
+		clock.advance(time.Second)
+		eventually(t, fmt.Sprint("resyncs after second ", second+1), func() bool {
+			return resyncs(slow) == expected[0] && resyncs(fast) == expected[1]
+		})
+		eventually(t, "armed again", func() bool { return clock.armed() == 2 })
+	}
+	want(t, "without a period", never.text(), "*/a=1")
+	for _, period := range []time.Duration{-1} {
+		_, err := in.AddHandler(never, informer.HandlerOptions{ResyncPeriod: period})
+		wantError(t, "a period", err, watchcore.ErrInvalidArgument)
+	}
+}
+
+// A busy handler gets its resync all the same, between two changes, and it shows
+// nothing newer than the change that follows.
+func TestSI01ResyncComesBetweenChanges(t *testing.T) {
+	clock := newClock()
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{Clock: clock})
+	r, gate := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-gate }
+	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
+	check(t, in.WaitSynced(bounded(t)))
+	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	s.apply("/a=2")
+	s.apply("/a=3")
+	check(t, in.WaitUntil(bounded(t), 3))
+	clock.advance(time.Second)
+	close(gate)
+	s.settled(in, reg)
+	want(t, "lines", r.text(), "*/a=1 =/a=1 ~/a=1>2 ~/a=2>3")
+}
+
+// The life of registrations: handlers are what they are by their registration, removal is
+// idempotent, and an ended informer takes none.
+func TestSI05RegistrationsLive(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	r := newRecorder()
+	first := add(t, in, r, informer.HandlerOptions{Name: "first"})
+	second := add(t, in, r, informer.HandlerOptions{})
+	s.settled(in, first, second)
+	want(t, "one handler twice", r.text(), "*/a=1 */a=1")
+	first.Remove()
+	first.Remove()
+	receive(t, "its end", first.Done())
+	check(t, first.RemoveAndWait(bounded(t)))
+	s.apply("/a=2")
+	s.settled(in, second)
+	want(t, "one is left", r.text(), "*/a=1 */a=1 ~/a=1>2")
+	want(t, "removed", first.Status().Removed, true)
+	want(t, "an error", first.Status().Err, nil)
+	handlers := in.Status().Handlers
+	want(t, "handlers", fmt.Sprint(len(handlers), " ", handlers[0].Name), "1 handler 2")
+
+	check(t, in.StopAndWait(bounded(t)))
+	in.Stop()
+	receive(t, "the other's end", second.Done())
+	wantError(t, "the other", second.Status().Err, watchcore.ErrClosed)
+	second.Remove()
+	check(t, second.RemoveAndWait(bounded(t)))
+	_, err := in.AddHandler(r, informer.HandlerOptions{})
+	wantError(t, "add to an ended one", err, watchcore.ErrClosed)
+	want(t, "what it had stays", values(in.Lister().List()), "/a=2")
+	_, err = in.AddHandler(nil, informer.HandlerOptions{})
+	wantError(t, "no handler", err, watchcore.ErrInvalidArgument)
+	_, err = in.AddHandler(r, informer.HandlerOptions{OnLag: 7})
+	wantError(t, "a policy", err, watchcore.ErrInvalidArgument)
+}
+
+// Handlers come and go from inside callbacks, also the handler itself.
+func TestSI05HandlersComeAndGoInsideCallbacks(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	child := newRecorder()
+	made := make(chan *informer.Registration, 1)
+	var self *informer.Registration
+	known := make(chan struct{})
+	calls := 0
+	self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+		<-known
+		calls++
+		r, err := in.AddHandler(child, informer.HandlerOptions{})
+		if err == nil {
+			made <- r
+		}
+		self.Remove()
+	}}, informer.HandlerOptions{})
+	s.apply("/b=1")
+	close(known)
+	inner := receive(t, "the inner one", made)
+	receive(t, "the outer one's end", self.Done())
+	s.settled(in, inner)
+	want(t, "calls of the outer one", calls, 1)
+	want(t, "the inner one has", fmt.Sprint(child.state), "map[/a:1 /b:1]")
+}
+
+// Remove returns while a callback runs, and no other begins; RemoveAndWait waits for it, says
+// for which one, and afterwards none runs.
+func TestSI06RemovalWithAndWithoutWaiting(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	r, gate := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-gate }
+	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
+	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	s.apply("/a=2")
+	reg.Remove()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	err := reg.RemoveAndWait(ctx)
+	wantError(t, "while it runs", err, context.DeadlineExceeded)
+	contains(t, err.Error(), `"slow"`, `callback for "/a" still runs`)
+	close(gate)
+	check(t, reg.RemoveAndWait(bounded(t)))
+	want(t, "only what had begun", r.text(), "*/a=1")
+	s.apply("/a=3")
+	check(t, in.WaitUntil(bounded(t), 3))
+	want(t, "and nothing later", r.text(), "*/a=1")
+}
+
+// Removal against a stream of changes: once RemoveAndWait has returned nothing is called, ever.
+func TestSI06NoCallbackAfterRemoveAndWait(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=0")
+	in := s.informer(options{})
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; !isClosed(stop); i++ {
+			s.apply(fmt.Sprint("/a=", i))
+		}
+	})
+	for range 200 {
+		var removed bool // the race detector watches it, too
+		reg := add(t, in, informer.HandlerFuncs[string]{Update: func(_, _ *informer.Object[string]) {
+			if removed {
+				t.Error("a callback after its removal")
+			}
+		}}, informer.HandlerOptions{})
+		for range 10 {
+			runtime.Gosched()
+		}
+		check(t, reg.RemoveAndWait(bounded(t)))
+		removed = true
+	}
+	close(stop)
+	writing.Wait()
+}
+
+// Also without waiting: a callback that runs after Remove has returned had begun before.
+func TestSI06NoCallbackBeginsAfterRemove(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	var list []string
+	for i := range 3000 {
+		list = append(list, fmt.Sprint("/", i, "=x"))
+	}
+	s.apply(list...)
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded(t)))
+	for range 1000 {
+		var self *informer.Registration
+		var latest time.Time
+		known := make(chan struct{})
+		self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+			<-known
+			latest = self.Status().HandlingSince
+		}}, informer.HandlerOptions{})
+		close(known)
+		eventually(t, "it runs", func() bool { return self.Status().Handled > 0 })
+		self.Remove()
+		removed := time.Now()
+		check(t, self.RemoveAndWait(bounded(t)))
+		if latest.After(removed) {
+			t.Fatalf("a callback began %v after the removal", latest.Sub(removed))
+		}
+	}
+}
+
+// From inside its own callback a handler that waits for its removal would wait for itself: it
+// is refused, and the handler lives on. The same holds for the informer's end.
+func TestFaultRemovalInsideItsOwnCallbackIsRefused(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	errs := make(chan error, 2)
+	known := make(chan struct{})
+	var self *informer.Registration
+	self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+		<-known
+		errs <- self.RemoveAndWait(context.Background())
+		errs <- in.StopAndWait(context.Background())
+	}}, informer.HandlerOptions{Name: "self"})
+	close(known)
+	err := receive(t, "its answer", errs)
+	wantError(t, "inside", err, watchcore.ErrBusy)
+	contains(t, err.Error(), "self", "Call Remove there")
+	wantError(t, "inside", receive(t, "its answer", errs), watchcore.ErrBusy)
+	s.apply("/b=1")
+	s.settled(in, self)
+	want(t, "it lives on", self.Status().Handled, 2)
+	<-errs
+	<-errs
+	check(t, self.RemoveAndWait(bounded(t)))
+}
+
+// A panic is caught, counted and reported; the next change comes; no other handler is harmed.
+// The same for one that ends its goroutine.
+func TestSI07PanicsAreIsolated(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	var reported errorList
+	in := s.informer(options{OnError: reported.add})
+	bad, worse, good := newRecorder(), newRecorder(), newRecorder()
+	bad.before = func(line string) {
+		if strings.HasSuffix(line, "1") {
+			panic("a bad handler")
+		}
+	}
+	worse.before = func(line string) {
+		if strings.HasSuffix(line, "1") {
+			runtime.Goexit()
+		}
+	}
+	rs := []*informer.Registration{
+		add(t, in, bad, informer.HandlerOptions{Name: "bad"}),
+		add(t, in, worse, informer.HandlerOptions{Name: "worse"}),
+		add(t, in, good, informer.HandlerOptions{Name: "good"}),
+	}
+	s.settled(in, rs...)
+	s.apply("/b=1")
+	s.apply("/b=2")
+	s.settled(in, rs...)
+	want(t, "bad", bad.text(), "~/b=1>2")
+	want(t, "worse", worse.text(), "~/b=1>2")
+	want(t, "good", good.text(), "*/a=1 +/b=1 ~/b=1>2")
+	for i, expected := range []string{"bad 3 2 true", "worse 3 2 true", "good 3 0 true"} {
+		status := rs[i].Status()
+		want(t, "status", fmt.Sprint(status.Name, " ", status.Handled, " ", status.Panics, " ", status.Synced), expected)
+	}
+	want(t, "reports", len(reported.all()), 4)
+	var e *informer.PanicError
+	for _, err := range reported.all() {
+		if !errors.As(err, &e) || !errors.Is(err, watchcore.ErrPanic) || e.Handler == "bad" && !strings.Contains(string(e.Stack), "handler_test.go") {
+			t.Fatalf("%v\n%s", err, e.Stack)
+		}
+	}
+	check(t, rs[1].RemoveAndWait(bounded(t)))
+}
+
+// errorList collects errors from any goroutine.
+type errorList struct {
+	mu   sync.Mutex
+	list []error
+}
+
+func (e *errorList) add(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.list = append(e.list, err)
+}
+
+func (e *errorList) all() []error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.list
+}
+
+// A handler is synced when the last callback of its initial state has ended, not when it
+// was given, nor when the informer is.
+func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1")
+	in := s.informer(options{})
+	r, steps := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-steps }
+	slow := add(t, in, r, informer.HandlerOptions{})
+	fast := add(t, in, newRecorder(), informer.HandlerOptions{})
+	check(t, informer.WaitForSync(bounded(t), in, fast))
+	steps <- struct{}{}
+	eventually(t, "the last one is being handled", func() bool {
+		status := slow.Status()
+		return status.Handled == 1 && status.Handling != ""
+	})
+	want(t, "synced", slow.HasSynced(), false)
+	want(t, "lag", slow.Status().LagEvents, 1)
+	s.apply("/c=1") // no part of its initial state
+	steps <- struct{}{}
+	receive(t, "synced", slow.Synced())
+	want(t, "no reason is left", slow.Status().NotSynced, "")
+	close(steps)
+	s.settled(in, slow)
+	want(t, "lines", r.sorted(2), "*/a=1 */b=1 +/c=1")
+
+	// An empty state is complete at once.
+	empty := newSource(t, watchcore.Config{})
+	none := add(t, empty.informer(options{}), newRecorder(), informer.HandlerOptions{})
+	check(t, none.WaitSynced(bounded(t)))
+}
+
+// Sync that does not come says why: which callback it is in and since when, or what the
+// source's last error was.
+func TestFaultSyncThatNeverComesSaysWhy(t *testing.T) {
+	s := newSource(t, watchcore.Config{Name: "pods", ExpectLoad: true})
+	in := s.informer(options{})
+	r, gate := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-gate }
+	reg := add(t, in, r, informer.HandlerOptions{Name: "stuck"})
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	err := informer.WaitForSync(soon(), in, reg)
+	wantError(t, "before the listing", err, context.DeadlineExceeded)
+	contains(t, err.Error(), `informer "pods" is not synced: cache "pods" is NotReady: it has no listing yet`, `handler "stuck" is not synced: cache "pods"`)
+	check(t, s.writer.Load(5, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("1"), CreateRevision: 1, ModRevision: 1, Version: 1}}))
+	check(t, in.WaitSynced(bounded(t)))
+	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	err = informer.WaitForSync(soon(), in, reg)
+	wantError(t, "in a callback", err, context.DeadlineExceeded)
+	contains(t, err.Error(), `handler "stuck"`, `its callback for "/a" has been running for`)
+	contains(t, reg.Status().NotSynced, `its callback for "/a"`)
+	close(gate)
+	check(t, reg.WaitSynced(bounded(t)))
+
+	// One that ends before says so instead of waiting.
+	late := newSource(t, watchcore.Config{ExpectLoad: true})
+	in = late.informer(options{})
+	reg = add(t, in, newRecorder(), informer.HandlerOptions{})
+	late.cache.Close()
+	wantError(t, "a closed cache", in.WaitSynced(bounded(t)), watchcore.ErrClosed)
+	wantError(t, "its handler", reg.WaitSynced(bounded(t)), watchcore.ErrClosed)
+	wantError(t, "a wait for a revision", in.WaitUntil(bounded(t), 3), watchcore.ErrClosed)
+}
+
+// Without a server the reason is the source's last error.
+func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
+	cache, err := watchcore.New(watchcore.Config{Prefix: "/pods/", ExpectLoad: true})
+	check(t, err)
+	t.Cleanup(func() { cache.Close() })
+	check(t, cache.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{"http://127.0.0.1:1"}}))
+	in, err := informer.New(cache, decode, options{})
+	check(t, err)
+	t.Cleanup(in.Stop)
+	eventually(t, "the source's error", func() bool { return cache.Status().LastError != nil })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	err = in.WaitSynced(ctx)
+	contains(t, err.Error(), "its source's last error was", "127.0.0.1:1")
+}
+
+// A closed cache's last changes are given, then the handlers end; the lister stays.
+func TestRQ03CloseGivesTheRestThenEnds(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	r, gate := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-gate }
+	reg := add(t, in, r, informer.HandlerOptions{})
+	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	for i := range 200 {
+		s.apply(fmt.Sprint("/a=", i))
+	}
+	check(t, in.WaitUntil(bounded(t), s.cache.Revision()))
+	s.cache.Close()
+	receive(t, "the informer's end", in.Done())
+	close(gate)
+	receive(t, "the handler's end", reg.Done())
+	want(t, "calls", len(r.lines), 201)
+	wantError(t, "its end", reg.Status().Err, watchcore.ErrClosed)
+	want(t, "what is left", values(in.Lister().List()), "/a=199")
+}
+
+// One batch with a value that cannot be decoded, the same key again and again, and keys of the
+// initial state: the broken one costs nothing but itself.
+func TestRQ04BrokenValuesInsideABatch(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=bad", "/c=panic", "/d=exit", "/e=1")
+	var reported errorList
+	in := s.informer(options{OnError: reported.add})
+	r := newRecorder()
+	reg := add(t, in, r, informer.HandlerOptions{})
+	s.settled(in, reg)
+	want(t, "initial", r.sorted(2), "*/a=1 */e=1")
+	r.lines = nil
+	s.apply("/a=2", "/b=1", "/c=exit", "/e=bad")
+	s.apply("/a=exit")
+	s.apply("/a=3", "-/e", "-/d")
+	s.apply("/e=bad")
+	s.apply("-/e")
+	s.settled(in, reg)
+	want(t, "lines", r.text(), "~/a=1>2 +/b=1 ~/a=2>3 -/e=1")
+	status := in.Status()
+	want(t, "decode failures", status.DecodeFailures, 7)
+	var e *informer.DecodeError
+	if err := reported.all()[0]; !errors.As(err, &e) || e.Key != "/b" || !errors.Is(err, errRefused) {
+		t.Fatal(err)
+	}
+	for _, err := range reported.all()[1:3] {
+		wantError(t, "a panic", err, watchcore.ErrPanic)
+	}
+	want(t, "the last one", fmt.Sprint(status.LastError), fmt.Sprint(reported.all()[6]))
+}
+
+// A value is decoded once, whatever the number of handlers, and all have the same object.
+func TestSI04EachValueIsDecodedOnce(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1")
+	in := s.informer(options{})
+	var mu sync.Mutex
+	objects := map[string]map[*informer.Object[string]]bool{}
+	var rs []*informer.Registration
+	for range 10 {
+		rs = append(rs, add(t, in, informer.HandlerFuncs[string]{Add: func(o *informer.Object[string], _ bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			if objects[o.Key] == nil {
+				objects[o.Key] = map[*informer.Object[string]]bool{}
+			}
+			objects[o.Key][o] = true
+		}}, informer.HandlerOptions{}))
+	}
+	s.apply("/c=1")
+	s.settled(in, rs...)
+	want(t, "decoded", in.Status().Decoded, 3)
+	for key, all := range objects {
+		want(t, key, len(all), 1)
+	}
+	o, _ := in.Lister().Get("/c")
+	want(t, "the lister's", objects["/c"][o], true)
+}
+
+// What the error handler does harms nothing, and options that make no sense are refused.
+func TestSI04ErrorHandlerHarmsNothing(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=bad", "/b=1")
+	in := s.informer(options{OnError: func(err error) {
+		if errors.Is(err, watchcore.ErrPanic) {
+			runtime.Goexit()
+		}
+		panic("a bad error handler")
+	}})
+	r := newRecorder()
+	r.before = func(line string) {
+		if strings.Contains(line, "/p") {
+			panic("a bad handler")
+		}
+	}
+	reg := add(t, in, r, informer.HandlerOptions{})
+	s.settled(in, reg)
+	s.apply("/p=1", "/q=panic")
+	s.apply("/b=2")
+	s.settled(in, reg)
+	want(t, "lines", r.text(), "*/b=1 ~/b=1>2")
+	for what, o := range map[string]options{
+		"window":    {Window: -1},
+		"segment":   {NamespaceSegment: -1},
+		"selector":  {LabelSelector: "a in"},
+		"no labels": {LabelSelector: "a=b"},
+		"index":     {Indexers: informer.Indexers[string]{"x": nil}},
+	} {
+		if in, err := informer.New(s.cache, decode, o); err == nil {
+			in.Stop()
+			t.Fatalf("%s: no error", what)
+		}
+	}
+	_, err := informer.New[string](nil, decode, options{})
+	wantError(t, "no cache", err, watchcore.ErrInvalidArgument)
+}

@@ -1,0 +1,151 @@
+package informer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"watchcore"
+	"watchcore/internal/trie"
+)
+
+// IndexFunc says under which values an object is found in an index: any number of them,
+// none for an object that is not in it. It must always answer the same for the same object,
+// keep nothing of the slice that it returns, and not call the informer. Where it panics the
+// object is in no set of this index; that is reported and counted.
+type IndexFunc[T any] func(object *Object[T]) []string
+
+// Indexers is indexes by name.
+type Indexers[T any] map[string]IndexFunc[T]
+
+// NamespaceIndex is the name of the index that Lister.Namespace looks for.
+const NamespaceIndex = "namespace"
+
+// ByKeySegment is an index by a segment of the key. The key is split at '/', where a leading
+// '/' does not count: of "/registry/pods/ns/name", segment 2 is "ns". Keys that do not have the
+// segment are not in the index.
+func ByKeySegment[T any](segment int) IndexFunc[T] {
+	return func(object *Object[T]) []string {
+		if value, found := keySegment(object.Key, segment); found {
+			return []string{value}
+		}
+		return nil
+	}
+}
+
+func keySegment(key string, segment int) (string, bool) {
+	rest, found := strings.TrimPrefix(key, "/"), true
+	for range segment {
+		if _, rest, found = strings.Cut(rest, "/"); !found {
+			return "", false
+		}
+	}
+	value, _, _ := strings.Cut(rest, "/")
+	return value, segment >= 0
+}
+
+// indexer is a declared index.
+type indexer[T any] struct {
+	name  string
+	of    IndexFunc[T]
+	ended map[*Object[T]]struct{} // for these the function has ended its goroutine: it is not called again. With the store's lock
+}
+
+// bucket is the objects of an index under one value. One without objects is taken out.
+type bucket[T any] struct {
+	value   string
+	objects trie.Map[Object[T]]
+}
+
+// kinds is what the maps of one informer have in common.
+type kinds[T any] struct {
+	objects *trie.Kind[Object[T]]
+	buckets *trie.Kind[bucket[T]]
+}
+
+func newKinds[T any]() kinds[T] {
+	return kinds[T]{
+		objects: trie.NewKind(func(o *Object[T]) string { return o.Key }),
+		buckets: trie.NewKind(func(b *bucket[T]) string { return b.value }),
+	}
+}
+
+// values calls the function of an index, and answers none where it panics. With the store's
+// lock.
+func (x *indexer[T]) values(o *Object[T], failed func(error)) (values []string) {
+	if o == nil {
+		return nil
+	}
+	if _, ended := x.ended[o]; ended {
+		return nil
+	}
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		values = nil
+		why := recover()
+		if why == nil { // this goroutine ends; the next one must not end there, too
+			if x.ended == nil {
+				x.ended = map[*Object[T]]struct{}{}
+			}
+			x.ended[o] = struct{}{}
+			why = "it ended its goroutine"
+		}
+		failed(&watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf(
+			"the function of index %q panicked at %q: %v. The object is not in this index until it changes; correct the function", x.name, o.Key, why)})
+	}()
+	values = x.of(o)
+	returned = true
+	if len(values) > 1 {
+		values = slices.Compact(slices.Sorted(slices.Values(values)))
+	}
+	return values
+}
+
+// change is an index after a change of one object.
+func (x *indexer[T]) change(index trie.Map[bucket[T]], k kinds[T], hash uint64, c change[T], failed func(error)) trie.Map[bucket[T]] {
+	added := x.values(c.new, failed)
+	for _, value := range x.values(c.old, func(error) {}) { // it was reported when the object came
+		if slices.Contains(added, value) {
+			continue
+		}
+		if b := index.Get(value); b != nil {
+			if left := b.objects.DeleteHash(hash, c.old.Key); left.Len() > 0 {
+				index = index.Set(&bucket[T]{value, left})
+			} else {
+				index = index.Delete(value)
+			}
+		}
+	}
+	delete(x.ended, c.old)
+	for _, value := range added {
+		objects := trie.New(k.objects)
+		if b := index.Get(value); b != nil {
+			objects = b.objects
+		}
+		index = index.Set(&bucket[T]{value, objects.SetHash(hash, c.new)})
+	}
+	return index
+}
+
+// build makes an index of all objects.
+func (x *indexer[T]) build(objects trie.Map[Object[T]], k kinds[T], failed func(error)) trie.Map[bucket[T]] {
+	sets := map[string]*trie.Builder[Object[T]]{}
+	for o := range objects.All() {
+		for _, value := range x.values(o, failed) {
+			set := sets[value]
+			if set == nil {
+				set = trie.New(k.objects).Builder()
+				sets[value] = set
+			}
+			set.Set(o)
+		}
+	}
+	index := trie.New(k.buckets).Builder()
+	for value, set := range sets {
+		index.Set(&bucket[T]{value, set.Map()})
+	}
+	return index.Map()
+}

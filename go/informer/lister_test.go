@@ -1,0 +1,420 @@
+package informer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore"
+	"watchcore/informer"
+)
+
+// words is an index by the words of a value.
+func words(o *informer.Object[string]) []string { return strings.Fields(o.Value) }
+
+// Indexes follow every change, sets that are empty are gone, a value twice counts once, and
+// what a function refuses is in no set.
+func TestSI09IndexesFollowChanges(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=red blue", "/b=red red", "/c=")
+	var reported errorList
+	in := s.informer(options{OnError: reported.add, Indexers: informer.Indexers[string]{"word": words, "first": func(o *informer.Object[string]) []string {
+		switch all := words(o); {
+		case o.Value == "die":
+			panic("a bad index")
+		case o.Value == "go":
+			runtime.Goexit()
+			return nil
+		case len(all) > 0:
+			return all[:1]
+		}
+		return nil
+	}}})
+	check(t, in.WaitSynced(bounded(t)))
+	l := in.Lister()
+	has := func(index, value, expected string) {
+		t.Helper()
+		list, err := l.ByIndex(index, value)
+		check(t, err)
+		want(t, index+" "+value, values(list), expected)
+	}
+	has("word", "red", "/a=red blue /b=red red")
+	has("word", "blue", "/a=red blue")
+	has("word", "", "")
+	s.apply("/a=blue green", "-/b")
+	s.apply("/c=green")
+	s.settled(in)
+	has("word", "red", "")
+	has("word", "blue", "/a=blue green")
+	has("word", "green", "/a=blue green /c=green")
+	has("first", "blue", "/a=blue green")
+	all, err := l.IndexValues("word")
+	check(t, err)
+	want(t, "empty sets are gone", strings.Join(all, " "), "blue green")
+
+	s.apply("/c=go", "/a=die")
+	s.apply("/d=new")
+	s.settled(in)
+	has("word", "die", "/a=die")
+	has("word", "go", "/c=go")
+	has("first", "blue", "")
+	has("first", "new", "/d=new")
+	want(t, "reported", len(reported.all()), 2)
+	s.apply("/a=1", "/c=2")
+	s.settled(in)
+	has("first", "1", "/a=1")
+	has("first", "2", "/c=2")
+
+	_, err = l.ByIndex("none", "x")
+	wantError(t, "an unknown index", err, watchcore.ErrInvalidArgument)
+	_, err = l.IndexValues("none")
+	wantError(t, "an unknown index", err, watchcore.ErrInvalidArgument)
+}
+
+// An index may be added at any time; it is built of what is there, and readers of an older
+// state have it, too.
+func TestSI09IndexesAddedLater(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=red", "/b=blue")
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded(t)))
+	old := in.Current()
+	s.apply("/a=blue")
+	s.settled(in)
+	inside := make(chan error, 1)
+	check(t, in.AddIndexers(informer.Indexers[string]{"word": func(o *informer.Object[string]) []string {
+		if o.Value == "inside" {
+			inside <- in.AddIndexers(informer.Indexers[string]{"x": words})
+		}
+		return words(o)
+	}}))
+	for l, expected := range map[*informer.Lister[string]]string{in.Lister(): "/a=blue /b=blue", old: "/b=blue", in.Current(): "/a=blue /b=blue"} {
+		list, err := l.ByIndex("word", "blue")
+		check(t, err)
+		want(t, "blue", values(list), expected)
+	}
+	err := in.AddIndexers(informer.Indexers[string]{"word": words, "other": words})
+	wantError(t, "a name that is taken", err, watchcore.ErrInvalidArgument)
+	_, err = in.Lister().ByIndex("other", "")
+	wantError(t, "none of it was added", err, watchcore.ErrInvalidArgument)
+	s.apply("/c=inside")
+	wantError(t, "from inside an index's function", receive(t, "the answer", inside), watchcore.ErrBusy)
+	s.settled(in)
+	list, err := in.Lister().ByIndex("word", "inside")
+	check(t, err)
+	want(t, "inside", values(list), "/c=inside")
+	// Before the informer is synced, too.
+	late := newSource(t, watchcore.Config{ExpectLoad: true})
+	in = late.informer(options{})
+	check(t, in.AddIndexers(informer.Indexers[string]{"word": words}))
+	check(t, late.writer.Load(3, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("red"), CreateRevision: 1, ModRevision: 1, Version: 1}}))
+	check(t, in.WaitSynced(bounded(t)))
+	list, err = in.Lister().ByIndex("word", "red")
+	check(t, err)
+	want(t, "red", values(list), "/a=red")
+}
+
+// Indexes over random changes equal those that are computed from the state.
+func TestSI09IndexesEqualTheOracle(t *testing.T) {
+	for seed := range uint64(10) {
+		dice := rand.New(rand.NewPCG(seed, 9))
+		s := newSource(t, watchcore.Config{})
+		tens := func(o *informer.Object[string]) []string {
+			n := len(o.Value)
+			return []string{o.Value[n-1:], o.Value[:1], fmt.Sprint(n)}
+		}
+		in := s.informer(options{Indexers: informer.Indexers[string]{"digits": tens}})
+		state := map[string]string{}
+		for range 20 {
+			randomRevisions(s, state, dice)
+			s.settled(in)
+			expected := map[string][]string{}
+			for key, value := range state {
+				set := tens(&informer.Object[string]{Value: value})
+				slices.Sort(set)
+				for _, digit := range slices.Compact(set) {
+					expected[digit] = append(expected[digit], key+"="+value)
+				}
+			}
+			l := in.Current()
+			all, err := l.IndexValues("digits")
+			check(t, err)
+			want(t, "values", fmt.Sprint(all), fmt.Sprint(slices.Sorted(maps.Keys(expected))))
+			for digit, keys := range expected {
+				slices.Sort(keys)
+				list, err := l.ByIndex("digits", digit)
+				check(t, err)
+				want(t, digit, values(list), strings.Join(keys, " "))
+			}
+		}
+		in.Stop()
+	}
+}
+
+// What a lister answers: a key, all, those of a namespace with and without an index, those for
+// which a function holds, and those that a label selector selects.
+func TestSI09ListersAnswer(t *testing.T) {
+	s := newSource(t, watchcore.Config{Labels: watchcore.LabelsJSON("/labels")})
+	check(t, s.writer.Apply(1,
+		watchcore.Put("/registry/pods/red/a", `{"labels":{"app":"web"}}`), watchcore.Put("/registry/pods/red/b", `{"labels":{"app":"db"}}`),
+		watchcore.Put("/registry/pods/blue/a", `{"labels":{"app":"web","tier":"1"}}`), watchcore.Put("/other", "x")))
+	s.next = 2
+	in := s.informer(options{Range: watchcore.RangePrefix("/registry/")})
+	check(t, in.WaitSynced(bounded(t)))
+	keys := func(list []*informer.Object[string]) string {
+		var all []string
+		for _, o := range list {
+			all = append(all, strings.TrimPrefix(o.Key, "/registry/pods/"))
+		}
+		slices.Sort(all)
+		return strings.Join(all, " ")
+	}
+	l := in.Lister()
+	namespaces := func() {
+		t.Helper()
+		want(t, "red", keys(l.Namespace("red")), "red/a red/b")
+		want(t, "blue", keys(l.Namespace("blue")), "blue/a")
+		want(t, "none", keys(l.Namespace("green")), "")
+	}
+	namespaces()
+	check(t, in.AddIndexers(informer.Indexers[string]{informer.NamespaceIndex: informer.ByKeySegment[string](2)}))
+	namespaces()
+	want(t, "all", keys(l.List()), "blue/a red/a red/b")
+	want(t, "selected", keys(l.Select(func(o *informer.Object[string]) bool { return strings.HasSuffix(o.Key, "/a") })), "blue/a red/a")
+	o, found := l.Get("/registry/pods/red/b")
+	want(t, "an object", fmt.Sprint(found, o.Revision, o.CreateRevision, o.Version), "true 1 1 1")
+	_, found = l.Get("/other")
+	want(t, "outside of the range", found, false)
+	for selector, expected := range map[string]string{"app=web": "blue/a red/a", "app in (web,db),!tier": "red/a red/b", "": "blue/a red/a red/b", "app=x": ""} {
+		list, err := l.SelectLabels(bounded(t), selector)
+		check(t, err)
+		want(t, selector, keys(list), expected)
+	}
+	_, err := l.SelectLabels(bounded(t), "app in")
+	wantError(t, "a selector that does not parse", err, watchcore.ErrInvalidArgument)
+	frozen := in.Current()
+	s.apply("/registry/pods/red/a={}")
+	s.settled(in)
+	list, err := frozen.SelectLabels(bounded(t), "app=web")
+	check(t, err)
+	want(t, "of the older revision", keys(list), "blue/a red/a")
+	list, err = l.SelectLabels(bounded(t), "app=web")
+	check(t, err)
+	want(t, "of the newest", keys(list), "blue/a")
+	check(t, s.writer.Compact(2))
+	_, err = frozen.SelectLabels(bounded(t), "app=web")
+	wantError(t, "of one that was compacted", err, watchcore.ErrCompacted)
+	for key, expected := range map[string]string{"/a/b/c": "c true", "a/b/c/d": "c true", "/a/b": " false", "": " false", "/a/b/": " true"} {
+		value := informer.ByKeySegment[string](2)(&informer.Object[string]{Key: key})
+		want(t, key, fmt.Sprint(strings.Join(value, ""), " ", len(value) == 1), expected)
+	}
+}
+
+// A lister that stays is of one revision, whatever comes.
+func TestSI10CurrentStays(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	in := s.informer(options{Indexers: informer.Indexers[string]{"word": words}})
+	s.apply("/a=1", "/b=1")
+	s.settled(in)
+	now := in.Current()
+	position := now.Position()
+	s.apply("/a=2", "-/b", "/c=3")
+	s.settled(in)
+	want(t, "then", values(now.List()), "/a=1 /b=1")
+	list, err := now.ByIndex("word", "1")
+	check(t, err)
+	want(t, "then, by index", values(list), "/a=1 /b=1")
+	want(t, "revision", fmt.Sprint(position.Revision, now.Position() == position, in.Lister().Position().Revision), "1 true 2")
+	want(t, "now", values(in.Lister().List()), "/a=2 /c=3")
+}
+
+// A reader sees all of a revision or nothing of it, in every kind of read.
+func TestSI10ReadersSeeWholeRevisions(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=0", "/b=0")
+	in := s.informer(options{Indexers: informer.Indexers[string]{"value": words}})
+	check(t, in.WaitSynced(bounded(t)))
+	stop := make(chan struct{})
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for !isClosed(stop) {
+				l := in.Current()
+				a, _ := l.Get("/a")
+				b, _ := l.Get("/b")
+				list, err := l.ByIndex("value", a.Value)
+				if err != nil || a.Value != b.Value || len(list) != 2 || l.Len() != 2 {
+					t.Errorf("%v %v %v %v", a, b, list, err)
+					return
+				}
+			}
+		})
+	}
+	for i := range 3000 {
+		s.apply(fmt.Sprint("/a=", i), fmt.Sprint("/b=", i))
+	}
+	s.settled(in)
+	close(stop)
+	readers.Wait()
+}
+
+// A revision that comes in many batches is shown whole, too: readers see one value only.
+func TestSI10LongRevisionsAreSeenWhole(t *testing.T) {
+	const keys = 2500
+	s := newSource(t, watchcore.Config{})
+	write := func(value int) {
+		changes := make([]watchcore.Change, keys)
+		for i := range changes {
+			changes[i] = watchcore.Put(fmt.Sprintf("/%04d", i), fmt.Sprint(value))
+		}
+		check(t, s.writer.Apply(s.next, changes...))
+		s.next++
+	}
+	write(0)
+	in := s.informer(options{Indexers: informer.Indexers[string]{"value": words}})
+	check(t, in.WaitSynced(bounded(t)))
+	stop := make(chan struct{})
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for !isClosed(stop) {
+			if values, err := in.Current().IndexValues("value"); err != nil || len(values) != 1 {
+				t.Errorf("a part of a revision: %v %v", values, err)
+				return
+			}
+		}
+	})
+	for i := range 30 {
+		write(i + 1)
+		check(t, in.WaitUntil(bounded(t), s.next-1))
+	}
+	close(stop)
+	reading.Wait()
+}
+
+// When a handler is called the lister shows the change, or a later one.
+func TestSI10ListerShowsWhatAHandlerIsGiven(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=0")
+	in := s.informer(options{})
+	reg := add(t, in, informer.HandlerFuncs[string]{Update: func(_, new *informer.Object[string]) {
+		if o, found := in.Lister().Get(new.Key); !found || o.Revision < new.Revision {
+			t.Errorf("given revision %d, and the lister has %v", new.Revision, o)
+		}
+	}}, informer.HandlerOptions{})
+	for i := range 20 { // many changes at once: the first is given while the last are on their way
+		var list []string
+		for key := range 2000 {
+			list = append(list, fmt.Sprint("/", key, "=", i))
+		}
+		s.apply(list...)
+		s.settled(in, reg)
+	}
+}
+
+// One's own write is seen after its revision was waited for, also where it is outside of the
+// informer's range, and while nothing else happens.
+func TestFaultReadYourOwnWrites(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/in/a=0")
+	in := s.informer(options{Range: watchcore.RangePrefix("/in/")})
+	check(t, in.WaitSynced(bounded(t)))
+	for i := range 500 {
+		revision := s.apply(fmt.Sprint("/in/a=", i))
+		check(t, in.WaitUntil(bounded(t), revision))
+		o, _ := in.Lister().Get("/in/a")
+		want(t, "the value", o.Value, fmt.Sprint(i))
+		check(t, in.WaitUntil(bounded(t), s.apply("/out=x")))
+	}
+	want(t, "position", in.Lister().Position().Revision, s.cache.Revision())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	err := in.WaitUntil(ctx, 1_000_000)
+	wantError(t, "a future one", err, context.DeadlineExceeded)
+	contains(t, err.Error(), "waits for revision 1000000")
+	// Many at once, for what is still to come, inside and outside.
+	var waiting sync.WaitGroup
+	next := s.next
+	for i := range 200 {
+		waiting.Go(func() {
+			if err := in.WaitUntil(bounded(t), next+uint64(i%20)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for i := range 20 {
+		if i%3 == 0 {
+			s.apply("/in/a=x")
+		} else {
+			s.apply("/out=x")
+		}
+	}
+	waiting.Wait()
+}
+
+// Several informers of one cache at one revision: what is written together is seen
+// together, beside a writer that does not pause.
+func TestSI09InformersAtOneRevision(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/pods/a=0", "/nodes/a=0")
+	of := func(prefix string) *informer.Informer[string] {
+		return s.informer(options{Range: watchcore.RangePrefix(prefix), Indexers: informer.Indexers[string]{"value": words}, Window: 4096})
+	}
+	pods, nodes, idle := of("/pods/"), of("/nodes/"), of("/idle/")
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 1; !isClosed(stop); i++ {
+			s.apply(fmt.Sprint("/pods/a=", i), fmt.Sprint("/nodes/a=", i))
+			if i%7 == 0 {
+				s.apply("/elsewhere=x")
+			}
+		}
+	})
+	for range 300 {
+		v, err := informer.SameRevision(bounded(t), pods, nodes, idle)
+		check(t, err)
+		p, err := pods.At(v)
+		check(t, err)
+		n, err := nodes.At(v)
+		check(t, err)
+		i, err := idle.At(v)
+		check(t, err)
+		a, _ := p.Get("/pods/a")
+		b, _ := n.Get("/nodes/a")
+		want(t, "both", a.Value, b.Value)
+		want(t, "one position", p.Position() == n.Position() && n.Position() == v.Position() && i.Position() == v.Position(), true)
+		list, err := p.ByIndex("value", a.Value)
+		check(t, err)
+		want(t, "the index is of it", len(list), 1)
+		if v.Position().Revision < a.Revision {
+			t.Fatalf("an object of revision %d at %d", a.Revision, v.Position().Revision)
+		}
+	}
+	close(stop)
+	writing.Wait()
+	v, err := informer.SameRevision(bounded(t), pods, pods)
+	check(t, err)
+	want(t, "the newest", v.Position(), s.cache.Position())
+	_, err = nodes.At(v)
+	wantError(t, "one that was not asked for", err, watchcore.ErrInvalidArgument)
+	other := newSource(t, watchcore.Config{})
+	_, err = informer.SameRevision(bounded(t), pods, other.informer(options{}))
+	wantError(t, "of another cache", err, watchcore.ErrInvalidArgument)
+	_, err = informer.SameRevision(bounded(t))
+	wantError(t, "of none", err, watchcore.ErrInvalidArgument)
+	pods.Stop()
+	receive(t, "its end", pods.Done())
+	s.apply("/pods/a=x")
+	_, err = informer.SameRevision(bounded(t), nodes, pods)
+	if !errors.Is(err, watchcore.ErrClosed) {
+		t.Fatal(err)
+	}
+}

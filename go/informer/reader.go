@@ -1,0 +1,267 @@
+package informer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+
+	"watchcore"
+)
+
+// New makes an informer of a cache, and starts it: one goroutine reads a subscription, and calls decode
+// once for each value. The slice is the cache's memory, valid during the call and not to be
+// written to; what the result keeps of it is to be copied. A value that decode refuses, by an error or a panic,
+// is no deletion: the object's last good value stays, and the error is reported and counted.
+//
+// It may be made before the cache has its first listing. It ends with the cache: what the
+// cache has handed out is still given to the handlers. Where the subscription cannot be made,
+// such as for a selector that does not parse, it answers why.
+func New[T any](cache *watchcore.Cache, decode func(key string, value []byte) (T, error), options Options[T]) (*Informer[T], error) {
+	if cache == nil || decode == nil {
+		return nil, invalid("New without a cache or a decoder. Give both")
+	}
+	name := cache.Name()
+	if name == "" {
+		name = "informer"
+	}
+	in, err := newInformer(name, options)
+	if err != nil {
+		return nil, err
+	}
+	sub, err := cache.Subscribe(in.ctx, watchcore.SubscribeOptions{
+		Name: in.name, Range: options.Range, LabelSelector: options.LabelSelector, FieldSelector: options.FieldSelector,
+		OnLag: watchcore.LagResnapshot,
+	})
+	if err != nil {
+		in.cancel()
+		return nil, err
+	}
+	r := &reader[T]{in: in, cache: cache, sub: sub, decode: decode}
+	r.renew()
+	in.start(r)
+	return in, nil
+}
+
+// reader reads a cache's subscription into a store. What it does is in here and not on the
+// stack, because the decoder may end its goroutine: then another one goes on behind the
+// value that it refused.
+type reader[T any] struct {
+	in     *Informer[T]
+	cache  *watchcore.Cache
+	sub    *watchcore.Subscription
+	decode func(key string, value []byte) (T, error)
+
+	batch   *watchcore.Batch
+	at      int
+	bracket bool                // between the marks of a resync: what comes is one revision
+	owed    *watchcore.Position // the initial state is complete at it, and not published yet
+
+	asked bool // somebody waits for a position: publish how far it is
+	first bool // but wait for events first
+
+	sleep atomic.Pointer[sleep]
+}
+
+// sleep is a wait for events that can be interrupted, without losing one.
+type sleep struct {
+	ctx  context.Context
+	wake context.CancelFunc
+}
+
+func (r *reader[T]) renew() {
+	ctx, wake := context.WithCancel(r.in.ctx)
+	r.sleep.Store(&sleep{ctx, wake})
+}
+
+func (r *reader[T]) run() error {
+	defer func() {
+		if r.batch == nil {
+			_ = r.sub.Close()
+		}
+	}()
+	for {
+		if r.batch == nil {
+			done, err := r.next()
+			if done {
+				return err
+			}
+			continue
+		}
+		r.read()
+	}
+}
+
+// next takes the next batch. Where it was woken to say how far it is, it says so.
+func (r *reader[T]) next() (ended bool, err error) {
+	if r.asked && !r.first {
+		return r.catchUp()
+	}
+	r.first = false
+	wait := r.sleep.Load().ctx
+	b, err := r.sub.Next(wait)
+	switch {
+	case err == nil:
+		r.batch, r.at = b, 0
+		return false, nil
+	case r.in.ctx.Err() != nil:
+		return true, r.in.stopped()
+	case errors.Is(err, watchcore.ErrLagged):
+		r.in.lagged.Add(1)
+		r.in.report(fmt.Errorf("informer %q: %w", r.in.name, err))
+		return false, nil
+	case errors.Is(err, watchcore.ErrResynced):
+		return false, nil
+	case wait.Err() != nil:
+		return r.catchUp()
+	}
+	return true, err
+}
+
+// catchUp takes what there is without waiting, and where that is nothing publishes the
+// position up to which nothing more matches.
+func (r *reader[T]) catchUp() (ended bool, err error) {
+	r.asked = true
+	if r.sleep.Load().ctx.Err() != nil {
+		r.renew() // before it looks: who asks from now on interrupts the next wait
+	}
+	switch b, err := r.sub.Poll(0); {
+	case b != nil:
+		r.batch, r.at = b, 0
+	case errors.Is(err, watchcore.ErrLagged):
+		r.in.lagged.Add(1)
+		r.in.report(fmt.Errorf("informer %q: %w", r.in.name, err))
+	case err != nil && !errors.Is(err, watchcore.ErrResynced):
+		if r.in.ctx.Err() != nil {
+			err = r.in.stopped()
+		}
+		return true, err
+	case r.in.HasSynced() && !r.bracket && len(r.in.store.pending) == 0:
+		r.asked = false
+		r.in.store.commit(r.in.goroutine.Load(), r.sub.Position())
+	default: // inside the initial state, or a revision: the rest must come first
+		r.first = true
+	}
+	return false, nil
+}
+
+// read takes a batch into the store, and releases it.
+func (r *reader[T]) read() {
+	for r.publish(); r.at < r.batch.Len(); r.publish() {
+		e := r.batch.At(r.at)
+		r.at++ // before the decoder runs, which may end this goroutine
+		r.take(e)
+	}
+	if !r.batch.Continues() && !r.bracket && r.in.HasSynced() {
+		// An index's function may end this goroutine: the next one comes here again.
+		r.in.store.commit(r.in.goroutine.Load(), r.batch.Position())
+	}
+	b := r.batch
+	r.batch = nil
+	b.Release()
+}
+
+// publish shows the initial state, once it is complete. An index's function may end this
+// goroutine: the next one comes here again.
+func (r *reader[T]) publish() {
+	if r.owed != nil {
+		r.in.store.complete(r.in.goroutine.Load(), *r.owed)
+		r.owed = nil
+	}
+}
+
+func (r *reader[T]) take(e watchcore.Event) {
+	s := r.in.store
+	epoch := r.batch.Position().Epoch
+	at := watchcore.Position{Epoch: epoch, Revision: e.Revision}
+	switch e.Type {
+	case watchcore.EventAdded, watchcore.EventModified:
+		r.put(e, at)
+	case watchcore.EventDeleted:
+		key := e.Key()
+		s.remove(s.kinds.objects.Hash(key), key, at)
+	case watchcore.EventBookmark:
+		if e.EndsInitialState() && !r.in.HasSynced() {
+			r.owed = &at
+		}
+	case watchcore.EventResync:
+		mark := e.Resync()
+		if r.bracket = mark.Phase == watchcore.ResyncBegin; r.bracket && mark.Reason != watchcore.ReasonLagged {
+			r.in.resyncs.Add(1)
+		}
+	}
+}
+
+// put decodes a value where it lies.
+func (r *reader[T]) put(e watchcore.Event, at watchcore.Position) {
+	s := r.in.store
+	bytes := e.KeyView()
+	hash := s.kinds.objects.HashBytes(bytes)
+	var key string
+	if old := s.find(hash, bytes); old != nil {
+		key = old.Key
+	} else {
+		key = string(bytes)
+	}
+	value, err := r.decoded(key, e.ValueView(), e.Revision)
+	if err != nil {
+		return
+	}
+	s.put(hash, &Object[T]{Key: key, Value: value, Revision: e.ModRevision(), CreateRevision: e.CreateRevision(), Version: e.Version()}, at)
+}
+
+func (r *reader[T]) decoded(key string, bytes []byte, revision uint64) (value T, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			why, trace := recover(), debug.Stack()
+			if why == nil {
+				why, trace = "it ended its goroutine, which runtime.Goexit and a test's FailNow do", nil
+			}
+			err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("the decoder panicked: %v\n%s", why, trace)}
+		}
+		if err != nil {
+			r.in.refused.Add(1)
+			r.in.report(&DecodeError{Key: key, Revision: revision, Err: err})
+		}
+	}()
+	value, err = r.decode(key, bytes)
+	returned = true
+	r.in.decoded.Add(1)
+	return value, err
+}
+
+func (r *reader[T]) await(ctx context.Context, revision uint64) error {
+	if err := r.cache.WaitUntil(ctx, revision); err != nil {
+		return err
+	}
+	r.sleep.Load().wake()
+	return nil
+}
+
+func (r *reader[T]) explain() string {
+	status := r.cache.Status()
+	if status.Position.Revision > 0 || status.State == watchcore.StateReady {
+		return fmt.Sprintf("it reads the initial state of cache %q, which has %d objects", status.Name, status.Objects)
+	}
+	if status.LastError != nil {
+		return fmt.Sprintf("cache %q is %v; its source's last error was: %v", status.Name, status.State, status.LastError)
+	}
+	return fmt.Sprintf("cache %q is %v: it has no listing yet", status.Name, status.State)
+}
+
+// DecodeError is what Options.OnError is given where the decoder refused a value.
+type DecodeError struct {
+	Key      string
+	Revision uint64 // of the change that brought the value
+	Err      error  // the decoder's; of a panic one that is watchcore.ErrPanic
+}
+
+// Error says which value was refused, and why.
+func (e *DecodeError) Error() string {
+	return fmt.Sprintf("the value of %q at revision %d was refused: %v. The last good one stays", e.Key, e.Revision, e.Err)
+}
+
+// Unwrap is the decoder's error.
+func (e *DecodeError) Unwrap() error { return e.Err }

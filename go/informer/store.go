@@ -1,0 +1,277 @@
+package informer
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"watchcore"
+	"watchcore/internal/journal"
+	"watchcore/internal/trie"
+)
+
+// store is what an informer knows, and how it came to know it. The goroutine of its source
+// changes it; everybody reads it.
+//
+// A change goes through it like this: the source decodes values (put, remove), which makes
+// states that nobody sees yet; commit, at the end of a revision, publishes the newest state and
+// then appends the changes to the journal. So what a handler is given is in the lister when
+// it is given, and a lister never sees a part of a revision.
+type store[T any] struct {
+	kinds   kinds[T]
+	log     *journal.Journal[entry[T]]
+	current atomic.Pointer[state[T]]
+	failed  func(error) // what an index's function did
+	now     func() int64
+
+	// Of the source's goroutine; with the lock where it is published:
+	initial *trie.Builder[Object[T]] // nil: the initial state is complete
+	work    *state[T]                // with what is not committed yet
+	pending []entry[T]
+
+	publishing sync.Mutex // the source's, or who adds an index
+	holder     atomic.Uint64
+
+	syncedOnce sync.Once
+	synced     chan struct{} // closed: the initial state is there
+
+	waiting atomic.Int32 // those that wait for a position
+	moved   sync.Mutex
+	notice  chan struct{} // closed when the position moves; nil: nobody waits
+}
+
+func newStore[T any](window int, indexers []*indexer[T], now func() int64, failed func(error)) *store[T] {
+	s := &store[T]{kinds: newKinds[T](), log: journal.New[entry[T]](window), failed: failed, now: now, synced: make(chan struct{})}
+	empty := &state[T]{objects: trie.New(s.kinds.objects), indexers: indexers}
+	for range indexers {
+		empty.indexes = append(empty.indexes, trie.New(s.kinds.buckets))
+	}
+	s.initial = empty.objects.Builder()
+	s.work = empty
+	s.current.Store(empty)
+	return s
+}
+
+// enter takes the lock for publishing. A goroutine that has it already, which is inside an
+// index's function, is refused.
+func (s *store[T]) enter(goroutine uint64) error {
+	if goroutine != 0 && s.holder.Load() == goroutine {
+		return &watchcore.Error{Code: watchcore.ErrBusy, Message: "the informer is called from inside an index's function, and would wait for itself. Call it from another goroutine"}
+	}
+	s.publishing.Lock()
+	s.holder.Store(goroutine)
+	return nil
+}
+
+func (s *store[T]) leave() {
+	s.holder.Store(0)
+	s.publishing.Unlock()
+}
+
+// put sets an object; nothing shows before commit. Before the initial state is complete
+// there is no history.
+func (s *store[T]) put(hash uint64, o *Object[T], at watchcore.Position) {
+	if s.initial != nil {
+		s.initial.SetHash(hash, o)
+		return
+	}
+	s.apply(hash, change[T]{s.work.objects.GetHash(hash, o.Key), o}, at)
+}
+
+// remove takes an object out; one that is not there changes nothing.
+func (s *store[T]) remove(hash uint64, key string, at watchcore.Position) {
+	if s.initial != nil {
+		s.initial.Delete(key)
+		return
+	}
+	if old := s.work.objects.GetHash(hash, key); old != nil {
+		s.apply(hash, change[T]{old, nil}, at)
+	}
+}
+
+// find is the object of a key that is not a string yet, with what is not committed.
+func (s *store[T]) find(hash uint64, key []byte) *Object[T] {
+	if s.initial != nil {
+		return nil
+	}
+	return s.work.objects.GetBytes(hash, key)
+}
+
+func (s *store[T]) apply(hash uint64, c change[T], at watchcore.Position) {
+	next := *s.work
+	next.next++
+	next.position = at
+	if c.new != nil {
+		next.objects = next.objects.SetHash(hash, c.new)
+	} else {
+		next.objects = next.objects.DeleteHash(hash, c.old.Key)
+	}
+	s.work = &next
+	s.pending = append(s.pending, entry[T]{c, &next})
+}
+
+// index brings the indexes of the pending states up to date. With the lock, for the indexers
+// may have changed since. It may run again for the same changes.
+func (s *store[T]) index(last *state[T]) {
+	now, indexes := s.now(), last.indexes
+	for i := range s.pending {
+		e := &s.pending[i]
+		if len(last.indexers) > 0 {
+			indexes = slices.Clone(indexes)
+			hash := s.kinds.objects.Hash(*e.key())
+			for n, x := range last.indexers {
+				indexes[n] = x.change(indexes[n], s.kinds, hash, e.change, s.failed)
+			}
+		}
+		e.after.indexes, e.after.indexers, e.after.stamp = indexes, last.indexers, now
+	}
+}
+
+// commit publishes what is pending, as of a position. The goroutine is the caller's, for
+// enter. Index functions run here: where one ends its goroutine the changes stay pending.
+func (s *store[T]) commit(goroutine uint64, at watchcore.Position) {
+	if err := s.enter(goroutine); err != nil {
+		panic(err) // the source commits, and no index's function is a source
+	}
+	defer s.leave()
+	last := s.current.Load()
+	if len(s.pending) == 0 {
+		if last.position == at {
+			return
+		}
+		next := *last
+		next.position, next.stamp = at, s.now()
+		s.work = &next
+		s.current.Store(&next)
+		s.move()
+		return
+	}
+	s.index(last)
+	if s.work.position != at {
+		// The last change's own state stays at its revision: at finds a state by it.
+		next := *s.work
+		next.position = at
+		s.work = &next
+	}
+	s.current.Store(s.work)
+	for _, e := range s.pending {
+		s.log.Append(e)
+	}
+	clear(s.pending)
+	if s.pending = s.pending[:0]; cap(s.pending) > 4096 {
+		s.pending = nil
+	}
+	s.move()
+}
+
+// complete publishes the initial state.
+func (s *store[T]) complete(goroutine uint64, at watchcore.Position) {
+	if err := s.enter(goroutine); err != nil {
+		panic(err)
+	}
+	defer s.leave()
+	next := *s.current.Load()
+	next.objects, next.position, next.stamp, next.synced = s.initial.Map(), at, s.now(), true
+	next.indexes = make([]trie.Map[bucket[T]], len(next.indexers))
+	for n, x := range next.indexers {
+		next.indexes[n] = x.build(next.objects, s.kinds, s.failed)
+	}
+	s.initial, s.work = nil, &next
+	s.current.Store(&next)
+	s.syncedOnce.Do(func() { close(s.synced) })
+	s.move()
+}
+
+// add declares more indexes, and builds them of the present state.
+func (s *store[T]) add(goroutine uint64, more []*indexer[T]) error {
+	if err := s.enter(goroutine); err != nil {
+		return err
+	}
+	defer s.leave()
+	next := *s.current.Load()
+	for _, x := range more {
+		if next.indexer(x.name) >= 0 {
+			return &watchcore.Error{Code: watchcore.ErrInvalidArgument, Message: fmt.Sprintf(
+				"the informer has an index %q already. Give the other one another name; none of this call's was added", x.name)}
+		}
+	}
+	next.indexers, next.indexes = slices.Clone(next.indexers), slices.Clone(next.indexes)
+	for _, x := range more {
+		next.indexers = append(next.indexers, x)
+		next.indexes = append(next.indexes, x.build(next.objects, s.kinds, s.failed))
+	}
+	s.current.Store(&next)
+	return nil
+}
+
+// indexer is the place of an index, -1 where there is none of the name.
+func (s *state[T]) indexer(name string) int {
+	return slices.IndexFunc(s.indexers, func(x *indexer[T]) bool { return x.name == name })
+}
+
+// move wakes those that wait for a position.
+func (s *store[T]) move() {
+	if s.waiting.Load() == 0 {
+		return
+	}
+	s.moved.Lock()
+	if s.notice != nil {
+		close(s.notice)
+		s.notice = nil
+	}
+	s.moved.Unlock()
+}
+
+// moves is closed when the state moves on from now. The caller has raised waiting before,
+// and looks at the state afterwards.
+func (s *store[T]) moves() <-chan struct{} {
+	s.moved.Lock()
+	defer s.moved.Unlock()
+	if s.notice == nil {
+		s.notice = make(chan struct{})
+	}
+	return s.notice
+}
+
+// at is the state at a position that the store has reached, where the journal still has what
+// leads there.
+func (s *store[T]) at(p watchcore.Position) (*state[T], bool) {
+	now := s.current.Load()
+	low, high := s.log.Oldest(), now.next
+	if before(now.position, p) || s.log.Head() < high { // the newest changes are on their way into the journal
+		return nil, false
+	}
+	var one [1]entry[T]
+	oldest := low
+	for low < high { // the first entry behind the position is in [low, high]
+		middle := low + (high-low)/2
+		if n, there := s.log.Read(middle, one[:]); !there || n == 0 {
+			return nil, false
+		}
+		if before(p, one[0].after.position) {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	if high == now.next {
+		return now, true
+	}
+	if high == oldest {
+		return nil, false
+	}
+	if n, there := s.log.Read(high-1, one[:]); !there || n == 0 {
+		return nil, false
+	}
+	return one[0].after, true
+}
+
+// indexed is an index of objects of an older state.
+func (s *store[T]) indexed(goroutine uint64, x *indexer[T], objects trie.Map[Object[T]]) (trie.Map[bucket[T]], error) {
+	if err := s.enter(goroutine); err != nil {
+		return trie.Map[bucket[T]]{}, err
+	}
+	defer s.leave()
+	return x.build(objects, s.kinds, s.failed), nil
+}
