@@ -30,6 +30,7 @@ pub mod predicates;
 mod proxy;
 mod queue;
 mod recorder;
+mod reflector;
 mod retry;
 mod sync;
 mod touched;
@@ -57,6 +58,10 @@ pub use queue::{
     ExponentialLimiter, LongestDelay, QueueStats, RateLimiter, TokenBucket, WorkItem, WorkQueue, WorkQueueBuilder,
 };
 pub use recorder::{Recorder, Recording};
+pub use reflector::{
+    Blocking, BlockingSource, BlockingWatch, Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture,
+    Reflector, ReflectorHandle, ReflectorState, ReflectorStatus, ReflectorThread, WatchRequest,
+};
 pub use retry::{CacheSource, ListSource, Listing, ListingFuture, Opening, RetryWatch, RetryWatchBuilder, WatchSource};
 pub use touched::{PredicateExt, PredicateFilter, Touched};
 pub use until::{Held, Until, UntilEnd, UntilError, UntilWithSync, until, until_with_sync};

@@ -11,6 +11,7 @@ mod informer;
 mod objects;
 mod predicates;
 mod queue;
+mod reflector;
 mod retry;
 mod script;
 mod support;

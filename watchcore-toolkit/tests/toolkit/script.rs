@@ -116,6 +116,11 @@ impl<O: Unpin + Send + 'static> Server<O> {
         }
     }
 
+    /// One more answer, behind all others.
+    pub(crate) fn push(&self, answer: Answer<O>) {
+        self.answers.lock().unwrap().push_back(answer);
+    }
+
     /// As a source of a retrying watch.
     pub(crate) fn source(
         &self,

@@ -1,0 +1,189 @@
+//! Following a watch: event by event into the cache.
+
+#![forbid(unsafe_code)]
+
+use super::feed::Taken;
+use super::source::{Entry, ListAt, ListRequest, ListerWatcher, PageFuture};
+use super::status::ReflectorState;
+use super::{Outcome, Over, Reflector, Step};
+use crate::clock::{Clock, Delay};
+use crate::event::{Payload, Status, WatchEvent};
+use futures_core::Stream;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use watchcore::SourceState;
+
+/// A watch that ended earlier and empty is a failure.
+const SHORT: Duration = Duration::from_secs(1);
+/// How long after its time-out a silent watch is given up.
+const MARGIN: Duration = Duration::from_secs(30);
+/// Events that are taken at most before others run.
+const BUDGET: u64 = 256;
+
+impl<L: ListerWatcher> Reflector<L> {
+    /// Follows a watch to its end.
+    pub(super) async fn follow(&mut self, mut watch: L::Watch, timeout: Duration) -> Outcome<Step> {
+        self.enter(ReflectorState::Watching);
+        self.feed.writer.set_state(SourceState::Fresh);
+        let began = self.options.clock.now();
+        let mut quiet = Silence { since: began, most: timeout + MARGIN, delay: None };
+        let mut asking = Asking::default();
+        let mut events = 0u64;
+        let failure = loop {
+            let event = poll_fn(|context| self.poll_input(&mut watch, &mut asking, &mut quiet, context));
+            let Some(event) = event.await? else { break None };
+            events += 1;
+            if let Some(status) = self.take(event) {
+                break Some(status);
+            }
+            if events.is_multiple_of(BUDGET) {
+                // A source that is always ready: others run too.
+                yield_now().await;
+            }
+        };
+        let settled = self.feed.settle();
+        self.links.status.update(|all| all.revision = self.feed.resume);
+        match failure.or(settled.err().map(Status::from)) {
+            Some(status) => self.watch_failed(status).await,
+            None => {
+                let lived = self.options.clock.now().saturating_duration_since(began);
+                if events == 0 && lived < SHORT {
+                    let status = Status::new(503, "the watch ended at once, without an event");
+                    self.back_off("a watch", Some(status)).await?;
+                }
+                Ok(Step::Watch)
+            }
+        }
+    }
+
+    /// The next event of a watch; `None` is its end, or that it has been quiet for too long.
+    fn poll_input(
+        &mut self,
+        watch: &mut L::Watch,
+        asking: &mut Asking,
+        quiet: &mut Silence,
+        context: &mut Context<'_>,
+    ) -> Poll<Outcome<Option<WatchEvent<Entry>>>> {
+        if self.is_over(context) {
+            return Poll::Ready(Err(Over));
+        }
+        self.answer(asking, context);
+        if let Poll::Ready(event) = Pin::new(watch).poll_next(context) {
+            quiet.since = self.options.clock.now();
+            return Poll::Ready(Ok(event));
+        }
+        // Nothing more at hand: what is gathered is whole, unless the source has said that it is not.
+        if !self.feed.is_incomplete() {
+            if let Err(error) = self.feed.flush() {
+                return Poll::Ready(Ok(Some(WatchEvent::error(error))));
+            }
+            self.links.status.update(|all| all.revision = self.feed.resume);
+        }
+        quiet.poll(&self.options.clock, context).map(|()| Ok(None))
+    }
+
+    /// Takes an event of a watch; an error ends that watch.
+    fn take(&mut self, event: WatchEvent<Entry>) -> Option<Status> {
+        let position = event.position.revision;
+        let name = event.name();
+        let taken = match event.payload {
+            Payload::Added(entry) | Payload::Modified { new: entry, .. } => self.feed.take(entry, false, position),
+            Payload::Deleted(entry) => self.feed.take(entry, true, position),
+            Payload::Bookmark | Payload::Synced => {
+                return self.feed.progress(position).err().map(Status::from);
+            }
+            Payload::Error(status) => return Some(status),
+        };
+        match taken {
+            Ok(Taken::Gathered | Taken::Repeat) => None,
+            Ok(Taken::Outside) => {
+                self.links.status.update(|all| all.outside += 1);
+                None
+            }
+            Ok(Taken::Misfit) => Some(Status::new(
+                410,
+                format!(
+                    "an event {name} at revision {position} does not fit the cache, which stands at {}",
+                    self.feed.resume
+                ),
+            )),
+            Err(error) => Some(Status::from(error)),
+        }
+    }
+
+    /// Answers who asks the cache for a consistent read: by the revision of the newest state of the source. Who asks while
+    /// the source is asked is answered by the next question.
+    fn answer(&mut self, asking: &mut Asking, context: &mut Context<'_>) {
+        loop {
+            if let Some((ticket, page)) = &mut asking.page {
+                let Poll::Ready(page) = page.as_mut().poll(context) else { return };
+                let ticket = *ticket;
+                asking.page = None;
+                match page {
+                    Ok(page) => self.feed.writer.serve_consistent(ticket, page.revision),
+                    // Who waits has a bound of his own; it is not asked again for him.
+                    Err(status) => {
+                        asking.failed = ticket;
+                        self.links.status.update(|all| all.last_error = Some(status));
+                    }
+                }
+            }
+            match self.feed.writer.demand().consistent {
+                ticket if ticket <= asking.failed => return,
+                ticket => {
+                    let request = ListRequest { at: ListAt::Newest, limit: 1, continue_token: None };
+                    asking.page = Some((ticket, self.source.list(request)));
+                }
+            }
+        }
+    }
+}
+
+/// The question for the newest revision, where somebody wants to read at it.
+#[derive(Default)]
+struct Asking {
+    /// The ticket that it is for.
+    page: Option<(u64, PageFuture)>,
+    /// The highest ticket whose question has failed.
+    failed: u64,
+}
+
+/// How long a watch has been quiet.
+struct Silence {
+    since: Instant,
+    most: Duration,
+    delay: Option<Delay>,
+}
+
+impl Silence {
+    /// Ready where it has been for too long. One delay for many events: what is left is looked at when it is over.
+    fn poll(&mut self, clock: &Arc<dyn Clock>, context: &mut Context<'_>) -> Poll<()> {
+        loop {
+            let left = self.most.saturating_sub(clock.now().saturating_duration_since(self.since));
+            if left.is_zero() {
+                return Poll::Ready(());
+            }
+            let delay = self.delay.get_or_insert_with(|| clock.delay(left));
+            if Pin::new(delay).poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            self.delay = None;
+        }
+    }
+}
+
+/// Lets others of the runtime run.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}

@@ -1,0 +1,154 @@
+//! A reflector as others see it: its status, its end, its thread.
+
+#![forbid(unsafe_code)]
+
+use super::status::{ReflectorState, ReflectorStatus, StatusCell};
+use crate::clock::Clock;
+use crate::watch::{Signal, Stopper};
+use event_listener::{Event, Listener};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Waker};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use watchcore::{Code, Error, Result, Source};
+
+/// What others do to a reflector: stop it, wake it, look at it.
+pub(super) struct Links {
+    pub(super) stop: Arc<Signal>,
+    pub(super) nudge: Arc<Nudge>,
+    pub(super) status: StatusCell,
+    pub(super) clock: Mutex<Arc<dyn Clock>>,
+    /// Notified when it has ended.
+    pub(super) ended: Event,
+}
+
+impl Links {
+    pub(super) fn now(&self) -> Instant {
+        let clock = Arc::clone(&self.clock.lock().unwrap_or_else(PoisonError::into_inner));
+        clock.now()
+    }
+
+    fn status(&self) -> ReflectorStatus {
+        self.status.read(self.now())
+    }
+}
+
+/// The cache's word to its source: it was closed, or somebody asks for news.
+#[derive(Default)]
+pub(super) struct Nudge(Mutex<Option<Waker>>);
+
+impl Nudge {
+    /// The task that is to be woken.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+    }
+}
+
+impl Source for Nudge {
+    fn wake(&self) {
+        let waker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// A look at a reflector from elsewhere: cheap to clone, outlives it.
+///
+/// ```
+/// use watchcore_toolkit::{ListerWatcher, Reflector, ReflectorHandle};
+///
+/// /// For a health check.
+/// fn why_not_ready(handle: &ReflectorHandle) -> Option<String> {
+///     let status = handle.status();
+///     (!status.ready).then(|| status.to_string())
+/// }
+/// ```
+#[derive(Clone)]
+pub struct ReflectorHandle {
+    pub(super) links: Arc<Links>,
+    pub(super) stopper: Stopper,
+}
+
+impl ReflectorHandle {
+    /// What it does, and what keeps it from being ready.
+    pub fn status(&self) -> ReflectorStatus {
+        self.links.status()
+    }
+
+    /// What stops it. The cache is closed when it has ended.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+}
+
+impl fmt::Debug for ReflectorHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReflectorHandle").field(&self.status()).finish()
+    }
+}
+
+/// A reflector on a thread of its own. Dropping it stops the reflector, and does not wait.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::ReflectorThread;
+///
+/// fn end(reflector: ReflectorThread) -> watchcore::Result<()> {
+///     reflector.stop(Duration::from_secs(10)) // the thread has ended, and the cache is closed
+/// }
+/// ```
+pub struct ReflectorThread {
+    pub(super) handle: ReflectorHandle,
+    pub(super) thread: Option<JoinHandle<()>>,
+}
+
+impl ReflectorThread {
+    /// See [`ReflectorHandle::status`].
+    pub fn status(&self) -> ReflectorStatus {
+        self.handle.status()
+    }
+
+    /// See [`ReflectorHandle::stopper`].
+    pub fn stopper(&self) -> Stopper {
+        self.handle.stopper()
+    }
+
+    /// Stops it, and waits until its thread has ended. TIMEOUT where the source is still busy then: it ends by itself.
+    pub fn stop(mut self, timeout: Duration) -> Result<()> {
+        self.handle.stopper.stop();
+        let links = &self.handle.links;
+        loop {
+            let ended = links.ended.listen();
+            if links.status().state == ReflectorState::Ended {
+                break;
+            }
+            if ended.wait_timeout(timeout).is_none() {
+                return Err(Error::new(
+                    Code::Timeout,
+                    format!(
+                        "stop a reflector: its source is still busy after {} ms. It ends when that answers.",
+                        timeout.as_millis()
+                    ),
+                ));
+            }
+        }
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Err(_)) => Err(Error::new(Code::Panic, "stop a reflector: its source has panicked")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for ReflectorThread {
+    fn drop(&mut self) {
+        self.handle.stopper.stop();
+    }
+}
+
+impl fmt::Debug for ReflectorThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReflectorThread").field(&self.status()).finish()
+    }
+}

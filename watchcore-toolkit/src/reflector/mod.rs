@@ -1,0 +1,472 @@
+//! The reflector: what fills an embedded cache from anything that can list and watch.
+//!
+//! # States
+//!
+//! | state | input | next |
+//! | --- | --- | --- |
+//! | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
+//! | | 410 or 504 for a revision: list the newest, once without delay | List |
+//! | | 410 for a page that is not the first: list again without pages, once without delay | List |
+//! | | anything else: backoff | List |
+//! | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
+//! | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
+//! | | 410, 504: again from any revision, once without delay; 429, 503, the end: backoff | State |
+//! | | any other error: the source cannot do this | List, for good |
+//! | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
+//! | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
+//! | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
+//! | | 410, or events that do not fit: a list at once, and the difference reaches the readers as a resync | List |
+//! | | 429, 503 (also at open): backoff, and no new list | Watch(R) |
+//! | | any other error: backoff | List |
+//! | any | stop, or the cache was closed | end |
+//!
+//! A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
+
+#![forbid(unsafe_code)]
+
+mod blocking;
+mod feed;
+mod follow;
+mod handle;
+mod source;
+mod status;
+
+pub use blocking::{Blocking, BlockingSource, BlockingWatch};
+pub use handle::{ReflectorHandle, ReflectorThread};
+pub use source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture, WatchRequest};
+pub use status::{ReflectorState, ReflectorStatus};
+
+use crate::backoff::Backoff;
+use crate::clock::{Clock, SystemClock};
+use crate::event::{Payload, Status};
+use crate::park;
+use crate::watch::{Signal, Stopper};
+use event_listener::Event;
+use feed::{Feed, Gathering};
+use futures_core::Stream;
+use handle::{Links, Nudge};
+use status::StatusCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use watchcore::{Code, Error, Position, Result, Source, SourceState, Writer};
+
+/// Entries a page, where nothing else is said.
+const PAGE: usize = 500;
+/// How often a missing end mark is reported.
+const MARK_REPORT: Duration = Duration::from_secs(10);
+
+/// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
+///
+/// It owns the cache's writer, so nobody else changes the cache. Everything that reads a cache (subscriptions, informers,
+/// typed watches, listers) is the same over this one as over one that follows etcd. The table of its states is in
+/// docs/internals/toolkit.md. It runs as a future on any runtime ([`Reflector::run`]), or on a thread of its own
+/// ([`Reflector::spawn`]). When it ends the cache is closed.
+///
+/// ```
+/// use std::future::ready;
+/// use std::time::Duration;
+/// use watchcore::{Cache, Read};
+/// use watchcore_toolkit::{
+///     BoxWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, Reflector, Status, WatchRequest,
+/// };
+///
+/// struct Server;
+/// impl ListerWatcher for Server {
+///     type Watch = BoxWatch<Entry>;
+///     fn list(&mut self, _: ListRequest) -> PageFuture {
+///         Box::pin(ready(Ok(ListPage::new(7, [Entry::new("/a", "1", 5)]))))
+///     }
+///     fn watch(&mut self, _: WatchRequest) -> Opening<BoxWatch<Entry>> {
+///         Box::pin(ready(Err(Status::new(503, "out of reach"))))
+///     }
+/// }
+///
+/// let cache = Cache::builder("/").expect_load(true).build()?;
+/// let reflector = Reflector::new(cache.writer()?, Server)?.spawn()?;
+/// cache.wait_ready(Duration::from_secs(10))?;
+/// assert_eq!(cache.get("/a", Read::Any)?.kv.unwrap().mod_revision(), 5);
+/// assert!(reflector.status().ready);
+/// reflector.stopper().stop();
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[must_use = "a reflector does nothing before it runs"]
+pub struct Reflector<L: ListerWatcher> {
+    source: L,
+    feed: Feed,
+    options: ReflectorOptions,
+    links: Arc<Links>,
+    stopper: Stopper,
+}
+
+struct ReflectorOptions {
+    page_size: usize,
+    initial_watch: bool,
+    backoff: Backoff,
+    clock: Arc<dyn Clock>,
+}
+
+/// What is to be done next.
+enum Step {
+    /// List at this state; `true`: without pages.
+    List(ListAt, bool),
+    /// Read the initial state from a watch, not older than this revision.
+    State(u64),
+    /// Watch behind the resume point.
+    Watch,
+}
+
+/// Why the reflector ends.
+struct Over;
+
+type Outcome<T> = std::result::Result<T, Over>;
+
+impl<L: ListerWatcher> Reflector<L> {
+    /// A reflector that fills the cache of this writer. BUSY where subscriptions of a cache that was born empty are open:
+    /// make it with `expect_load`.
+    pub fn new(mut writer: Writer, source: L) -> Result<Reflector<L>> {
+        let nudge = Arc::new(Nudge::default());
+        writer.attach(Arc::clone(&nudge) as Arc<dyn Source>)?;
+        let stop = Arc::new(Signal::default());
+        let stopper = Stopper::new({
+            let stop = Arc::clone(&stop);
+            move || stop.raise()
+        });
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let links = Links {
+            stop,
+            nudge,
+            status: StatusCell::new(),
+            clock: Mutex::new(Arc::clone(&clock)),
+            ended: Event::new(),
+        };
+        let options = ReflectorOptions { page_size: PAGE, initial_watch: false, backoff: Backoff::default(), clock };
+        Ok(Reflector { source, feed: Feed::new(writer), options, links: Arc::new(links), stopper })
+    }
+
+    /// Entries a page: 500 if nothing is said, 0 is a list without pages.
+    pub fn page_size(mut self, entries: usize) -> Reflector<L> {
+        self.options.page_size = entries;
+        self
+    }
+
+    /// Reads the initial state from a watch that ends it with Synced, instead of from a list. A source that cannot is
+    /// listed.
+    pub fn initial_watch(mut self, watch: bool) -> Reflector<L> {
+        self.options.initial_watch = watch;
+        self
+    }
+
+    /// How long it waits after failures, if not as [`Backoff::default`].
+    pub fn backoff(mut self, backoff: Backoff) -> Reflector<L> {
+        self.options.backoff = backoff.with_clock(Arc::clone(&self.options.clock));
+        self
+    }
+
+    /// Takes the time from this clock, for its backoff too.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Reflector<L> {
+        self.options.backoff = self.options.backoff.with_clock(Arc::clone(&clock));
+        *self.links.clock.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&clock);
+        self.options.clock = clock;
+        self
+    }
+
+    /// A look at it from elsewhere.
+    pub fn handle(&self) -> ReflectorHandle {
+        ReflectorHandle { links: Arc::clone(&self.links), stopper: self.stopper.clone() }
+    }
+
+    /// Runs it on a thread of its own, `watchcore-reflect`. INTERNAL where the system starts no thread.
+    pub fn spawn(self) -> Result<ReflectorThread> {
+        let handle = self.handle();
+        let body = move || {
+            park::block_on_future(Duration::MAX, self.run());
+        };
+        let thread = watchcore::spawn_feeder("watchcore-reflect", body)
+            .map_err(|error| Error::new(Code::Internal, format!("start a reflector: no thread, {error}")))?;
+        Ok(ReflectorThread { handle, thread: Some(thread) })
+    }
+
+    /// Runs until it is stopped or the cache is closed. Dropping the future ends it too; the cache is closed then.
+    pub async fn run(mut self) {
+        struct Ended(Arc<Links>);
+        impl Drop for Ended {
+            fn drop(&mut self) {
+                self.0.status.enter(ReflectorState::Ended, self.0.now());
+                self.0.ended.notify(usize::MAX);
+            }
+        }
+        let _ended = Ended(Arc::clone(&self.links));
+        let mut step = if self.options.initial_watch { Step::State(0) } else { Step::List(ListAt::Any, false) };
+        loop {
+            let next = match step {
+                Step::List(at, whole) => self.list(at, whole).await,
+                Step::State(from) => self.state(from).await,
+                Step::Watch => self.watch().await,
+            };
+            match next {
+                Ok(next) => step = next,
+                Err(Over) => return,
+            }
+        }
+    }
+
+    fn enter(&self, state: ReflectorState) {
+        self.links.status.enter(state, self.options.clock.now());
+    }
+
+    /// Waits for a future, unless it is stopped or the cache is closed.
+    async fn unless_over<T>(&mut self, future: impl Future<Output = T>) -> Outcome<T> {
+        let mut future = pin!(future);
+        poll_fn(|context| match self.is_over(context) {
+            true => Poll::Ready(Err(Over)),
+            false => future.as_mut().poll(context).map(Ok),
+        })
+        .await
+    }
+
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        self.links.nudge.register(context);
+        self.links.stop.poll_raised(context) || self.feed.writer.is_closed()
+    }
+
+    /// Records a failure, and waits as long as the backoff and the source say.
+    async fn back_off(&mut self, what: &str, status: Option<Status>) -> Outcome<()> {
+        let retry_after = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
+        let delay = self.options.backoff.next_delay().max(retry_after);
+        if let Some(status) = status {
+            self.failed(what, status, delay);
+        }
+        self.enter(ReflectorState::Waiting);
+        let delay = self.options.clock.delay(delay);
+        self.unless_over(delay).await
+    }
+
+    fn failed(&mut self, what: &str, status: Status, delay: Duration) {
+        let (cache, after) = (self.feed.writer.cache_name(), delay.as_millis());
+        tracing::warn!(cache, %status, "reflector: {what} failed, next try in {after} ms");
+        let error =
+            status.error().cloned().unwrap_or_else(|| Error::new(code_of(&status), format!("{what}: {status}")));
+        let refused = status.is_refused() && !self.feed.writer.is_loaded();
+        let state = if refused { SourceState::Failed(error) } else { SourceState::Stale(error) };
+        self.feed.writer.set_state(state);
+        self.links.status.update(|all| all.last_error = Some(status));
+    }
+
+    /// The state is in the cache.
+    fn synced(&mut self, revision: u64, outside: u64, was_loaded: bool) {
+        self.feed.writer.set_state(SourceState::Fresh);
+        self.links.status.update(|all| {
+            all.ready = true;
+            all.revision = revision;
+            all.pending = 0;
+            all.outside += outside;
+            all.resyncs += u64::from(was_loaded);
+        });
+    }
+
+    /// Lists all pages of a state, and puts it into the cache.
+    async fn list(&mut self, at: ListAt, whole: bool) -> Outcome<Step> {
+        self.enter(ReflectorState::Listing);
+        self.links.status.update(|all| (all.lists, all.pending) = (all.lists + 1, 0));
+        let limit = if whole { 0 } else { self.options.page_size };
+        let mut request = ListRequest { at, limit, continue_token: None };
+        let mut entries = Vec::new();
+        let status = loop {
+            let page = self.source.list(request.clone());
+            match self.unless_over(page).await? {
+                Ok(page) => {
+                    entries.extend(page.entries);
+                    self.links.status.update(|all| all.pending = entries.len());
+                    request.continue_token = page.continue_token;
+                    if request.continue_token.is_some() {
+                        continue;
+                    }
+                    match self.feed.replace(page.revision, &entries) {
+                        Ok((outside, was_loaded)) => {
+                            self.synced(page.revision, outside, was_loaded);
+                            return Ok(Step::Watch);
+                        }
+                        Err(error) => {
+                            self.back_off("a list", Some(error.into())).await?;
+                            return Ok(Step::List(self.next_list(), false));
+                        }
+                    }
+                }
+                Err(status) if request.continue_token.is_some() && status.is_gone() && !whole => {
+                    // The state of its first page is gone: all at once, then.
+                    return Ok(Step::List(at, true));
+                }
+                Err(status) => break status,
+            }
+        };
+        // A revision that the source has no more, or not yet (another one of it answers): whatever it has.
+        if matches!(status.code(), 410 | 504) && at != ListAt::Newest {
+            self.links.status.update(|all| all.last_error = Some(status));
+            return Ok(Step::List(ListAt::Newest, whole));
+        }
+        self.back_off("a list", Some(status)).await?;
+        Ok(Step::List(self.next_list(), false))
+    }
+
+    /// Which state the next list is of: none that is older than what readers have seen.
+    fn next_list(&self) -> ListAt {
+        match self.feed.resume {
+            0 => ListAt::Any,
+            revision => ListAt::AtLeast(revision),
+        }
+    }
+
+    /// The step after an error that a new state mends.
+    fn relist(&self) -> Step {
+        match self.options.initial_watch {
+            true => Step::State(self.feed.resume),
+            false => Step::List(self.next_list(), false),
+        }
+    }
+
+    fn request(&mut self, from: u64, initial_state: bool) -> WatchRequest {
+        self.links.status.update(|all| all.watches += 1);
+        // Another time-out for each, by the random numbers of the backoff.
+        let spread = Backoff::new(Duration::from_secs(300), Duration::from_secs(300)).with_jitter(1.0).next_delay();
+        WatchRequest { from, initial_state, timeout: Duration::from_secs(300) + spread }
+    }
+
+    /// Reads the initial state from a watch, then follows that watch.
+    async fn state(&mut self, from: u64) -> Outcome<Step> {
+        self.enter(ReflectorState::ReadingState);
+        let request = self.request(from, true);
+        let timeout = request.timeout;
+        let opening = self.source.watch(request);
+        let status = match self.unless_over(opening).await? {
+            Ok(Some(mut watch)) => match self.gather(&mut watch).await? {
+                Ok(()) => return self.follow(watch, timeout).await,
+                Err(status) => status,
+            },
+            Ok(None) => None,
+            Err(status) => Some(status),
+        };
+        self.links.status.update(|all| all.pending = 0);
+        match status {
+            Some(status) if matches!(status.code(), 410 | 504) && from != 0 => {
+                self.links.status.update(|all| all.last_error = Some(status));
+                Ok(Step::State(0))
+            }
+            Some(status) if !matches!(status.code(), 410 | 429 | 503 | 504) => {
+                let cache = self.feed.writer.cache_name();
+                tracing::info!(cache, %status, "reflector: the source gives no initial state by a watch, and is listed");
+                self.options.initial_watch = false;
+                self.links.status.update(|all| all.last_error = Some(status));
+                Ok(Step::List(self.next_list(), false))
+            }
+            other => {
+                self.back_off("the initial state", other).await?;
+                Ok(Step::State(self.feed.resume))
+            }
+        }
+    }
+
+    /// Gathers the initial state beside the cache until its mark. `Err(None)`: the watch has ended before.
+    async fn gather(&mut self, watch: &mut L::Watch) -> Outcome<std::result::Result<(), Option<Status>>> {
+        let mut gathering = Gathering::default();
+        let mut report = self.options.clock.delay(MARK_REPORT);
+        let mut waited = Duration::ZERO;
+        loop {
+            let event = poll_fn(|context| {
+                if self.is_over(context) {
+                    return Poll::Ready(Err(Over));
+                }
+                if let Poll::Ready(event) = Pin::new(&mut *watch).poll_next(context) {
+                    return Poll::Ready(Ok(Some(event)));
+                }
+                Pin::new(&mut report).poll(context).map(|()| Ok(None))
+            });
+            let Some(event) = event.await? else {
+                waited += MARK_REPORT;
+                let (cache, entries) = (self.feed.writer.cache_name(), gathering.len());
+                tracing::warn!(
+                    cache,
+                    "reflector: no end mark of the initial state after {} s, {entries} entries came; the cache is not ready before it",
+                    waited.as_secs()
+                );
+                report = self.options.clock.delay(MARK_REPORT);
+                continue;
+            };
+            let Some(event) = event else { return Ok(Err(None)) };
+            match event.payload {
+                Payload::Added(entry) | Payload::Modified { new: entry, .. } => gathering.put(entry),
+                Payload::Deleted(entry) => gathering.delete(&entry),
+                Payload::Bookmark => {}
+                Payload::Error(status) => return Ok(Err(Some(status))),
+                Payload::Synced => {
+                    let revision = event.position.revision.max(gathering.newest());
+                    return Ok(match self.feed.replace(revision, &gathering.into_entries()) {
+                        Ok((outside, was_loaded)) => {
+                            self.synced(revision, outside, was_loaded);
+                            Ok(())
+                        }
+                        Err(error) => Err(Some(Status::from(error))),
+                    });
+                }
+            }
+            self.links.status.update(|all| all.pending = gathering.len());
+        }
+    }
+
+    /// Opens a watch behind the resume point, and follows it.
+    async fn watch(&mut self) -> Outcome<Step> {
+        self.enter(ReflectorState::Opening);
+        let request = self.request(self.feed.resume, false);
+        let timeout = request.timeout;
+        let opening = self.source.watch(request);
+        match self.unless_over(opening).await? {
+            Ok(Some(watch)) => self.follow(watch, timeout).await,
+            Ok(None) => {
+                self.back_off("a watch", None).await?;
+                Ok(Step::Watch)
+            }
+            Err(status) => self.watch_failed(status).await,
+        }
+    }
+
+    async fn watch_failed(&mut self, status: Status) -> Outcome<Step> {
+        match status.code() {
+            410 => {
+                let (cache, from) = (self.feed.writer.cache_name(), self.feed.resume);
+                tracing::info!(cache, from, %status, "reflector: its history is gone, and the difference comes from a list");
+                self.links.status.update(|all| all.last_error = Some(status));
+                Ok(self.relist())
+            }
+            429 | 503 => {
+                self.back_off("a watch", Some(status)).await?;
+                Ok(Step::Watch)
+            }
+            _ => {
+                self.back_off("a watch", Some(status)).await?;
+                Ok(self.relist())
+            }
+        }
+    }
+}
+
+/// The code that a status of HTTP has in the cache's own numbers.
+fn code_of(status: &Status) -> Code {
+    match status.code() {
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        410 => Code::Compacted,
+        429 => Code::ResourceExhausted,
+        504 => Code::Timeout,
+        _ => Code::Unavailable,
+    }
+}
+
+impl<L: ListerWatcher> fmt::Debug for Reflector<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let position: Position = self.feed.writer.position();
+        f.debug_struct("Reflector").field("position", &position).finish_non_exhaustive()
+    }
+}

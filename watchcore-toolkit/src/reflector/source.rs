@@ -1,0 +1,205 @@
+//! What a reflector follows: anything that can list, and watch from a revision.
+
+#![forbid(unsafe_code)]
+
+use crate::event::Status;
+use crate::keyed::Keyed;
+use crate::retry::Opening;
+use crate::watch::Watch;
+use std::borrow::Cow;
+use std::fmt;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// A key, its value, and the revision of its last change: what a source delivers, and a cache keeps.
+///
+/// ```
+/// use watchcore_toolkit::{Entry, WatchEvent};
+///
+/// let entry = Entry::new("/pods/a", "node-1", 17);
+/// let event = WatchEvent::added(entry).at(17);
+/// assert_eq!(event.object().unwrap().revision, 17);
+/// ```
+#[derive(Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The key: below the prefix of the cache.
+    pub key: Vec<u8>,
+    /// The value. In a deletion the last one, or empty.
+    pub value: Vec<u8>,
+    /// The revision of its last change; in a deletion that of the deletion. 0: not known.
+    pub revision: u64,
+}
+
+impl Entry {
+    /// An entry.
+    pub fn new(key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>, revision: u64) -> Entry {
+        Entry { key: key.into(), value: value.into(), revision }
+    }
+}
+
+impl Keyed for Entry {
+    fn object_key(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.key)
+    }
+
+    fn object_revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+impl fmt::Debug for Entry {
+    /// The length of the value, never its bytes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("key", &String::from_utf8_lossy(&self.key))
+            .field("value", &format_args!("{} bytes", self.value.len()))
+            .field("revision", &self.revision)
+            .finish()
+    }
+}
+
+/// Which state a list shall be of.
+///
+/// ```
+/// use watchcore_toolkit::ListAt;
+///
+/// // What Kubernetes' `resourceVersion` says.
+/// let parameter = |at| match at {
+///     ListAt::Any => Some("0".to_owned()),
+///     ListAt::AtLeast(revision) => Some(revision.to_string()),
+///     ListAt::Newest => None,
+/// };
+/// assert_eq!(parameter(ListAt::AtLeast(7)).as_deref(), Some("7"));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ListAt {
+    /// Any that the source has at hand: the first list.
+    Any,
+    /// Not older than this revision: a later list does not go back in time.
+    AtLeast(u64),
+    /// The newest of all, by the source's word: after the source has said that it does not know the revision any more, or
+    /// not yet.
+    Newest,
+}
+
+/// What a reflector asks a source to list.
+///
+/// ```
+/// use watchcore_toolkit::{ListAt, ListRequest};
+///
+/// fn describe(request: &ListRequest) -> String {
+///     format!("at most {} of {:?}", request.limit, request.at)
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct ListRequest {
+    /// Which state. Of no meaning where there is a token, which has it inside.
+    pub at: ListAt,
+    /// At most so many entries a page; 0 is all of them.
+    pub limit: usize,
+    /// Where the page begins: what the page before said; `None` in the first.
+    pub continue_token: Option<String>,
+}
+
+/// One page of a list.
+///
+/// ```
+/// use watchcore_toolkit::{Entry, ListPage};
+///
+/// let first = ListPage::new(7, [Entry::new("/a", "1", 3)]).continued("next");
+/// assert_eq!((first.revision, first.continue_token.as_deref()), (7, Some("next")));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ListPage {
+    /// The revision of the whole list: the same in all of its pages. A watch from it continues.
+    pub revision: u64,
+    /// The entries, in any order.
+    pub entries: Vec<Entry>,
+    /// Where the next page begins; `None` in the last.
+    pub continue_token: Option<String>,
+}
+
+impl ListPage {
+    /// A page that is the last one.
+    pub fn new(revision: u64, entries: impl IntoIterator<Item = Entry>) -> ListPage {
+        ListPage { revision, entries: entries.into_iter().collect(), continue_token: None }
+    }
+
+    /// The same with pages behind it.
+    pub fn continued(self, token: impl Into<String>) -> ListPage {
+        ListPage { continue_token: Some(token.into()), ..self }
+    }
+}
+
+/// What a reflector asks a source to watch.
+///
+/// ```
+/// use watchcore_toolkit::WatchRequest;
+///
+/// fn parameters(request: &WatchRequest) -> String {
+///     let seconds = request.timeout.as_secs();
+///     format!("resourceVersion={}&sendInitialEvents={}&timeoutSeconds={seconds}", request.from, request.initial_state)
+/// }
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct WatchRequest {
+    /// Everything behind this revision. With the initial state: not older than this; 0 is any.
+    pub from: u64,
+    /// The state first, as Added in any order, then Synced at its revision, then changes.
+    pub initial_state: bool,
+    /// When the source shall end the watch: between 5 and 10 minutes, another each time, so that watches do not all end at
+    /// once. The reflector ends it itself half a minute later.
+    pub timeout: Duration,
+}
+
+/// A page that is being listed.
+pub type PageFuture = Pin<Box<dyn Future<Output = Result<ListPage, Status>> + Send>>;
+
+/// Anything that can list, and watch from a revision.
+///
+/// # What a source promises
+///
+/// - Revisions rise; a change has a greater one than all before it. Where several objects change at one revision, the
+///   position of each but the last of its events lies below that revision: then all of them become one revision of the
+///   cache. A source that cannot say so delivers them one directly after the other.
+/// - An event's position is where a watch resumes behind it; without one it is the entry's revision.
+/// - Deleted has the revision of the deletion.
+/// - 410 where the revision is gone, 429 and 503 where it is to be tried again later, other numbers for all else.
+///
+/// What breaks these is found and mended by a list, and counted.
+///
+/// ```
+/// use std::future::ready;
+/// use watchcore_toolkit::{
+///     EmptyWatch, Entry, ListPage, ListRequest, ListerWatcher, Opening, PageFuture, WatchRequest,
+/// };
+///
+/// /// A source that never changes.
+/// struct Fixed;
+///
+/// impl ListerWatcher for Fixed {
+///     type Watch = EmptyWatch<Entry>;
+///
+///     fn list(&mut self, _: ListRequest) -> PageFuture {
+///         Box::pin(ready(Ok(ListPage::new(1, [Entry::new("/a", "1", 1)]))))
+///     }
+///     fn watch(&mut self, _: WatchRequest) -> Opening<EmptyWatch<Entry>> {
+///         Box::pin(ready(Ok(Some(EmptyWatch::new()))))
+///     }
+/// }
+/// # let _ = Fixed;
+/// ```
+pub trait ListerWatcher: Send + 'static {
+    /// The watch that it opens.
+    type Watch: Watch<Object = Entry> + 'static;
+
+    /// Lists a page. The future must not need anything of the source any more.
+    fn list(&mut self, request: ListRequest) -> PageFuture;
+
+    /// Opens a watch. `None` is an answer without a watch, and counts as one that has ended.
+    fn watch(&mut self, request: WatchRequest) -> Opening<Self::Watch>;
+}

@@ -1,0 +1,133 @@
+//! What a reflector says of itself.
+
+#![forbid(unsafe_code)]
+
+use crate::event::Status;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What a reflector does now.
+///
+/// ```
+/// use watchcore_toolkit::ReflectorState;
+///
+/// assert_eq!(ReflectorState::Listing.to_string(), "lists");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum ReflectorState {
+    /// It has not begun: nobody polls it, or its thread has not started.
+    #[default]
+    New,
+    /// It lists.
+    Listing,
+    /// It reads the initial state from a watch, and waits for the mark that ends it.
+    ReadingState,
+    /// It opens a watch.
+    Opening,
+    /// It follows a watch.
+    Watching,
+    /// It waits before the next try, after an error.
+    Waiting,
+    /// It has ended: it was stopped, or the cache was closed.
+    Ended,
+}
+
+impl fmt::Display for ReflectorState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ReflectorState::New => "has not begun",
+            ReflectorState::Listing => "lists",
+            ReflectorState::ReadingState => "waits for the mark that ends the initial state",
+            ReflectorState::Opening => "opens a watch",
+            ReflectorState::Watching => "watches",
+            ReflectorState::Waiting => "waits before the next try",
+            ReflectorState::Ended => "has ended",
+        })
+    }
+}
+
+/// A reflector at a glance. Printed, it says what keeps it from being ready.
+///
+/// ```
+/// use watchcore_toolkit::ReflectorStatus;
+///
+/// let status = ReflectorStatus::default();
+/// assert_eq!(status.to_string(), "not ready: has not begun (0 lists, 0 watches)");
+/// ```
+#[derive(Clone, PartialEq, Debug, Default)]
+#[non_exhaustive]
+pub struct ReflectorStatus {
+    /// What it does now.
+    pub state: ReflectorState,
+    /// For how long it has been doing that.
+    pub since: Duration,
+    /// Whether the cache has its state: since then reads answer.
+    pub ready: bool,
+    /// The revision behind which it resumes.
+    pub revision: u64,
+    /// Entries that came of the state which is being read, and are not in the cache yet.
+    pub pending: usize,
+    /// Lists that were begun.
+    pub lists: u64,
+    /// Watches that were asked for.
+    pub watches: u64,
+    /// States that replaced one before them.
+    pub resyncs: u64,
+    /// Events and entries that were left out because their keys are outside of the cache's prefix.
+    pub outside: u64,
+    /// The last error of the source, or of the cache that refused what it said.
+    pub last_error: Option<Status>,
+}
+
+impl fmt::Display for ReflectorStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.ready { "ready: " } else { "not ready: " })?;
+        write!(f, "{}", self.state)?;
+        if !self.since.is_zero() {
+            write!(f, " for {} s", self.since.as_secs())?;
+        }
+        write!(f, " ({} lists, {} watches", self.lists, self.watches)?;
+        if self.pending > 0 {
+            write!(f, ", {} entries came", self.pending)?;
+        }
+        f.write_str(")")?;
+        match &self.last_error {
+            Some(error) => write!(f, "; its last error was {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What the reflector writes and others read.
+#[derive(Clone)]
+pub(super) struct StatusCell(Arc<Mutex<(ReflectorStatus, Option<Instant>)>>);
+
+impl StatusCell {
+    pub(super) fn new() -> StatusCell {
+        StatusCell(Arc::new(Mutex::new((ReflectorStatus::default(), None))))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (ReflectorStatus, Option<Instant>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut ReflectorStatus)) {
+        change(&mut self.lock().0);
+    }
+
+    pub(super) fn enter(&self, state: ReflectorState, now: Instant) {
+        let mut cell = self.lock();
+        if cell.0.state != state {
+            cell.0.state = state;
+            cell.1 = Some(now);
+        }
+    }
+
+    pub(super) fn read(&self, now: Instant) -> ReflectorStatus {
+        let cell = self.lock();
+        let since = cell.1.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        ReflectorStatus { since, ..cell.0.clone() }
+    }
+}

@@ -1,0 +1,590 @@
+//! The reflector: from anything that can list and watch to a cache.
+
+use crate::script::{Answer, ScriptWatch, Server, Woken};
+use std::collections::VecDeque;
+use std::future::ready;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
+use std::time::Duration;
+use watchcore::{Cache, Code, Kind, Range, Read, ResyncReason, Start, State};
+use watchcore_toolkit::{
+    Backoff, Blocking, BlockingSource, Entry, ListAt, ListPage, ListRequest, ListerWatcher, ManualClock, ObjectWatch,
+    Opening, PageFuture, Reflector, ReflectorHandle, ReflectorState, Status, WatchEvent, WatchExt, WatchRequest,
+};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+/// A source whose lists and watches a test has written down. Without more lists it refuses with 503, without more watches
+/// it is silent.
+struct Scripted {
+    lists: VecDeque<Result<ListPage, Status>>,
+    requests: Arc<Mutex<Vec<ListRequest>>>,
+    watched: Arc<Mutex<Vec<WatchRequest>>>,
+    watches: Server<Entry>,
+}
+
+impl ListerWatcher for Scripted {
+    type Watch = ScriptWatch<Entry>;
+
+    fn list(&mut self, request: ListRequest) -> PageFuture {
+        self.requests.lock().unwrap().push(request);
+        Box::pin(ready(self.lists.pop_front().unwrap_or_else(|| Err(Status::new(503, "no more lists")))))
+    }
+
+    fn watch(&mut self, request: WatchRequest) -> Opening<ScriptWatch<Entry>> {
+        let from = request.from;
+        self.watched.lock().unwrap().push(request);
+        Box::pin(ready(self.watches.answer(from)))
+    }
+}
+
+/// A reflector that a test polls by hand, with a clock of its own.
+struct Rig {
+    cache: Cache,
+    clock: Arc<ManualClock>,
+    handle: ReflectorHandle,
+    requests: Arc<Mutex<Vec<ListRequest>>>,
+    watched: Arc<Mutex<Vec<WatchRequest>>>,
+    watches: Server<Entry>,
+    run: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    woken: Arc<Woken>,
+}
+
+impl Rig {
+    fn new(
+        lists: impl IntoIterator<Item = Result<ListPage, Status>>,
+        watches: impl IntoIterator<Item = Answer<Entry>>,
+    ) -> Rig {
+        Rig::with(lists, watches, |reflector| reflector)
+    }
+
+    fn with(
+        lists: impl IntoIterator<Item = Result<ListPage, Status>>,
+        watches: impl IntoIterator<Item = Answer<Entry>>,
+        options: impl FnOnce(Reflector<Scripted>) -> Reflector<Scripted>,
+    ) -> Rig {
+        let cache = Cache::builder("/").expect_load(true).build().unwrap();
+        let clock = Arc::new(ManualClock::new());
+        let watches = Server::new(watches);
+        let (requests, watched) = (Arc::default(), Arc::default());
+        let source = Scripted {
+            lists: lists.into_iter().collect(),
+            requests: Arc::clone(&requests),
+            watched: Arc::clone(&watched),
+            watches: watches.clone(),
+        };
+        let reflector = Reflector::new(cache.writer().unwrap(), source).unwrap().clock(clock.clone());
+        let reflector = options(reflector.backoff(Backoff::default().with_jitter(0.0)));
+        let handle = reflector.handle();
+        let run: Pin<Box<dyn Future<Output = ()>>> = Box::pin(reflector.run());
+        Rig { cache, clock, handle, requests, watched, watches, run: Some(run), woken: Arc::default() }
+    }
+
+    /// Polls until it waits for something. Whether it has ended.
+    fn settle(&mut self) -> bool {
+        let waker = Waker::from(Arc::clone(&self.woken));
+        loop {
+            let before = self.woken.count();
+            let Some(run) = &mut self.run else { return true };
+            if run.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+                self.run = None;
+            } else if self.woken.count() == before {
+                return false;
+            }
+        }
+    }
+
+    /// Lets the next delay pass: how long it was.
+    fn pass(&mut self) -> Duration {
+        let due = self.clock.next_due().expect("it waits for a delay");
+        self.clock.advance(due);
+        self.settle();
+        due
+    }
+
+    /// The server closes the watch, which has lived for long enough, and answers so to the next one.
+    fn break_watch(&mut self, answer: Answer<Entry>) {
+        self.watches.stops.lock().unwrap().last().unwrap().store(true, Ordering::SeqCst);
+        self.clock.advance(Duration::from_secs(5));
+        self.watches.push(answer);
+        self.settle();
+    }
+
+    /// Which states were listed, in the words of Kubernetes: `0`, a revision, or nothing.
+    fn listed(&self) -> Vec<String> {
+        let requests = self.requests.lock().unwrap();
+        let at = requests.iter().filter(|request| request.limit != 1).map(|request| {
+            match (request.at, &request.continue_token) {
+                (_, Some(token)) => token.clone(),
+                (ListAt::Any, None) => "0".to_owned(),
+                (ListAt::AtLeast(revision), None) => revision.to_string(),
+                (ListAt::Newest, None) => String::new(),
+            }
+        });
+        at.collect()
+    }
+
+    /// The cache, as `key=value@revision`.
+    fn state(&self) -> String {
+        let page = self.cache.list(&Range::all(), Read::Any, 0).unwrap();
+        let items = page
+            .iter()
+            .map(|kv| format!("{}={}@{}", kv.key_str().unwrap(), kv.value_str().unwrap(), kv.mod_revision()));
+        items.collect::<Vec<_>>().join(" ")
+    }
+}
+
+fn entry(key: &str, value: &str, revision: u64) -> Entry {
+    Entry::new(key, value, revision)
+}
+
+fn added(key: &str, value: &str, revision: u64) -> WatchEvent<Entry> {
+    WatchEvent::added(entry(key, value, revision)).at(revision)
+}
+
+fn modified(key: &str, value: &str, revision: u64) -> WatchEvent<Entry> {
+    WatchEvent::modified(None, entry(key, value, revision)).at(revision)
+}
+
+fn deleted(key: &str, revision: u64) -> WatchEvent<Entry> {
+    WatchEvent::deleted(entry(key, "", revision)).at(revision)
+}
+
+fn error(code: u16) -> WatchEvent<Entry> {
+    WatchEvent::error(Status::new(code, "as the test says"))
+}
+
+fn page(revision: u64, entries: &[(&str, &str, u64)]) -> Result<ListPage, Status> {
+    Ok(ListPage::new(revision, entries.iter().map(|(key, value, revision)| entry(key, value, *revision))))
+}
+
+fn fails(code: u16) -> Result<ListPage, Status> {
+    Err(Status::new(code, "as the test says"))
+}
+
+fn millis(delay: Duration) -> u128 {
+    delay.as_millis()
+}
+
+/// Stopped in each state: it ends, its watch is dropped, and the cache is closed.
+#[test]
+fn rf_01_stop_ends_every_state() {
+    let rigs = [
+        Rig::new([fails(503)], []),
+        Rig::new([page(1, &[])], [Answer::Refuse(Status::new(503, "later"))]),
+        Rig::new([page(1, &[])], [Answer::Stays(vec![added("/a", "1", 2)])]),
+        Rig::with([], [Answer::Stays(vec![added("/a", "1", 2)])], |reflector| reflector.initial_watch(true)),
+    ];
+    for mut rig in rigs {
+        assert!(!rig.settle());
+        let woken = rig.woken.count();
+        rig.handle.stopper().stop();
+        assert!(rig.woken.count() > woken, "the stop wakes it");
+        assert!(rig.settle());
+        assert_eq!(rig.watches.living.load(Ordering::SeqCst), 0);
+        assert_eq!((rig.cache.status().state, rig.handle.status().state), (State::Closed, ReflectorState::Ended));
+    }
+}
+
+#[test]
+fn rf_01_close_of_the_cache_ends_it() {
+    let mut rig = Rig::new([page(1, &[])], []);
+    assert!(!rig.settle());
+    let woken = rig.woken.count();
+    rig.cache.close();
+    assert!(rig.woken.count() > woken);
+    assert!(rig.settle());
+}
+
+#[test]
+fn rf_02_changes_reach_the_cache() {
+    let events = vec![added("/b", "1", 11), modified("/a", "2", 12), deleted("/b", 13), added("/c", "1", 20)];
+    let mut rig = Rig::new([page(10, &[("/a", "1", 3)])], [Answer::Stays(events)]);
+    rig.settle();
+    assert_eq!(rig.state(), "/a=2@12 /c=1@20");
+    assert_eq!((rig.cache.position().revision, rig.handle.status().revision), (20, 20));
+}
+
+#[test]
+fn rf_03_watch_begins_at_the_lists_revision() {
+    let mut rig = Rig::new([page(10, &[("/a", "1", 3)])], []);
+    rig.settle();
+    assert_eq!((rig.state(), rig.watches.opens()), ("/a=1@3".to_owned(), vec![10]));
+    let watched = rig.watched.lock().unwrap();
+    assert!((300..600).contains(&watched[0].timeout.as_secs()) && !watched[0].initial_state);
+    assert!(rig.handle.status().ready);
+}
+
+/// Errors of lists and watches in any order: the last list and what follows it is the state.
+#[test]
+fn rf_04_errors_in_between_leave_the_listed_state() {
+    let lists = [fails(500), page(10, &[("/a", "1", 3), ("/b", "1", 4)]), fails(503), page(30, &[("/a", "2", 25)])];
+    let watches = [Answer::Closes(vec![added("/c", "1", 12), error(500)])];
+    let mut rig = Rig::new(lists, watches);
+    rig.settle();
+    assert_eq!(rig.cache.status().state, State::NotReady);
+    rig.pass();
+    assert_eq!(rig.state(), "/a=1@3 /b=1@4 /c=1@12", "what came before the error is there");
+    assert!(matches!(rig.cache.status().state, State::Stale { .. }));
+    rig.pass();
+    rig.pass();
+    assert_eq!(rig.state(), "/a=2@25");
+    assert_eq!(
+        (rig.listed(), rig.watches.opens()),
+        (vec!["0", "0", "12", "12"].into_iter().map(String::from).collect(), vec![10, 30])
+    );
+    assert_eq!(rig.cache.status().state, State::Ready);
+}
+
+#[test]
+fn rf_05_refused_connections_back_off() {
+    let mut rig = Rig::new((0..40).map(|_| fails(503)), []);
+    rig.settle();
+    let delays: Vec<u128> = (0..10).map(|_| millis(rig.pass())).collect();
+    assert_eq!(delays, [800, 1600, 3200, 6400, 12800, 25600, 30000, 30000, 30000, 30000]);
+}
+
+/// 429 and 503, at open and in the stream: the watch is tried again, and nothing is listed.
+#[test]
+fn rf_06_too_many_requests_do_not_list() {
+    let refused = |code| Answer::Refuse(Status::new(code, "slowly"));
+    let watches =
+        [refused(429), Answer::Closes(vec![added("/a", "1", 11), error(429)]), refused(503), Answer::Stays(vec![])];
+    let mut rig = Rig::new([page(10, &[])], watches);
+    rig.settle();
+    assert_eq!([(); 3].map(|()| millis(rig.pass())), [800, 1600, 3200]);
+    assert_eq!((rig.listed().len(), rig.watches.opens()), (1, vec![10, 10, 11, 11]));
+}
+
+#[test]
+fn rf_06_retry_after_is_honoured() {
+    let status = Status::new(429, "slowly").with_retry_after(Duration::from_secs(17));
+    let mut rig = Rig::new([page(10, &[])], [Answer::Refuse(status)]);
+    rig.settle();
+    assert_eq!(rig.pass(), Duration::from_secs(17));
+}
+
+/// A second list is not older than what readers have seen.
+#[test]
+fn rf_08_later_lists_do_not_go_back() {
+    let mut rig = Rig::new([page(10, &[]), page(10, &[])], [Answer::Refuse(Status::new(410, "gone"))]);
+    rig.settle();
+    assert_eq!((rig.listed(), rig.clock.next_due().is_some()), (vec!["0".to_owned(), "10".to_owned()], true));
+}
+
+/// The revision is gone, or not there yet: the newest at once, and the backoff only after that.
+#[test]
+fn rf_09_list_of_a_gone_revision_asks_for_the_newest() {
+    for code in [410, 504] {
+        let lists = [page(10, &[("/a", "1", 3)]), fails(code), page(40, &[])];
+        let mut rig = Rig::new(lists, [Answer::Refuse(Status::new(410, "gone")), Answer::Stays(vec![])]);
+        rig.settle();
+        assert_eq!(rig.listed(), ["0", "10", ""]);
+        assert_eq!((rig.state(), rig.cache.position().revision), (String::new(), 40));
+    }
+    let mut rig = Rig::new([fails(410), fails(410), page(1, &[])], []);
+    rig.settle();
+    assert_eq!((rig.listed().len(), millis(rig.pass())), (2, 800), "the newest is gone too: that waits");
+}
+
+#[test]
+fn rf_10_gone_page_lists_without_pages() {
+    let first = Ok(ListPage::new(10, [entry("/a", "1", 3)]).continued("second"));
+    let mut rig = Rig::new([first, fails(410), page(11, &[("/b", "1", 4)])], []);
+    rig.settle();
+    assert_eq!((rig.listed(), rig.state()), (vec!["0".to_owned(), "second".into(), "0".into()], "/b=1@4".to_owned()));
+    assert_eq!(rig.requests.lock().unwrap().last().unwrap().limit, 0);
+}
+
+#[test]
+fn rf_12_pages_are_put_together() {
+    let first = Ok(ListPage::new(10, [entry("/b", "1", 3)]).continued("second"));
+    let mut rig = Rig::with([first, page(10, &[("/a", "1", 4)])], [], |reflector| reflector.page_size(1000));
+    rig.settle();
+    assert_eq!(rig.state(), "/a=1@4 /b=1@3");
+    assert!(rig.requests.lock().unwrap().iter().all(|request| request.limit == 1000));
+}
+
+#[test]
+fn rf_13_bookmarks_move_the_resume_point() {
+    let events = vec![added("/a", "1", 20), WatchEvent::bookmark(30), modified("/a", "2", 40)];
+    let mut rig = Rig::new([page(10, &[])], [Answer::Closes(events), Answer::Closes(vec![WatchEvent::bookmark(50)])]);
+    rig.settle();
+    assert_eq!((rig.watches.opens(), rig.cache.position().revision), (vec![10, 40, 50], 50));
+}
+
+/// What disappeared while nobody watched is deleted, deletes before puts, and what did not change is no event.
+#[test]
+fn rq_02_list_becomes_a_difference() {
+    let before = page(10, &[("/a", "1", 3), ("/b", "1", 4), ("/c", "1", 5)]);
+    let after = page(20, &[("/a", "1", 3), ("/c", "2", 15), ("/0", "1", 16)]);
+    let mut rig = Rig::new([before, after], [Answer::Stays(vec![])]);
+    rig.settle();
+    let mut changes = rig.cache.subscribe(Start::Now).open().unwrap();
+    rig.break_watch(Answer::Refuse(Status::new(410, "gone")));
+    let batch = changes.poll(100).unwrap();
+    let seen: Vec<(Kind, String)> =
+        batch.events().iter().map(|event| (event.kind(), event.key_str().unwrap().to_owned())).collect();
+    let expected =
+        [(Kind::Resync, ""), (Kind::Deleted, "/b"), (Kind::Added, "/0"), (Kind::Modified, "/c"), (Kind::Resync, "")];
+    let seen: Vec<(Kind, &str)> = seen.iter().map(|(kind, key)| (*kind, &**key)).collect();
+    assert_eq!(seen, expected);
+    assert_eq!(rig.handle.status().resyncs, 1);
+    assert_eq!(rig.state(), "/0=1@16 /a=1@3 /c=2@15");
+}
+
+/// A difference reaches a handler's watch with old values and the last known value.
+#[test]
+fn iw_05_relist_gives_deletes_with_their_values() {
+    let mut rig = Rig::new([page(10, &[("/a", "1", 3)]), page(20, &[])], [Answer::Stays(vec![])]);
+    rig.settle();
+    let mut watch = ObjectWatch::<watchcore::KeyValue>::open(&rig.cache).unwrap();
+    assert_eq!([(); 2].map(|()| watch.recv(BOUND).unwrap().unwrap().name()), ["ADDED", "SYNCED"]);
+    rig.break_watch(Answer::Refuse(Status::new(410, "gone")));
+    let event = watch.recv(BOUND).unwrap().unwrap();
+    assert_eq!((event.name(), event.object().unwrap().value_str()), ("DELETED", Some("1")));
+    assert_eq!(rig.listed(), ["0", "10"]);
+}
+
+/// The initial state by a watch: gathered beside the cache, in any order, and there as a whole with its mark.
+#[test]
+fn rf_15_initial_state_by_a_watch() {
+    let events = vec![
+        added("/b", "1", 7),
+        added("/a", "1", 3),
+        added("/gone", "1", 4),
+        modified("/b", "2", 8),
+        deleted("/gone", 9),
+        WatchEvent::bookmark(9),
+        WatchEvent::synced().at(10),
+        modified("/a", "2", 11),
+    ];
+    let mut rig = Rig::with([], [Answer::Closes(events)], |reflector| reflector.initial_watch(true));
+    rig.settle();
+    assert_eq!((rig.state(), rig.listed().len()), ("/a=2@11 /b=2@8".to_owned(), 0));
+    let watched = rig.watched.lock().unwrap();
+    assert_eq!((watched[0].from, watched[0].initial_state), (0, true));
+    assert_eq!((watched[1].from, watched[1].initial_state), (11, false), "then a plain watch");
+}
+
+#[test]
+fn rf_15_state_without_mark_is_not_ready() {
+    let events = || vec![added("/a", "1", 3)];
+    let watches = [Answer::Closes(events()), Answer::Closes(vec![added("/a", "1", 3), WatchEvent::synced().at(5)])];
+    let mut rig = Rig::with([], watches, |reflector| reflector.initial_watch(true));
+    rig.settle();
+    assert!(!rig.cache.is_ready());
+    rig.pass();
+    assert_eq!(rig.state(), "/a=1@3");
+    assert!(rig.watched.lock().unwrap()[1].initial_state, "the state again");
+}
+
+#[test]
+fn rf_15_unable_source_is_listed() {
+    let mut rig = Rig::with(
+        [page(10, &[("/a", "1", 3)])],
+        [Answer::Refuse(Status::new(422, "sendInitialEvents is forbidden"))],
+        |reflector| reflector.initial_watch(true),
+    );
+    rig.settle();
+    assert_eq!((rig.state(), rig.clock.next_due().is_some()), ("/a=1@3".to_owned(), true));
+}
+
+#[test]
+fn rf_15_busy_source_is_asked_for_its_state_again() {
+    let watches = [Answer::Refuse(Status::new(429, "slowly")), Answer::Stays(vec![WatchEvent::synced().at(5)])];
+    let mut rig = Rig::with([], watches, |reflector| reflector.initial_watch(true));
+    rig.settle();
+    assert_eq!(millis(rig.pass()), 800);
+    assert_eq!((rig.cache.is_ready(), rig.listed().len()), (true, 0));
+}
+
+/// An end mark that does not come: the status says so, and who waits for the cache is not left in the dark.
+#[test]
+fn fault_missing_end_mark_says_why() {
+    let mut rig = Rig::with([], [Answer::Stays(vec![added("/a", "1", 3)])], |reflector| reflector.initial_watch(true));
+    rig.settle();
+    for _ in 0..3 {
+        assert_eq!(rig.pass(), Duration::from_secs(10), "it reports every ten seconds");
+    }
+    let status = rig.handle.status();
+    assert_eq!((status.ready, status.pending, status.state), (false, 1, ReflectorState::ReadingState));
+    let words = status.to_string();
+    assert!(
+        words.contains("waits for the mark that ends the initial state for 30 s") && words.contains("1 entries"),
+        "{words}"
+    );
+}
+
+#[test]
+fn fault_never_ready_says_why() {
+    let mut rig = Rig::new([fails(403)], []);
+    rig.settle();
+    assert_eq!(rig.cache.status().state, State::Failed);
+    let error = rig.cache.get("/a", Read::Any).unwrap_err();
+    assert_eq!(error.code(), Code::PermissionDenied, "{error}");
+    assert!(rig.handle.status().to_string().contains("403"));
+}
+
+/// A list that the cache refuses is said, and the reflector goes on.
+#[test]
+fn rf_14_refused_state_is_reported() {
+    let lists = [page(10, &[("/a", "1", 11)]), page(12, &[("/a", "1", 11), ("outside", "1", 3)])];
+    let mut rig = Rig::new(lists, []);
+    rig.settle();
+    assert_eq!(rig.handle.status().last_error.unwrap().code(), 400);
+    rig.pass();
+    assert_eq!((rig.state(), rig.handle.status().outside), ("/a=1@11".to_owned(), 1));
+}
+
+/// Several objects at one revision become one revision of the cache, also where the source takes a break inside.
+#[test]
+fn rf_20_objects_of_one_revision_are_one_revision() {
+    let events = vec![added("/a", "1", 11).at(10), added("/b", "1", 11).at(10), deleted("/c", 11)];
+    let mut rig = Rig::new([page(10, &[("/c", "1", 3)])], [Answer::Stays(events)]);
+    rig.settle();
+    assert_eq!((rig.state(), rig.cache.position().revision), ("/a=1@11 /b=1@11".to_owned(), 11));
+
+    // Not complete: nothing is shown of it while the source is silent.
+    let mut rig = Rig::new([page(10, &[])], [Answer::Stays(vec![added("/a", "1", 11).at(10)])]);
+    rig.settle();
+    assert_eq!((rig.state(), rig.cache.position().revision), (String::new(), 10));
+
+    // After the end of the watch it comes again.
+    let half = vec![added("/a", "1", 11).at(10)];
+    let whole = vec![added("/a", "1", 11).at(10), added("/b", "1", 11).at(11)];
+    let mut rig = Rig::new([page(10, &[])], [Answer::Closes(half), Answer::Stays(whole)]);
+    rig.settle();
+    assert_eq!((rig.watches.opens(), rig.state()), (vec![10, 10], "/a=1@11 /b=1@11".to_owned()));
+}
+
+/// A source that gives each event the same revision as its position: what is at hand together is one revision.
+#[test]
+fn rf_21_equal_revisions_at_hand_are_one() {
+    let mut rig = Rig::new([page(10, &[])], [Answer::Stays(vec![added("/a", "1", 11), added("/b", "1", 11)])]);
+    rig.settle();
+    assert_eq!((rig.state(), rig.listed().len()), ("/a=1@11 /b=1@11".to_owned(), 1));
+}
+
+/// A repeat is nothing; a change of a revision that was published already, which the cache does not know, leads to a list.
+#[test]
+fn rf_22_misfits_are_mended_by_a_list() {
+    let first = || Answer::Closes(vec![added("/a", "1", 11)]);
+    let repeat = || Answer::Closes(vec![added("/a", "1", 11), deleted("/never", 11), added("/d", "1", 12)]);
+    let lists = [page(10, &[]), page(14, &[("/a", "1", 11), ("/b", "1", 11), ("/d", "1", 12), ("/x", "1", 13)])];
+    for misfit in
+        [added("/b", "1", 11), modified("/a", "2", 12), deleted("/a", 12), WatchEvent::deleted(entry("/a", "", 0))]
+    {
+        let answers = [first(), repeat(), Answer::Stays(vec![misfit, added("/x", "1", 13)])];
+        let mut rig = Rig::new(lists.clone(), answers);
+        rig.settle();
+        assert_eq!(rig.state(), "/a=1@11 /b=1@11 /d=1@12 /x=1@13");
+        assert_eq!((rig.listed(), rig.watches.opens()), (vec!["0".to_owned(), "12".into()], vec![10, 11, 12, 14]));
+    }
+}
+
+/// A restored backup: the source is at a lower revision, and the readers are told of the new history.
+#[test]
+fn rf_23_history_that_went_back() {
+    let lists = [page(80, &[("/a", "1", 70)]), fails(504), page(50, &[("/a", "1", 40)])];
+    let mut rig = Rig::new(lists, [Answer::Stays(vec![added("/b", "1", 90)])]);
+    rig.settle();
+    let mut changes = rig.cache.subscribe(Start::Now).open().unwrap();
+    rig.break_watch(Answer::Refuse(Status::new(410, "gone")));
+    assert_eq!((rig.state(), rig.listed()), ("/a=1@40".to_owned(), vec!["0".to_owned(), "90".into(), String::new()]));
+    let batch = changes.poll(100).unwrap();
+    assert_eq!(batch.events()[0].resync().unwrap().reason, ResyncReason::HistoryReset);
+    assert_eq!(rig.watches.opens(), [80, 90, 50]);
+}
+
+/// A watch that ends at once and empty, over and over, waits longer each time; one that lived does not.
+#[test]
+fn rf_24_short_empty_watches_back_off() {
+    let mut rig = Rig::new([page(10, &[])], [Answer::Closes(vec![]), Answer::Closes(vec![]), Answer::Stays(vec![])]);
+    rig.settle();
+    assert_eq!([(); 2].map(|()| millis(rig.pass())), [800, 1600]);
+    assert_eq!((rig.watches.opens().len(), rig.listed().len()), (3, 1));
+}
+
+/// A connection that died without a word: the watch is opened again after its time-out.
+#[test]
+fn fault_silent_watch_is_opened_again() {
+    let mut rig = Rig::new([page(10, &[])], [Answer::Stays(vec![]), Answer::Stays(vec![added("/a", "1", 11)])]);
+    rig.settle();
+    let timeout = rig.watched.lock().unwrap()[0].timeout;
+    assert_eq!(rig.pass(), timeout + Duration::from_secs(30));
+    assert_eq!((rig.watches.opens(), rig.state()), (vec![10, 10], "/a=1@11".to_owned()));
+}
+
+/// No event of ten thousand is missed, however the watch is cut.
+#[test]
+fn fault_cut_watches_miss_nothing() {
+    let mut watches = Vec::new();
+    let mut revision = 10;
+    while revision < 10_010 {
+        let length = 1 + revision % 7;
+        watches.push(Answer::Closes(
+            (1..=length).map(|step| added(&format!("/{}", revision + step), "1", revision + step)).collect(),
+        ));
+        revision += length;
+    }
+    let mut rig = Rig::new([page(10, &[])], watches);
+    rig.settle();
+    let status = rig.cache.status();
+    assert_eq!((status.objects, status.position.revision), (revision - 10, revision));
+    assert_eq!(rig.listed().len(), 1);
+}
+
+/// A consistent read asks the source for its newest revision, which the reader then waits for.
+#[test]
+fn rf_25_consistent_reads_ask_the_source() {
+    let mut rig = Rig::new([page(10, &[]), page(12, &[])], [Answer::Stays(vec![added("/a", "1", 11)])]);
+    rig.settle();
+    let mut waiter = rig.cache.waiter(watchcore::Want::Consistent).unwrap();
+    rig.settle();
+    let request = rig.requests.lock().unwrap().last().cloned().unwrap();
+    assert_eq!((request.at, request.limit), (ListAt::Newest, 1));
+    assert_eq!(waiter.poll().unwrap().unwrap().revision, 12, "the newest revision, by the source's word");
+}
+
+struct Lines;
+
+impl BlockingSource for Lines {
+    type Events = std::vec::IntoIter<WatchEvent<Entry>>;
+
+    fn list(&self, _: ListRequest) -> Result<ListPage, Status> {
+        page(10, &[("/a", "1", 3)])
+    }
+
+    fn watch(&self, request: WatchRequest) -> Result<Self::Events, Status> {
+        assert_ne!(request.from, 11, "a panic is an error, and is tried again");
+        Ok(vec![added("/b", "1", request.from + 1)].into_iter())
+    }
+}
+
+/// A source whose calls block, on a thread, with real time: it is there, it ends, and a panic of it harms nobody.
+#[test]
+fn rf_26_blocking_source_on_threads() {
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let reflector = Reflector::new(cache.writer().unwrap(), Blocking::new(Lines)).unwrap().spawn().unwrap();
+    cache.wait_until(11, BOUND).unwrap();
+    assert_eq!(cache.status().objects, 2);
+    reflector.stop(BOUND).unwrap();
+    assert_eq!(cache.status().state, State::Closed);
+}
+
+/// On a runtime, ended by dropping its future.
+#[test]
+fn rf_27_runs_on_a_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    let cache = Cache::builder("/").expect_load(true).build().unwrap();
+    let reflector = Reflector::new(cache.writer().unwrap(), Blocking::new(Lines)).unwrap();
+    let task = runtime.spawn(reflector.run());
+    cache.wait_until(11, BOUND).unwrap();
+    task.abort();
+    let end = runtime.block_on(task);
+    assert!(end.unwrap_err().is_cancelled());
+    assert_eq!(cache.status().state, State::Closed);
+}
