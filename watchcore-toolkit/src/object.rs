@@ -27,6 +27,12 @@ pub trait FromKeyValue: Clone + Send + Sync + Unpin + 'static {
 
     /// The key-value that it is made of.
     fn key_value(&self) -> &KeyValue;
+
+    /// What is looked at where nothing is kept: the key-value itself, or what the decoder made.
+    type View: ?Sized;
+
+    /// The view of a key-value, without a count. Errors as of [`FromKeyValue::from_key_value`].
+    fn view(kv: &KeyValue) -> Result<&Self::View>;
 }
 
 impl FromKeyValue for KeyValue {
@@ -36,6 +42,12 @@ impl FromKeyValue for KeyValue {
 
     fn key_value(&self) -> &KeyValue {
         self
+    }
+
+    type View = KeyValue;
+
+    fn view(kv: &KeyValue) -> Result<&KeyValue> {
+        Ok(kv)
     }
 }
 
@@ -82,21 +94,26 @@ impl<T: 'static> Object<T> {
 
 impl<T: Send + Sync + 'static> FromKeyValue for Object<T> {
     fn from_key_value(kv: &KeyValue) -> Result<Object<T>> {
-        match kv.decoded::<T>()? {
-            Some(_) => Ok(Object { kv: kv.clone(), decoded: PhantomData }),
-            None => Err(Error::new(
-                Code::InvalidArgument,
-                format!(
-                    "take a value as {}: the cache has no decoder, or this is a deletion. Give Cache::builder(..).decoder(..) one, \
-                     or watch plain key-values.",
-                    std::any::type_name::<T>()
-                ),
-            )),
-        }
+        Self::view(kv).map(|_| Object { kv: kv.clone(), decoded: PhantomData })
     }
 
     fn key_value(&self) -> &KeyValue {
         &self.kv
+    }
+
+    type View = T;
+
+    fn view(kv: &KeyValue) -> Result<&T> {
+        kv.decoded::<T>()?.ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                format!(
+                    "take a value as {}: the cache has no decoder, or this is a deletion. Give Cache::builder(..).decoder(..) \
+                     one, or watch plain key-values.",
+                    std::any::type_name::<T>()
+                ),
+            )
+        })
     }
 }
 

@@ -139,7 +139,13 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
                 seed(&mut known, page.items().iter().cloned());
                 Ok(LogReader::new(subscription, Some(known)))
             }
-            _ => Ok(LogReader::new(self.subscribe(self.start)?, Some(known))),
+            _ => {
+                // Without a filter its state will be as large as the cache's is.
+                if self.filter == Filter::any() {
+                    known.reserve(self.cache.status().objects as usize);
+                }
+                Ok(LogReader::new(self.subscribe(self.start)?, Some(known)))
+            }
         }
     }
 

@@ -557,6 +557,9 @@ fn si_09_reads_of_a_lister() {
     assert_eq!(all.namespace("pod").unwrap().len(), 0);
     assert_eq!(all.range(&Range::prefix("/r/")).unwrap().len(), 2);
     assert_eq!(all.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
+    let mut seen = Vec::new();
+    let position = pods.visit(&Range::all(), |kv, pod| seen.push((kv.key().to_vec(), pod.unwrap().version()))).unwrap();
+    assert_eq!((seen, position), (vec![(b"/r/pods/b".to_vec(), 1)], cache.position()));
     let (pods_then, nodes_then) = (pods.at(&snapshot).unwrap(), nodes.at(&snapshot).unwrap());
     assert_eq!((pods_then.list().unwrap().len(), nodes_then.list().unwrap().len()), (2, 1));
     assert_eq!(pods_then.position(), nodes_then.position());
@@ -564,6 +567,23 @@ fn si_09_reads_of_a_lister() {
     assert_eq!(pods_then.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
     let other = Cache::builder("/r/").name("other").build().unwrap();
     assert_eq!(pods.at(&other.snapshot().unwrap()).unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// A value that cannot be decoded is no reason not to list the others, and is not left out in silence.
+#[test]
+fn rf_14_lists_name_what_they_cannot_decode() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", &[0xff_u8]), Change::put("/c", "3")]).unwrap();
+    let lister = Informer::<Text>::new(&cache).unwrap().lister();
+    let listed = lister.list().unwrap();
+    assert_eq!(listed.iter().map(|text| text.as_str()).collect::<Vec<_>>(), ["1", "3"]);
+    let [(kv, error)] = &listed.refused[..] else { panic!("one is refused") };
+    assert!(kv.key() == b"/b" && error.message().contains("/b"), "{error}");
+    assert_eq!(lister.get("/b").unwrap_err().code(), Code::InvalidArgument);
+    let mut refused = 0;
+    lister.visit(&Range::all(), |_, text| refused += u32::from(text.is_err())).unwrap();
+    assert_eq!(refused, 1);
 }
 
 /// The options that cannot be are refused where they are given.
