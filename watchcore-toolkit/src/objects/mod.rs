@@ -30,6 +30,7 @@ use futures_core::Stream;
 use log_reader::{LogReader, Polled};
 use std::collections::VecDeque;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,7 +146,12 @@ impl Refusals {
     fn report(&mut self, kv: &KeyValue, error: &Error) {
         self.handle.refused.fetch_add(1, Ordering::Relaxed);
         match &mut self.call {
-            Some(call) => call(kv, error),
+            // A panic that came out here would take the rest of the batch with it.
+            Some(call) => {
+                if catch_unwind(AssertUnwindSafe(|| call(kv, error))).is_err() {
+                    tracing::error!(%error, "the function for values that cannot be decoded panicked");
+                }
+            }
             None => tracing::warn!(key = %String::from_utf8_lossy(kv.key()), %error, "a value cannot be decoded"),
         }
     }

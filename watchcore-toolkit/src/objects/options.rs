@@ -98,8 +98,8 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { clock, ..self }
     }
 
-    /// Called with each value that the decoder refused, by the consumer that polls. Without it there is a warning in the
-    /// log (`tracing`). Either way the last value that could be decoded stays, and the error is counted.
+    /// Called with each value that the decoder refused, by the consumer that polls; a panic of it is caught. Without it there
+    /// is a warning in the log (`tracing`). Either way the last value that could be decoded stays, and the error is counted.
     pub fn on_refused(self, call: impl FnMut(&KeyValue, &Error) + Send + 'static) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { refused: Some(Box::new(call)), ..self }
     }

@@ -206,6 +206,17 @@ fn rf_14_refused_value_is_no_deletion() {
     assert_eq!((refused.load(Ordering::Relaxed), watch.figures().refused), (2, 2));
 }
 
+/// A function for refused values that panics takes nothing with it.
+#[test]
+fn rf_14_panic_over_a_refused_value() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", &[0xff_u8]), Change::put("/b", "1")]).unwrap();
+    let wanted = ObjectWatch::<Text>::builder(&cache).on_refused(|_, _| panic!("on purpose"));
+    let mut watch = wanted.open().unwrap();
+    assert_eq!(lines(&mut watch, 2), ["+ /b=1", "synced"]);
+}
+
 /// The same where the value comes to be refused while the consumer is overtaken.
 #[test]
 fn rf_14_refused_while_overtaken_stays() {
