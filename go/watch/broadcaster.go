@@ -36,8 +36,8 @@ type Broadcaster[T any] struct {
 	queue    Queue
 	incoming int
 
-	// turn is held by the publisher that waits for a place, so that those behind it come in
-	// order and ActionOrDrop waits for none of them.
+	// turn is held by the publisher that waits for a place, so that those behind it come one after
+	// the other, and ActionOrDrop waits for none of them.
 	turn sync.Mutex
 
 	// mu guards what follows. It is never held while somebody waits.
@@ -45,6 +45,7 @@ type Broadcaster[T any] struct {
 	log     *journal.Journal[Event[T]]
 	kept    int // how many events the log keeps at least
 	gate    gate
+	inLine  int // publishers that wait for a place, or for their turn to do so
 	stopped bool
 
 	// down is closed by Shutdown.
@@ -142,11 +143,17 @@ func (b *Broadcaster[T]) ActionOrDrop(action EventType, obj T) (bool, error) {
 // Publish is Action for an event with all its fields: with Old, say. The broadcaster sets Revision,
 // and Lost is the watchers' own.
 func (b *Broadcaster[T]) Publish(e Event[T]) error {
+	if done, err := b.pass(e); done {
+		return err
+	}
 	b.turn.Lock()
 	defer b.turn.Unlock()
 	for {
 		blocked, err := b.try(e)
 		if !blocked || err != nil {
+			b.mu.Lock()
+			b.inLine--
+			b.mu.Unlock()
 			return err
 		}
 		// The watcher that is in the way is marked and will open the gate; a stale token only
@@ -158,9 +165,27 @@ func (b *Broadcaster[T]) Publish(e Event[T]) error {
 	}
 }
 
+// pass publishes where nobody waits; otherwise the publisher is in line.
+func (b *Broadcaster[T]) pass(e Event[T]) (done bool, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.inLine == 0 {
+		if blocked, err := b.append(e); !blocked {
+			return true, err
+		}
+	}
+	b.inLine++
+	return false, nil
+}
+
 func (b *Broadcaster[T]) try(e Event[T]) (blocked bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.append(e)
+}
+
+// append publishes if the gate is open. The caller holds the lock.
+func (b *Broadcaster[T]) append(e Event[T]) (blocked bool, err error) {
 	if b.stopped {
 		return false, ErrBroadcasterStopped
 	}
@@ -290,9 +315,9 @@ func (b *Broadcaster[T]) places(queue Queue, prefix, backlog int) (int, error) {
 	return max(places, longer), nil
 }
 
-// took counts an event that a waiting watcher has taken.
-func (b *Broadcaster[T]) took(m *member) {
-	m.taken.Add(1)
+// took counts events that a waiting watcher has taken.
+func (b *Broadcaster[T]) took(m *member, n uint64) {
+	m.taken.Add(n)
 	if m.awaited.Load() && m.awaited.Swap(false) {
 		b.mu.Lock()
 		defer b.mu.Unlock()

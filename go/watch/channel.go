@@ -53,13 +53,14 @@ func (w *Watcher[T]) moveTo(c *chan Event[T]) {
 
 // allAccepted takes everything that a watcher with the policy Drop has accepted.
 func (w *Watcher[T]) allAccepted() (all []Event[T]) {
+	var batch [batchOfChannel]Event[T]
 	for {
-		e, ok := w.peek(0)
-		if !ok {
+		n := w.fetch(batch[:], 0)
+		if n == 0 {
 			return all
 		}
-		all = append(all, e)
-		w.advance()
+		all = append(all, batch[:n]...)
+		w.consume(n)
 	}
 }
 
@@ -94,35 +95,35 @@ func (f *feed[T]) run() {
 
 // fill moves what fits without waiting, with the policy Wait.
 func (f *feed[T]) fill(head uint64) {
-	for len(f.c) < cap(f.c) {
-		e, ok := f.w.peek(head)
-		if !ok {
-			return
-		}
+	var one [1]Event[T]
+	for len(f.c) < cap(f.c) && f.w.fetch(one[:], head) == 1 {
 		// Nobody else sends, so there is a place. It counts as taken only now: the publishers
 		// go by this count less what is in the channel.
-		f.c <- e
-		f.w.advance()
+		f.c <- one[0]
+		f.w.consume(1)
 	}
 }
 
 // push moves everything below the head, waiting for places; false where Stop ended that.
 func (f *feed[T]) push(head uint64) bool {
+	var batch [batchOfChannel]Event[T]
 	for {
-		e, ok := f.w.peek(head)
-		if !ok {
+		n := f.w.fetch(batch[:], head)
+		if n == 0 {
 			return true
 		}
-		select {
-		case f.c <- e:
-		default:
+		for i := range n {
 			select {
-			case f.c <- e:
-			case <-f.w.gone:
-				return false
+			case f.c <- batch[i]:
+			default:
+				select {
+				case f.c <- batch[i]:
+				case <-f.w.gone:
+					return false
+				}
 			}
+			f.w.consume(1)
 		}
-		f.w.advance()
 	}
 }
 

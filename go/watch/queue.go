@@ -102,20 +102,20 @@ func (a *accepted) add(r run) {
 	a.runs = append(a.runs, r)
 }
 
-// first is the oldest accepted event and what was lost before it.
-func (a *accepted) first() (number, lost uint64, ok bool) {
+// first is the oldest accepted events.
+func (a *accepted) first() (r run, ok bool) {
 	if len(a.runs) == 0 {
-		return 0, 0, false
+		return run{}, false
 	}
-	return a.runs[0].from, a.runs[0].lost, true
+	return a.runs[0], true
 }
 
-// took removes the first one.
-func (a *accepted) took() {
+// took removes the first n of them.
+func (a *accepted) took(n uint64) {
 	r := &a.runs[0]
-	r.from++
+	r.from += n
 	r.lost = 0
-	a.count--
+	a.count -= n
 	if r.from == r.end {
 		a.pop()
 	}

@@ -2,8 +2,10 @@ package watch
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -11,7 +13,8 @@ import (
 // Watcher is a watch of a [Broadcaster]: a position in its log. Read it with Next, All, or
 // ResultChan; Stop it in the end, or publishers wait for it where its policy is Wait.
 //
-// All methods may be called from any goroutine. Several readers share the events.
+// All methods may be called from any goroutine. Several readers share the events. A watcher that is
+// read by a channel is not read otherwise at the same time.
 type Watcher[T any] struct {
 	b        *Broadcaster[T]
 	behavior FullChannelBehavior
@@ -72,37 +75,50 @@ func (w *Watcher[T]) Dropped() uint64 {
 // Next takes the next event, waiting for it if it must; see [Puller]. After ResultChan it takes from
 // the channel. It needs no goroutine, and costs the same however many other watchers there are.
 func (w *Watcher[T]) Next(ctx context.Context) (Event[T], error) {
+	var one [1]Event[T]
+	_, err := w.NextBatch(ctx, one[:])
+	return one[0], err
+}
+
+// NextBatch takes as many events as there are and fit, at least one: it waits for the first. They
+// count as taken, all at once. This is the cheapest way to read a watcher. After ResultChan it takes one
+// event from the channel. The errors are those of Next, and one where nothing fits.
+func (w *Watcher[T]) NextBatch(ctx context.Context, into []Event[T]) (n int, err error) {
+	if len(into) == 0 {
+		return 0, errors.New("watch: a batch of no events was asked for: give a slice with a place for one at least")
+	}
 	if err := ctx.Err(); err != nil {
-		return Event[T]{}, err
+		return 0, err
 	}
 	waited := uint64(0)
 	for {
-		if c := w.channel.Load(); c != nil {
-			return receive(ctx, *c)
-		}
 		w.mu.Lock()
-		if w.channel.Load() != nil {
+		if c := w.channel.Load(); c != nil {
 			w.waiting -= waited
 			w.mu.Unlock()
-			continue
-		}
-		e, head, state := w.take(waited)
-		if state != nothing {
-			w.mu.Unlock()
-			if state == ended {
-				return e, ErrEnded
+			if into[0], err = receive(ctx, *c); err != nil {
+				return 0, err
 			}
-			return e, nil
+			return 1, nil
+		}
+		n, head, over := w.take(into, waited)
+		if n == 0 && !over {
+			w.waiting++
+		}
+		w.mu.Unlock()
+		switch {
+		case n > 0:
+			return n, nil
+		case over:
+			return 0, ErrEnded
 		}
 		waited = 1
-		w.waiting++
-		w.mu.Unlock()
 		select {
 		case <-w.b.log.Wait(head):
 		case <-w.gone:
 		case <-ctx.Done():
 			w.leave()
-			return Event[T]{}, ctx.Err()
+			return 0, ctx.Err()
 		}
 	}
 }
@@ -117,18 +133,51 @@ func (w *Watcher[T]) leave() {
 	w.waiting--
 }
 
-// All is the watch as a loop, until its end or that of the context. To leave the loop does not
-// stop the watch.
-func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] { return All(ctx, w) }
+// batchOfAll is how many events All takes at once.
+const batchOfAll = 16
 
-// taken is what take has found.
-type taken int
+// All is the watch as a loop, until its end or that of the context. It takes up to 16 events at once;
+// what the loop has not seen when it is left goes back, and is the next to be taken. To leave the
+// loop does not stop the watch.
+func (w *Watcher[T]) All(ctx context.Context) iter.Seq[Event[T]] {
+	return func(yield func(Event[T]) bool) {
+		var batch [batchOfAll]Event[T]
+		n, seen := 0, 0
+		defer func() { w.putBack(batch[seen:n]) }()
+		for {
+			var err error
+			seen = 0
+			if n, err = w.NextBatch(ctx, batch[:]); err != nil {
+				return
+			}
+			for seen < n {
+				e := batch[seen]
+				// A loop that takes long should not keep what it has seen.
+				batch[seen] = Event[T]{}
+				seen++
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
 
-const (
-	nothing taken = iota // nothing yet
-	event                // an event
-	ended                // nothing will come any more
-)
+// putBack makes events the next ones again. Publishers that went on because of them stay where they
+// are. If somebody has made a channel meanwhile the events are behind what is in it: they are lost.
+func (w *Watcher[T]) putBack(events []Event[T]) {
+	if len(events) == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.channel.Load() != nil {
+		w.dropped.Add(uint64(len(events)))
+		return
+	}
+	w.prefix = append(slices.Clone(events), w.prefix...)
+	w.member.taken.Add(-uint64(len(events)))
+}
 
 // head is how far this watcher may read. It is the end once the log is closed or the watch stopped.
 func (w *Watcher[T]) head() uint64 {
@@ -147,86 +196,85 @@ func (w *Watcher[T]) look(head uint64) {
 	w.dropped.Add(w.queue.look(head, w.b.log.Oldest(), places))
 }
 
-// take gives the next event, if there is one. The caller holds the lock; waited says that it was
-// counted as waiting, which this ends.
-func (w *Watcher[T]) take(waited uint64) (e Event[T], head uint64, state taken) {
-	over := w.over()
+// take gives what there is, and whether more can come. The caller holds the lock; waited says that it
+// was counted as waiting, which this ends.
+func (w *Watcher[T]) take(into []Event[T], waited uint64) (n int, head uint64, over bool) {
+	over = w.over()
 	head = w.head()
 	if w.behavior == DropIfChannelFull {
 		w.look(head)
 	}
 	w.waiting -= waited
-	e, ok := w.peek(head)
-	switch {
-	case ok:
-		w.advance()
-		state = event
-	case over:
-		state = ended
+	for n < len(into) {
+		k := w.fetch(into[n:], head)
+		if k == 0 {
+			break
+		}
+		w.consume(k)
+		n += k
 	}
-	return e, head, state
+	return n, head, over
 }
 
-// peek is the next event, which advance takes. It belongs to who owns prefix and queue.
-func (w *Watcher[T]) peek(head uint64) (e Event[T], ok bool) {
+// fetch copies next events, and consume takes as many of them as it is given. More may be there
+// than it copies: ask until there is none. It belongs to who owns prefix and queue.
+func (w *Watcher[T]) fetch(into []Event[T], head uint64) int {
 	switch {
 	case len(w.prefix) > 0:
-		return w.prefix[0], true
+		return copy(into, w.prefix)
 	case w.behavior == DropIfChannelFull:
-		return w.peekAccepted()
+		return w.fetchAccepted(into)
 	}
-	return w.peekNext(head)
+	return w.fetchNext(into, head)
 }
 
-func (w *Watcher[T]) advance() {
+func (w *Watcher[T]) consume(n int) {
 	switch {
 	case len(w.prefix) > 0:
-		w.prefix[0] = Event[T]{}
-		w.prefix = w.prefix[1:]
+		clear(w.prefix[:n])
+		if w.prefix = w.prefix[n:]; len(w.prefix) == 0 {
+			w.prefix = nil
+		}
 	case w.behavior == DropIfChannelFull:
-		w.queue.took()
+		w.queue.took(uint64(n))
 		return
 	default:
-		w.queue.seen++
+		w.queue.seen += uint64(n)
 		w.queue.lost = 0
 	}
 	if w.behavior == WaitIfChannelFull {
-		w.b.took(&w.member)
+		w.b.took(&w.member, uint64(n))
 	}
 }
 
-// peekNext is peek with the policy Wait: the next number. It is in the log, because the gate
-// holds the publishers back; only after Stop can it have left.
-func (w *Watcher[T]) peekNext(head uint64) (e Event[T], ok bool) {
+// fetchNext is fetch with the policy Wait: the next numbers. They are in the log, because the gate
+// holds the publishers back; only after Stop can they have left.
+func (w *Watcher[T]) fetchNext(into []Event[T], head uint64) int {
 	for w.queue.seen < head {
-		if e, ok = w.read(w.queue.seen); ok {
-			e.Lost += w.queue.lost
-			return e, true
+		n, ok := w.b.log.Read(w.queue.seen, into[:min(uint64(len(into)), head-w.queue.seen)])
+		if ok {
+			into[0].Lost += w.queue.lost
+			return n
 		}
 		w.skip(head)
 	}
-	return e, false
+	return 0
 }
 
-// peekAccepted is peek with the policy Drop.
-func (w *Watcher[T]) peekAccepted() (e Event[T], ok bool) {
+// fetchAccepted is fetch with the policy Drop: of the first run.
+func (w *Watcher[T]) fetchAccepted(into []Event[T]) int {
 	for {
-		number, lost, ok := w.queue.first()
+		r, ok := w.queue.first()
 		if !ok {
-			return e, false
+			return 0
 		}
-		if e, ok = w.read(number); ok {
-			e.Lost += lost
-			return e, true
+		n, ok := w.b.log.Read(r.from, into[:min(uint64(len(into)), r.end-r.from)])
+		if ok {
+			into[0].Lost += r.lost
+			return n
 		}
-		w.dropped.Add(w.queue.forget(max(w.b.log.Oldest(), number+1)))
+		w.dropped.Add(w.queue.forget(max(w.b.log.Oldest(), r.from+1)))
 	}
-}
-
-func (w *Watcher[T]) read(number uint64) (Event[T], bool) {
-	var into [1]Event[T]
-	n, _ := w.b.log.Read(number, into[:])
-	return into[0], n == 1
 }
 
 // skip makes lost what has left the log at the watcher's number.

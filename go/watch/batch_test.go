@@ -1,0 +1,94 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"watchcore/watch"
+)
+
+// A loop takes several events at once; those that it has not seen are the next ones, whichever way the
+// watch is read then.
+func TestBroadcasterAllGivesBackWhatItHasNotSeen(t *testing.T) {
+	for _, behavior := range []watch.FullChannelBehavior{watch.WaitIfChannelFull, watch.DropIfChannelFull} {
+		noLeak(t)
+		m := watch.NewBroadcaster[int](40, behavior)
+		w, err := m.Watch()
+		check(t, err)
+		for i := range 40 {
+			check(t, m.Action(watch.Added, i))
+		}
+		expected := 0
+		loop := func(most int) {
+			for e := range w.All(bounded(t)) {
+				want(t, "object", e.Object, expected)
+				if expected++; expected == most {
+					break
+				}
+			}
+		}
+		loop(3)
+		loop(18)
+		func() {
+			defer func() { want(t, "panic", fmt.Sprint(recover()), "in the loop") }()
+			for e := range w.All(bounded(t)) {
+				want(t, "object", e.Object, expected)
+				expected++
+				panic("in the loop")
+			}
+		}()
+		want(t, "object", take(t, w).Object, expected)
+		expected++
+		loop(expected + 2)
+		if behavior == watch.WaitIfChannelFull {
+			// 40 and 26 places from the first that was not taken, which is 22.
+			ahead := 0
+			for ok := true; ok; ahead++ {
+				ok, err = m.ActionOrDrop(watch.Added, 40+ahead)
+				check(t, err)
+			}
+			want(t, "published", m.Revision(), 22+40+26)
+		}
+		m.Shutdown()
+		results := rest(t, w.ResultChan())
+		for _, e := range results {
+			want(t, "object", e.Object, expected)
+			expected++
+		}
+		want(t, "all", uint64(expected), m.Revision())
+		want(t, "dropped", w.Dropped(), 0)
+	}
+}
+
+func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
+	m := watch.NewBroadcaster[int](100, watch.WaitIfChannelFull)
+	w, err := m.WatchWithPrefix([]watch.Event[int]{{Object: -2}, {Object: -1}})
+	check(t, err)
+	for i := range 70 {
+		check(t, m.Action(watch.Added, i))
+	}
+	expected := -2
+	for _, size := range []int{1, 5, 64, 64} {
+		into := make([]watch.Event[int], size)
+		n, err := w.NextBatch(bounded(t), into)
+		check(t, err)
+		want(t, "events", n, min(size, 70-expected))
+		for _, e := range into[:n] {
+			want(t, "object", e.Object, expected)
+			expected++
+		}
+	}
+	if n, err := w.NextBatch(bounded(t), nil); n != 0 || err == nil {
+		t.Fatalf("%d events and %v for no place", n, err)
+	}
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = w.NextBatch(ended, make([]watch.Event[int], 1))
+	want(t, "error", err, context.Canceled)
+	w.Stop()
+	if n, err := w.NextBatch(bounded(t), make([]watch.Event[int], 1)); n != 0 || !errors.Is(err, watch.ErrEnded) {
+		t.Fatalf("%d, %v", n, err)
+	}
+}
