@@ -36,7 +36,7 @@ type Reporter interface {
 //
 // The end of the stream ends it without an event: io.EOF, and also a connection that broke or timed
 // out, as the original has it; Err tells these apart. Any other error of the decoder comes as one event of
-// type Error, then the end.
+// type Error, then the end; so does a panic of the decoder.
 //
 // Decode cannot be interrupted but by Close, so the watch has a goroutine from the first Next or
 // ResultChan on. It ends when Decode returns after Stop. Its channel has no places: to add some is
@@ -113,7 +113,7 @@ func (s *StreamWatcher[T]) receive() {
 	// The stream is of no use behind its end.
 	defer s.Stop()
 	for {
-		e, err := s.decode()
+		e, err := s.next()
 		if err != nil {
 			s.fail(err)
 			return
@@ -122,6 +122,16 @@ func (s *StreamWatcher[T]) receive() {
 			return
 		}
 	}
+}
+
+// next is decode, with a panic as an error: it came from what a server sent, and must not end the program.
+func (s *StreamWatcher[T]) next() (e Event[T], err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the decoder panicked: %v", p)
+		}
+	}()
+	return s.decode()
 }
 
 func (s *StreamWatcher[T]) send(e Event[T]) bool {

@@ -222,3 +222,19 @@ func TestIW02ThousandInOrder(t *testing.T) {
 	}
 	publishing.Wait()
 }
+
+type panicking struct{}
+
+func (panicking) Decode() (watch.EventType, string, error) { panic("a nil map") }
+func (panicking) Close()                                   {}
+
+// In the original the panic of a decoder ends the program.
+func TestFaultDecoderPanicEndsTheProgram(t *testing.T) {
+	noLeak(t)
+	w := watch.NewStreamWatcher[string](panicking{}, nil)
+	e := take[string](t, w)
+	if e.Type != watch.Error || !strings.Contains(e.Err.Error(), "the decoder panicked: a nil map") {
+		t.Fatalf("%v", e)
+	}
+	ends[string](t, w)
+}
