@@ -76,6 +76,11 @@ pub struct Object<T> {
 }
 
 impl<T: 'static> Object<T> {
+    /// Of a cache whose decoder makes nothing but `T`, and refuses nothing that is read.
+    pub(crate) fn of_decoded(kv: &KeyValue) -> Object<T> {
+        Object { kv: kv.clone(), decoded: PhantomData }
+    }
+
     /// The key.
     pub fn key(&self) -> &[u8] {
         self.kv.key()

@@ -5,35 +5,32 @@
 //! them out, and must then fail.
 
 #[cfg(not(toolkit_loom))]
-pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, fence},
-};
+pub(crate) use std::sync::{Mutex, MutexGuard, atomic::AtomicU64};
 
 #[cfg(toolkit_loom)]
-pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU64, fence},
-};
+pub(crate) use loom::sync::{Mutex, MutexGuard, atomic::AtomicU64};
 
-pub(crate) use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+#[cfg(toolkit_loom)]
+pub(crate) use std::sync::atomic::Ordering::Release;
+pub(crate) use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 /// Locks a mutex; a poisoned one is used as it is (its data has no broken middle states).
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// A step that a model may leave out.
+/// A step that a model may leave out, or take in another way.
+#[cfg(not(toolkit_loom))]
 macro_rules! step {
-    ($site:ident, $step:expr) => {{
-        #[cfg(toolkit_loom)]
-        let left_out = $crate::sync::weak::is($crate::sync::weak::Site::$site);
-        #[cfg(not(toolkit_loom))]
-        let left_out = false;
-        if !left_out {
-            $step;
-        }
-    }};
+    ($site:ident, $step:expr, $instead:block) => {
+        $step
+    };
+}
+#[cfg(toolkit_loom)]
+macro_rules! step {
+    ($site:ident, $step:expr, $instead:block) => {
+        if $crate::sync::weak::is($crate::sync::weak::Site::$site) { $instead } else { $step }
+    };
 }
 pub(crate) use step;
 
@@ -46,10 +43,10 @@ pub(crate) mod weak {
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub(crate) enum Site {
         Nothing,
-        /// The fence of a watcher between its position and the look for a publisher that waits.
-        TakeFence,
-        /// The fence of a publisher between its wish and the second look at the position.
-        ArmFence,
+        /// A watcher swaps its word; weakened, it loads and stores it.
+        TakeInOneStep,
+        /// A publisher marks a seat and gets its number; weakened, the number is older than the mark.
+        MarkInOneStep,
         /// Who leaves the line passes on what it was woken for.
         LeaveLine,
         /// A seat that goes lets the publisher go on.

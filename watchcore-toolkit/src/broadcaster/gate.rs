@@ -12,9 +12,8 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | a watcher stores `taken`, fence, loads `wanted` | a publisher stores `wanted`, fence, loads `taken` | SeqCst fences: one of the two sees the other, so either the publisher goes on or the watcher wakes it |
-//! | a watcher stores `taken` | a publisher loads it | Release / Acquire: what a consumer did before it took n is seen by who publishes n + allowance + 1 |
-//! | `wanted` is set and taken back | the same | below the lock, both |
+//! | a watcher swaps its word for the new number, unmarked | a publisher marks the word (`fetch_or`) | AcqRel: both are read-modify-writes of one word, so one comes first. If it is the swap, the publisher reads the new number; if it is the mark, the watcher gets it and continues the walk |
+//! | the same swap | the load or the marking of a publisher that goes on | Release / Acquire: what a consumer did before it took n is seen by who publishes n + allowance + 1 |
 //! | tickets, seats, the number, the end | the same | below the lock |
 //!
 //! Only the first in line makes the gate walk: who is behind is woken by who leaves the line before it, having published
@@ -22,17 +21,17 @@
 
 #![forbid(unsafe_code)]
 
-use crate::sync::{Acquire, AtomicBool, AtomicU64, Mutex, MutexGuard, Relaxed, Release, SeqCst, fence, lock, step};
+#[cfg(toolkit_loom)]
+use crate::sync::Release;
+use crate::sync::{AcqRel, Acquire, AtomicU64, Mutex, MutexGuard, lock, step};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A watcher that publishers wait for.
 pub(super) struct Seat {
-    /// It has taken everything up to this number.
-    taken: AtomicU64,
-    /// The first in line waits for it. Written below the lock.
-    wanted: AtomicBool,
+    /// Twice the number up to which it has taken everything, and one more if the first in line waits for it.
+    word: AtomicU64,
     /// How many numbers it may be behind.
     allowance: u64,
     /// Where it stands in the table.
@@ -43,14 +42,31 @@ impl Seat {
     /// Says that everything up to `number` was taken. True: a publisher waits for that; call [`Gate::seat_moved`].
     #[must_use]
     pub(super) fn take(&self, number: u64) -> bool {
-        self.taken.store(number, Release);
-        step!(TakeFence, fence(SeqCst));
-        self.wanted.load(Relaxed)
+        let before = step!(TakeInOneStep, self.word.swap(number << 1, AcqRel), {
+            let before = self.word.load(Acquire);
+            self.word.store(number << 1, Release);
+            before
+        });
+        before & 1 == 1
     }
 
     /// The highest number that it allows.
     fn limit(&self) -> u64 {
-        self.taken.load(Acquire).saturating_add(self.allowance)
+        self.limit_of(self.word.load(Acquire))
+    }
+
+    /// The same, with a mark that a publisher waits for more.
+    fn mark(&self) -> u64 {
+        let before = step!(MarkInOneStep, self.word.fetch_or(1, AcqRel), {
+            let before = self.word.load(Acquire);
+            self.word.fetch_or(1, AcqRel);
+            before
+        });
+        self.limit_of(before)
+    }
+
+    fn limit_of(&self, word: u64) -> u64 {
+        (word >> 1).saturating_add(self.allowance)
     }
 }
 
@@ -82,7 +98,7 @@ impl<S> Line<S> {
     /// A seat of a watcher that has taken everything up to `taken`.
     pub(super) fn add_seat(&mut self, taken: u64, allowance: u64) -> Arc<Seat> {
         let index = self.vacant.pop().unwrap_or(self.seats.len());
-        let seat = Arc::new(Seat { taken: AtomicU64::new(taken), wanted: AtomicBool::new(false), allowance, index });
+        let seat = Arc::new(Seat { word: AtomicU64::new(taken << 1), allowance, index });
         if index == self.seats.len() {
             self.seats.push(None);
         }
@@ -109,12 +125,7 @@ impl<S> Line<S> {
             let Some(seat) = &self.seats[index] else { continue };
             let mut limit = seat.limit();
             if limit < next && arm {
-                seat.wanted.store(true, Relaxed);
-                step!(ArmFence, fence(SeqCst));
-                limit = seat.limit();
-                if limit >= next {
-                    seat.wanted.store(false, Relaxed);
-                }
+                limit = seat.mark();
             }
             if limit < next {
                 self.walk_from = index;
@@ -215,8 +226,7 @@ impl<S> Gate<S> {
         if is_first && line.has_place(false) {
             let left = ticket.0.take().and_then(|own| line.waiting.remove(&own));
             let result = line.publish(publish);
-            let mut next = None;
-            step!(NextInLine, next = line.next_in_line());
+            let next = step!(NextInLine, line.next_in_line(), { None });
             drop(line);
             drop(left);
             wake(next);
@@ -240,8 +250,7 @@ impl<S> Gate<S> {
         let Some(own) = ticket.0.take() else { return };
         let mut line = self.lock();
         let left = line.waiting.remove(&own);
-        let mut next = None;
-        step!(LeaveLine, next = line.next_in_line());
+        let next = step!(LeaveLine, line.next_in_line(), { None });
         drop(line);
         drop(left);
         wake(next);
@@ -249,9 +258,8 @@ impl<S> Gate<S> {
 
     /// A seat has moved that a publisher waited for.
     #[cold]
-    pub(super) fn seat_moved(&self, seat: &Seat) {
+    pub(super) fn seat_moved(&self) {
         let mut line = self.lock();
-        seat.wanted.store(false, Relaxed);
         let next = line.next_in_line();
         drop(line);
         wake(next);
@@ -266,8 +274,7 @@ impl<S> Gate<S> {
         }
         line.seats[index] = None;
         line.vacant.push(index);
-        let mut next = None;
-        step!(SeatGone, next = line.next_in_line());
+        let next = step!(SeatGone, line.next_in_line(), { None });
         drop(line);
         wake(next);
     }

@@ -156,17 +156,19 @@ fn transposed<O>(event: WatchEvent<Option<O>>) -> Option<WatchEvent<O>> {
 }
 
 /// What a revision of the log says; `None` is the end.
-pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Result<Option<Payload<Object<T>>>> {
+#[inline]
+pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<Payload<Object<T>>> {
     let action = kv.value().and_then(|value| value.first()).copied();
     if action == Some(END) {
-        return Ok(None);
+        return None;
     }
-    let object = Object::from_key_value(kv)?;
-    Ok(Some(match action {
+    // The decoder has made it, or makes it when it is looked at: see the module's head.
+    let object = Object::of_decoded(kv);
+    Some(match action {
         Some(b'm') => Payload::Modified { old: None, new: object },
         Some(b'd') => Payload::Deleted(object),
         _ => Payload::Added(object),
-    }))
+    })
 }
 
 /// Whether the last revision of a batch ends the log.

@@ -60,7 +60,7 @@ fn publish(gate: &Published, name: char) -> Option<u64> {
 
 fn take(gate: &Published, seat: &Seat, number: u64) {
     if seat.take(number) {
-        gate.seat_moved(seat);
+        gate.seat_moved();
     }
 }
 
@@ -94,14 +94,14 @@ fn loom_gate_one_seat() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn loom_gate_take_without_fence() {
-    without(Site::TakeFence, one_seat);
+fn loom_gate_take_in_two_steps() {
+    without(Site::TakeInOneStep, one_seat);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn loom_gate_arm_without_fence() {
-    without(Site::ArmFence, one_seat);
+fn loom_gate_mark_in_two_steps() {
+    without(Site::MarkInOneStep, one_seat);
 }
 
 /// Two seats that move on two threads: the walk goes on where it stopped.

@@ -139,10 +139,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     fn take(&mut self, index: usize) -> Option<WatchEvent<Object<T>>> {
         let event = &self.batch.events()[index];
         let number = event.revision();
-        let payload = match event.kv().map(payload_of).transpose() {
-            Ok(payload) => payload.flatten()?,
-            Err(error) => Payload::Error(error.into()),
-        };
+        let payload = payload_of(event.kv()?)?;
         let lost = number - self.taken - 1;
         self.taken = number;
         self.next = index + 1;
@@ -152,7 +149,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
         match &mut self.rule {
             Rule::Wait(seat) => {
                 if seat.take(number) {
-                    self.shared.gate.seat_moved(seat);
+                    self.shared.gate.seat_moved();
                 }
             }
             Rule::Drop(queue) => queue.take(),

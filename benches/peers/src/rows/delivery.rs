@@ -5,11 +5,14 @@ use crate::load::{self, Scattered};
 use crate::measure::{Measured, allocated, distribution, repeat};
 use crate::watchers::channels::{Crossbeam, Publisher as Channels, Tokio};
 use crate::watchers::watchcore::{Publisher as Watchcore, in_set, poll_window};
-use crate::watchers::{Interest, Stage, Tasks, Threads, WINDOW, Watchers, broadcast};
+use crate::watchers::{Interest, Stage, Tasks, Threads, WINDOW, Watchers, broadcast, broadcaster};
 
 type WatchcoreThreads = Threads<Watchcore>;
 type WatchcoreTasks = Tasks<Watchcore>;
 type BroadcastTasks = Tasks<broadcast::Publisher>;
+type BroadcasterThreads = Threads<broadcaster::Publisher>;
+type BroadcasterTasks = Tasks<broadcaster::Publisher>;
+type SharedTasks = Tasks<broadcaster::Shared>;
 type TokioTasks = Tasks<Channels<Tokio>>;
 type CrossbeamThreads = Threads<Channels<Crossbeam>>;
 
@@ -18,6 +21,7 @@ const TASKS: &str = "a task for each watcher, all tasks on one thread";
 const TASKS_MAP: &str = "a channel and a task for each watcher, the channels in a hash map by key and namespace";
 const KEEPS_NOTHING: &str = "the same hash map; an event that is for nobody is copied, and dropped";
 const THREADS_MAP: &str = "a channel and a thread for each watcher, the channels in a hash map by key";
+const SHARED: &str = "objects in an Arc; a task for each watcher, all tasks on one thread; it waits for nobody";
 const IN_SET: &str = "subscriptions in one wake set, without a task or thread of their own";
 
 pub const CONTESTANTS: &[Contestant] = &[
@@ -26,6 +30,9 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("deliver", "tokio broadcast", TASKS, deliver::<BroadcastTasks>),
     Contestant::new("deliver", "tokio mpsc", TASKS, deliver::<TokioTasks>),
     Contestant::new("deliver", "crossbeam", THREADS, deliver::<CrossbeamThreads>).up_to(MANY_THREADS),
+    Contestant::new("broadcast", "watchcore, threads", THREADS, deliver::<BroadcasterThreads>).up_to(MANY_THREADS),
+    Contestant::new("broadcast", "watchcore, tasks", TASKS, deliver::<BroadcasterTasks>),
+    Contestant::new("broadcast", "tokio broadcast", SHARED, deliver::<SharedTasks>),
     Contestant::new("poll", "watchcore", "", poll),
     Contestant::new("publish", "watchcore, tasks", TASKS, publish::<WatchcoreTasks>),
     Contestant::new("publish", "tokio mpsc", KEEPS_NOTHING, publish::<TokioTasks>),

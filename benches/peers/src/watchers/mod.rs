@@ -5,6 +5,7 @@
 //! as [`Threads`] or [`Tasks`], and never know which.
 
 pub mod broadcast;
+pub mod broadcaster;
 pub mod channels;
 pub mod watchcore;
 
