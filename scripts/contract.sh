@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Holds docs/CONTRACT.md against the test run: every row has a test that ran and
+# Holds docs/CONTRACT.md and docs/TOOLKIT.md against the test run: every row has a test that ran and
 # passed, every surface or the reason why it lacks one, and, where a fault is
-# silent, a mutation; and every mutation applies to the tree. Names what does not
-# hold, and fails.
+# silent, a mutation; and every mutation applies to the tree. A row of the toolkit
+# has a test in Rust and one in Go, or "–" in place of one, with the reason in
+# the row. Names what does not hold, and fails.
 #
 #   scripts/contract.sh [GROUP...]     rust loom c go: whose logs are there (all)
 #
@@ -14,6 +15,7 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 table=docs/CONTRACT.md
 logs=target/test-logs
 groups=" ${*:-rust loom c go} "
+[ -f docs/TOOLKIT.md ] || { echo "docs/TOOLKIT.md is missing"; exit 1; }
 [ -f $table ] || { echo "$table is missing"; exit 1; }
 tmp=$(mktemp -d)
 trap 'rm -rf -- "$tmp"' EXIT
@@ -24,6 +26,7 @@ log_of() { [ -f "$logs/$1.log" ] || return 1; cat "$logs/$1.log"; }
 for step in rust doc; do
     log_of $step | awk '
         /^ *Running unittests src\/lib\.rs .*\/watchcore_etcd-/ { binary = "lib::etcd"; next }
+        /^ *Running unittests src\/lib\.rs .*\/watchcore_toolkit-/ { binary = "lib::toolkit"; next }
         /^ *Running unittests src\/lib\.rs / { binary = "lib"; next }
         /^ *Running unittests src\/main\.rs / { binary = "bin"; next }
         /^ *Running unittests / { binary = $3; sub(/.*\//, "", binary); sub(/\.rs$/, "", binary); next }
@@ -32,7 +35,9 @@ for step in rust doc; do
         /^test .* \.\.\. ok$/ { name = $2; print binary "::" name }
     ' >>"$tmp/passed"
 done
-log_of loom | sed -n 's/^test loom::[a-z]*::\([a-z0-9_]*\)\( - should panic\)\{0,1\} \.\.\. ok$/loom: \1/p' >>"$tmp/passed"
+for step in loom toolkit-loom; do
+    log_of $step | sed -nE 's/^test ([a-z]+::)?loom::([a-z]+::)?([a-z0-9_]+)( - should panic)? \.\.\. ok$/loom: \3/p' >>"$tmp/passed"
+done
 # The tests of a program stand below its line in the first way that it is run.
 log_of c | awk '
     /^ok +counted\/[a-z]+: / { program = $2; sub(/^counted\//, "", program); sub(/:$/, "", program); print "c: " program; next }
@@ -172,4 +177,51 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         if (wrong) printf "%d complaints about docs/CONTRACT.md\n", wrong
         exit wrong > 0
     }
-' $table && [ $stale = 0 ]
+' $table
+contract=$?
+
+awk -v groups="$groups" -v passed="$tmp/passed" '
+    function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
+    function complain(row, what) { printf "%s: %s\n", row, what; wrong++ }
+    BEGIN { while ((getline line <passed) > 0) ran[line] = 1 }
+    function group_of(name) { return name ~ /^loom: / ? "loom" : name ~ /^c: / ? "c" : name ~ /^go: / ? "go" : "rust" }
+    # One language: tests that ran and passed, or a dash. What begins with KU is about the Go module kubernetes alone. `names` says which names are its own.
+    function check(row, language, cell, promise, names,    name, count) {
+        cell = trim(cell)
+        while (match(cell, /`[^`]+`/)) {
+            name = substr(cell, RSTART + 1, RLENGTH - 2)
+            cell = substr(cell, 1, RSTART - 1) substr(cell, RSTART + RLENGTH)
+            if (name !~ names) { if (cell !~ /–/) complain(row, name " is no test of " language); continue }
+            count++
+            if (index(groups, " " group_of(name) " ") == 0) passed_over[name] = 1
+            else if (!(name in ran)) complain(row, "did not run and pass: " name)
+            else proven[name] = 1
+        }
+        if (count > 0) return
+        if (cell !~ /^–/) complain(row, "has no test in " language ", and no –")
+        else if (cell == "–" && row !~ /^KU-/ && promise !~ /[(–]/) complain(row, "has no test in " language ", and no reason why")
+    }
+    /^\| *[A-Z][A-Z]-[0-9]+(, [A-Z][A-Z]-[0-9]+)* *\|/ {
+        n = split($0, cell, "|")
+        row = trim(cell[2])
+        if (n != 6) { complain(row, "has " n - 2 " cells, not 4"); next }
+        rows++
+        count = split(row, ids, ", ")
+        for (i = 1; i <= count; i++) { if (ids[i] in seen) complain(ids[i], "stands twice"); seen[ids[i]] = 1 }
+        if (trim(cell[3]) == "") complain(row, "promises nothing")
+        check(row, "Rust", cell[4], cell[3], "^(toolkit::|lib::toolkit::|doc::|loom: )")
+        check(row, "Go", cell[5], cell[3], "^go: ")
+        next
+    }
+    /^\| *[A-Z][A-Z]-/ { complain("line " NR, "not a row: " $0) }
+    END {
+        if (rows < 100) complain("docs/TOOLKIT.md", "only " rows + 0 " rows were found")
+        for (name in proven) p++
+        for (name in passed_over) o++
+        printf "%d rows of the toolkit, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
+        if (wrong) printf "%d complaints about docs/TOOLKIT.md\n", wrong
+        exit wrong > 0
+    }
+' docs/TOOLKIT.md
+toolkit=$?
+[ $contract = 0 ] && [ $toolkit = 0 ] && [ $stale = 0 ]
