@@ -75,9 +75,9 @@ type cursor[T any] struct {
 	skipped     atomic.Uint64
 }
 
-// begin lists the newest state, which is the initial one.
-func (c *cursor[T]) begin() {
-	c.to = c.store.current.Load()
+// begin lists a state, which is the initial one.
+func (c *cursor[T]) begin(at *state[T]) {
+	c.to = at
 	c.list = make([]change[T], 0, c.to.objects.Len())
 	for o := range c.to.objects.All() {
 		c.list = append(c.list, change[T]{nil, o})

@@ -10,6 +10,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/watch"
 	"watchcore/workqueue"
 )
 
@@ -216,4 +217,45 @@ func ExampleEnqueueKeys() {
 	_ = reg.WaitSynced(ctx)
 	fmt.Println(queue.Len(), "keys to look at")
 	// Output: 3 keys to look at
+}
+
+// shop is a server with a list that never changes, such as a test has.
+type shop struct{}
+
+func (shop) List(context.Context, informer.ListRequest) (informer.ListPage[Pod], error) {
+	return informer.ListPage[Pod]{Items: []watch.Item[Pod]{{Object: Pod{Node: "n1", Phase: "Running"}, Revision: 3}}, Revision: 7}, nil
+}
+
+func (shop) Watch(_ context.Context, after uint64) (watch.Interface[Pod], error) {
+	w := watch.NewFakeWithChanSize[Pod](1, false)
+	return w, w.Send(watch.Event[Pod]{Type: watch.Modified, Object: Pod{Node: "n1", Phase: "Failed"}, Revision: after + 1})
+}
+
+// An informer of anything that can be listed and watched.
+func ExampleNewFromSource() {
+	ctx := context.Background()
+	pods, err := informer.NewFromSource(shop{}, func(pod Pod) string { return pod.Node }, informer.Options[Pod]{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer pods.Stop()
+	_ = pods.WaitUntil(ctx, 8)
+	pod, _ := pods.Lister().Get("n1")
+	fmt.Println(pod.Value.Phase, "at revision", pod.Revision)
+	// Output: Failed at revision 8
+}
+
+// An informer is a watch, too: the state, Synced, and what follows.
+func ExampleInformer_Watch() {
+	ctx := context.Background()
+	pods, cache, writer := made(informer.Options[*Pod]{})
+	defer cache.Close()
+	running := func(e watch.Event[*informer.Object[*Pod]]) (bool, error) {
+		return e.Object != nil && e.Object.Key == "/pods/red/b" && e.Object.Value.Phase == "Running", nil
+	}
+	w, _ := pods.Watch(ctx)
+	_ = writer.Apply(2, watchcore.Put("/pods/red/b", `{"phase":"Running"}`))
+	e, err := watch.UntilWithoutRetry(ctx, w, running)
+	fmt.Println(e.Type, e.Old.Value.Phase, err)
+	// Output: MODIFIED Pending <nil>
 }

@@ -190,7 +190,7 @@ func (h *runner[T]) step() bool {
 func (h *runner[T]) start() bool {
 	select {
 	case <-h.store.synced:
-		h.begin()
+		h.begin(h.store.current.Load())
 		h.started = true
 		return true
 	default:

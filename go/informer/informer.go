@@ -32,6 +32,10 @@ type Options[T any] struct {
 	// NamespaceSegment is which segment of a key is its namespace, for Lister.Namespace: as in
 	// ByKeySegment. 0 is 2, that of "/registry/pods/ns/name".
 	NamespaceSegment int
+	// PageSize is how many items of a list are asked for at a time, and Backoff how long is waited after a
+	// failure. Only for an informer of NewFromSource. 0 is DefaultPageSize; less than 0 is no pages.
+	PageSize int
+	Backoff  Backoff
 	// OnError is called for each error that ends nothing: a value that was refused, a callback
 	// that panicked, a source that failed. From several goroutines; it should return soon.
 	OnError func(error)

@@ -98,6 +98,14 @@ func (s *store[T]) find(hash uint64, key []byte) *Object[T] {
 	return s.work.objects.GetBytes(hash, key)
 }
 
+// known is the object of a key, with what is not committed.
+func (s *store[T]) known(hash uint64, key string) *Object[T] {
+	if s.initial != nil {
+		return nil
+	}
+	return s.work.objects.GetHash(hash, key)
+}
+
 func (s *store[T]) apply(hash uint64, c change[T], at watchcore.Position) {
 	next := *s.work
 	next.next++

@@ -1,0 +1,413 @@
+package informer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"watchcore"
+	"watchcore/watch"
+)
+
+// ListRequest is what a ListerWatcher is asked to list.
+type ListRequest struct {
+	Revision uint64 // at this one or a later one; 0 is the newest
+	Limit    int    // the most items of a page; 0 is all
+	Continue string // of the page before; "" begins
+}
+
+// ListPage is a page of a state.
+type ListPage[T any] struct {
+	Items    []watch.Item[T]
+	Revision uint64 // of the state, the same in each page
+	Continue string // "" is the last
+}
+
+// ListerWatcher is a server that can be listed, page by page, and watched from a revision on. Errors that are
+// a watch.Status decide what happens: see NewFromSource. The calls should end with their context; one
+// that does not is left alone when the informer is stopped.
+type ListerWatcher[T any] interface {
+	List(ctx context.Context, request ListRequest) (ListPage[T], error)
+	// Watch gives what follows a revision: Added, Modified and Deleted with their revisions, and Bookmark.
+	Watch(ctx context.Context, after uint64) (watch.Interface[T], error)
+}
+
+// Backoff is how long a source waits between attempts: Min, doubled with each failure, at most Max, of
+// which each delay is a random part between the half and the whole. After a calm time of Reset it begins anew.
+type Backoff struct {
+	Min, Max, Reset time.Duration // 0 is 800 ms, 30 s, 2 min
+}
+
+// DefaultPageSize is Options.PageSize where none is given.
+const DefaultPageSize = 500
+
+// NewFromSource makes an informer of anything that can be listed and watched, and starts it. key says
+// under which key an object is kept; it must not change.
+//
+//	| state    | input                                      | what happens                                   | next                         |
+//	| -------- | ------------------------------------------ | ---------------------------------------------- | ---------------------------- |
+//	| List     | all pages, revision R                      | the first is the state; later ones give the    | Watch(R)                     |
+//	|          |                                            | difference, deletions first                    |                              |
+//	|          | 410 at a later page                        | at once, without pages                         | List                         |
+//	|          | 410                                        | once at once, without a revision               | List                         |
+//	|          | any other error                            | the backoff                                    | List                         |
+//	| Watch(R) | Added, Modified, Deleted with a revision   | given; R moves                                 | Watch(R)                     |
+//	|          | Bookmark                                   | R moves                                        | Watch(R)                     |
+//	|          | the end, io.EOF                            | the backoff where it was short and empty       | Watch(R)                     |
+//	|          | 410                                        |                                                | List                         |
+//	|          | 429, connection refused                    | the backoff, or what Retry-After asks for      | Watch(R)                     |
+//	|          | any other error, no revision, unknown type | the backoff                                    | List                         |
+//	| any      | Stop                                       |                                                | end                          |
+//
+// Each failure is reported to Options.OnError. WaitUntil works where the source's bookmarks, or
+// changes, come so far.
+func NewFromSource[T any](source ListerWatcher[T], key func(T) string, options Options[T]) (*Informer[T], error) {
+	if source == nil || key == nil {
+		return nil, invalid("NewFromSource without a source or a function for keys. Give both")
+	}
+	if options.Range != (watchcore.Range{}) || options.LabelSelector != "" || options.FieldSelector != "" {
+		return nil, invalid("Options.Range, LabelSelector and FieldSelector are for an informer of a cache. Let the source itself select")
+	}
+	in, err := newInformer("informer", options)
+	if err != nil {
+		return nil, err
+	}
+	r := &reflector[T]{in: in, source: source, key: key, page: options.PageSize, backoff: newBackoff(options.Backoff)}
+	if r.page == 0 {
+		r.page = DefaultPageSize
+	}
+	in.start(r)
+	return in, nil
+}
+
+// reflector feeds a store from a ListerWatcher. All but what has the lock is its goroutine's.
+type reflector[T any] struct {
+	in      *Informer[T]
+	source  ListerWatcher[T]
+	key     func(T) string
+	page    int
+	backoff *backoff
+
+	at       watchcore.Position
+	watching bool // or it is to list
+	anew     bool // the next list is without a revision
+	owed     bool // what was put is not committed yet
+
+	mu     sync.Mutex
+	doing  string
+	failed error
+}
+
+func (r *reflector[T]) say(doing string, failed error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.doing = doing
+	if failed != nil {
+		r.failed = failed
+	}
+}
+
+func (r *reflector[T]) explain() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed != nil {
+		return fmt.Sprintf("its source %s; its last error was: %v", r.doing, r.failed)
+	}
+	return fmt.Sprintf("its source %s, and nothing has come", r.doing)
+}
+
+func (r *reflector[T]) await(context.Context, uint64) error { return nil }
+
+func (r *reflector[T]) run() error {
+	for r.in.ctx.Err() == nil {
+		switch {
+		case r.owed: // an index's function has ended the goroutine meanwhile
+			r.commit()
+		case r.watching:
+			r.watch()
+		default:
+			r.list()
+		}
+	}
+	return r.in.stopped()
+}
+
+// commit publishes what was put.
+func (r *reflector[T]) commit() {
+	r.owed = true
+	if id := r.in.goroutine.Load(); r.in.HasSynced() {
+		r.in.store.commit(id, r.at)
+	} else {
+		r.in.store.complete(id, r.at)
+	}
+	r.owed = false
+}
+
+// list lists all pages, and publishes what differs.
+func (r *reflector[T]) list() {
+	r.say("is being listed", nil)
+	request := ListRequest{Limit: max(r.page, 0), Revision: r.at.Revision}
+	if r.anew {
+		request.Revision = 0
+	}
+	var items []watch.Item[T]
+	for {
+		page, err := call(r.in.ctx, func(ctx context.Context) (ListPage[T], error) { return r.source.List(ctx, request) }, nil)
+		if err != nil {
+			if watch.IsGone(err) && request.Continue != "" { // the state of the first page is gone
+				items, request.Continue, request.Limit = nil, "", 0
+				continue
+			}
+			if watch.IsGone(err) && !r.anew {
+				r.anew = true // at once, but once only
+				r.report("list", err)
+				return
+			}
+			r.fail("list", err)
+			return
+		}
+		items = append(items, page.Items...)
+		if request.Continue = page.Continue; page.Continue != "" {
+			continue
+		}
+		objects, err := r.objects(items)
+		if err != nil {
+			r.fail("list", err)
+			return
+		}
+		r.anew, r.watching = false, true
+		r.replace(objects, page.Revision)
+		return
+	}
+}
+
+func (r *reflector[T]) objects(items []watch.Item[T]) ([]*Object[T], error) {
+	objects := make([]*Object[T], 0, len(items))
+	for _, item := range items {
+		key, err := r.keyOf(item.Object)
+		if err != nil {
+			return nil, err
+		}
+		objects = append(objects, &Object[T]{Key: key, Value: item.Object, Revision: item.Revision})
+	}
+	return objects, nil
+}
+
+func (r *reflector[T]) keyOf(object T) (key string, err error) {
+	defer func() {
+		if why := recover(); why != nil {
+			err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("the function for keys panicked: %v\n%s", why, debug.Stack())}
+		}
+	}()
+	return r.key(object), nil
+}
+
+// replace makes the listed state the store's.
+func (r *reflector[T]) replace(objects []*Object[T], revision uint64) {
+	s := r.in.store
+	epoch := max(r.at.Epoch, 1)
+	if revision < r.at.Revision {
+		epoch++ // another history
+	}
+	r.at = watchcore.Position{Epoch: epoch, Revision: revision}
+	first := !r.in.HasSynced()
+	if !first {
+		r.in.resyncs.Add(1)
+	}
+	there := make(map[string]struct{}, len(objects))
+	for _, o := range objects {
+		there[o.Key] = struct{}{}
+	}
+	if !first {
+		for old := range s.work.objects.All() {
+			if _, is := there[old.Key]; !is {
+				s.remove(s.kinds.objects.Hash(old.Key), old.Key, r.at)
+			}
+		}
+		slices.SortStableFunc(objects, func(a, b *Object[T]) int { return cmp.Compare(a.Revision, b.Revision) })
+	}
+	for _, o := range objects {
+		hash := s.kinds.objects.Hash(o.Key)
+		if old := s.known(hash, o.Key); old != nil && old.Revision == o.Revision && o.Revision != 0 {
+			continue
+		}
+		r.in.decoded.Add(1)
+		s.put(hash, o, r.at)
+	}
+	r.commit()
+}
+
+// watch opens a watch and reads it to its end.
+func (r *reflector[T]) watch() {
+	r.say("is being watched", nil)
+	began, events := r.in.clock.Now(), 0
+	after := r.at.Revision
+	w, err := call(r.in.ctx, func(ctx context.Context) (watch.Interface[T], error) { return r.source.Watch(ctx, after) },
+		func(late watch.Interface[T]) {
+			if late != nil {
+				late.Stop()
+			}
+		})
+	if err == nil && w == nil {
+		err = io.EOF
+	}
+	if err == nil {
+		defer w.Stop()
+	}
+	for err == nil {
+		var e watch.Event[T]
+		if e, err = watch.Next(r.in.ctx, w); err == nil {
+			events++
+			err = r.take(e)
+		}
+	}
+	switch {
+	case r.in.ctx.Err() != nil:
+	case errors.Is(err, watch.ErrEnded), errors.Is(err, io.EOF):
+		if events == 0 && r.in.clock.Now().Sub(began) < time.Second {
+			r.fail("watch", errors.New("the watch ended within a second without an event"))
+		}
+	case watch.IsGone(err):
+		r.watching = false
+		r.report("watch", err)
+	case watch.IsTooManyRequests(err), errors.Is(err, syscall.ECONNREFUSED):
+		r.fail("watch", err)
+	default:
+		r.watching = false
+		r.fail("watch", err)
+	}
+}
+
+// take is one event of a watch.
+func (r *reflector[T]) take(e watch.Event[T]) error {
+	s := r.in.store
+	switch e.Type {
+	case watch.Error:
+		if e.Err == nil {
+			return &watch.Status{Code: http.StatusInternalServerError, Message: "an Error event without an error"}
+		}
+		return e.Err
+	case watch.Synced:
+		return nil
+	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
+	default:
+		return fmt.Errorf("an event of type %q is unknown", e.Type)
+	}
+	if e.Revision == 0 {
+		return fmt.Errorf("an event of type %s has no revision", e.Type)
+	}
+	var key string
+	if e.Type != watch.Bookmark {
+		var err error
+		if key, err = r.keyOf(e.Object); err != nil {
+			return err
+		}
+	}
+	r.at.Revision = max(r.at.Revision, e.Revision)
+	switch hash := s.kinds.objects.Hash(key); e.Type {
+	case watch.Deleted:
+		s.remove(hash, key, r.at)
+	case watch.Added, watch.Modified:
+		r.in.decoded.Add(1)
+		s.put(hash, &Object[T]{Key: key, Value: e.Object, Revision: e.Revision}, r.at)
+	}
+	r.commit()
+	return nil
+}
+
+func (r *reflector[T]) report(doing string, err error) error {
+	err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, err)
+	r.say("could not be "+map[string]string{"list": "listed", "watch": "watched"}[doing], err)
+	r.in.report(err)
+	return err
+}
+
+// fail reports a failure, and waits.
+func (r *reflector[T]) fail(doing string, err error) {
+	if r.in.ctx.Err() != nil {
+		return
+	}
+	r.report(doing, err)
+	now := r.in.clock.Now()
+	wait := max(r.backoff.next(now), watch.RetryAfter(err))
+	fired, stop := r.in.clock.Timer(wait)
+	defer stop()
+	select {
+	case <-fired:
+	case <-r.in.ctx.Done():
+	}
+}
+
+// backoff is the state of a Backoff.
+type backoff struct {
+	Backoff
+	now  time.Duration
+	last time.Time
+	dice func() float64
+}
+
+func newBackoff(b Backoff) *backoff {
+	if b.Min <= 0 {
+		b.Min = 800 * time.Millisecond
+	}
+	if b.Max <= 0 {
+		b.Max = 30 * time.Second
+	}
+	if b.Reset <= 0 {
+		b.Reset = 2 * time.Minute
+	}
+	return &backoff{Backoff: b, dice: rand.Float64}
+}
+
+// next is how long to wait after a failure at a time.
+func (b *backoff) next(at time.Time) time.Duration {
+	if b.now == 0 || at.Sub(b.last) > b.Reset {
+		b.now = b.Min
+	} else {
+		b.now = min(2*b.now, b.Max)
+	}
+	b.now = min(b.now, b.Max)
+	b.last = at.Add(b.now)
+	return b.now/2 + time.Duration(b.dice()*float64(b.now/2))
+}
+
+// call calls a source, which may wait for the network, and returns when the context is done even if
+// the source does not: what it gives then goes to late. A panic, or the end of the goroutine, is an error.
+func call[R any](ctx context.Context, f func(context.Context) (R, error), late func(R)) (R, error) {
+	type answer struct {
+		result R
+		err    error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		a := answer{err: &watchcore.Error{Code: watchcore.ErrPanic, Message: "the source ended its goroutine. It has to return"}}
+		defer func() {
+			if why := recover(); why != nil {
+				a.err = &watchcore.Error{Code: watchcore.ErrPanic, Message: fmt.Sprintf("the source panicked: %v\n%s", why, debug.Stack())}
+			}
+			answers <- a
+		}()
+		a.result, a.err = f(ctx)
+	}()
+	select {
+	case a := <-answers:
+		return a.result, a.err
+	case <-ctx.Done():
+		go func() {
+			if a := <-answers; a.err == nil && late != nil {
+				late(a.result)
+			}
+		}()
+		var none R
+		return none, ctx.Err()
+	}
+}

@@ -1,0 +1,564 @@
+package informer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"watchcore"
+	"watchcore/informer"
+	"watchcore/watch"
+)
+
+// server answers lists and watches from a script, and writes down what it was asked.
+type server struct {
+	t       *testing.T
+	mu      sync.Mutex
+	asked   []string
+	lists   []func(informer.ListRequest) (informer.ListPage[string], error) // the last one stays
+	watches []func() (watch.Interface[string], error)                       // then fakes
+	fakes   chan *watch.FakeWatcher[string]
+}
+
+func newServer(t *testing.T) *server {
+	return &server{t: t, fakes: make(chan *watch.FakeWatcher[string], 100)}
+}
+
+func (s *server) ask(what string) {
+	s.asked = append(s.asked, what)
+}
+
+func (s *server) questions() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.asked, " ")
+}
+
+func (s *server) List(_ context.Context, r informer.ListRequest) (informer.ListPage[string], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ask(fmt.Sprintf("list%d%s", r.Revision, r.Continue))
+	answer := s.lists[0]
+	if len(s.lists) > 1 {
+		s.lists = s.lists[1:]
+	}
+	return answer(r)
+}
+
+func (s *server) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ask(fmt.Sprint("watch", after))
+	if len(s.watches) > 0 {
+		answer := s.watches[0]
+		s.watches = s.watches[1:]
+		return answer()
+	}
+	f := watch.NewFakeWithChanSize[string](100, false)
+	s.fakes <- f
+	return f, nil
+}
+
+// listed is "revision: key=value@revision ...".
+func listed(revision uint64, items ...string) func(informer.ListRequest) (informer.ListPage[string], error) {
+	page := informer.ListPage[string]{Revision: revision}
+	for _, text := range items {
+		object, own, _ := strings.Cut(text, "@")
+		var number uint64
+		_, _ = fmt.Sscan(own, &number)
+		page.Items = append(page.Items, watch.Item[string]{Object: object, Revision: number})
+	}
+	return func(informer.ListRequest) (informer.ListPage[string], error) { return page, nil }
+}
+
+func refusedList(err error) func(informer.ListRequest) (informer.ListPage[string], error) {
+	return func(informer.ListRequest) (informer.ListPage[string], error) {
+		return informer.ListPage[string]{}, err
+	}
+}
+
+func refusedWatch(err error) func() (watch.Interface[string], error) {
+	return func() (watch.Interface[string], error) { return nil, err }
+}
+
+func keyOf(object string) string {
+	if object == "panic" {
+		panic("no key")
+	}
+	key, _, _ := strings.Cut(object, "=")
+	return key
+}
+
+func (s *server) informer(o options) (*informer.Informer[string], *testClock, *errorList) {
+	s.t.Helper()
+	clock, reported := newClock(), &errorList{}
+	o.Clock, o.OnError = clock, reported.add
+	in, err := informer.NewFromSource[string](s, keyOf, o)
+	check(s.t, err)
+	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded(s.t))) })
+	return in, clock, reported
+}
+
+func (s *server) fake() *watch.FakeWatcher[string] {
+	s.t.Helper()
+	return receive(s.t, "a watch", s.fakes)
+}
+
+func send(t *testing.T, f *watch.FakeWatcher[string], e watch.Event[string]) {
+	t.Helper()
+	check(t, f.Send(e))
+}
+
+func objects(in *informer.Informer[string]) string {
+	var all []string
+	for o := range in.Lister().All() {
+		all = append(all, o.Value)
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+func status(code int) error { return &watch.Status{Code: code} }
+
+// List, watch at its revision, events and bookmarks; the position moves with each, and a watch
+// that ends is opened behind the last one.
+func TestRF03ListThenWatchAtItsRevision(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@3", "b=1@9"))
+	in, clock, _ := s.informer(options{})
+	r := newRecorder()
+	reg := add(t, in, informer.HandlerFuncs[string]{
+		Add:    func(o *informer.Object[string], _ bool) { r.line("+"+o.Value, func() {}) },
+		Update: func(old, new *informer.Object[string]) { r.line("~"+old.Value+">"+new.Value, func() {}) },
+		Delete: func(last *informer.Object[string]) { r.line("-"+last.Value, func() {}) },
+	}, informer.HandlerOptions{})
+	check(t, informer.WaitForSync(bounded(t), in, reg))
+	f := s.fake()
+	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=1", Revision: 11})
+	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 12})
+	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "b=?", Revision: 13})
+	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 20})
+	check(t, in.WaitUntil(bounded(t), 20))
+	want(t, "objects", objects(in), "a=2 c=1")
+	f.Stop()
+	f = s.fake()
+	want(t, "asked", s.questions(), "list0 watch10 watch20")
+	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "c=2", Revision: 21})
+	check(t, in.WaitUntil(bounded(t), 21))
+	eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+	want(t, "lines", r.sorted(2), "+a=1 +b=1 +c=1 ~a=1>a=2 -b=1 ~c=1>c=2")
+	o, _ := in.Lister().Get("c")
+	want(t, "revision", o.Revision, 21)
+	want(t, "no time was waited", clock.Now(), newClock().Now())
+}
+
+// What changed while the server had forgotten the revision comes as a difference, deletions first and with the last
+// value; what is the same comes not at all.
+func TestRF08GoneListsAndGivesTheDifference(t *testing.T) {
+	for _, at := range []string{"open", "stream"} {
+		s := newServer(t)
+		s.lists = append(s.lists, listed(10, "a=1@1", "b=1@2", "c=1@3"), listed(30, "c=2@29", "a=1@1", "d=1@22"))
+		if at == "open" {
+			s.watches = append(s.watches, refusedWatch(status(410)))
+		}
+		in, _, reported := s.informer(options{})
+		var mu sync.Mutex
+		var lines []string
+		h := func(line string) { mu.Lock(); defer mu.Unlock(); lines = append(lines, line) }
+		if at == "stream" {
+			f := s.fake()
+			check(t, in.WaitSynced(bounded(t)))
+			reg := add(t, in, informer.HandlerFuncs[string]{
+				Add: func(o *informer.Object[string], initial bool) {
+					if !initial {
+						h("+" + o.Value)
+					}
+				},
+				Update: func(old, new *informer.Object[string]) { h("~" + old.Value + ">" + new.Value) },
+				Delete: func(last *informer.Object[string]) { h("-" + last.Value) },
+			}, informer.HandlerOptions{})
+			check(t, reg.WaitSynced(bounded(t)))
+			check(t, f.Error(status(410)))
+			check(t, in.WaitUntil(bounded(t), 30))
+			eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+			want(t, "lines", strings.Join(lines, " "), "-b=1 +d=1 ~c=1>c=2")
+		}
+		check(t, in.WaitUntil(bounded(t), 30))
+		s.fake()
+		want(t, at, s.questions(), "list0 watch10 list10 watch30")
+		want(t, "objects", objects(in), "a=1 c=2 d=1")
+		want(t, "it is reported", watch.IsGone(reported.all()[0]), true)
+	}
+}
+
+// A list at a revision that is gone: once more at once without one, then the backoff.
+func TestRF09GoneListIsAskedWithoutARevision(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@1"), refusedList(status(410)), refusedList(status(410)), listed(5, "b=1@4"))
+	s.watches = append(s.watches, refusedWatch(status(410)))
+	in, clock, _ := s.informer(options{})
+	eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
+	want(t, "asked", s.questions(), "list0 watch10 list10 list0")
+	clock.advance(time.Second)
+	s.fake()
+	want(t, "asked", s.questions(), "list0 watch10 list10 list0 list0 watch5")
+	want(t, "another history", fmt.Sprint(in.Lister().Position()), "{2 5}")
+	want(t, "objects", objects(in), "b=1")
+}
+
+// Errors in between leave the listed state, and say why nothing came before.
+func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, refusedList(errors.New("no list today")),
+		func(informer.ListRequest) (informer.ListPage[string], error) { panic("a bad source") },
+		func(informer.ListRequest) (informer.ListPage[string], error) { runtime.Goexit(); panic(0) },
+		listed(1, "panic@1"), listed(10, "a=1@1"))
+	s.watches = append(s.watches, refusedWatch(errors.New("no watch today")))
+	in, clock, reported := s.informer(options{})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	eventually(t, "the first backoff", func() bool { return clock.armed() == 1 })
+	err := in.WaitSynced(ctx)
+	contains(t, err.Error(), "its source could not be listed; its last error was", "no list today")
+	for i := range 5 {
+		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
+		clock.advance(30 * time.Second)
+	}
+	s.fake()
+	want(t, "asked", s.questions(), "list0 list0 list0 list0 list0 watch10 list10 watch10")
+	want(t, "objects", objects(in), "a=1")
+	wantError(t, "a panic", reported.all()[1], watchcore.ErrPanic)
+	wantError(t, "the end of its goroutine", reported.all()[2], watchcore.ErrPanic)
+	wantError(t, "a key that panics", reported.all()[3], watchcore.ErrPanic)
+}
+
+// 429 and a refused connection: the backoff, and no new list; Retry-After counts.
+func TestRF06BusyServerIsNotListedAgain(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@1"))
+	s.watches = append(s.watches, refusedWatch(status(429)), refusedWatch(fmt.Errorf("dial: %w", syscall.ECONNREFUSED)),
+		refusedWatch(&watch.Status{Code: 429, RetryAfter: 10 * time.Minute}))
+	in, clock, _ := s.informer(options{})
+	for range 2 {
+		eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
+		clock.advance(1600 * time.Millisecond)
+	}
+	eventually(t, "the backoff", func() bool { return strings.Count(s.questions(), "watch") == 3 && clock.armed() == 1 })
+	clock.advance(10*time.Minute - 1)
+	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10")
+	clock.advance(1)
+	f := s.fake()
+	check(t, f.Error(status(429))) // in the stream, too
+	eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
+	clock.advance(time.Minute)
+	s.fake()
+	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10 watch10 watch10")
+	want(t, "objects", objects(in), "a=1")
+}
+
+// A refused connection backs off from 800 ms, doubled, to 30 s, each a random part between the
+// half and the whole; after two calm minutes it begins anew.
+func TestRF05RefusedConnectionsBackOff(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, refusedList(syscall.ECONNREFUSED))
+	_, clock, reported := s.informer(options{})
+	for i, ceiling := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
+		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
+		if left := clock.first(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
+			t.Fatalf("attempt %d: %v", i, left)
+		}
+		clock.advance(ceiling * time.Millisecond)
+	}
+	eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == 9 })
+	clock.advance(10 * time.Minute)
+	eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == 10 })
+	if left := clock.first(); left > 800*time.Millisecond {
+		t.Fatal("after a calm time:", left)
+	}
+}
+
+// Pages are put together; each is asked for with the token of the one before.
+func TestRF12PagesArePutTogether(t *testing.T) {
+	s := newServer(t)
+	page := func(next string, item string) func(informer.ListRequest) (informer.ListPage[string], error) {
+		return func(r informer.ListRequest) (informer.ListPage[string], error) {
+			want(t, "limit", r.Limit, 2)
+			p, err := listed(7, item+"=1@1")(r)
+			p.Continue = next
+			return p, err
+		}
+	}
+	s.lists = append(s.lists, page("+", "a"), page("++", "b"), page("", "c"))
+	in, _, _ := s.informer(options{PageSize: 2})
+	check(t, in.WaitSynced(bounded(t)))
+	s.fake()
+	want(t, "objects", objects(in), "a=1 b=1 c=1")
+	want(t, "asked", s.questions(), "list0 list0+ list0++ watch7")
+	for size, limit := range map[int]int{0: informer.DefaultPageSize, -1: 0} {
+		s := newServer(t)
+		s.lists = append(s.lists, func(r informer.ListRequest) (informer.ListPage[string], error) {
+			want(t, "limit", r.Limit, limit)
+			return listed(1)(r)
+		})
+		in, _, _ := s.informer(options{PageSize: size})
+		check(t, in.WaitSynced(bounded(t)))
+	}
+}
+
+// A page that is gone: the list at once without pages.
+func TestRF10GonePageListsWithoutPages(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, func(r informer.ListRequest) (informer.ListPage[string], error) {
+		p, err := listed(7, "a=1@1")(r)
+		p.Continue = "+"
+		return p, err
+	}, refusedList(status(410)), func(r informer.ListRequest) (informer.ListPage[string], error) {
+		want(t, "limit", r.Limit, 0)
+		return listed(8, "a=2@8", "b=1@2")(r)
+	})
+	in, clock, _ := s.informer(options{})
+	check(t, in.WaitSynced(bounded(t)))
+	want(t, "objects", objects(in), "a=2 b=1")
+	s.fake()
+	want(t, "asked", s.questions(), "list0 list0+ list0 watch8")
+	want(t, "no time was waited", clock.Now(), newClock().Now())
+}
+
+// Stopped at every point: in a list, between two attempts, in the opening of a watch, in its
+// stream, each that does not end with its context too; the watch is stopped.
+func TestRF01StopAtEveryPoint(t *testing.T) {
+	hang := make(chan struct{})
+	defer close(hang)
+	for where, prepare := range map[string]func(*server){
+		"list":    func(s *server) { s.lists = append(s.lists, hanging(hang)) },
+		"backoff": func(s *server) { s.lists = append(s.lists, refusedList(io.EOF)) },
+		"stream":  func(s *server) { s.lists = append(s.lists, listed(1)) },
+	} {
+		s := newServer(t)
+		prepare(s)
+		in, clock, _ := s.informer(options{})
+		var f *watch.FakeWatcher[string]
+		switch where {
+		case "stream":
+			f = s.fake()
+		case "backoff":
+			eventually(t, where, func() bool { return clock.armed() == 1 })
+		default:
+			eventually(t, where, func() bool { return in.Status().NotSynced != "" })
+		}
+		check(t, in.StopAndWait(bounded(t)))
+		wantError(t, where, in.Status().Err, watchcore.ErrClosed)
+		if f != nil {
+			eventually(t, "the watch is stopped", f.IsStopped)
+		}
+	}
+	// An opening that does not return: what comes later is stopped.
+	opening, release := make(chan struct{}), make(chan struct{})
+	late := watch.NewFake[string]()
+	s := newServer(t)
+	s.lists = append(s.lists, listed(1))
+	source := slowWatch{s, func() watch.Interface[string] { close(opening); <-release; return late }}
+	in, err := informer.NewFromSource[string](source, keyOf, options{})
+	check(t, err)
+	receive(t, "it opens", opening)
+	check(t, in.StopAndWait(bounded(t)))
+	close(release)
+	eventually(t, "the late one is stopped", late.IsStopped)
+	_, err = informer.NewFromSource[string](nil, keyOf, options{})
+	wantError(t, "no source", err, watchcore.ErrInvalidArgument)
+	_, err = informer.NewFromSource[string](s, keyOf, options{LabelSelector: "a=b"})
+	wantError(t, "a selector", err, watchcore.ErrInvalidArgument)
+}
+
+type slowWatch struct {
+	*server
+	open func() watch.Interface[string]
+}
+
+func (s slowWatch) Watch(context.Context, uint64) (watch.Interface[string], error) {
+	return s.open(), nil
+}
+
+func hanging(c chan struct{}) func(informer.ListRequest) (informer.ListPage[string], error) {
+	return func(r informer.ListRequest) (informer.ListPage[string], error) {
+		<-c
+		return informer.ListPage[string]{}, errors.New("late")
+	}
+}
+
+// Events that cannot be are errors, and a list mends what they may have hidden. Watches that end at once
+// and empty back off.
+func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
+	for what, e := range map[string]watch.Event[string]{
+		"no revision":  {Type: watch.Added, Object: "b=1"},
+		"unknown type": {Type: "MOVED", Object: "b=1", Revision: 11},
+		"no error":     {Type: watch.Error},
+		"no key":       {Type: watch.Added, Object: "panic", Revision: 11},
+	} {
+		s := newServer(t)
+		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))
+		in, clock, reported := s.informer(options{})
+		send(t, s.fake(), e)
+		eventually(t, what, func() bool { return clock.armed() == 1 })
+		clock.advance(time.Second)
+		check(t, in.WaitUntil(bounded(t), 20))
+		want(t, what, objects(in), "a=2")
+		want(t, what, len(reported.all()), 1)
+	}
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10))
+	s.watches = append(s.watches, refusedWatch(io.EOF), refusedWatch(nil))
+	_, clock, reported := s.informer(options{})
+	for i := range 2 {
+		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
+		clock.advance(2 * time.Second)
+	}
+	s.fake().Stop() // after some time: opened again at once
+	want(t, "asked", strings.HasPrefix(s.questions(), "list0 watch10 watch10 watch10"), true)
+}
+
+// Indexes, resync and handlers are the same over a source as over a cache, also where an index's
+// function ends the goroutine.
+func TestRF17SourceHasIndexesAndResync(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@1", "b=exit@2"))
+	in, clock, _ := s.informer(options{Indexers: informer.Indexers[string]{"value": func(o *informer.Object[string]) []string {
+		_, value, _ := strings.Cut(o.Value, "=")
+		if value == "exit" {
+			runtime.Goexit()
+		}
+		return []string{value}
+	}}})
+	var mu sync.Mutex
+	resynced := 0
+	reg := add(t, in, informer.HandlerFuncs[string]{Update: func(old, new *informer.Object[string]) {
+		mu.Lock()
+		defer mu.Unlock()
+		if old == new {
+			resynced++
+		}
+	}}, informer.HandlerOptions{ResyncPeriod: time.Minute})
+	check(t, reg.WaitSynced(bounded(t)))
+	f := s.fake()
+	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=exit", Revision: 11})
+	f = s.fake() // the goroutine ended with its watch
+	send(t, f, watch.Event[string]{Type: watch.Added, Object: "d=1", Revision: 12})
+	check(t, in.WaitUntil(bounded(t), 12))
+	list, err := in.Lister().ByIndex("value", "1")
+	check(t, err)
+	want(t, "found", len(list), 2)
+	_, err = in.Lister().SelectLabels(bounded(t), "a=b")
+	wantError(t, "labels", err, watchcore.ErrUnsupported)
+	eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+	clock.advance(time.Minute)
+	eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
+}
+
+// The informer as a watch, for Until and its family: state, Synced, changes with their old values; what was
+// deleted while nobody looked has its last value.
+func TestIW03InformerAsAWatch(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=1")
+	in := s.informer(options{Window: 8})
+	w, err := in.Watch(bounded(t))
+	check(t, err)
+	next := func() string {
+		t.Helper()
+		e, err := watch.Next(bounded(t), w)
+		check(t, err)
+		text := fmt.Sprintf("%s@%d", e.Type, e.Revision)
+		if e.Lost > 0 {
+			text += fmt.Sprint(" lost ", e.Lost)
+		}
+		if e.Object != nil {
+			text += " " + e.Object.Key + "=" + e.Object.Value
+		}
+		if e.HasOld {
+			text += " old " + e.Old.Value
+		}
+		return text
+	}
+	first, second := next(), next()
+	want(t, "state", min(first, second)+", "+max(first, second), "ADDED@0 /a=1, ADDED@0 /b=1")
+	want(t, "synced", next(), "SYNCED@1")
+	s.apply("/a=2")
+	want(t, "a change", next(), "MODIFIED@2 /a=2 old 1")
+	s.apply("-/b", "/c=1")
+	want(t, "a deletion", next(), "DELETED@3 /b=1 old 1")
+	want(t, "an addition", next(), "ADDED@3 /c=1")
+	s.apply("-/c")
+	for i := range 300 {
+		s.apply(fmt.Sprint("/a=", i+3))
+	}
+	s.settled(in)
+	want(t, "overtaken", next(), "DELETED@3 lost 301 /c=1 old 1")
+	want(t, "then", next(), "MODIFIED@304 /a=302 old 2")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	_, err = watch.Next(ctx, w)
+	wantError(t, "nothing now", err, context.DeadlineExceeded)
+	go w.Stop()
+	_, err = watch.Next(bounded(t), w)
+	wantError(t, "stopped", err, watch.ErrEnded)
+	w.Stop()
+
+	// By channel, ended by its context, and behind the last change of a cache that was closed.
+	ctx, cancel = context.WithCancel(context.Background())
+	w, err = in.Watch(ctx)
+	check(t, err)
+	c := w.ResultChan()
+	want(t, "by channel", receive(t, "an event", c).Type, watch.Added)
+	cancel()
+	eventually(t, "closed", func() bool { _, open := <-c; return !open })
+	w, err = in.Watch(bounded(t))
+	check(t, err)
+	s.apply("/z=1")
+	s.settled(in)
+	s.cache.Close()
+	receive(t, "the informer's end", in.Done())
+	var all []string
+	for e := range watch.All(bounded(t), w) {
+		all = append(all, string(e.Type))
+	}
+	slices.Sort(all)
+	want(t, "all", strings.Join(all, " "), "ADDED ADDED SYNCED")
+	in.Stop()
+	_, err = in.Watch(context.Background())
+	wantError(t, "of one that has ended", err, watchcore.ErrClosed)
+}
+
+// UntilWithSync over an informer: without a precondition, with one that holds, that does not, and
+// that is never asked because there is no state.
+func TestUN06UntilWithSyncOverAnInformer(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	type lister = *informer.Lister[string]
+	type object = *informer.Object[string]
+	is := func(value string) watch.ConditionFunc[object] {
+		return func(e watch.Event[object]) (bool, error) { return e.Object != nil && e.Object.Value == value, nil }
+	}
+	e, err := watch.UntilWithSync[object, lister](bounded(t), in, nil, is("1"))
+	check(t, err)
+	want(t, "the event", e.Type, watch.Added)
+	e, err = watch.UntilWithSync(bounded(t), in, func(l lister) (bool, error) { return l.Len() == 1, nil }, is("never"))
+	check(t, err)
+	want(t, "nothing to wait for", e == nil, true)
+	e, err = watch.UntilWithSync(bounded(t), in, func(lister) (bool, error) { s.apply("/a=2"); return false, nil }, is("2"))
+	check(t, err)
+	want(t, "the change", e.Object.Value, "2")
+	late := newSource(t, watchcore.Config{ExpectLoad: true})
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	_, err = watch.UntilWithSync(ctx, late.informer(options{}), func(lister) (bool, error) { return true, nil }, is("x"))
+	wantError(t, "no state", err, context.DeadlineExceeded)
+	contains(t, err.Error(), "unable to sync caches", "it has no listing yet")
+}
