@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	goruntime "runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -71,7 +72,7 @@ func readObject(event watch.Event) {
 	if !is {
 		check(errors.New("a watcher got " + string(event.Type)))
 	}
-	sink.Store(uint64(len(meta.GetResourceVersion())))
+	goruntime.KeepAlive(len(meta.GetResourceVersion()))
 }
 
 func openBroadcaster(interests []interest) (publisher, []receiver) {

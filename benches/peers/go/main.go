@@ -25,7 +25,7 @@ type contestant struct {
 }
 
 func contestants() []contestant {
-	return slices.Concat(delivery(), objects())
+	return slices.Concat(delivery(), objects(), broadcasts(), informing())
 }
 
 func main() {
@@ -70,7 +70,7 @@ func versions() {
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {
 		switch module.Path {
-		case "k8s.io/apiserver", "k8s.io/apimachinery", "github.com/google/btree":
+		case "k8s.io/apiserver", "k8s.io/apimachinery", "k8s.io/client-go", "github.com/google/btree":
 			fmt.Println(module.Path, module.Version)
 		}
 	}

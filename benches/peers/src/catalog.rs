@@ -72,6 +72,15 @@ const TOUCHED: &str = "The same, and one byte of each value is loaded.";
 const BYTES: &str = "Bytes that the process takes for it: in Rust of the allocator, its heads included; in Go resident \
     memory after a collection.";
 
+const BROADCAST: &str = "As a delivery to sleeping watchers, of objects that the program has made already (550 bytes and \
+    their metadata; making them is in it), to watchers of a Broadcaster that wait for whoever is 96 behind.";
+const INFORMER: &str = "In the shape of client-go's own benchmark: all objects lie in one namespace and are decoded, one \
+    goroutine or thread changes them with at most ten changes under way to a handler, and each reader lists the namespace by its \
+    index again and again. By the clock on the wall, all readers on the same cores.";
+const STALLED: &str = "Another handler of the same informer never returns from its first change.";
+const INFORMER_BYTES: &str = "Bytes after a collection that the informer takes, beyond the objects themselves and the cache \
+    that they come from: its store with an index by namespace, and its handlers, which have handled everything.";
+
 pub const ROWS: &[Row] = &[
     Row {
         name: "deliver",
@@ -222,6 +231,86 @@ pub const ROWS: &[Row] = &[
         figure: Figure::Bytes,
         sizes: &[goal(100_000, 145.0, 145.0).no_goal_in_go()],
         includes: BYTES,
+    },
+    Row {
+        name: "broadcast",
+        title: "Broadcaster: delivery to its watchers",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[size(1), size(10), size(100), goal(1000, 20.0, 20.0)],
+        includes: BROADCAST,
+    },
+    Row {
+        name: "informer-write-0",
+        title: "Informer: a change until a handler has it",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000), size(150_000).not_quick()],
+        includes: INFORMER,
+    },
+    Row {
+        name: "informer-write-8",
+        title: "Informer: a change, beside 8 readers",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000), size(150_000).not_quick()],
+        includes: INFORMER,
+    },
+    Row {
+        name: "informer-write-80",
+        title: "Informer: a change, beside 80 readers",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000).not_quick(), size(150_000).not_quick()],
+        includes: INFORMER,
+    },
+    Row {
+        name: "informer-read-8",
+        title: "Informer: a list of the namespace beside writes, 8 readers",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000), size(150_000).not_quick()],
+        includes: INFORMER,
+    },
+    Row {
+        name: "informer-read-80",
+        title: "Informer: a list of the namespace beside writes, 80 readers",
+        of: "objects",
+        figure: Figure::Wall,
+        sizes: &[size(10_000).not_quick(), size(150_000).not_quick()],
+        includes: INFORMER,
+    },
+    Row {
+        name: "informer-beside-stalled",
+        title: "Informer: a change beside a handler that never returns",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(10_000)],
+        includes: STALLED,
+    },
+    Row {
+        name: "informer-stalled-bytes",
+        title: "Memory of each change that a stalled handler was not given",
+        of: "changes",
+        figure: Figure::Bytes,
+        sizes: &[size(100_000)],
+        includes: STALLED,
+    },
+    Row {
+        name: "informer-bytes-1",
+        title: "Memory of an informer with one handler, an object",
+        of: "objects",
+        figure: Figure::Bytes,
+        sizes: &[size(150_000)],
+        includes: INFORMER_BYTES,
+    },
+    Row {
+        name: "informer-bytes-10",
+        title: "Memory of an informer with ten handlers, an object",
+        of: "objects",
+        figure: Figure::Bytes,
+        sizes: &[goal(150_000, 200.0, 200.0)],
+        includes: INFORMER_BYTES,
     },
     Row {
         name: "largest-insert",
