@@ -101,8 +101,8 @@ pub fn by<O, H: Hash>(part: impl Fn(&O) -> Option<H> + Send) -> impl Predicate<O
     move |object: &O| part(object).map(|part| hash_of(&part))
 }
 
-/// The revision of its last change (Kubernetes' resource version): every change, each once, also where a watch delivers
-/// one again.
+/// The revision of its last change (Kubernetes' resource version): every change, each once, also where a watch delivers one
+/// again. A source that was restored from a backup may use a revision twice: `revision().combine(value())` tells these apart.
 pub fn revision<O: Keyed>() -> impl Predicate<O> {
     by(|object: &O| Some(object.object_revision()).filter(|revision| *revision != 0))
 }

@@ -250,9 +250,9 @@ impl<L: ListerWatcher> Reflector<L> {
         tracing::warn!(cache, %status, "reflector: {what} failed, next try in {after} ms");
         let error =
             status.error().cloned().unwrap_or_else(|| Error::new(code_of(&status), format!("{what}: {status}")));
-        let refused = status.is_refused() && !self.feed.writer.is_loaded();
-        let state = if refused { SourceState::Failed(error) } else { SourceState::Stale(error) };
-        self.feed.writer.set_state(state);
+        // Never Failed, which ends those who wait for the first listing: it is tried again, and access may be granted. Who
+        // reads meanwhile is answered NOT_READY with this error's words.
+        self.feed.writer.set_state(SourceState::Stale(error));
         self.links.status.update(|all| all.last_error = Some(status));
     }
 

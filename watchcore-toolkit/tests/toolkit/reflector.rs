@@ -418,14 +418,19 @@ fn fault_missing_end_mark_says_why() {
     );
 }
 
+/// Refused before the first list: who reads learns why, and who waits gets the state when access was granted.
 #[test]
 fn fault_never_ready_says_why() {
-    let mut rig = Rig::new([fails(403)], []);
+    let mut rig = Rig::new([fails(403), page(10, &[("/a", "1", 3)])], []);
+    let mut watch = ObjectWatch::<watchcore::KeyValue>::open(&rig.cache).unwrap();
     rig.settle();
-    assert_eq!(rig.cache.status().state, State::Failed);
+    assert!(watch.try_recv().is_pending());
     let error = rig.cache.get("/a", Read::Any).unwrap_err();
-    assert_eq!(error.code(), Code::PermissionDenied, "{error}");
+    assert_eq!(error.code(), Code::NotReady);
+    assert!(error.message().contains("403"), "{error}");
     assert!(rig.handle.status().to_string().contains("403"));
+    rig.pass();
+    assert_eq!(watch.recv(BOUND).unwrap().unwrap().name(), "ADDED");
 }
 
 /// A list that the cache refuses is said, and the reflector goes on.
