@@ -7,6 +7,25 @@
 //!
 //! A slow consumer holds nobody up and makes nothing grow: it is a cursor that falls behind, and what it lost is said with
 //! the next event that it gets.
+//!
+//! # Coming from Go
+//!
+//! | apimachinery's `watch` | here |
+//! | --- | --- |
+//! | `Interface`: `Stop()`, `ResultChan()` | [`Watch`], [`WatchExt::stop`], [`WatchExt::recv`] or `Stream` |
+//! | `Event{Type, Object}` | [`WatchEvent`], [`Payload`]; `old`, `lost` and a position beside |
+//! | `NewBroadcaster(n, WaitIfChannelFull)`, `DropIfChannelFull` | [`Broadcaster::new`], [`WhenFull::Wait`], [`WhenFull::Drop`] |
+//! | `NewLongQueueBroadcaster` | the same: there is no incoming queue that could be longer |
+//! | `Watch()`, `WatchWithPrefix(events)` | [`Broadcaster::watch`], [`Broadcaster::with_prefix`], and [`Broadcaster::after`] for history |
+//! | `Action`, `ActionOrDrop`, `Shutdown` | [`Broadcaster::action`] and its future, [`Broadcaster::action_or_drop`], [`Broadcaster::shutdown`] |
+//! | `NewEmptyWatch()` | [`EmptyWatch`] |
+//! | `NewFake()`: `Add`, `Modify`, `Delete`, `Error`, `Action`, `Reset` | [`FakeWatch::pair`], [`FakeSource`] |
+//! | `NewRaceFreeFake()` | [`RaceFreeFakeSource::pair`] |
+//! | `NewProxyWatcher(ch)`, `StopChan()` | [`ProxyWatch`], [`ProxyWatch::stop_signal`] |
+//! | `MockWatcher` | [`MockWatch`] |
+//! | `Filter(w, f)` | [`WatchExt::filter_events`]; [`WatchExt::filter_objects`] where types have to be right |
+//! | `NewRecorder(w)`, `Events()` | [`WatchExt::record`], [`Recording::events`] |
+//! | `NewStreamWatcher(d, r)`, `Decoder`, `Reporter` | [`StreamWatch`], [`Decoder`], [`Reporter`] |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(test), warn(clippy::too_many_lines))]

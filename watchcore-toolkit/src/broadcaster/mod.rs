@@ -3,18 +3,7 @@
 //! It is the log of an embedded cache with one key. Publishing one object is one revision, whoever watches; a watcher is a
 //! cursor in that log, and the object is shared by count. What `queue` means is computed by the watcher that takes
 //! (`queue.rs`), and only where a publisher has to wait for somebody do the two sides meet (`gate.rs`).
-//!
-//! | apimachinery | here |
-//! | --- | --- |
-//! | `NewBroadcaster(n, WaitIfChannelFull)` | `Broadcaster::new(n, WhenFull::Wait)` |
-//! | `NewLongQueueBroadcaster(n, DropIfChannelFull)` | `Broadcaster::new(n, WhenFull::Drop)`: there is no incoming queue |
-//! | `Watch()` | [`Broadcaster::watch`]; [`Broadcaster::watch_with`] has queue and rule for each watcher |
-//! | `WatchWithPrefix(events)` | [`Broadcaster::with_prefix`] |
-//! | – | [`Broadcaster::after`]: what was published before |
-//! | `Action(type, object)` | [`Broadcaster::action`], [`Broadcaster::action_async`] |
-//! | `ActionOrDrop(type, object)` | [`Broadcaster::action_or_drop`] |
-//! | `Shutdown()` | [`Broadcaster::shutdown`], or dropping it |
-//! | `Interface.Stop()`, `ResultChan()` | [`crate::Watch`] and [`crate::WatchExt`] of a [`BroadcastWatch`] |
+//! The crate's root has its names beside apimachinery's.
 
 #![forbid(unsafe_code)]
 
