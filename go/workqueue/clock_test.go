@@ -63,3 +63,10 @@ func (c *testClock) armed() int {
 	defer c.mu.Unlock()
 	return len(c.timers)
 }
+
+// first is how long the first timer still has.
+func (c *testClock) first() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.MinFunc(c.timers, func(a, b *testTimer) int { return a.due.Compare(b.due) }).due.Sub(c.now)
+}

@@ -251,6 +251,18 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 	want(t, "with the shut-down", q.Status().Delayed, 0)
 }
 
+// A key that is due earlier does not wait for the timer of a later one.
+func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
+	q, clock := made(t)
+	q.AddAfter("late", time.Hour)
+	eventually(t, "armed", func() bool { return clock.armed() == 1 })
+	q.AddAfter("soon", time.Second)
+	eventually(t, "armed for the earlier one", func() bool { return clock.armed() == 1 && clock.first() == time.Second })
+	clock.advance(time.Second)
+	want(t, "key", next(t, q), "soon")
+	want(t, "the late one waits", q.Status().Delayed, 1)
+}
+
 // All workers wake where many keys are due together.
 func TestWQ21KeysDueTogetherWakeAllWorkers(t *testing.T) {
 	q, clock := made(t)
@@ -331,7 +343,7 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	done := make(chan error, 1)
 	refused := errors.New("refused")
 	go func() {
-		done <- q.Run(bounded(t), 2, func(_ context.Context, key string) error {
+		done <- q.Run(bounded(t), 1, func(_ context.Context, key string) error {
 			switch attempts.Add(1) {
 			case 1:
 				return refused
@@ -367,30 +379,33 @@ func TestWQ20CancelledWaitPassesTheKeyOn(t *testing.T) {
 	for range 300 {
 		q, _ := made(t)
 		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan string, 3)
+		hasty, patient := make(chan string, 2), make(chan string, 1)
+		var waiting sync.WaitGroup
 		for range 2 {
+			waiting.Add(1)
 			go func() {
-				key, err := q.GetContext(ctx)
-				if err != nil {
-					key = "cancelled"
-				}
-				got <- key
+				waiting.Done()
+				key, _ := q.GetContext(ctx)
+				hasty <- key
 			}()
 		}
-		var patient sync.WaitGroup
-		patient.Go(func() { got <- next(t, q) })
-		go cancel()
-		q.Add("a")
-		q.Add("b")
-		q.Add("c")
-		patient.Wait()
-		keys := 0
-		for range 3 {
-			if <-got != "cancelled" {
-				keys++
+		waiting.Wait()
+		runtime.Gosched() // the two are first in line, mostly
+		go func() { key, _ := q.Get(); patient <- key }()
+		for range 5 {
+			runtime.Gosched()
+		}
+		cancel()
+		q.Add("a") // for one that does not want it any more
+		if <-hasty+<-hasty == "" {
+			select {
+			case key := <-patient:
+				want(t, "the patient one's", key, "a")
+			case <-time.After(bound):
+				t.Fatal("the wake-up is lost")
 			}
 		}
-		want(t, "each key is with somebody, or waits", keys+q.Len(), 3)
+		q.ShutDown()
 	}
 	_, err := workqueue.New(workqueue.Options[string]{}).GetContext(soon(t))
 	want(t, "cancelled", errors.Is(err, context.DeadlineExceeded), true)
