@@ -46,6 +46,7 @@ type informers struct {
 
 var informerKinds = []informers{
 	{"watchcore", "go/informer over a cache: what the cache does is in it", openOurInformer},
+	{"watchcore, walk", "the same; its readers walk over the newest state and make no list", openWalkingInformer},
 	{"client-go", "SharedInformer; its source is a channel of decoded objects", openSharedInformer},
 }
 
@@ -63,6 +64,9 @@ func informing() (all []contestant) {
 			if readers > 0 {
 				add(fmt.Sprint("informer-read-", readers), beside(reading.reads), 10_000, 150_000)
 			}
+		}
+		if kind.name == "watchcore, walk" {
+			continue // as watchcore
 		}
 		add("informer-beside-stalled", besideStalled, 10_000)
 		add("informer-stalled-bytes", bytesOfStalled, 100_000)

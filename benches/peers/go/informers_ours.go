@@ -55,6 +55,22 @@ func (i *ourInformer) handle(changed func()) {
 	check(r.WaitSynced(context.Background()))
 }
 
+// walkingInformer is ourInformer whose readers walk over the newest state without a list of it.
+type walkingInformer struct{ *ourInformer }
+
+func openWalkingInformer(objects []*object) informed {
+	return walkingInformer{openOurInformer(objects).(*ourInformer)}
+}
+
+func (i walkingInformer) list() (count int) {
+	for o := range i.in.Lister().All() {
+		if o.Value != nil {
+			count++
+		}
+	}
+	return count
+}
+
 func (i *ourInformer) close() func() informed {
 	check(i.in.StopAndWait(context.Background()))
 	i.in = nil
