@@ -179,6 +179,7 @@ func TestFaultSlowHandlerDelaysNobody(t *testing.T) {
 	eventually(t, "it stands", func() bool { return slow.Status().Handling != "" })
 	quick := newRecorder()
 	fast := add(t, in, quick, informer.HandlerOptions{})
+	check(t, fast.WaitSynced(bounded(t)))
 	for i := range 1000 {
 		s.apply(fmt.Sprint("/a=", i+2))
 		if i%10 == 0 {

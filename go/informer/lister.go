@@ -50,7 +50,7 @@ func (l *Lister[T]) Get(key string) (*Object[T], bool) {
 // List is all objects. O(n).
 func (l *Lister[T]) List() []*Object[T] {
 	objects := l.state().objects
-	return slices.AppendSeq(make([]*Object[T], 0, objects.Len()), objects.All())
+	return objects.AppendTo(make([]*Object[T], 0, objects.Len()))
 }
 
 // All walks over all objects of one revision, without a copy of the list.
@@ -129,7 +129,7 @@ func members[T any](b *bucket[T]) []*Object[T] {
 	if b == nil {
 		return nil
 	}
-	return slices.AppendSeq(make([]*Object[T], 0, b.objects.Len()), b.objects.All())
+	return b.objects.AppendTo(make([]*Object[T], 0, b.objects.Len()))
 }
 
 // IndexValues is the values under which an index has objects. O(the values).

@@ -192,6 +192,22 @@ func (r ref[E]) all(yield func(*E) bool) bool {
 	return true
 }
 
+// AppendTo appends all items to a list, in the order of All.
+func (m Map[E]) AppendTo(list []*E) []*E { return m.root.appendTo(list) }
+
+func (r ref[E]) appendTo(list []*E) []*E {
+	if r.branch != nil {
+		for i := range r.branch.kids {
+			list = r.branch.kids[i].appendTo(list)
+		}
+		return list
+	}
+	for _, s := range r.slots() {
+		list = append(list, s.item)
+	}
+	return list
+}
+
 func (r ref[E]) count() int {
 	if r.branch != nil {
 		return r.branch.count

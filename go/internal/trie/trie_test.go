@@ -47,6 +47,9 @@ func checked(t testing.TB, m Map[thing], want map[string]*thing) {
 	for item := range m.All() {
 		seen[item.key] = item
 	}
+	if list := m.AppendTo(nil); !slices.Equal(list, slices.Collect(m.All())) {
+		t.Fatalf("a list of %d items is no walk", len(list))
+	}
 	if !maps.Equal(seen, want) {
 		t.Fatalf("a walk has other items: %d of %d", len(seen), len(want))
 	}

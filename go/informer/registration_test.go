@@ -1,0 +1,189 @@
+package informer_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"watchcore"
+	"watchcore/informer"
+)
+
+// The life of registrations: handlers are what they are by their registration, removal is
+// idempotent, and an ended informer takes none.
+func TestSI05RegistrationsLive(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	r := newRecorder()
+	first := add(t, in, r, informer.HandlerOptions{Name: "first"})
+	second := add(t, in, r, informer.HandlerOptions{})
+	s.settled(in, first, second)
+	want(t, "one handler twice", r.text(), "*/a=1 */a=1")
+	first.Remove()
+	first.Remove()
+	receive(t, "its end", first.Done())
+	check(t, first.RemoveAndWait(bounded(t)))
+	s.apply("/a=2")
+	s.settled(in, second)
+	want(t, "one is left", r.text(), "*/a=1 */a=1 ~/a=1>2")
+	want(t, "removed", first.Status().Removed, true)
+	want(t, "an error", first.Status().Err, nil)
+	handlers := in.Status().Handlers
+	want(t, "handlers", fmt.Sprint(len(handlers), " ", handlers[0].Name), "1 handler 2")
+
+	check(t, in.StopAndWait(bounded(t)))
+	in.Stop()
+	receive(t, "the other's end", second.Done())
+	wantError(t, "the other", second.Status().Err, watchcore.ErrClosed)
+	second.Remove()
+	check(t, second.RemoveAndWait(bounded(t)))
+	_, err := in.AddHandler(r, informer.HandlerOptions{})
+	wantError(t, "add to an ended one", err, watchcore.ErrClosed)
+	want(t, "what it had stays", values(in.Lister().List()), "/a=2")
+	_, err = in.AddHandler(nil, informer.HandlerOptions{})
+	wantError(t, "no handler", err, watchcore.ErrInvalidArgument)
+	_, err = in.AddHandler(r, informer.HandlerOptions{OnLag: 7})
+	wantError(t, "a policy", err, watchcore.ErrInvalidArgument)
+}
+
+// Handlers come and go from inside callbacks, also the handler itself.
+func TestSI05HandlersComeAndGoInsideCallbacks(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	child := newRecorder()
+	made := make(chan *informer.Registration, 1)
+	var self *informer.Registration
+	known := make(chan struct{})
+	calls := 0
+	self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+		<-known
+		calls++
+		r, err := in.AddHandler(child, informer.HandlerOptions{})
+		if err == nil {
+			made <- r
+		}
+		self.Remove()
+	}}, informer.HandlerOptions{})
+	s.apply("/b=1")
+	close(known)
+	inner := receive(t, "the inner one", made)
+	receive(t, "the outer one's end", self.Done())
+	s.settled(in, inner)
+	want(t, "calls of the outer one", calls, 1)
+	want(t, "the inner one has", fmt.Sprint(child.state), "map[/a:1 /b:1]")
+}
+
+// Remove returns while a callback runs, and no other begins; RemoveAndWait waits for it, says
+// for which one, and afterwards none runs.
+func TestSI06RemovalWithAndWithoutWaiting(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	r, gate := newRecorder(), make(chan struct{})
+	r.before = func(string) { <-gate }
+	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
+	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	s.apply("/a=2")
+	reg.Remove()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	err := reg.RemoveAndWait(ctx)
+	wantError(t, "while it runs", err, context.DeadlineExceeded)
+	contains(t, err.Error(), `"slow"`, `callback for "/a" still runs`)
+	close(gate)
+	check(t, reg.RemoveAndWait(bounded(t)))
+	want(t, "only what had begun", r.text(), "*/a=1")
+	s.apply("/a=3")
+	check(t, in.WaitUntil(bounded(t), 3))
+	want(t, "and nothing later", r.text(), "*/a=1")
+}
+
+// Removal against a stream of changes: once RemoveAndWait has returned nothing is called, ever.
+func TestSI06NoCallbackAfterRemoveAndWait(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=0")
+	in := s.informer(options{})
+	stop := make(chan struct{})
+	var writing sync.WaitGroup
+	writing.Go(func() {
+		for i := 0; !isClosed(stop); i++ {
+			s.apply(fmt.Sprint("/a=", i))
+		}
+	})
+	for range 200 {
+		var removed bool // the race detector watches it, too
+		reg := add(t, in, informer.HandlerFuncs[string]{Update: func(_, _ *informer.Object[string]) {
+			if removed {
+				t.Error("a callback after its removal")
+			}
+		}}, informer.HandlerOptions{})
+		for range 10 {
+			runtime.Gosched()
+		}
+		check(t, reg.RemoveAndWait(bounded(t)))
+		removed = true
+	}
+	close(stop)
+	writing.Wait()
+}
+
+// Also without waiting: a callback that runs after Remove has returned had begun before.
+func TestSI06NoCallbackBeginsAfterRemove(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	var list []string
+	for i := range 3000 {
+		list = append(list, fmt.Sprint("/", i, "=x"))
+	}
+	s.apply(list...)
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded(t)))
+	for range 1000 {
+		var self *informer.Registration
+		var latest time.Time
+		known := make(chan struct{})
+		self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+			<-known
+			latest = self.Status().HandlingSince
+		}}, informer.HandlerOptions{})
+		close(known)
+		eventually(t, "it runs", func() bool { return self.Status().Handled > 0 })
+		self.Remove()
+		removed := time.Now()
+		check(t, self.RemoveAndWait(bounded(t)))
+		if latest.After(removed) {
+			t.Fatalf("a callback began %v after the removal", latest.Sub(removed))
+		}
+	}
+}
+
+// From inside its own callback a handler that waits for its removal would wait for itself: it
+// is refused, and the handler lives on. The same holds for the informer's end.
+func TestFaultRemovalInsideItsOwnCallbackIsRefused(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1")
+	in := s.informer(options{})
+	errs := make(chan error, 2)
+	known := make(chan struct{})
+	var self *informer.Registration
+	self = add(t, in, informer.HandlerFuncs[string]{Add: func(*informer.Object[string], bool) {
+		<-known
+		errs <- self.RemoveAndWait(context.Background())
+		errs <- in.StopAndWait(context.Background())
+	}}, informer.HandlerOptions{Name: "self"})
+	close(known)
+	err := receive(t, "its answer", errs)
+	wantError(t, "inside", err, watchcore.ErrBusy)
+	contains(t, err.Error(), "self", "Call Remove there")
+	wantError(t, "inside", receive(t, "its answer", errs), watchcore.ErrBusy)
+	s.apply("/b=1")
+	s.settled(in, self)
+	want(t, "it lives on", self.Status().Handled, 2)
+	<-errs
+	<-errs
+	check(t, self.RemoveAndWait(bounded(t)))
+}
