@@ -40,9 +40,9 @@ joins() {
 }
 
 # The first listing is measured where an etcd was built or is named: see scripts/etcd.sh.
-features= beside=
+features=kube beside=
 if [ -n "${WATCHCORE_ETCD:-}" ] || compgen -G 'target/etcd/*/etcd' >/dev/null; then
-    features=etcd beside=scripts/with-etcd.sh
+    features+=,etcd beside=scripts/with-etcd.sh
 else
     echo "bench-peers: without the first listing: no etcd was built, and WATCHCORE_ETCD names none"
 fi

@@ -11,6 +11,7 @@
 
 mod catalog;
 mod driver;
+mod informing;
 mod keyed;
 mod load;
 mod machine;
@@ -92,7 +93,8 @@ fn list() -> Result<(), String> {
 /// The peers, as the lock file has them.
 fn versions() -> Result<(), String> {
     const LOCK: &str = include_str!("../Cargo.lock");
-    for peer in ["tokio", "crossbeam-channel", "papaya", "imbl"] {
+    let kube = cfg!(feature = "kube").then_some("kube-runtime");
+    for peer in ["tokio", "crossbeam-channel", "papaya", "imbl"].into_iter().chain(kube) {
         let mut lines = LOCK.lines().skip_while(|line| *line != format!("name = \"{peer}\""));
         let version = lines.nth(1).and_then(|line| line.split('"').nth(1));
         println!("{peer} {}", version.ok_or_else(|| format!("Cargo.lock has no {peer}"))?);

@@ -1,6 +1,7 @@
 //! Who is measured at what: each row's contestants stand in the module that does its work.
 
 pub mod delivery;
+pub mod informers;
 #[cfg(feature = "etcd")]
 pub mod listing;
 pub mod objects;
@@ -42,7 +43,16 @@ pub fn contestant(row: &str, name: &str) -> Option<&'static Contestant> {
 
 /// All contestants that are written in Rust.
 pub fn contestants() -> impl Iterator<Item = &'static Contestant> {
-    [delivery::CONTESTANTS, objects::CONTESTANTS, worst::CONTESTANTS, listings()].into_iter().flatten()
+    [
+        delivery::CONTESTANTS,
+        objects::CONTESTANTS,
+        worst::CONTESTANTS,
+        informers::OF_OURS,
+        informers::OF_KUBE,
+        listings(),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Where there is an etcd.

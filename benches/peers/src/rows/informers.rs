@@ -1,0 +1,208 @@
+//! The rows about informers: in the shape of client-go's own benchmark, see go/informers.go.
+
+use super::Contestant;
+use crate::informing::{Informed, Ours};
+use crate::load::Scattered;
+use crate::measure::{Measured, allocated, at_least, process_time, repeat};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+/// Changes that are under way to a handler at most.
+const UNDER_WAY: usize = 10;
+const OURS: &str = "over a cache: what the cache does is in it";
+
+pub const OF_OURS: &[Contestant] = &[
+    Contestant::new("informer-write-0", "watchcore", OURS, writes::<Ours, 0>),
+    Contestant::new("informer-write-8", "watchcore", OURS, writes::<Ours, 8>),
+    Contestant::new("informer-write-80", "watchcore", OURS, writes::<Ours, 80>),
+    Contestant::new("informer-read-8", "watchcore", OURS, reads::<Ours, 8>),
+    Contestant::new("informer-read-80", "watchcore", OURS, reads::<Ours, 80>),
+    Contestant::new("informer-beside-stalled", "watchcore", OURS, beside_stalled),
+    Contestant::new("informer-stalled-bytes", "watchcore", OURS, bytes_of_stalled),
+    Contestant::new("informer-bytes-1", "watchcore", OURS, bytes::<Ours, 1>),
+    Contestant::new("informer-bytes-10", "watchcore", OURS, bytes::<Ours, 10>),
+];
+
+#[cfg(feature = "kube")]
+pub const OF_KUBE: &[Contestant] = {
+    use crate::informing::kube::Kube;
+    const KUBE: &str = "kube-runtime's reflector store, fed by hand; a change is handled when it is in the store";
+    &[
+        Contestant::new("informer-write-0", "kube-rs", KUBE, writes::<Kube, 0>),
+        Contestant::new("informer-write-8", "kube-rs", KUBE, writes::<Kube, 8>),
+        Contestant::new("informer-write-80", "kube-rs", KUBE, writes::<Kube, 80>),
+        Contestant::new("informer-read-8", "kube-rs", KUBE, reads::<Kube, 8>),
+        Contestant::new("informer-read-80", "kube-rs", KUBE, reads::<Kube, 80>),
+        Contestant::new("informer-bytes-1", "kube-rs", "its store: it has no handlers", bytes::<Kube, 0>),
+        Contestant::new("informer-bytes-10", "kube-rs", "its store: it has no handlers", bytes::<Kube, 0>),
+    ]
+};
+#[cfg(not(feature = "kube"))]
+pub const OF_KUBE: &[Contestant] = &[];
+
+/// A writer that has some changes under way to a handler.
+struct Flow<I> {
+    informed: I,
+    begun: SyncSender<()>,
+    under_way: Arc<AtomicU64>,
+    handled: Arc<AtomicU64>,
+    order: Scattered,
+}
+
+impl<I: Informed> Flow<I> {
+    fn begun(mut informed: I, objects: usize) -> Flow<I> {
+        let (begun, place): (_, Receiver<()>) = sync_channel(UNDER_WAY);
+        let place = std::sync::Mutex::new(place);
+        let (handled, under_way) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        informed.handle({
+            let (handled, under_way) = (handled.clone(), under_way.clone());
+            Box::new(move || {
+                place.lock().expect("one handler").recv().expect("the writer lives");
+                handled.fetch_add(1, Ordering::Relaxed);
+                under_way.fetch_sub(1, Ordering::Release);
+            })
+        });
+        Flow { informed, begun, under_way, handled, order: Scattered::below(objects) }
+    }
+
+    fn write_one(&mut self) {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.begun.send(()).expect("the handler lives");
+        self.informed.write(self.order.next());
+    }
+
+    fn settle(&self) {
+        while self.under_way.load(Ordering::Acquire) > 0 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+/// What happened in a section.
+struct Reading {
+    wall: Duration,
+    cpu: Duration,
+    read: u64,
+    handled: u64,
+}
+
+impl Reading {
+    fn of(&self, count: u64) -> Measured {
+        assert!(count > 0, "nothing happened within {:?}", self.wall);
+        let each = |time: Duration| time.as_nanos() as f64 / count as f64;
+        Measured { value: each(self.wall), beside: Some(each(self.cpu)), count, quantiles: Vec::new() }
+    }
+}
+
+/// Readers list the namespace again and again while one writer writes.
+fn read_beside<I: Informed>(objects: usize, readers: usize) -> Reading {
+    /// How many reads and writes make a measurement, and how long they are waited for.
+    const LEAST: u64 = 20;
+    const BOUND: Duration = Duration::from_secs(60);
+    let mut flow = Flow::begun(I::open(objects), objects);
+    flow.write_one();
+    flow.settle();
+    let (read, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let handled = flow.handled.clone();
+    std::thread::scope(|scope| {
+        for _ in 0..readers {
+            let list = flow.informed.reader();
+            let (read, stop) = (&read, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    assert_eq!(list(), objects, "the whole namespace");
+                    read.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let (begun, before) = (Instant::now(), process_time());
+        let (reads, writes) = (read.load(Ordering::Relaxed), handled.load(Ordering::Relaxed));
+        let flow = &mut flow;
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                flow.write_one();
+            }
+        });
+        let enough = || {
+            begun.elapsed() >= at_least()
+                && handled.load(Ordering::Relaxed) - writes >= LEAST
+                && (readers == 0 || read.load(Ordering::Relaxed) - reads >= LEAST)
+        };
+        while !enough() && begun.elapsed() < BOUND {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let reading = Reading {
+            wall: begun.elapsed(),
+            cpu: process_time() - before,
+            read: read.load(Ordering::Relaxed) - reads,
+            handled: handled.load(Ordering::Relaxed) - writes,
+        };
+        stop.store(true, Ordering::Relaxed);
+        reading
+    })
+}
+
+fn writes<I: Informed, const READERS: usize>(objects: usize) -> Measured {
+    let reading = read_beside::<I>(objects, READERS);
+    reading.of(reading.handled)
+}
+
+fn reads<I: Informed, const READERS: usize>(objects: usize) -> Measured {
+    let reading = read_beside::<I>(objects, READERS);
+    reading.of(reading.read)
+}
+
+/// An informer with a handler that never returns from its first change.
+fn stalled(objects: usize) -> Ours {
+    let mut informed = Ours::open(objects);
+    informed.handle(Box::new(|| {
+        loop {
+            std::thread::park();
+        }
+    }));
+    informed
+}
+
+fn beside_stalled(objects: usize) -> Measured {
+    const CHUNK: u64 = 100;
+    let mut flow = Flow::begun(stalled(objects), objects);
+    repeat(|section| {
+        (0..CHUNK).for_each(|_| flow.write_one());
+        section.waiting(|| flow.settle());
+        CHUNK
+    })
+}
+
+/// What each change takes that a stalled handler was not given.
+fn bytes_of_stalled(changes: usize) -> Measured {
+    const OBJECTS: usize = 1000;
+    let mut flow = Flow::begun(stalled(OBJECTS), OBJECTS);
+    // The log is as long as it becomes.
+    (0..200_000).for_each(|_| flow.write_one());
+    flow.settle();
+    let before = settled();
+    (0..changes).for_each(|_| flow.write_one());
+    flow.settle();
+    let bytes = settled().saturating_sub(before);
+    // The stalled handler never ends: the process does.
+    std::mem::forget(flow);
+    Measured::plain(bytes as f64 / changes as f64, changes as u64)
+}
+
+/// What the allocator has handed out, once what is freed on another thread is freed.
+fn settled() -> usize {
+    let mut least = allocated();
+    for _ in 0..20 {
+        std::thread::sleep(Duration::from_millis(10));
+        least = least.min(allocated());
+    }
+    least
+}
+
+/// What an object takes beyond itself, and beyond the cache that it comes from.
+fn bytes<I: Informed, const HANDLERS: usize>(objects: usize) -> Measured {
+    let bytes = I::bytes(objects, HANDLERS, settled);
+    Measured::plain(bytes as f64 / objects as f64, objects as u64)
+}
