@@ -76,20 +76,13 @@ func (r *reader[T]) renew() {
 }
 
 func (r *reader[T]) run() error {
-	defer func() {
-		if r.batch == nil {
-			_ = r.sub.Close()
-		}
-	}()
 	for {
-		if r.batch == nil {
-			done, err := r.next()
-			if done {
-				return err
-			}
-			continue
+		if r.batch != nil {
+			r.read()
+		} else if ended, err := r.next(); ended {
+			_ = r.sub.Close()
+			return err
 		}
-		r.read()
 	}
 }
 

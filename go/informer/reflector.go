@@ -98,9 +98,10 @@ type reflector[T any] struct {
 	backoff *backoff
 
 	at       watchcore.Position
-	watching bool // or it is to list
-	anew     bool // the next list is without a revision
-	owed     bool // what was put is not committed yet
+	watching bool          // or it is to list
+	anew     bool          // the next list is without a revision
+	owed     bool          // what was put is not committed yet
+	pause    time.Duration // before anything else
 
 	mu     sync.Mutex
 	doing  string
@@ -130,6 +131,8 @@ func (r *reflector[T]) await(context.Context, uint64) error { return nil }
 func (r *reflector[T]) run() error {
 	for r.in.ctx.Err() == nil {
 		switch {
+		case r.pause > 0:
+			r.sleep()
 		case r.owed: // an index's function has ended the goroutine meanwhile
 			r.commit()
 		case r.watching:
@@ -324,27 +327,28 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	return nil
 }
 
-func (r *reflector[T]) report(doing string, err error) error {
+func (r *reflector[T]) report(doing string, err error) {
 	err = fmt.Errorf("informer %q: %s: %w", r.in.name, doing, err)
 	r.say("could not be "+map[string]string{"list": "listed", "watch": "watched"}[doing], err)
 	r.in.report(err)
-	return err
 }
 
-// fail reports a failure, and waits.
+// fail reports a failure. The pause is fixed before, for OnError may end this goroutine.
 func (r *reflector[T]) fail(doing string, err error) {
-	if r.in.ctx.Err() != nil {
-		return
+	if r.in.ctx.Err() == nil {
+		r.pause = max(r.backoff.next(r.in.clock.Now()), watch.RetryAfter(err))
+		r.report(doing, err)
 	}
-	r.report(doing, err)
-	now := r.in.clock.Now()
-	wait := max(r.backoff.next(now), watch.RetryAfter(err))
-	fired, stop := r.in.clock.Timer(wait)
+}
+
+func (r *reflector[T]) sleep() {
+	fired, stop := r.in.clock.Timer(r.pause)
 	defer stop()
 	select {
 	case <-fired:
 	case <-r.in.ctx.Done():
 	}
+	r.pause = 0
 }
 
 // backoff is the state of a Backoff.

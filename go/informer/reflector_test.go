@@ -100,7 +100,9 @@ func keyOf(object string) string {
 func (s *server) informer(o options) (*informer.Informer[string], *testClock, *errorList) {
 	s.t.Helper()
 	clock, reported := newClock(), &errorList{}
-	o.Clock, o.OnError = clock, reported.add
+	if o.Clock = clock; o.OnError == nil {
+		o.OnError = reported.add
+	}
 	in, err := informer.NewFromSource[string](s, keyOf, o)
 	check(s.t, err)
 	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded(s.t))) })
@@ -283,6 +285,20 @@ func TestRF05RefusedConnectionsBackOff(t *testing.T) {
 	if left := clock.first(); left > 800*time.Millisecond {
 		t.Fatal("after a calm time:", left)
 	}
+}
+
+// An error handler that ends its goroutine does not make a busy loop of the backoff.
+func TestRF05ErrorHandlerThatEndsItsGoroutine(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, refusedList(io.EOF), refusedList(io.EOF), listed(3, "a=1@1"))
+	s.watches = append(s.watches, refusedWatch(status(410)), refusedWatch(status(429)))
+	in, clock, _ := s.informer(options{OnError: func(error) { runtime.Goexit() }})
+	for _, asked := range []string{"list0", "list0 list0", "list0 list0 list0 watch3 list3 watch3"} {
+		eventually(t, asked, func() bool { return clock.armed() == 1 && s.questions() == asked })
+		clock.advance(time.Minute)
+	}
+	s.fake()
+	want(t, "objects", objects(in), "a=1")
 }
 
 // Pages are put together; each is asked for with the token of the one before.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,6 +49,38 @@ func TestSI05RegistrationsLive(t *testing.T) {
 	wantError(t, "no handler", err, watchcore.ErrInvalidArgument)
 	_, err = in.AddHandler(r, informer.HandlerOptions{OnLag: 7})
 	wantError(t, "a policy", err, watchcore.ErrInvalidArgument)
+}
+
+// Ten thousand handlers, and each is given everything; all are gone afterwards.
+func TestSI05TenThousandHandlers(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=0", "/b=0", "/c=0")
+	in := s.informer(options{})
+	check(t, in.WaitSynced(bounded(t)))
+	before := runtime.NumGoroutine()
+	const handlers, changes = 10_000, 20
+	var given atomic.Uint64
+	var all []*informer.Registration
+	for range handlers {
+		all = append(all, add(t, in, informer.HandlerFuncs[string]{
+			Add: func(*informer.Object[string], bool) { given.Add(1) }, Update: func(_, _ *informer.Object[string]) { given.Add(1) },
+		}, informer.HandlerOptions{}))
+	}
+	for _, r := range all {
+		check(t, r.WaitSynced(bounded(t)))
+	}
+	for i := range changes {
+		s.apply(fmt.Sprint("/a=", i))
+	}
+	eventually(t, "all are given all", func() bool { return given.Load() == handlers*(3+changes) })
+	for _, r := range all {
+		r.Remove()
+	}
+	for _, r := range all {
+		receive(t, "its end", r.Done())
+	}
+	want(t, "handlers", len(in.Status().Handlers), 0)
+	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // Handlers come and go from inside callbacks, also the handler itself.
