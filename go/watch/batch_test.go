@@ -92,3 +92,29 @@ func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
 		t.Fatalf("%d, %v", n, err)
 	}
 }
+
+// What was published before a Stop can be read behind it, and nothing else.
+func TestBroadcasterNothingBehindStop(t *testing.T) {
+	for _, behavior := range []watch.FullChannelBehavior{watch.WaitIfChannelFull, watch.DropIfChannelFull} {
+		for _, channel := range []bool{false, true} {
+			noLeak(t)
+			m := watch.NewBroadcaster[int](5, behavior)
+			w, err := m.Watch()
+			check(t, err)
+			for i := range 3 {
+				check(t, m.Action(watch.Added, i))
+			}
+			w.Stop()
+			for i := range 3 {
+				check(t, m.Action(watch.Added, 100+i))
+			}
+			if channel {
+				w.ResultChan()
+			}
+			for i := range 3 {
+				want(t, "before the Stop", take(t, w).Object, i)
+			}
+			ends(t, w)
+		}
+	}
+}

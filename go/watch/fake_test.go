@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"watchcore/watch"
 )
@@ -133,21 +134,24 @@ func TestFakeResetKeepsItsSize(t *testing.T) {
 
 // The original panics: a send on a closed channel. Also a verb that waits for a reader is released.
 func TestFaultFakeSendAfterStopPanics(t *testing.T) {
-	noLeak(t)
-	var log strings.Builder
-	logger := slog.New(slog.NewTextHandler(&log, nil))
-	f := watch.NewFakeWithOptions[string](watch.FakeOptions{Logger: logger})
-	waiting := make(chan error)
-	go func() { waiting <- f.Add("nobody reads") }()
-	f.Stop()
-	want(t, "a verb that waits", <-waiting, watch.ErrStopped)
-	want(t, "a verb after Stop", f.Add("foo"), watch.ErrStopped)
-	if !strings.Contains(log.String(), "refused") {
-		t.Fatalf("the log says %q", log.String())
-	}
-	if _, ok := receiveFrom(t, f.ResultChan()); ok {
-		t.Fatal("an event that was refused came")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		logger := slog.New(slog.NewTextHandler(&log, nil))
+		f := watch.NewFakeWithOptions[string](watch.FakeOptions{Logger: logger})
+		var waiting error
+		go func() { waiting = f.Add("nobody reads") }()
+		synctest.Wait()
+		f.Stop()
+		synctest.Wait()
+		want(t, "a verb that waited", waiting, watch.ErrStopped)
+		want(t, "a verb after Stop", f.Add("foo"), watch.ErrStopped)
+		if !strings.Contains(log.String(), "refused") {
+			t.Fatalf("the log says %q", log.String())
+		}
+		if _, ok := <-f.ResultChan(); ok {
+			t.Fatal("an event that was refused came")
+		}
+	})
 }
 
 // The original panics: channel full.

@@ -229,6 +229,13 @@ func TestFaultFilterGoroutineOutlivesStop(t *testing.T) {
 			t.Fatalf("%d events", n)
 		}
 	}
+	// A consumer that has gone: nobody reads behind Stop.
+	gone := watch.Filter[string](watch.NewProxyWatcher(c), notB)
+	gone.ResultChan()
+	for range 2 {
+		c <- watch.Event[string]{Type: watch.Added, Object: "nobody reads"}
+	}
+	gone.Stop()
 	w := watch.Filter[string](watch.NewProxyWatcher(c), notB)
 	waiting := make(chan error)
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -62,10 +63,11 @@ func await(t testing.TB, c <-chan struct{}, what string) {
 	}
 }
 
-// noLeak fails the test if goroutines are left behind it.
+// noLeak fails the test if there are goroutines behind it beside its own and those of the tests that
+// it is part of. What an earlier test has left fails it, too.
 func noLeak(t testing.TB) {
 	t.Helper()
-	before := runtime.NumGoroutine()
+	before := 2 + strings.Count(t.Name(), "/")
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
@@ -73,7 +75,7 @@ func noLeak(t testing.TB) {
 		for deadline := time.Now().Add(bound); runtime.NumGoroutine() > before; {
 			if time.Now().After(deadline) {
 				stacks := make([]byte, 1<<16)
-				t.Fatalf("%d goroutines, %d before the test:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
+				t.Fatalf("%d goroutines in place of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
 			}
 			time.Sleep(100 * time.Microsecond)
 		}

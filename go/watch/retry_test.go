@@ -147,6 +147,8 @@ func (row rowOfRetry) run(t *testing.T) {
 	if opens := row.source.opens(); !reflect.DeepEqual(opens, row.opens) {
 		t.Fatalf("opened after %v, not %v", opens, row.opens)
 	}
+	w.Stop()
+	await(t, w.Done(), "the end of a RetryWatcher")
 }
 
 func events(revisions ...uint64) (all []watch.Event[string]) {
@@ -285,6 +287,22 @@ func TestRW23StopWithAnUnreadEvent(t *testing.T) {
 func TestRW24BookmarksMoveTheResumePoint(t *testing.T) {
 	s := &script{closeAfter: 2, events: with(at(6), watch.Event[string]{Type: watch.Bookmark, Revision: 9}, at(12))}
 	rowOfRetry{5, s, events(6, 12), []uint64{5, 9}, false}.run(t)
+}
+
+// The resume point moves when the consumer has taken an event, and not when the watch gave it.
+func TestRW24ResumePointMovesWithATake(t *testing.T) {
+	noLeak(t)
+	w := retry(t, 5, &script{events: events(6, 7, 8)}, watch.RetryOptions[string]{})
+	w.ResultChan()
+	eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
+	want(t, "at first", w.Stats().Revision, 5)
+	take[string](t, w)
+	take[string](t, w)
+	// The second take is behind the first move, and only maybe before the second.
+	if r := w.Stats().Revision; r < 6 || r > 7 {
+		t.Fatalf("the resume point is %d behind a take of 7", r)
+	}
+	eventually(t, "the resume point", func() bool { return w.Stats().Revision == 7 })
 }
 
 // Attempts begin at least a second apart, or as late as the server asked; a watch that has lived for
