@@ -1,26 +1,6 @@
 //! The reflector: what fills an embedded cache from anything that can list and watch.
 //!
-//! # States
-//!
-//! | state | input | next |
-//! | --- | --- | --- |
-//! | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
-//! | | 410 or 504 for a revision: list the newest, once without delay | List |
-//! | | 410 for a page that is not the first: list again without pages, once without delay | List |
-//! | | anything else: backoff | List |
-//! | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
-//! | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
-//! | | 410, 504: again from any revision, once without delay; 429, 503, the end: backoff | State |
-//! | | any other error: the source cannot do this | List, for good |
-//! | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
-//! | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
-//! | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
-//! | | 410, or events that do not fit: a list at once, and the difference reaches the readers as a resync | List |
-//! | | 429, 503 (also at open): backoff, and no new list | Watch(R) |
-//! | | any other error: backoff | List |
-//! | any | stop, or the cache was closed | end |
-//!
-//! A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
+//! Its states are those of the table at [`Reflector`].
 
 #![forbid(unsafe_code)]
 
@@ -62,8 +42,7 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// Fills an embedded cache from a [`ListerWatcher`]: lists, watches, and never stops trying.
 ///
 /// It owns the cache's writer, so nobody else changes the cache. Everything that reads a cache (subscriptions, informers,
-/// typed watches, listers) is the same over this one as over one that follows etcd. The table of its states is in
-/// docs/internals/toolkit.md. It runs as a future on any runtime ([`Reflector::run`]), or on a thread of its own
+/// typed watches, listers) is the same over this one as over one that follows etcd. It runs as a future on any runtime ([`Reflector::run`]), or on a thread of its own
 /// ([`Reflector::spawn`]). When it ends the cache is closed.
 ///
 /// ```
@@ -89,10 +68,32 @@ const MARK_REPORT: Duration = Duration::from_secs(10);
 /// let reflector = Reflector::new(cache.writer()?, Server)?.spawn()?;
 /// cache.wait_ready(Duration::from_secs(10))?;
 /// assert_eq!(cache.get("/a", Read::Any)?.kv.unwrap().mod_revision(), 5);
-/// assert!(reflector.status().ready);
+/// println!("{}", reflector.status()); // ready: watches for 3 s (1 lists, 1 watches)
 /// reflector.stopper().stop();
 /// # Ok::<(), watchcore::Error>(())
 /// ```
+///
+/// # States
+///
+/// | state | input | next |
+/// | --- | --- | --- |
+/// | List | all pages: `load` the first time, `resync` after; revision R | Watch(R) |
+/// | | 410 or 504 for a revision: list the newest, once without delay | List |
+/// | | 410 for a page that is not the first: list again without pages, once without delay | List |
+/// | | anything else: backoff | List |
+/// | State (by a watch) | Added, Modified, Deleted: gathered beside the cache | State |
+/// | | Synced at R: `load` or `resync`; the same watch goes on | Watch(R) |
+/// | | 410, 504: again from any revision, once without delay; 429, 503, the end: backoff | State |
+/// | | any other error: the source cannot do this | List, for good |
+/// | Watch(R) | Added, Modified, Deleted: `apply`, a revision at a time; Bookmark: `progress`; the resume point moves with each | Watch(R') |
+/// | | end of the stream: watch again from R, after the backoff if it was short and empty | Watch(R) |
+/// | | silence until half a minute after the watch's time-out: as its end | Watch(R) |
+/// | | 410, or events that do not fit: a list at once, and the difference reaches the readers as a resync | List |
+/// | | 429, 503 (also at open): backoff, and no new list | Watch(R) |
+/// | | any other error: backoff | List |
+/// | any | stop, or the cache was closed | end |
+///
+/// A new list of the whole state is what loads a server most: no error leads to one that another watch would mend.
 #[must_use = "a reflector does nothing before it runs"]
 pub struct Reflector<L: ListerWatcher> {
     source: L,

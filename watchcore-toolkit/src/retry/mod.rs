@@ -1,31 +1,6 @@
 //! A watch that survives its server.
 //!
-//! # States
-//!
-//! | state | input | next |
-//! | --- | --- | --- |
-//! | Open | ok | Read |
-//! | | 401, 403, a cache that is closed or broken for good | Error, end |
-//! | | 410 | as in Read: one rule, wherever it comes |
-//! | | nothing, end of file, time-out, any other error | Open, after the delay |
-//! | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
-//! | | Bookmark | not given; the resume point moves |
-//! | | one of these without a revision | Error 500, end |
-//! | | Synced | not given: a state was not asked for |
-//! | | Error 410, policy Stop | Error, end |
-//! | | Error 410, policy Relist | List |
-//! | | Error of a cache that is closed or broken for good | Error, end |
-//! | | Error 504, 500, 429, any other | Open, not before its Retry-After |
-//! | | the end | Open, after the delay |
-//! | List | a state | the difference with what was given; then Open behind it, at once |
-//! | | 401, 403 | Error, end |
-//! | | any other error | List, after the delay |
-//! | any | stop | end |
-//!
-//! **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
-//! that fails hot once in `min_restart_delay`. A list after a 410 comes at once, the next one not before the delay. So
-//! neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it has just listed,
-//! is asked more often than once in a delay.
+//! Its states are those of the table at [`RetryWatch`].
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +30,7 @@ const BUDGET: usize = 64;
 
 type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 
-/// A watch over anything with `watch(from)` that opens it again where it was. The table of its states is that of the
-/// module `retry`, and of docs/internals/toolkit.md.
+/// A watch over anything with `watch(from)` that opens it again where it was.
 ///
 /// It gives each event once, in order, and ends with an Error where it cannot go on: access was refused (401, 403), the
 /// history is gone (410) and it has no lister, or an event has no revision. All other errors are waited out; see
@@ -76,6 +50,33 @@ type ObjectOf<S> = <<S as WatchSource>::Watch as Watch>::Object;
 /// assert_eq!((event.name(), event.position.revision), ("MODIFIED", 6));
 /// # Ok::<(), watchcore::Error>(())
 /// ```
+///
+/// # States
+///
+/// | state | input | next |
+/// | --- | --- | --- |
+/// | Open | ok | Read |
+/// | | 401, 403, a cache that is closed or broken for good | Error, end |
+/// | | 410 | as in Read: one rule, wherever it comes |
+/// | | nothing, end of file, time-out, any other error | Open, after the delay |
+/// | Read | Added, Modified, Deleted with a revision | given; then the resume point moves |
+/// | | Bookmark | not given; the resume point moves |
+/// | | one of these without a revision | Error 500, end |
+/// | | Synced | not given: a state was not asked for |
+/// | | Error 410, policy Stop | Error, end |
+/// | | Error 410, policy Relist | List |
+/// | | Error of a cache that is closed or broken for good | Error, end |
+/// | | Error 504, 500, 429, any other | Open, not before its Retry-After |
+/// | | the end | Open, after the delay |
+/// | List | a state | the difference with what was given; then Open behind it, at once |
+/// | | 401, 403 | Error, end |
+/// | | any other error | List, after the delay |
+/// | any | stop | end |
+///
+/// **The delay** counts from the *beginning* of the last attempt: a watch that lived for longer is opened again at once, one
+/// that fails hot once in `min_restart_delay`. A list after a 410 comes at once, the next one not before the delay. So
+/// neither a server that answers 410 to every revision, nor one that answers 410 to the revision that it has just listed,
+/// is asked more often than once in a delay.
 #[must_use = "dropping a watch ends it"]
 pub struct RetryWatch<S: WatchSource> {
     source: S,

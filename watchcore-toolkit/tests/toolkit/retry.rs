@@ -338,7 +338,8 @@ fn rw_30_cache_is_a_source() {
     let mut writer = cache.writer().unwrap();
     writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
     let source = CacheSource::<KeyValue>::new(&cache);
-    let mut watch = RetryWatch::builder(source.clone(), 0).relist(source.clone()).open().unwrap();
+    let watch = RetryWatch::builder(source.clone(), 0).relist(source.clone()).min_restart_delay(Duration::ZERO);
+    let mut watch = watch.open().unwrap();
     let next = |watch: &mut RetryWatch<CacheSource<KeyValue>>| watch.recv(BOUND).unwrap().unwrap();
     assert_eq!([(); 3].map(|()| next(&mut watch).name()), ["ADDED", "ADDED", "SYNCED"]);
     writer.apply(2, [Change::put("/a", "2")]).unwrap();
