@@ -1,6 +1,7 @@
 package journal_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -230,16 +231,22 @@ func TestJournalWaitersShareOneNotice(t *testing.T) {
 	}
 }
 
-// The appender and ten waiters meet as often as they can. A wake-up that got lost would leave a
-// waiter asleep: the appender goes on only when all of them have read what it appended.
+// The appender and its waiters, few that it wakes itself and many that it has woken, meet as often as
+// they can. A wake-up that got lost would leave a waiter asleep: the appender goes on only when all of
+// them have read what it appended.
 func TestJournalNoWakeUpIsLost(t *testing.T) {
-	const rounds, waiters = 5000, 10
+	for _, waiters := range []int{10, 40} {
+		meet(t, waiters, 50_000/waiters)
+	}
+}
+
+func meet(t *testing.T, waiters, rounds int) {
 	j := journal.New[int](16)
 	acks := make(chan int, waiters)
 	for range waiters {
 		go func() {
 			into := make([]int, 1)
-			for from := uint64(0); from < rounds; {
+			for from := uint64(0); from < uint64(rounds); {
 				if n, _ := j.Read(from, into); n == 1 {
 					from++
 					acks <- into[0]
@@ -259,7 +266,7 @@ func TestJournalNoWakeUpIsLost(t *testing.T) {
 					t.Fatalf("round %d: %d", round, got)
 				}
 			case <-timeout:
-				t.Fatalf("round %d: a waiter sleeps", round)
+				t.Fatalf("round %d: a waiter of %d sleeps", round, waiters)
 			}
 		}
 	}
@@ -338,5 +345,40 @@ func BenchmarkJournalReadOne(b *testing.B) {
 		if _, ok := j.Read(from, into[:]); !ok {
 			b.Fatal("left")
 		}
+	}
+}
+
+// What an append costs its caller while that many readers sleep.
+func BenchmarkJournalAppendBesideSleepers(b *testing.B) {
+	for _, sleepers := range []int{0, 10, 1000, 10_000} {
+		b.Run(fmt.Sprintf("sleepers=%d", sleepers), func(b *testing.B) {
+			j := journal.New[int](1000)
+			var asleep atomic.Int64
+			var all sync.WaitGroup
+			for range sleepers {
+				all.Add(1)
+				go func() {
+					defer all.Done()
+					for !j.Closed() {
+						c := j.Wait(j.Head())
+						asleep.Add(1)
+						<-c
+					}
+				}()
+			}
+			var spent time.Duration
+			for range b.N {
+				for asleep.Load() < int64(sleepers) {
+					runtime.Gosched()
+				}
+				asleep.Store(0)
+				began := time.Now()
+				j.Append(1)
+				spent += time.Since(began)
+			}
+			b.ReportMetric(float64(spent)/float64(b.N), "ns/append")
+			j.Close()
+			all.Wait()
+		})
 	}
 }
