@@ -57,7 +57,9 @@ mod until;
 mod watch;
 
 pub use backoff::Backoff;
-pub use broadcaster::{Action, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull};
+pub use broadcaster::{
+    Action, BroadcastEvent, BroadcastWatch, Broadcaster, BroadcasterBuilder, WatchOptions, WhenFull,
+};
 pub use clock::{Clock, Delay, ManualClock, SystemClock};
 pub use decode::{DecodeError, Decoder, InternalError, Reporter, StreamWatch};
 pub use empty::EmptyWatch;

@@ -171,6 +171,17 @@ pub(super) fn payload_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<Payl
     })
 }
 
+/// The same without a count; `None` is the end, too.
+pub(super) fn action_of<T: Send + Sync + 'static>(kv: &KeyValue) -> Option<(Action, &T)> {
+    let action = match kv.value()?.first()? {
+        b'm' => Action::Modified,
+        b'd' => Action::Deleted,
+        b'a' => Action::Added,
+        _ => return None,
+    };
+    kv.decoded().ok().flatten().map(|object| (action, object))
+}
+
 /// Whether the last revision of a batch ends the log.
 pub(super) fn ends(batch: &Batch) -> bool {
     let last = batch.events().last().and_then(|event| event.value());

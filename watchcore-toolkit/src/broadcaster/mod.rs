@@ -11,11 +11,13 @@ mod gate;
 mod log;
 #[cfg(all(test, toolkit_loom))]
 mod loom;
+mod many;
 mod options;
 mod queue;
 mod watcher;
 
 pub use log::Action;
+pub use many::BroadcastEvent;
 pub use options::{BroadcasterBuilder, WatchOptions, WhenFull};
 pub use watcher::BroadcastWatch;
 

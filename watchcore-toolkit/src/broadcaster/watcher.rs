@@ -37,22 +37,24 @@ use watchcore::{Batch, Closer, Code, Error, Position, Subscription};
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 pub struct BroadcastWatch<T> {
-    shared: Arc<Shared<T>>,
-    subscription: Subscription,
+    pub(super) shared: Arc<Shared<T>>,
+    pub(super) subscription: Subscription,
     /// What the last poll gave, from `next` on. Empty as soon as all of it was taken: it keeps a segment of the log.
-    batch: Batch,
-    next: usize,
-    prefix: std::vec::IntoIter<WatchEvent<Object<T>>>,
-    rule: Rule,
+    pub(super) batch: Batch,
+    pub(super) next: usize,
+    pub(super) prefix: std::vec::IntoIter<WatchEvent<Object<T>>>,
+    pub(super) rule: Rule,
     /// The number of the last event that was taken.
-    taken: u64,
+    pub(super) taken: u64,
     ended: bool,
+    /// What ended it, and is to be given.
+    failed: Option<Error>,
     ends: Arc<Ends<T>>,
     stopper: Stopper,
 }
 
 /// What happens to what comes when it is behind.
-enum Rule {
+pub(super) enum Rule {
     Wait(Arc<Seat>),
     Drop(DropQueue),
 }
@@ -104,13 +106,14 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             rule,
             taken: asked.start,
             ended: false,
+            failed: None,
             ends,
             stopper,
         }
     }
 
     /// The next event of the prefix.
-    fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
+    pub(super) fn take_prefix(&mut self) -> Option<WatchEvent<Object<T>>> {
         if self.prefix.as_slice().is_empty() {
             return None;
         }
@@ -123,7 +126,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     }
 
     /// Which event of the batch comes next. What comes before it was lost.
-    fn next_index(&mut self) -> Option<usize> {
+    pub(super) fn next_index(&mut self) -> Option<usize> {
         let events = self.batch.events();
         let first = events.get(self.next)?.revision();
         let Rule::Drop(queue) = &mut self.rule else { return Some(self.next) };
@@ -158,7 +161,7 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     }
 
     /// An error of the subscription: events that were lost, or the end.
-    fn lose(&mut self, error: Error) -> Option<Error> {
+    pub(super) fn lose(&mut self, error: Error) -> Option<Error> {
         if error.code() != Code::Lagged {
             return Some(error);
         }
@@ -167,6 +170,16 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             queue.skip_to(error.lost_to() + 1);
         }
         None
+    }
+
+    /// Whether nothing is taken any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended || self.failed.is_some() || self.stopper.is_stopped()
+    }
+
+    /// Ends it behind an error, which the stream gives.
+    pub(super) fn fail(&mut self, error: Error) {
+        self.failed = Some(error);
     }
 
     fn end(&mut self) {
@@ -214,6 +227,10 @@ impl<T: Send + Sync + 'static> Stream for BroadcastWatch<T> {
         if this.stopper.is_stopped() {
             this.end();
             return Poll::Ready(None);
+        }
+        if let Some(error) = this.failed.take() {
+            this.end();
+            return Poll::Ready(Some(WatchEvent::error(error).at(this.position())));
         }
         if let Some(event) = this.take_prefix() {
             if matches!(event.payload, Payload::Error(_)) {

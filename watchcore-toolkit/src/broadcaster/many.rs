@@ -1,0 +1,163 @@
+//! Many events at once, where they stand in the log: without a count for each.
+
+#![forbid(unsafe_code)]
+
+use super::log::{Action, action_of, ends};
+use super::watcher::{BroadcastWatch, Rule};
+use crate::event::{Payload, WatchEvent};
+use crate::park;
+use futures_core::Stream;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use watchcore::{Code, Error, Position, Result};
+
+/// An event of a [`crate::Broadcaster`], where it stands in the log: see [`BroadcastWatch::recv_many`].
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore_toolkit::{Action, Broadcaster, WhenFull};
+///
+/// let broadcaster = Broadcaster::new(10, WhenFull::Wait)?;
+/// let mut watch = broadcaster.watch()?;
+/// broadcaster.action(Action::Modified, 7)?;
+/// watch.recv_many(Duration::from_secs(10), 100, |event| {
+///     assert_eq!((event.action, *event.object, event.position.revision, event.lost), (Action::Modified, 7, 1, 0));
+/// })?;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct BroadcastEvent<'a, T> {
+    /// What happened.
+    pub action: Action,
+    /// The object.
+    pub object: &'a T,
+    /// Where a watch after it begins.
+    pub position: Position,
+    /// How many events this watch has lost directly before it.
+    pub lost: u64,
+}
+
+impl<T: Send + Sync + 'static> BroadcastWatch<T> {
+    /// Waits for events, as long as the timeout says (`Duration::MAX`: without end), and calls `visit` with some that are
+    /// there, at most `max`, and not those of the prefix and of the log in one call. How many these were; 0 is the end of the watch, or an event that says how it ended: the next
+    /// [`crate::WatchExt::recv`] gives that. TIMEOUT where nothing came. `max` 0 is INVALID_ARGUMENT.
+    ///
+    /// For watches that take much: no object is counted, and a publisher that waits for this watch is looked for once, not
+    /// once an event. So all events of a call count as taken when it begins; those that a panic of `visit` leaves over are
+    /// taken, too.
+    pub fn recv_many(
+        &mut self,
+        timeout: Duration,
+        max: usize,
+        mut visit: impl FnMut(BroadcastEvent<'_, T>),
+    ) -> Result<usize> {
+        if max == 0 {
+            return Err(Error::new(Code::InvalidArgument, "receive at most 0 events: ask for at least 1."));
+        }
+        park::block_on(timeout, |context| self.poll_many(context, max, &mut visit)).ok_or_else(|| {
+            Error::new(Code::Timeout, format!("receive events: none within {} ms. Ask again.", timeout.as_millis()))
+        })
+    }
+
+    /// The same as a future, which waits without end. Cancel safe. `max` 0 gives 0.
+    pub async fn next_many(&mut self, max: usize, mut visit: impl FnMut(BroadcastEvent<'_, T>) + Send) -> usize {
+        poll_fn(|context| self.poll_many(context, max, &mut visit)).await
+    }
+
+    /// What both are.
+    fn poll_many(
+        &mut self,
+        context: &mut Context<'_>,
+        max: usize,
+        visit: &mut impl FnMut(BroadcastEvent<'_, T>),
+    ) -> Poll<usize> {
+        loop {
+            let visited = self.visit_prefix(max, visit);
+            let visited = visited + self.visit_batch(max - visited, visit);
+            // What is no object comes by the stream.
+            if visited > 0 || max == 0 || self.is_over() || !self.prefix.as_slice().is_empty() || ends(&self.batch) {
+                return Poll::Ready(visited);
+            }
+            match self.poll_batch(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(true) => {}
+                Poll::Ready(false) => return Poll::Ready(0),
+            }
+        }
+    }
+
+    fn visit_prefix(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
+        let mut visited = 0;
+        while visited < max {
+            let Some(WatchEvent { payload, .. }) = self.prefix.as_slice().first() else { break };
+            let action = match payload {
+                Payload::Added(_) => Action::Added,
+                Payload::Modified { .. } => Action::Modified,
+                Payload::Deleted(_) => Action::Deleted,
+                _ => break,
+            };
+            let Some(event) = self.take_prefix() else { break };
+            let Some(object) = event.object() else { break };
+            visit(BroadcastEvent { action, object, position: event.position, lost: event.lost });
+            visited += 1;
+        }
+        visited
+    }
+
+    fn visit_batch(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
+        let mut visited = 0;
+        if let Rule::Wait(seat) = &self.rule {
+            // Before the first call: one that publishes would wait for itself.
+            let events = self.batch.events().len() - usize::from(ends(&self.batch));
+            let until = events.min(self.next.saturating_add(max));
+            if until <= self.next {
+                return 0;
+            }
+            if seat.take(self.batch.events()[until - 1].revision()) {
+                self.shared.gate.seat_moved();
+            }
+        }
+        while visited < max {
+            let Some(index) = self.next_index() else { break };
+            let event = &self.batch.events()[index];
+            let Some((action, object)) = event.kv().and_then(action_of::<T>) else { break };
+            let number = event.revision();
+            let lost = number - self.taken - 1;
+            self.taken = number;
+            self.next = index + 1;
+            if let Rule::Drop(queue) = &mut self.rule {
+                queue.take();
+            }
+            let position = Position { epoch: self.shared.epoch, revision: number };
+            visited += 1;
+            visit(BroadcastEvent { action, object, position, lost });
+        }
+        if self.next == self.batch.len() {
+            self.batch = watchcore::Batch::default();
+            self.next = 0;
+        }
+        visited
+    }
+
+    /// The next batch; false: the watch is at its end, which the stream says.
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        match Pin::new(&mut self.subscription).poll_next(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Some(Ok(batch))) => {
+                (self.batch, self.next) = (batch, 0);
+                Poll::Ready(true)
+            }
+            Poll::Ready(Some(Err(error))) => match self.lose(error) {
+                None => Poll::Ready(true),
+                Some(error) => {
+                    self.fail(error);
+                    Poll::Ready(false)
+                }
+            },
+            Poll::Ready(None) => Poll::Ready(false),
+        }
+    }
+}
