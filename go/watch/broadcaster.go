@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -37,9 +38,9 @@ type Broadcaster[T any] struct {
 	queue    Queue
 	incoming int
 
-	// turn is held by the publisher that waits for a place, so that those behind it come one after
-	// the other, and ActionOrDrop waits for none of them.
-	turn sync.Mutex
+	// turn has a token for the publisher that waits for a place. Those behind it wait for the token,
+	// first come, first served, and ActionOrDrop waits for none of them.
+	turn chan struct{}
 
 	// mu guards what follows. It is never held while somebody waits.
 	mu      sync.Mutex
@@ -115,8 +116,10 @@ func NewBroadcasterWithOptions[T any](options BroadcasterOptions) (*Broadcaster[
 		queue:    options.Queue,
 		incoming: incoming,
 		gate:     newGate(),
+		turn:     make(chan struct{}, 1),
 		down:     make(chan struct{}),
 	}
+	b.turn <- struct{}{}
 	b.kept = max(options.History, b.window(options.Queue.length))
 	b.log = journal.New[Event[T]](b.kept)
 	return b, nil
@@ -144,17 +147,28 @@ func (b *Broadcaster[T]) ActionOrDrop(action EventType, obj T) (bool, error) {
 // Publish is Action for an event with all its fields: with Old, say. The broadcaster sets Revision,
 // and Lost is the watchers' own.
 func (b *Broadcaster[T]) Publish(e Event[T]) error {
+	return b.PublishContext(context.Background(), e)
+}
+
+// PublishContext is Publish that waits no longer than its context. With the context's error nothing
+// was published, and the publishers behind this one come in their order.
+func (b *Broadcaster[T]) PublishContext(ctx context.Context, e Event[T]) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	if done, err := b.pass(e); done {
 		return err
 	}
-	b.turn.Lock()
-	defer b.turn.Unlock()
+	defer b.leaveLine()
+	select {
+	case <-b.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { b.turn <- struct{}{} }()
 	for {
 		blocked, err := b.try(e)
 		if !blocked || err != nil {
-			b.mu.Lock()
-			b.inLine--
-			b.mu.Unlock()
 			return err
 		}
 		// The watcher that is in the way is marked and will open the gate; a stale token only
@@ -162,8 +176,16 @@ func (b *Broadcaster[T]) Publish(e Event[T]) error {
 		select {
 		case <-b.gate.opened:
 		case <-b.down:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
+}
+
+func (b *Broadcaster[T]) leaveLine() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.inLine--
 }
 
 // pass publishes where nobody waits; otherwise the publisher is in line.

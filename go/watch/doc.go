@@ -35,8 +35,8 @@
 //
 //	| who waits                   | for what                   | who ends it                                    |
 //	| --------------------------- | -------------------------- | ---------------------------------------------- |
-//	| Action                      | a place                    | the slowest Wait watcher takes or stops;       |
-//	|                             |                            | Shutdown                                       |
+//	| Action, Publish             | a place                    | the slowest Wait watcher takes or stops;       |
+//	|                             |                            | Shutdown; for PublishContext its context       |
 //	| Next, a channel's goroutine | an event                   | a publisher; Shutdown, behind the last event;  |
 //	|                             |                            | its Stop; for Next its context                 |
 //	| a channel's goroutine       | its consumer               | the consumer; its Stop                         |

@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"testing"
+	"testing/synctest"
 
 	"watchcore/watch"
 )
@@ -277,4 +278,54 @@ func TestFaultTenThousandStalledWatchers(t *testing.T) {
 		eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
 		w.Stop()
 	}
+}
+
+// Three publishers in line: the one that gives up has published nothing, and the others come in their
+// order. The first gives up while it waits for a place, then one that waits for its turn.
+func TestFaultPublisherThatGivesUpHoldsUpOthers(t *testing.T) {
+	for gives := range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			b, err := watch.NewBroadcasterWithOptions[int](watch.BroadcasterOptions{Incoming: -1})
+			check(t, err)
+			w, err := b.Watch()
+			check(t, err)
+			check(t, b.Action(watch.Added, -1))
+			var results [3]error
+			var cancels [3]context.CancelFunc
+			for i := range results {
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				cancels[i] = cancel
+				go func() {
+					results[i] = b.PublishContext(ctx, watch.Event[int]{Type: watch.Added, Object: i})
+				}()
+				synctest.Wait()
+			}
+			cancels[gives]()
+			synctest.Wait()
+			want(t, "the one that gave up", results[gives], context.Canceled)
+			want(t, "at first", take(t, w).Object, -1)
+			for i := range results {
+				if i != gives {
+					want(t, "the next in line", take(t, w).Object, i)
+				}
+			}
+			synctest.Wait()
+			for i, err := range results {
+				want(t, "published", err == nil, i != gives)
+			}
+			want(t, "events", b.Revision(), 3)
+			cancels[0]()
+			ended := b.PublishContext(canceled(), watch.Event[int]{Type: watch.Added})
+			want(t, "a context that has ended", ended, context.Canceled)
+			b.Shutdown()
+			ends(t, w)
+		})
+	}
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
