@@ -85,7 +85,6 @@ func (in *Informer[T]) AddHandler(handler Handler[T], options HandlerOptions) (*
 		now:      in.clock.Now,
 		lag:      h.figures,
 		waitsFor: in.notSynced,
-		began:    in.clock.Now(),
 		stop:     make(chan struct{}),
 		done:     make(chan struct{}),
 		synced:   make(chan struct{}),

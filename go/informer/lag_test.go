@@ -411,3 +411,24 @@ func randomRevisions(s *source, state map[string]string, dice *rand.Rand) {
 		s.next++
 	}
 }
+
+// The figures say what the status says, by names.
+func TestRF19FiguresForPrometheus(t *testing.T) {
+	s := newSource(t, watchcore.Config{})
+	s.apply("/a=1", "/b=bad")
+	in := s.informer(options{Name: "pods \"x\"", Clock: newClock()})
+	r, gate := newRecorder(), make(chan struct{})
+	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
+	check(t, reg.WaitSynced(bounded(t)))
+	r.before = func(string) { <-gate }
+	s.apply("/a=2")
+	s.apply("/a=3")
+	check(t, in.WaitUntil(bounded(t), 3))
+	var text strings.Builder
+	check(t, informer.WriteMetrics(&text, in))
+	contains(t, text.String(), "# TYPE watchcore_informer_objects gauge\n", `watchcore_informer_objects{informer="pods \"x\""} 1`,
+		"# TYPE watchcore_informer_changes_total counter\n", `watchcore_informer_decode_failures_total{informer="pods \"x\""} 1`,
+		`watchcore_informer_handler_lag_events{informer="pods \"x\"",handler="slow"} 2`, `watchcore_informer_handler_handled_total{informer="pods \"x\"",handler="slow"} 1`,
+		`watchcore_informer_revision{informer="pods \"x\""} 3`)
+	close(gate)
+}

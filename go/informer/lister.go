@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"watchcore"
+	"watchcore/internal/trie"
 )
 
 // Lister reads what an informer knows, without a lock and without waiting: no reader ever
@@ -105,24 +106,14 @@ func (r *reader[T]) selected(ctx context.Context, now *state[T], selector string
 	return list, nil
 }
 
-// ByIndex is the objects that an index has under a value. O(the objects found).
-// ErrInvalidArgument where no index has the name.
+// ByIndex is the objects that an index has under a value. O(the objects found), of a state that is older
+// than the index O(n). ErrInvalidArgument where no index has the name.
 func (l *Lister[T]) ByIndex(name, value string) ([]*Object[T], error) {
-	now := l.state()
-	n := now.indexer(name)
-	if n < 0 {
-		newest := l.in.store.current.Load()
-		if n = newest.indexer(name); n < 0 {
-			return nil, invalid("informer %q has no index %q. Declare it in Options.Indexers or by AddIndexers", l.in.name, name)
-		}
-		// The index is younger than this state.
-		index, err := l.in.store.indexed(goroutineID(), newest.indexers[n], now.objects)
-		if err != nil {
-			return nil, err
-		}
-		return members(index.Get(value)), nil
+	index, err := l.index(name)
+	if err != nil {
+		return nil, err
 	}
-	return members(now.indexes[n].Get(value)), nil
+	return members(index.Get(value)), nil
 }
 
 func members[T any](b *bucket[T]) []*Object[T] {
@@ -132,19 +123,32 @@ func members[T any](b *bucket[T]) []*Object[T] {
 	return b.objects.AppendTo(make([]*Object[T], 0, b.objects.Len()))
 }
 
-// IndexValues is the values under which an index has objects. O(the values).
+// IndexValues is the values under which an index has objects, in order. O(the values); else as ByIndex.
 func (l *Lister[T]) IndexValues(name string) ([]string, error) {
-	now := l.state()
-	n := now.indexer(name)
-	if n < 0 {
-		return nil, invalid("informer %q has no index %q at revision %d. Declare it in Options.Indexers or by AddIndexers", l.in.name, name, now.position.Revision)
+	index, err := l.index(name)
+	if err != nil {
+		return nil, err
 	}
-	values := make([]string, 0, now.indexes[n].Len())
-	for b := range now.indexes[n].All() {
+	values := make([]string, 0, index.Len())
+	for b := range index.All() {
 		values = append(values, b.value)
 	}
 	slices.Sort(values)
 	return values, nil
+}
+
+func (l *Lister[T]) index(name string) (trie.Map[bucket[T]], error) {
+	now := l.state()
+	if n := now.indexer(name); n >= 0 {
+		return now.indexes[n], nil
+	}
+	newest := l.in.store.current.Load()
+	n := newest.indexer(name)
+	if n < 0 {
+		return trie.Map[bucket[T]]{}, invalid("informer %q has no index %q. Declare it in Options.Indexers or by AddIndexers", l.in.name, name)
+	}
+	// It is younger than this state.
+	return l.in.store.indexed(goroutineID(), newest.indexers[n], now.objects)
 }
 
 // Namespace is the objects whose keys have a value as their namespace segment (Options.NamespaceSegment). With an index

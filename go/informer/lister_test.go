@@ -101,7 +101,10 @@ func TestSI09IndexesAddedLater(t *testing.T) {
 		check(t, err)
 		want(t, "blue", values(list), expected)
 	}
-	err := in.AddIndexers(informer.Indexers[string]{"word": words, "other": words})
+	all, err := old.IndexValues("word")
+	check(t, err)
+	want(t, "values of the older state", strings.Join(all, " "), "blue red")
+	err = in.AddIndexers(informer.Indexers[string]{"word": words, "other": words})
 	wantError(t, "a name that is taken", err, watchcore.ErrInvalidArgument)
 	_, err = in.Lister().ByIndex("other", "")
 	wantError(t, "none of it was added", err, watchcore.ErrInvalidArgument)
@@ -316,6 +319,70 @@ func TestSI10ListerShowsWhatAHandlerIsGiven(t *testing.T) {
 		}
 		s.apply(list...)
 		s.settled(in, reg)
+	}
+}
+
+// Positions stay in order where a batch has events of two histories, the later one with lower
+// revisions: informers at one revision find their states.
+func TestSI09OneRevisionOverTwoHistories(t *testing.T) {
+	for range 50 {
+		s := newSource(t, watchcore.Config{})
+		s.next = 100
+		s.apply("/a/x=0", "/b/x=0")
+		gate := make(chan struct{})
+		held := func(_ string, value []byte) (string, error) {
+			if string(value) == "1" {
+				<-gate // the rest comes in one batch
+			}
+			return string(value), nil
+		}
+		var informers []*informer.Informer[string]
+		for _, prefix := range []string{"/a/", "/b/"} {
+			in, err := informer.New(s.cache, held, options{Range: watchcore.RangePrefix(prefix)})
+			check(t, err)
+			t.Cleanup(in.Stop)
+			check(t, in.WaitSynced(bounded(t)))
+			informers = append(informers, in)
+		}
+		s.apply("/a/x=1", "/b/x=1")
+		s.apply("/a/x=2", "/b/x=2")
+		kv := func(key, value string, at uint64) watchcore.KeyValue {
+			return watchcore.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: 1, ModRevision: at, Version: 2}
+		}
+		_, err := s.writer.Resync(5, []watchcore.KeyValue{kv("/a/x", "3", 5), kv("/b/x", "3", 5)}, watchcore.ReasonHistoryReset)
+		check(t, err)
+		s.next = 6
+		close(gate)
+		first, err := informer.SameRevision(bounded(t), informers[0], informers[1])
+		check(t, err)
+		l, err := informers[0].At(first)
+		check(t, err)
+		o, _ := l.Get("/a/x")
+		want(t, "at the new history's first revision", o.Value, "3")
+		stop := make(chan struct{})
+		var writing sync.WaitGroup
+		writing.Go(func() {
+			for i := 4; !isClosed(stop); i++ {
+				s.apply(fmt.Sprint("/a/x=", i), fmt.Sprint("/b/x=", i))
+			}
+		})
+		for range 5 {
+			v, err := informer.SameRevision(bounded(t), informers[0], informers[1])
+			check(t, err)
+			var both []string
+			for i, key := range []string{"/a/x", "/b/x"} {
+				l, err := informers[i].At(v)
+				check(t, err)
+				o, _ := l.Get(key)
+				both = append(both, o.Value)
+			}
+			want(t, "both", both[0], both[1])
+			if at := v.Position(); at.Epoch == s.cache.Position().Epoch {
+				want(t, "what was written at the revision", both[0], fmt.Sprint(at.Revision-2))
+			}
+		}
+		close(stop)
+		writing.Wait()
 	}
 }
 

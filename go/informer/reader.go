@@ -55,6 +55,7 @@ type reader[T any] struct {
 
 	batch   *watchcore.Batch
 	at      int
+	epoch   uint64              // of the event that comes next; 0: not known yet
 	bracket bool                // between the marks of a resync: what comes is one revision
 	owed    *watchcore.Position // the initial state is complete at it, and not published yet
 
@@ -151,7 +152,7 @@ func (r *reader[T]) read() {
 		r.in.store.commit(r.in.goroutine.Load(), r.batch.Position())
 	}
 	b := r.batch
-	r.batch = nil
+	r.batch, r.epoch = nil, b.Position().Epoch
 	b.Release()
 }
 
@@ -166,8 +167,10 @@ func (r *reader[T]) publish() {
 
 func (r *reader[T]) take(e watchcore.Event) {
 	s := r.in.store
-	epoch := r.batch.Position().Epoch
-	at := watchcore.Position{Epoch: epoch, Revision: e.Revision}
+	at := watchcore.Position{Epoch: r.epoch, Revision: e.Revision}
+	if at.Epoch == 0 {
+		at.Epoch = r.batch.Position().Epoch
+	}
 	switch e.Type {
 	case watchcore.EventAdded, watchcore.EventModified:
 		r.put(e, at)
@@ -180,6 +183,7 @@ func (r *reader[T]) take(e watchcore.Event) {
 		}
 	case watchcore.EventResync:
 		mark := e.Resync()
+		r.epoch = mark.Epoch // what came before in this batch is of the former history
 		if r.bracket = mark.Phase == watchcore.ResyncBegin; r.bracket && mark.Reason != watchcore.ReasonLagged {
 			r.in.resyncs.Add(1)
 		}

@@ -17,7 +17,6 @@ type Registration struct {
 	now       func() time.Time
 	lag       func() (events uint64, age time.Duration, overtakings, skipped uint64)
 	waitsFor  func() string // what of the informer keeps its initial state from it; "" is nothing
-	began     time.Time
 	goroutine atomic.Uint64 // the one that its callbacks run on
 
 	stop   chan struct{} // closed: no callback begins any more
