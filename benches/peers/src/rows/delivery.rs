@@ -12,6 +12,7 @@ type WatchcoreTasks = Tasks<Watchcore>;
 type BroadcastTasks = Tasks<broadcast::Publisher>;
 type BroadcasterThreads = Threads<broadcaster::Publisher>;
 type BroadcasterTasks = Tasks<broadcaster::Publisher>;
+type BroadcasterManyTasks = Tasks<broadcaster::ManyPublisher>;
 type SharedTasks = Tasks<broadcaster::Shared>;
 type TokioTasks = Tasks<Channels<Tokio>>;
 type CrossbeamThreads = Threads<Channels<Crossbeam>>;
@@ -32,6 +33,7 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("deliver", "crossbeam", THREADS, deliver::<CrossbeamThreads>).up_to(MANY_THREADS),
     Contestant::new("broadcast", "watchcore, threads", THREADS, deliver::<BroadcasterThreads>).up_to(MANY_THREADS),
     Contestant::new("broadcast", "watchcore, tasks", TASKS, deliver::<BroadcasterTasks>),
+    Contestant::new("broadcast", "watchcore, tasks, many at once", TASKS, deliver::<BroadcasterManyTasks>),
     Contestant::new("broadcast", "tokio broadcast", SHARED, deliver::<SharedTasks>),
     Contestant::new("poll", "watchcore", "", poll),
     Contestant::new("publish", "watchcore, tasks", TASKS, publish::<WatchcoreTasks>),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::broadcast::{Receiver, Sender, error::TryRecvError};
-use watchcore_toolkit::{Action, BroadcastWatch, Broadcaster, WatchEvent, WatchExt, WhenFull};
+use watchcore_toolkit::{Action, BroadcastEvent, BroadcastWatch, Broadcaster, WatchEvent, WatchExt, WhenFull};
 
 /// As far as a watcher may be behind.
 const QUEUE: usize = super::WINDOW;
@@ -40,6 +40,34 @@ impl Fanout for Publisher {
         self.revision += 1;
         let object = Object::new(self.revision, key.as_bytes(), value);
         self.broadcaster.action(Action::Modified, object).expect("publishes");
+    }
+}
+
+/// The same, whose watchers take many events at once where they stand in the log.
+pub struct ManyPublisher(Publisher);
+
+pub struct Many(BroadcastWatch<Object>);
+
+impl Fanout for ManyPublisher {
+    type Receiver = Many;
+
+    fn open(interests: &[Interest]) -> (ManyPublisher, Vec<Many>) {
+        let (publisher, watches) = Publisher::open(interests);
+        (ManyPublisher(publisher), watches.into_iter().map(Many).collect())
+    }
+
+    fn publish(&mut self, key: &str, value: &[u8]) {
+        self.0.publish(key, value);
+    }
+}
+
+impl Asynchronous for Many {
+    async fn take(&mut self) -> u64 {
+        let visit = |event: BroadcastEvent<'_, Object>| {
+            assert_eq!(event.lost, 0);
+            read(event.object);
+        };
+        self.0.next_many(2 * QUEUE, visit).await as u64
     }
 }
 
