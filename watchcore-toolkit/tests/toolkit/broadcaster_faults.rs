@@ -254,6 +254,40 @@ fn fault_stalled_watcher_holds_constant_memory() {
     until("nothing is left", || living.load(Ordering::SeqCst) == 0);
 }
 
+/// A watcher that sleeps keeps nothing of the log.
+#[test]
+fn fault_sleeping_watcher_keeps_no_segment() {
+    let living = Arc::new(AtomicUsize::new(0));
+    let broadcaster = Broadcaster::new(0, WhenFull::Drop).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    assert!(watch.recv(LONG).unwrap().is_some());
+    assert!(watch.try_recv().is_pending());
+    for _ in 0..10_000 {
+        broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    }
+    until("the log's window is left", || living.load(Ordering::SeqCst) <= 128);
+}
+
+/// A stop ends a watch at once: what it has not taken stays untaken, the prefix too.
+#[test]
+fn fault_stop_ends_with_unread_events() {
+    for when_full in [WhenFull::Wait, WhenFull::Drop] {
+        let broadcaster = Broadcaster::new(4, when_full).unwrap();
+        let mut unread = broadcaster.with_prefix([WatchEvent::added(0)]).unwrap();
+        let mut half = broadcaster.watch().unwrap();
+        for number in 1..=3 {
+            broadcaster.action(Action::Added, number).unwrap();
+        }
+        assert_eq!(now(&mut half), (1, 0));
+        unread.stop();
+        half.stop();
+        assert_eq!((unread.try_recv(), half.try_recv()), (Poll::Ready(None), Poll::Ready(None)));
+        broadcaster.action(Action::Added, 4).unwrap();
+        assert_eq!((unread.recv(LONG).unwrap(), half.recv(LONG).unwrap()), (None, None));
+    }
+}
+
 /// An object is kept by who has it, also behind the broadcaster, and dropped once.
 #[test]
 fn fault_objects_go_with_their_last_holder() {
