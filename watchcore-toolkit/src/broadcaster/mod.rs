@@ -34,8 +34,8 @@ use std::time::Duration;
 use watchcore::{Code, Error, OnLag, Position, Result, Start, Stats};
 
 /// How far a publisher may run ahead of a [`WhenFull::Wait`] watcher beyond its queue: the length of the original's incoming
-/// queue. So a program that publishes and reads on one thread runs as it did.
-const INCOMING: u64 = 25;
+/// queue, and the event that its goroutine has in its hands. So a program that publishes and reads on one thread runs as it did.
+const INCOMING: u64 = 26;
 
 /// Publishes objects of one type to any number of watchers.
 ///
@@ -204,7 +204,7 @@ impl<T: Send + Sync + 'static> Broadcaster<T> {
         Ok(BroadcastWatch::new(&self.shared, subscription, seat, options, taken..last, prefix))
     }
 
-    /// Publishes an object, and waits for a place where a [`WhenFull::Wait`] watcher is its queue and 25 behind. Its revision.
+    /// Publishes an object, and waits for a place where a [`WhenFull::Wait`] watcher is its queue and 26 behind. Its revision.
     ///
     /// CLOSED after the shutdown, also where that comes while it waits. Blocks the thread; on one that runs tasks, use
     /// [`Broadcaster::action_async`]. A watcher's consumer may call it, too: it has taken the event that it handles. O(1), and

@@ -29,7 +29,7 @@ use watchcore::{Code, Error, Result};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum WhenFull {
-    /// Publishers wait until it has taken one. They may run 25 further ahead than the queue.
+    /// Publishers wait until it has taken one. They may run 26 further ahead than the queue.
     #[default]
     Wait,
     /// What comes is lost for this watcher, counted, and said with the next event that it takes. A queue of 0 counts as 1.

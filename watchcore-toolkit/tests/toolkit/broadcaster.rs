@@ -84,13 +84,13 @@ fn aw_03_stop_releases_a_publisher() {
             broadcaster.action(Action::Added, number).unwrap();
         }
     });
-    for number in 1..=25 {
+    for number in 1..=26 {
         assert_eq!(reading.recv(LONG).unwrap().unwrap().object().map(|object| **object), Some(number));
     }
     // All that fits is published.
     assert!(!publisher.is_finished());
     thread::spawn(move || stopper.stop()).join().unwrap();
-    assert_eq!(drain(&mut reading).len(), 75);
+    assert_eq!(drain(&mut reading).len(), 74);
     publisher.join().unwrap();
 }
 

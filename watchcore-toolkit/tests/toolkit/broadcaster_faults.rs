@@ -20,13 +20,13 @@ impl Wake for Woken {
     }
 }
 
-/// The original's publisher and reader may be one thread: 25 events fit beside the queue.
+/// The original's publisher and reader may be one thread: 26 events fit beside the queue.
 #[test]
 fn fault_one_thread_publishes_and_reads() {
     for queue in [0, 1, 100] {
         let broadcaster = Broadcaster::new(queue, WhenFull::Wait).unwrap();
         let mut watch = broadcaster.watch().unwrap();
-        let ahead = queue as u64 + 25;
+        let ahead = queue as u64 + 26;
         for number in 1..=ahead {
             broadcaster.action(Action::Added, number).unwrap();
         }
@@ -84,23 +84,23 @@ fn fault_watcher_publishes_in_its_callback() {
 fn fault_dropped_watcher_releases_publishers() {
     let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
     let watch = broadcaster.watch().unwrap();
-    for number in 0..25 {
+    for number in 0..26 {
         broadcaster.action(Action::Added, number).unwrap();
     }
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(Arc::clone(&woken));
     let mut context = Context::from_waker(&waker);
-    let mut task = pin!(broadcaster.action_async(Action::Added, 25));
+    let mut task = pin!(broadcaster.action_async(Action::Added, 26));
     assert!(task.as_mut().poll(&mut context).is_pending());
     let publisher = thread::spawn({
         let broadcaster = Arc::clone(&broadcaster);
-        move || broadcaster.action(Action::Added, 26).unwrap()
+        move || broadcaster.action(Action::Added, 27).unwrap()
     });
     drop(watch);
     assert_eq!(woken.0.load(Ordering::SeqCst), 1);
     let Poll::Ready(result) = task.as_mut().poll(&mut context) else { panic!("there is nobody to wait for") };
     let second = publisher.join().unwrap();
-    assert_eq!([result.unwrap(), second], [26, 27], "in the order in which they came");
+    assert_eq!([result.unwrap(), second], [27, 28], "in the order in which they came");
 }
 
 /// Publishers that wait are served in their order; one that gives up holds nobody up.
@@ -108,7 +108,7 @@ fn fault_dropped_watcher_releases_publishers() {
 fn fault_cancelled_publisher_holds_nobody_up() {
     let broadcaster = Broadcaster::new(0, WhenFull::Wait).unwrap();
     let mut watch = broadcaster.watch().unwrap();
-    for number in 0..25 {
+    for number in 0..26 {
         broadcaster.action(Action::Added, number).unwrap();
     }
     let woken: Vec<_> = (0..3).map(|_| Arc::new(Woken::default())).collect();
@@ -134,7 +134,7 @@ fn fault_cancelled_publisher_holds_nobody_up() {
     drop(tasks);
     broadcaster.shutdown();
     let seen: Vec<_> = drain(&mut watch).into_iter().map(|(_, number)| number).collect();
-    assert_eq!(seen, (2..25).chain([101, 102]).collect::<Vec<_>>());
+    assert_eq!(seen, (2..26).chain([101, 102]).collect::<Vec<_>>());
 }
 
 /// A publisher that waits is not left waiting by the shutdown; the second shutdown does nothing.
@@ -142,7 +142,7 @@ fn fault_cancelled_publisher_holds_nobody_up() {
 fn fault_shutdown_ends_waiting_publishers() {
     let broadcaster = Arc::new(Broadcaster::new(0, WhenFull::Wait).unwrap());
     let mut watch = broadcaster.watch().unwrap();
-    for number in 0..25 {
+    for number in 0..26 {
         broadcaster.action(Action::Added, number).unwrap();
     }
     let publishers: Vec<_> = (0..4)
@@ -156,7 +156,7 @@ fn fault_shutdown_ends_waiting_publishers() {
         assert_eq!(publisher.join().unwrap().code(), Code::Closed);
     }
     broadcaster.shutdown();
-    assert_eq!(drain(&mut watch).len(), 25, "what was published before");
+    assert_eq!(drain(&mut watch).len(), 26, "what was published before");
 }
 
 /// Many threads publish; a slow, a fast and a stalled watcher, the last one dropping.
@@ -339,8 +339,8 @@ fn fault_late_watcher_reads_the_history() {
 #[test]
 fn fault_queues_longer_than_the_log_are_refused() {
     let broadcaster = Broadcaster::<u8>::builder(0, WhenFull::Wait).history(200).build().unwrap();
-    assert!(broadcaster.watch_with(WatchOptions::new(174, WhenFull::Wait)).is_ok());
-    let refused = broadcaster.watch_with(WatchOptions::new(175, WhenFull::Drop)).unwrap_err();
+    assert!(broadcaster.watch_with(WatchOptions::new(173, WhenFull::Wait)).is_ok());
+    let refused = broadcaster.watch_with(WatchOptions::new(174, WhenFull::Drop)).unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().contains("keeps 200 events"), "{refused}");
     let refused = Broadcaster::<u8>::new(usize::MAX, WhenFull::Drop).unwrap_err();

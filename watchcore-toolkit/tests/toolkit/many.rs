@@ -83,14 +83,14 @@ fn aw_23_many_release_the_publisher() {
     let broadcaster = broadcaster(1, WhenFull::Wait);
     let options = WatchOptions::new(1, WhenFull::Wait);
     let mut watch = broadcaster.watch_with(options).unwrap();
-    for number in 1..=26 {
+    for number in 1..=27 {
         assert!(broadcaster.action_or_drop(Action::Added, number).unwrap());
     }
-    assert!(!broadcaster.action_or_drop(Action::Added, 27).unwrap(), "full");
+    assert!(!broadcaster.action_or_drop(Action::Added, 28).unwrap(), "full");
     let mut published = 0;
-    while published < 26 {
+    while published < 27 {
         watch
-            .recv_many(BOUND, 26 - published, |_| {
+            .recv_many(BOUND, 27 - published, |_| {
                 assert!(broadcaster.action_or_drop(Action::Added, 100).unwrap(), "there is a place");
                 published += 1;
             })
@@ -99,9 +99,9 @@ fn aw_23_many_release_the_publisher() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut seen = 0;
     runtime.block_on(async {
-        while seen < 26 {
+        while seen < 27 {
             seen += watch.next_many(10, |_| ()).await;
         }
     });
-    assert_eq!(watch.position().revision, 52);
+    assert_eq!(watch.position().revision, 54);
 }
