@@ -144,6 +144,8 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
 
     /// The next batch; false: the watch is at its end, which the stream says.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<bool> {
+        // What is left of the one before was lost: it would keep a segment of the log while this sleeps.
+        (self.batch, self.next) = (watchcore::Batch::default(), 0);
         match Pin::new(&mut self.subscription).poll_next(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Some(Ok(batch))) => {

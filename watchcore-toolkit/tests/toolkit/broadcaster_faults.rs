@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 use watchcore::Code;
 use watchcore_toolkit::{Action, Broadcaster, Status, Watch, WatchEvent, WatchExt, WatchOptions, WhenFull};
 
@@ -263,6 +264,23 @@ fn fault_sleeping_watcher_keeps_no_segment() {
     broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
     assert!(watch.recv(LONG).unwrap().is_some());
     assert!(watch.try_recv().is_pending());
+    for _ in 0..10_000 {
+        broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    }
+    until("the log's window is left", || living.load(Ordering::SeqCst) <= 128);
+}
+
+/// The same where it takes many at once, and the end of what it read was lost for it.
+#[test]
+fn fault_sleeping_taker_of_many_keeps_no_segment() {
+    let living = Arc::new(AtomicUsize::new(0));
+    let broadcaster = Broadcaster::new(0, WhenFull::Drop).unwrap();
+    let mut watch = broadcaster.watch().unwrap();
+    for _ in 0..3 {
+        broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
+    }
+    assert_eq!(watch.recv_many(LONG, 100, |_| {}).unwrap(), 1);
+    assert_eq!(watch.recv_many(Duration::ZERO, 100, |_| {}).unwrap_err().code(), Code::Timeout);
     for _ in 0..10_000 {
         broadcaster.action(Action::Added, Counted::new(&living)).unwrap();
     }
