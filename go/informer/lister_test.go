@@ -327,8 +327,8 @@ func TestSI10ListerShowsWhatAHandlerIsGiven(t *testing.T) {
 func TestSI09OneRevisionOverTwoHistories(t *testing.T) {
 	for range 50 {
 		s := newSource(t, watchcore.Config{})
-		s.next = 100
 		s.apply("/a/x=0", "/b/x=0")
+		s.next = 100
 		gate := make(chan struct{})
 		held := func(_ string, value []byte) (string, error) {
 			if string(value) == "1" {

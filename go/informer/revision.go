@@ -3,6 +3,7 @@ package informer
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"watchcore"
 )
@@ -59,6 +60,7 @@ func SameRevision(ctx context.Context, informers ...Participant) (*Revision, err
 		}
 		// One is so far ahead that its window does not go back to the revision, or the
 		// history was replaced: a newer revision will do.
+		runtime.Gosched() // the goroutines that move them on
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("informers at one revision: they move on faster than they can be read: %w", err)
 		}
