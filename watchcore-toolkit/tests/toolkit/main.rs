@@ -11,6 +11,7 @@ mod informer;
 mod many;
 mod model;
 mod objects;
+mod order;
 mod predicates;
 mod queue;
 mod reflector;
