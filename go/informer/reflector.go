@@ -320,6 +320,9 @@ func (r *reflector[T]) take(e watch.Event[T]) error {
 	case watch.Deleted:
 		s.remove(hash, key, r.at)
 	case watch.Added, watch.Modified:
+		if old := s.known(hash, key); old != nil && old.Revision >= e.Revision {
+			return nil // a repeat
+		}
 		r.in.decoded.Add(1)
 		s.put(hash, &Object[T]{Key: key, Value: e.Object, Revision: e.Revision}, r.at)
 	}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -478,103 +480,71 @@ func TestRF17SourceHasIndexesAndResync(t *testing.T) {
 	eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
 }
 
-// The informer as a watch, for Until and its family: state, Synced, changes with their old values; what was
-// deleted while nobody looked has its last value.
-func TestIW03InformerAsAWatch(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1", "/b=1")
-	in := s.informer(options{Window: 8})
-	w, err := in.Watch(bounded(t))
-	check(t, err)
-	next := func() string {
-		t.Helper()
-		e, err := watch.Next(bounded(t), w)
-		check(t, err)
-		text := fmt.Sprintf("%s@%d", e.Type, e.Revision)
-		if e.Lost > 0 {
-			text += fmt.Sprint(" lost ", e.Lost)
-		}
-		if e.Object != nil {
-			text += " " + e.Object.Key + "=" + e.Object.Value
-		}
-		if e.HasOld {
-			text += " old " + e.Old.Value
-		}
-		return text
+// What is repeated changes nothing.
+func TestRF22RepeatsAreNoEvents(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, listed(10, "a=1@9"))
+	in, _, _ := s.informer(options{})
+	f := s.fake()
+	for range 2 {
+		send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=1", Revision: 9})
+		send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 11})
 	}
-	first, second := next(), next()
-	want(t, "state", min(first, second)+", "+max(first, second), "ADDED@0 /a=1, ADDED@0 /b=1")
-	want(t, "synced", next(), "SYNCED@1")
-	s.apply("/a=2")
-	want(t, "a change", next(), "MODIFIED@2 /a=2 old 1")
-	s.apply("-/b", "/c=1")
-	want(t, "a deletion", next(), "DELETED@3 /b=1 old 1")
-	want(t, "an addition", next(), "ADDED@3 /c=1")
-	s.apply("-/c")
-	for i := range 300 {
-		s.apply(fmt.Sprint("/a=", i+3))
-	}
-	s.settled(in)
-	want(t, "overtaken", next(), "DELETED@3 lost 301 /c=1 old 1")
-	want(t, "then", next(), "MODIFIED@304 /a=302 old 2")
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	_, err = watch.Next(ctx, w)
-	wantError(t, "nothing now", err, context.DeadlineExceeded)
-	go w.Stop()
-	_, err = watch.Next(bounded(t), w)
-	wantError(t, "stopped", err, watch.ErrEnded)
-	w.Stop()
-
-	// By channel, ended by its context, and behind the last change of a cache that was closed.
-	ctx, cancel = context.WithCancel(context.Background())
-	w, err = in.Watch(ctx)
-	check(t, err)
-	c := w.ResultChan()
-	want(t, "by channel", receive(t, "an event", c).Type, watch.Added)
-	cancel()
-	eventually(t, "closed", func() bool { _, open := <-c; return !open })
-	w, err = in.Watch(bounded(t))
-	check(t, err)
-	s.apply("/z=1")
-	s.settled(in)
-	s.cache.Close()
-	receive(t, "the informer's end", in.Done())
-	var all []string
-	for e := range watch.All(bounded(t), w) {
-		all = append(all, string(e.Type))
-	}
-	slices.Sort(all)
-	want(t, "all", strings.Join(all, " "), "ADDED ADDED SYNCED")
-	in.Stop()
-	_, err = in.Watch(context.Background())
-	wantError(t, "of one that has ended", err, watchcore.ErrClosed)
+	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "none=1", Revision: 12})
+	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 13})
+	check(t, in.WaitUntil(bounded(t), 13))
+	want(t, "changes", in.Status().Changes, 1)
+	want(t, "objects", objects(in), "a=2")
 }
 
-// UntilWithSync over an informer: without a precondition, with one that holds, that does not, and
-// that is never asked because there is no state.
-func TestUN06UntilWithSyncOverAnInformer(t *testing.T) {
-	s := newSource(t, watchcore.Config{})
-	s.apply("/a=1")
-	in := s.informer(options{})
-	type lister = *informer.Lister[string]
-	type object = *informer.Object[string]
-	is := func(value string) watch.ConditionFunc[object] {
-		return func(e watch.Event[object]) (bool, error) { return e.Object != nil && e.Object.Value == value, nil }
+// cutter is a server whose watches end after a few events, wherever that is.
+type cutter struct {
+	mu     sync.Mutex
+	dice   *rand.Rand
+	events []watch.Event[string]
+}
+
+func (c *cutter) List(context.Context, informer.ListRequest) (informer.ListPage[string], error) {
+	return informer.ListPage[string]{Revision: 1}, nil
+}
+
+func (c *cutter) Watch(_ context.Context, after uint64) (watch.Interface[string], error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.dice.IntN(4) == 0 {
+		return nil, io.EOF
 	}
-	e, err := watch.UntilWithSync[object, lister](bounded(t), in, nil, is("1"))
+	f := watch.NewFakeWithChanSize[string](8, false)
+	for _, e := range c.events[after-1:][:min(c.dice.IntN(8), len(c.events)-int(after-1))] {
+		if err := f.Send(e); err != nil {
+			return nil, err
+		}
+	}
+	f.Stop()
+	return f, nil
+}
+
+// However the watches are cut, nothing is missed, and nothing comes twice.
+func TestFaultCutWatchesMissNothing(t *testing.T) {
+	dice := rand.New(rand.NewPCG(4, 4))
+	c, state := &cutter{dice: dice}, map[string]string{}
+	changes := uint64(0)
+	for i := range 1000 {
+		key, revision := fmt.Sprint(dice.IntN(20)), uint64(i+2)
+		object := fmt.Sprint(key, "=", i)
+		if old, there := state[key]; there && dice.IntN(3) == 0 {
+			delete(state, key)
+			c.events = append(c.events, watch.Event[string]{Type: watch.Deleted, Object: old, Revision: revision})
+		} else {
+			state[key] = object
+			c.events = append(c.events, watch.Event[string]{Type: watch.Modified, Object: object, Revision: revision})
+		}
+		changes++
+	}
+	in, err := informer.NewFromSource[string](c, keyOf, options{Backoff: informer.Backoff{Min: time.Microsecond, Max: time.Microsecond}})
 	check(t, err)
-	want(t, "the event", e.Type, watch.Added)
-	e, err = watch.UntilWithSync(bounded(t), in, func(l lister) (bool, error) { return l.Len() == 1, nil }, is("never"))
-	check(t, err)
-	want(t, "nothing to wait for", e == nil, true)
-	e, err = watch.UntilWithSync(bounded(t), in, func(lister) (bool, error) { s.apply("/a=2"); return false, nil }, is("2"))
-	check(t, err)
-	want(t, "the change", e.Object.Value, "2")
-	late := newSource(t, watchcore.Config{ExpectLoad: true})
-	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
-	defer cancel()
-	_, err = watch.UntilWithSync(ctx, late.informer(options{}), func(lister) (bool, error) { return true, nil }, is("x"))
-	wantError(t, "no state", err, context.DeadlineExceeded)
-	contains(t, err.Error(), "unable to sync caches", "it has no listing yet")
+	t.Cleanup(in.Stop)
+	check(t, in.WaitUntil(bounded(t), 1001))
+	want(t, "changes", in.Status().Changes, changes)
+	want(t, "objects", objects(in), strings.Join(slices.Sorted(maps.Values(state)), " "))
 }
