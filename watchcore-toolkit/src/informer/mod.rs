@@ -32,7 +32,7 @@ use index::{IndexFn, Indexes, left};
 use registration::RegistrationShared;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use turn::Turn;
@@ -84,6 +84,9 @@ pub(crate) struct InformerShared<O> {
     handlers: Mutex<Vec<Weak<RegistrationShared>>>,
     next_id: AtomicU64,
     stopped: AtomicBool,
+    /// How many objects there were when the first handler came, if the cache was ready then: the next tables are made so
+    /// large at once. Not asked for again: the cache answers it with a walk over its subscriptions.
+    expected: OnceLock<usize>,
 }
 
 /// What an informer is made of. Made by [`Informer::builder`].
@@ -158,6 +161,7 @@ impl<O: FromKeyValue> InformerBuilder<O> {
             handlers: Mutex::default(),
             next_id: AtomicU64::new(1),
             stopped: AtomicBool::new(false),
+            expected: OnceLock::new(),
         };
         Ok(Informer { shared: Arc::new(shared) })
     }
@@ -261,6 +265,9 @@ impl<O: FromKeyValue> Informer<O> {
     pub fn handler(&self, handler: impl Handler<O>, options: HandlerOptions) -> Result<(Registration, HandlerRun)> {
         let wanted = typed(&self.shared.cache, self.shared.filter.as_ref());
         let mut wanted = wanted.on_lag(options.on_lag).name(&options.name).clock(Arc::clone(&self.shared.clock));
+        if let Some(objects) = self.expected() {
+            wanted = wanted.expect_objects(objects);
+        }
         if let Some(period) = options.resync {
             wanted = wanted.resync_period(period);
         }
@@ -306,6 +313,15 @@ impl<O: FromKeyValue> Informer<O> {
     /// How its handlers stand, in the order in which they were added.
     pub fn handlers(&self) -> Vec<HandlerStatus> {
         self.standing().iter().map(|handler| handler.status()).collect()
+    }
+
+    /// How many objects a handler will know, about.
+    fn expected(&self) -> Option<usize> {
+        // With a filter nobody knows before.
+        if self.shared.filter.is_some() || !self.shared.cache.is_ready() {
+            return None;
+        }
+        Some(*self.shared.expected.get_or_init(|| self.shared.cache.status().objects as usize))
     }
 
     fn standing(&self) -> Vec<Arc<RegistrationShared>> {

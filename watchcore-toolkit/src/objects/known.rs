@@ -33,12 +33,6 @@ impl<O: FromKeyValue> Known<O> {
         self.table.is_empty()
     }
 
-    /// Makes room for so many at once: a table that grows by itself hashes every key again, each in memory of its own.
-    pub(crate) fn reserve(&mut self, objects: usize) {
-        let Known { table, hasher } = self;
-        table.reserve(objects, |other| hasher.hash_one(other.key_value().key()));
-    }
-
     /// Keeps an object, and gives what was kept of its key before. O(1).
     pub(crate) fn insert(&mut self, object: O) -> Option<O> {
         let Known { table, hasher } = self;

@@ -35,6 +35,7 @@ pub struct ObjectWatchBuilder<O> {
     start: Start,
     on_lag: OnLag,
     name: String,
+    expected: usize,
     bookmarks: Option<Duration>,
     pub(super) resync: Option<Duration>,
     pub(super) clock: Arc<dyn Clock>,
@@ -50,6 +51,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
             start: Start::State,
             on_lag: OnLag::Resnapshot,
             name: String::new(),
+            expected: 0,
             bookmarks: None,
             resync: None,
             clock: Arc::new(SystemClock),
@@ -80,6 +82,12 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     /// What its subscription is called in the cache's lists, figures and log messages. Need not be unique.
     pub fn name(self, name: impl Into<String>) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { name: name.into(), ..self }
+    }
+
+    /// How many objects it will know, about: their table is made as large at once. One that grows by itself hashes every key
+    /// again each time that it doubles, which makes the initial state of many objects take twice as long.
+    pub fn expect_objects(self, objects: usize) -> ObjectWatchBuilder<O> {
+        ObjectWatchBuilder { expected: objects, ..self }
     }
 
     /// Bookmarks, at most one in `interval`. Without it there are none.
@@ -114,7 +122,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
 
     /// A reader that knows what its consumer knows at the start.
     fn seeded(&self) -> Result<LogReader<O>> {
-        let mut known = Known::new();
+        let mut known = Known::with_capacity(self.expected);
         match self.start {
             Start::Now if self.cache.is_ready() => {
                 let snapshot = self.cache.snapshot()?;
@@ -139,13 +147,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
                 seed(&mut known, page.items().iter().cloned());
                 Ok(LogReader::new(subscription, Some(known)))
             }
-            _ => {
-                // Without a filter its state will be as large as the cache's is.
-                if self.filter == Filter::any() {
-                    known.reserve(self.cache.status().objects as usize);
-                }
-                Ok(LogReader::new(self.subscribe(self.start)?, Some(known)))
-            }
+            _ => Ok(LogReader::new(self.subscribe(self.start)?, Some(known))),
         }
     }
 
