@@ -136,7 +136,8 @@ step_gofmt() {
 }
 step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && scripts/go.sh -C kubernetes vet ./...; }
 # -v names the tests that passed, for scripts/contract.sh; their beginnings are left out.
-step_go() { scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
+# Beside an etcd, for the examples.
+step_go() { scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { scripts/go.sh -C kubernetes test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.

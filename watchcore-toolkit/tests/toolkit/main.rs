@@ -8,6 +8,7 @@ mod empty;
 mod fakes;
 mod filters;
 mod informer;
+mod listers;
 mod many;
 mod model;
 mod objects;

@@ -1,0 +1,148 @@
+//! Listers and indexes of informers.
+
+use crate::support::{BOUND, Text, delete, put, wide_cache};
+use std::thread;
+use std::time::Duration;
+use watchcore::{Cache, Change, Code, Filter, KeyValue, Range};
+use watchcore_toolkit::Informer;
+
+/// An index by function: what comes, changes its value, leaves; values without an object are gone.
+#[test]
+fn si_09_index_by_function() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .index("words", |text: &Text| text.split(' ').map(str::to_owned).collect())
+        .index("length", |text: &Text| vec![text.len().to_string()])
+        .build()
+        .unwrap();
+    let lister = informer.lister();
+    let keys = |index: &str, value: &str| -> Vec<String> {
+        lister.by_index(index, value).unwrap().iter().map(|text| text.key_str().unwrap().to_owned()).collect()
+    };
+    informer.wait_synced(BOUND).unwrap();
+    put(&mut writer, "/b", "red green");
+    let revision = put(&mut writer, "/a", "red red");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!(keys("words", "red"), ["/a", "/b"]);
+    assert_eq!(keys("length", "7"), ["/a"]);
+    let revision = put(&mut writer, "/b", "green blue");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!((keys("words", "red"), keys("words", "blue")), (vec!["/a".into()], vec!["/b".into()]));
+    assert_eq!(*lister.by_index("words", "blue").unwrap()[0], "green blue", "the newest object under each value");
+    let revision = delete(&mut writer, "/a");
+    lister.wait_until(revision, BOUND).unwrap();
+    assert_eq!(lister.index_values("words").unwrap(), ["blue", "green"]);
+    let unknown = lister.by_index("colour", "red").unwrap_err();
+    assert!(unknown.message().contains("words, length"), "{unknown}");
+}
+
+/// An index is read as of one revision, never half of it; it waits also for revisions without an object of its own.
+#[test]
+fn si_09_index_shows_whole_revisions() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .filter(Filter::any().path("/a"))
+        .index("value", |text: &Text| vec![text.to_string()])
+        .build()
+        .unwrap();
+    let lister = informer.lister();
+    informer.wait_synced(BOUND).unwrap();
+    let reading = {
+        let lister = lister.clone();
+        thread::spawn(move || {
+            loop {
+                let (odd, even) = (lister.by_index("value", "odd").unwrap(), lister.by_index("value", "even").unwrap());
+                assert!(matches!(odd.len(), 0 | 20), "{}", odd.len());
+                assert!(matches!(even.len(), 0 | 20), "{}", even.len());
+                if lister.get("/a/end").unwrap().is_some() {
+                    return;
+                }
+            }
+        })
+    };
+    for revision in 1..=500 {
+        let value = if revision % 2 == 0 { "even" } else { "odd" };
+        let keys: Vec<String> = (0..20).map(|key| format!("/a/{key}")).collect();
+        writer.apply(revision, keys.iter().map(|key| Change::put(key, value))).unwrap();
+    }
+    put(&mut writer, "/a/end", "end");
+    reading.join().unwrap();
+    let elsewhere = put(&mut writer, "/b", "no object of this informer");
+    assert_eq!(lister.wait_until(elsewhere, BOUND).unwrap().revision, elsewhere);
+    writer.progress(elsewhere + 10).unwrap();
+    assert_eq!(lister.wait_until(elsewhere + 10, BOUND).unwrap().revision, elsewhere + 10);
+    let future = lister.wait_until(elsewhere + 11, Duration::from_millis(1)).unwrap_err();
+    assert_eq!(future.code(), Code::FutureRevision);
+}
+
+/// An index function that panics costs its object that index, and is counted.
+#[test]
+fn si_09_index_function_that_panics() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    let informer = Informer::<Text>::builder(&cache)
+        .index("first", |text: &Text| vec![text.chars().next().expect("not empty").to_string()])
+        .build()
+        .unwrap();
+    put(&mut writer, "/a", "");
+    put(&mut writer, "/b", "x");
+    informer.wait_synced(BOUND).unwrap();
+    informer.lister().wait_until(2, BOUND).unwrap();
+    assert_eq!(informer.lister().by_index("first", "x").unwrap().len(), 1);
+    assert_eq!(informer.index_panics(), 1);
+}
+
+/// Reads: by key, range, namespace, filter; of now and of a snapshot, in two informers at one revision.
+#[test]
+fn si_09_reads_of_a_lister() {
+    let labels = watchcore::Labels::json("/l").unwrap();
+    let cache = Cache::builder("/r/").labels(labels).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let of = |path| Informer::<KeyValue>::builder(&cache).filter(Filter::any().path(path)).build().unwrap();
+    let (pods, nodes) = (of("/r/pods"), of("/r/nodes"));
+    let all = Informer::<KeyValue>::new(&cache).unwrap();
+    let web = r#"{"l":{"app":"web"}}"#;
+    writer
+        .apply(1, [Change::put("/r/pods/a", web), Change::put("/r/pods/b", "{}"), Change::put("/r/nodes/n", web)])
+        .unwrap();
+    let snapshot = cache.snapshot().unwrap();
+    delete(&mut writer, "/r/pods/a");
+    let (pods, nodes, all) = (pods.lister(), nodes.lister(), all.lister());
+    assert_eq!((pods.list().unwrap().len(), nodes.list().unwrap().len()), (1, 1));
+    assert_eq!(pods.list().unwrap().position, cache.position());
+    assert!(pods.get("/r/nodes/n").unwrap().is_none(), "outside of its filter");
+    assert!(nodes.get("/r/nodes/n").unwrap().is_some());
+    assert_eq!(all.namespace("pods").unwrap().len(), 1);
+    assert_eq!(all.namespace("pod").unwrap().len(), 0);
+    assert_eq!(all.range(&Range::prefix("/r/")).unwrap().len(), 2);
+    assert_eq!(all.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
+    let mut seen = Vec::new();
+    let position = pods.visit(&Range::all(), |kv, pod| seen.push((kv.key().to_vec(), pod.unwrap().version()))).unwrap();
+    assert_eq!((seen, position), (vec![(b"/r/pods/b".to_vec(), 1)], cache.position()));
+    let (pods_then, nodes_then) = (pods.at(&snapshot).unwrap(), nodes.at(&snapshot).unwrap());
+    assert_eq!((pods_then.list().unwrap().len(), nodes_then.list().unwrap().len()), (2, 1));
+    assert_eq!(pods_then.position(), nodes_then.position());
+    assert!(pods_then.get("/r/pods/a").unwrap().is_some() && pods_then.get("/r/nodes/n").unwrap().is_none());
+    assert_eq!(pods_then.select(&Filter::any().labels("app=web").unwrap()).unwrap().len(), 1);
+    let other = Cache::builder("/r/").name("other").build().unwrap();
+    assert_eq!(pods.at(&other.snapshot().unwrap()).unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// A value that cannot be decoded is no reason not to list the others, and is not left out in silence.
+#[test]
+fn rf_14_lists_name_what_they_cannot_decode() {
+    let cache = wide_cache();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, [Change::put("/a", "1"), Change::put("/b", &[0xff_u8]), Change::put("/c", "3")]).unwrap();
+    let lister = Informer::<Text>::new(&cache).unwrap().lister();
+    let listed = lister.list().unwrap();
+    assert_eq!(listed.iter().map(|text| text.as_str()).collect::<Vec<_>>(), ["1", "3"]);
+    let [(kv, error)] = &listed.refused[..] else { panic!("one is refused") };
+    assert!(kv.key() == b"/b" && error.message().contains("/b"), "{error}");
+    assert_eq!(lister.get("/b").unwrap_err().code(), Code::InvalidArgument);
+    let mut refused = 0;
+    lister.visit(&Range::all(), |_, text| refused += u32::from(text.is_err())).unwrap();
+    assert_eq!(refused, 1);
+}
