@@ -108,18 +108,10 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
     }
 
     fn visit_batch(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
-        let mut visited = 0;
-        if let Rule::Wait(seat) = &self.rule {
-            // Before the first call: one that publishes would wait for itself.
-            let events = self.batch.events().len() - usize::from(ends(&self.batch));
-            let until = events.min(self.next.saturating_add(max));
-            if until <= self.next {
-                return 0;
-            }
-            if seat.take(self.batch.events()[until - 1].revision()) {
-                self.shared.gate.seat_moved();
-            }
+        if matches!(self.rule, Rule::Wait(_)) {
+            return self.visit_waiting(max, visit);
         }
+        let mut visited = 0;
         while visited < max {
             let Some(index) = self.next_index() else { break };
             let event = &self.batch.events()[index];
@@ -135,11 +127,39 @@ impl<T: Send + Sync + 'static> BroadcastWatch<T> {
             visited += 1;
             visit(BroadcastEvent { action, object, position, lost });
         }
-        if self.next == self.batch.len() {
-            self.batch = watchcore::Batch::default();
-            self.next = 0;
-        }
+        self.release_if_taken();
         visited
+    }
+
+    /// Of a watch that loses nothing: one event after the other.
+    fn visit_waiting(&mut self, max: usize, visit: &mut impl FnMut(BroadcastEvent<'_, T>)) -> usize {
+        let (events, begin) = (self.batch.events(), self.next);
+        let until = (events.len() - usize::from(ends(&self.batch))).min(begin.saturating_add(max));
+        if until <= begin {
+            return 0;
+        }
+        // All are taken before the first call: one that publishes would wait for itself.
+        (self.taken, self.next) = (events[until - 1].revision(), until);
+        if let Rule::Wait(seat) = &self.rule
+            && seat.take(self.taken)
+        {
+            self.shared.gate.seat_moved();
+        }
+        let epoch = self.shared.epoch;
+        for event in &self.batch.events()[begin..until] {
+            let Some((action, object)) = event.kv().and_then(action_of::<T>) else { continue };
+            let position = Position { epoch, revision: event.revision() };
+            visit(BroadcastEvent { action, object, position, lost: 0 });
+        }
+        self.release_if_taken();
+        until - begin
+    }
+
+    /// A batch keeps a segment of the log: as long as something of it is to be taken.
+    fn release_if_taken(&mut self) {
+        if self.next == self.batch.len() {
+            (self.batch, self.next) = (watchcore::Batch::default(), 0);
+        }
     }
 
     /// The next batch; false: the watch is at its end, which the stream says.
