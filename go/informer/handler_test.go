@@ -106,7 +106,7 @@ func TestSI03ChangesDuringADisruptionAreSeen(t *testing.T) {
 	check(t, err)
 	s.next = 8
 	s.settled(in, first, second)
-	clock.advance(time.Minute)
+	clock.Advance(time.Minute)
 	eventually(t, "the resync", func() bool { return strings.HasSuffix(resyncing.text(), "=/b=2") })
 	want(t, "plain", plain.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2")
 	want(t, "resyncing", resyncing.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2 =/b=2")
@@ -127,11 +127,11 @@ func TestSI01ResyncPeriodsArePerHandler(t *testing.T) {
 	s.settled(in, rs...)
 	resyncs := func(r *recorder) int { return strings.Count(r.text(), "=/a=1") }
 	for second, expected := range [][2]int{{0, 0}, {0, 1}, {1, 1}, {1, 2}, {1, 2}, {2, 3}} {
-		clock.advance(time.Second)
+		clock.Advance(time.Second)
 		eventually(t, fmt.Sprint("resyncs after second ", second+1), func() bool {
 			return resyncs(slow) == expected[0] && resyncs(fast) == expected[1]
 		})
-		eventually(t, "armed again", func() bool { return clock.armed() == 2 })
+		eventually(t, "armed again", func() bool { return clock.Armed() == 2 })
 	}
 	want(t, "without a period", never.text(), "*/a=1")
 	for _, period := range []time.Duration{-1} {
@@ -155,7 +155,7 @@ func TestSI01ResyncComesBetweenChanges(t *testing.T) {
 	s.apply("/a=2")
 	s.apply("/a=3")
 	check(t, in.WaitUntil(bounded(t), 3))
-	clock.advance(time.Second)
+	clock.Advance(time.Second)
 	close(gate)
 	s.settled(in, reg)
 	want(t, "lines", r.text(), "*/a=1 =/a=1 ~/a=1>2 ~/a=2>3")

@@ -98,7 +98,7 @@ func TestRF19LagIsSaidInChangesAndTime(t *testing.T) {
 	s.apply("/a=3")
 	s.apply("/a=4")
 	check(t, in.WaitUntil(bounded(t), 4))
-	clock.advance(time.Minute)
+	clock.Advance(time.Minute)
 	status := reg.Status()
 	want(t, "lag", fmt.Sprint(status.LagEvents, status.LagAge, clock.Now().Sub(status.HandlingSince)), "3 1m0s 1m0s")
 	close(gate)

@@ -17,6 +17,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/handclock"
 	"watchcore/watch"
 )
 
@@ -99,7 +100,7 @@ func keyOf(object string) string {
 	return key
 }
 
-func (s *server) informer(o options) (*informer.Informer[string], *testClock, *errorList) {
+func (s *server) informer(o options) (*informer.Informer[string], *handclock.Clock, *errorList) {
 	s.t.Helper()
 	clock, reported := newClock(), &errorList{}
 	if o.Clock = clock; o.OnError == nil {
@@ -209,9 +210,9 @@ func TestRF09GoneListIsAskedWithoutARevision(t *testing.T) {
 	s.lists = append(s.lists, listed(10, "a=1@1"), refusedList(status(410)), refusedList(status(410)), listed(5, "b=1@4"))
 	s.watches = append(s.watches, refusedWatch(status(410)))
 	in, clock, _ := s.informer(options{})
-	eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
+	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
 	want(t, "asked", s.questions(), "list0 watch10 list10 list0")
-	clock.advance(time.Second)
+	clock.Advance(time.Second)
 	s.fake()
 	want(t, "asked", s.questions(), "list0 watch10 list10 list0 list0 watch5")
 	want(t, "another history", fmt.Sprint(in.Lister().Position()), "{2 5}")
@@ -229,12 +230,12 @@ func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
 	in, clock, reported := s.informer(options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	eventually(t, "the first backoff", func() bool { return clock.armed() == 1 })
+	eventually(t, "the first backoff", func() bool { return clock.Armed() == 1 })
 	err := in.WaitSynced(ctx)
 	contains(t, err.Error(), "its source could not be listed; its last error was", "no list today")
 	for i := range 5 {
-		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
-		clock.advance(30 * time.Second)
+		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		clock.Advance(30 * time.Second)
 	}
 	s.fake()
 	want(t, "asked", s.questions(), "list0 list0 list0 list0 list0 watch10 list10 watch10")
@@ -252,17 +253,17 @@ func TestRF06BusyServerIsNotListedAgain(t *testing.T) {
 		refusedWatch(&watch.Status{Code: 429, RetryAfter: 10 * time.Minute}))
 	in, clock, _ := s.informer(options{})
 	for range 2 {
-		eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
-		clock.advance(1600 * time.Millisecond)
+		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+		clock.Advance(1600 * time.Millisecond)
 	}
-	eventually(t, "the backoff", func() bool { return strings.Count(s.questions(), "watch") == 3 && clock.armed() == 1 })
-	clock.advance(10*time.Minute - 1)
+	eventually(t, "the backoff", func() bool { return strings.Count(s.questions(), "watch") == 3 && clock.Armed() == 1 })
+	clock.Advance(10*time.Minute - 1)
 	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10")
-	clock.advance(1)
+	clock.Advance(1)
 	f := s.fake()
 	check(t, f.Error(status(429))) // in the stream, too
-	eventually(t, "the backoff", func() bool { return clock.armed() == 1 })
-	clock.advance(time.Minute)
+	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+	clock.Advance(time.Minute)
 	s.fake()
 	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10 watch10 watch10")
 	want(t, "objects", objects(in), "a=1")
@@ -275,16 +276,16 @@ func TestRF05RefusedConnectionsBackOff(t *testing.T) {
 	s.lists = append(s.lists, refusedList(syscall.ECONNREFUSED))
 	_, clock, reported := s.informer(options{})
 	for i, ceiling := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
-		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
-		if left := clock.first(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
+		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		if left := clock.First(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
 			t.Fatalf("attempt %d: %v", i, left)
 		}
-		clock.advance(ceiling * time.Millisecond)
+		clock.Advance(ceiling * time.Millisecond)
 	}
-	eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == 9 })
-	clock.advance(10 * time.Minute)
-	eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == 10 })
-	if left := clock.first(); left > 800*time.Millisecond {
+	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 9 })
+	clock.Advance(10 * time.Minute)
+	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 10 })
+	if left := clock.First(); left > 800*time.Millisecond {
 		t.Fatal("after a calm time:", left)
 	}
 }
@@ -296,8 +297,8 @@ func TestRF05ErrorHandlerThatEndsItsGoroutine(t *testing.T) {
 	s.watches = append(s.watches, refusedWatch(status(410)), refusedWatch(status(429)))
 	in, clock, _ := s.informer(options{OnError: func(error) { runtime.Goexit() }})
 	for _, asked := range []string{"list0", "list0 list0", "list0 list0 list0 watch3 list3 watch3"} {
-		eventually(t, asked, func() bool { return clock.armed() == 1 && s.questions() == asked })
-		clock.advance(time.Minute)
+		eventually(t, asked, func() bool { return clock.Armed() == 1 && s.questions() == asked })
+		clock.Advance(time.Minute)
 	}
 	s.fake()
 	want(t, "objects", objects(in), "a=1")
@@ -368,7 +369,7 @@ func TestRF01StopAtEveryPoint(t *testing.T) {
 		case "stream":
 			f = s.fake()
 		case "backoff":
-			eventually(t, where, func() bool { return clock.armed() == 1 })
+			eventually(t, where, func() bool { return clock.Armed() == 1 })
 		default:
 			eventually(t, where, func() bool { return in.Status().NotSynced != "" })
 		}
@@ -425,8 +426,8 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))
 		in, clock, reported := s.informer(options{})
 		send(t, s.fake(), e)
-		eventually(t, what, func() bool { return clock.armed() == 1 })
-		clock.advance(time.Second)
+		eventually(t, what, func() bool { return clock.Armed() == 1 })
+		clock.Advance(time.Second)
 		check(t, in.WaitUntil(bounded(t), 20))
 		want(t, what, objects(in), "a=2")
 		want(t, what, len(reported.all()), 1)
@@ -436,8 +437,8 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 	s.watches = append(s.watches, refusedWatch(io.EOF), refusedWatch(nil))
 	_, clock, reported := s.informer(options{})
 	for i := range 2 {
-		eventually(t, "the backoff", func() bool { return clock.armed() == 1 && len(reported.all()) == i+1 })
-		clock.advance(2 * time.Second)
+		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		clock.Advance(2 * time.Second)
 	}
 	s.fake().Stop() // after some time: opened again at once
 	want(t, "asked", strings.HasPrefix(s.questions(), "list0 watch10 watch10 watch10"), true)
@@ -476,7 +477,7 @@ func TestRF17SourceHasIndexesAndResync(t *testing.T) {
 	_, err = in.Lister().SelectLabels(bounded(t), "a=b")
 	wantError(t, "labels", err, watchcore.ErrUnsupported)
 	eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
-	clock.advance(time.Minute)
+	clock.Advance(time.Minute)
 	eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/handclock"
 	"watchcore/workqueue"
 )
 
@@ -48,7 +49,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-func made(t testing.TB) (*workqueue.Queue[string], *testClock) {
+func made(t testing.TB) (*workqueue.Queue[string], *handclock.Clock) {
 	t.Helper()
 	clock := newClock()
 	q := workqueue.New(workqueue.Options[string]{Name: "q", Clock: clock})
@@ -205,7 +206,7 @@ func TestWQ08DrainInVainSaysHowManyAreLeft(t *testing.T) {
 	q.Add("a")
 	q.Add("b")
 	next(t, q)
-	clock.advance(time.Minute)
+	clock.Advance(time.Minute)
 	err := q.Drain(soon(t))
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), `"q" is not drained: 1 keys wait, 1 are processed, the longest for 1m0s`) {
 		t.Fatal(err)
@@ -227,27 +228,27 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 	want(t, "delayed", q.Status().Delayed, 3)
 	got := make(chan string, 1)
 	go func() { key, _ := q.Get(); got <- key }()
-	eventually(t, "it waits", func() bool { return clock.armed() == 1 })
-	clock.advance(time.Second - 1)
+	eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
+	clock.Advance(time.Second - 1)
 	want(t, "not yet", q.Len(), 0)
-	clock.advance(1)
+	clock.Advance(1)
 	want(t, "the first", <-got, "soon")
 	for _, step := range []struct {
 		after time.Duration
 		key   string
 	}{{time.Minute, "twice"}, {time.Hour, "late"}} {
-		eventually(t, "armed", func() bool { return clock.armed() == 1 })
-		clock.advance(step.after)
+		eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+		clock.Advance(step.after)
 		want(t, "key", next(t, q), step.key)
 	}
 	want(t, "nothing is left", q.Status().Delayed, 0)
 	q.AddAfter("again", time.Second) // the goroutine has ended, or ends just now
-	eventually(t, "armed", func() bool { return clock.armed() == 1 })
-	clock.advance(time.Hour)
+	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+	clock.Advance(time.Hour)
 	want(t, "key", next(t, q), "again")
 	q.AddAfter("dropped", time.Second)
 	q.ShutDown()
-	eventually(t, "no timer is left", func() bool { return clock.armed() == 0 })
+	eventually(t, "no timer is left", func() bool { return clock.Armed() == 0 })
 	want(t, "with the shut-down", q.Status().Delayed, 0)
 }
 
@@ -255,10 +256,10 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
 	q, clock := made(t)
 	q.AddAfter("late", time.Hour)
-	eventually(t, "armed", func() bool { return clock.armed() == 1 })
+	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 	q.AddAfter("soon", time.Second)
-	eventually(t, "armed for the earlier one", func() bool { return clock.armed() == 1 && clock.first() == time.Second })
-	clock.advance(time.Second)
+	eventually(t, "armed for the earlier one", func() bool { return clock.Armed() == 1 && clock.First() == time.Second })
+	clock.Advance(time.Second)
 	want(t, "key", next(t, q), "soon")
 	want(t, "the late one waits", q.Status().Delayed, 1)
 }
@@ -275,8 +276,8 @@ func TestWQ21KeysDueTogetherWakeAllWorkers(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, "armed", func() bool { return clock.armed() == 1 })
-	clock.advance(time.Second)
+	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+	clock.Advance(time.Second)
 	waiting.Wait()
 }
 
@@ -310,10 +311,10 @@ func TestWQ16TokenBucketLimitsAllKeysTogether(t *testing.T) {
 		waits = append(waits, l.When(fmt.Sprint(i)).String())
 	}
 	want(t, "waits", strings.Join(waits, " "), "0s 0s 0s 100ms 200ms 300ms")
-	clock.advance(400 * time.Millisecond)
+	clock.Advance(400 * time.Millisecond)
 	want(t, "one token is back", l.When("x"), 0)
 	want(t, "and no more", l.When("x"), 100*time.Millisecond)
-	clock.advance(time.Hour)
+	clock.Advance(time.Hour)
 	for range 3 {
 		want(t, "the burst", l.When("x"), 0)
 	}
@@ -361,10 +362,10 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 		var panicked *workqueue.PanicError
 		want(t, "kind", fmt.Sprint(errors.Is(err, refused), errors.As(err, &panicked)), []string{"true false", "false true", "false true"}[i])
 		want(t, "failures", q.NumRequeues("a"), i+1)
-		eventually(t, "it waits", func() bool { return clock.armed() == 1 })
-		clock.advance(time.Second<<i - 1)
+		eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
+		clock.Advance(time.Second<<i - 1)
 		want(t, "not yet", attempts.Load(), int32(i+1))
-		clock.advance(1)
+		clock.Advance(1)
 	}
 	eventually(t, "it succeeds", func() bool { return attempts.Load() == 4 && q.NumRequeues("a") == 0 && q.Status().Processing == 0 })
 	want(t, "requeued", q.Status().Requeued, 3)

@@ -1,0 +1,77 @@
+// Package handclock is a clock for tests: moved by hand, it says how many timers run.
+package handclock
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Clock is a watch.Clock that stands still until Advance. From any goroutine.
+type Clock struct {
+	mu     sync.Mutex
+	now    time.Time
+	timers []*timer
+}
+
+type timer struct {
+	due time.Time
+	c   chan time.Time
+}
+
+// New is a clock at a fixed time.
+func New() *Clock { return &Clock{now: time.Unix(1_000_000, 0)} }
+
+// Now is the time that it was moved to.
+func (c *Clock) Now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.now
+}
+
+// Timer is as that of watch.Clock.
+func (c *Clock) Timer(d time.Duration) (<-chan time.Time, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := &timer{c.now.Add(d), make(chan time.Time, 1)}
+	c.timers = append(c.timers, t)
+	c.fire()
+	return t.c, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.timers = slices.DeleteFunc(c.timers, func(other *timer) bool { return other == t })
+	}
+}
+
+// Advance moves it, and fires what is due.
+func (c *Clock) Advance(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = c.now.Add(d)
+	c.fire()
+}
+
+// fire sends to the timers that are due. With the lock.
+func (c *Clock) fire() {
+	c.timers = slices.DeleteFunc(c.timers, func(t *timer) bool {
+		if t.due.After(c.now) {
+			return false
+		}
+		t.c <- c.now
+		return true
+	})
+}
+
+// Armed is how many timers run.
+func (c *Clock) Armed() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.timers)
+}
+
+// First is how long the first timer still has.
+func (c *Clock) First() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.MinFunc(c.timers, func(a, b *timer) int { return a.due.Compare(b.due) }).due.Sub(c.now)
+}
