@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use crate::data::key_value::KeyValue;
 use std::borrow::Cow;
 
 /// The most labels of one key-value; all strings together stay below [`ABSENT`].
@@ -65,6 +66,26 @@ pub(super) fn encode(mut found: Extracted<'_>, limit: usize, out: &mut Vec<u8>) 
 /// Reading never panics, whatever the bytes are.
 #[derive(Clone, Copy)]
 pub(crate) struct Attributes<'a>(pub(crate) &'a [u8]);
+
+impl KeyValue {
+    /// What the cache extracted from it as the attribute of this number
+    /// ([`Cache::attribute_number`](crate::Cache::attribute_number)), when it was written; `None` where it does not have
+    /// it. O(1).
+    ///
+    /// ```
+    /// use watchcore::{Attribute, Cache, Change};
+    ///
+    /// let cache = Cache::builder("/").field(Attribute::key_segment("namespace", 1)).build()?;
+    /// cache.writer()?.apply(1, [Change::put("/pods/shop/web", "")])?;
+    /// let namespace = cache.attribute_number("namespace").expect("declared above");
+    /// let snapshot = cache.snapshot()?;
+    /// assert_eq!(snapshot.get("/pods/shop/web").unwrap().attribute(namespace), Some(&b"shop"[..]));
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn attribute(&self, number: usize) -> Option<&[u8]> {
+        Attributes(self.attributes()).field(number)
+    }
+}
 
 /// So many labels are looked at one by one.
 const FEW: usize = 16;

@@ -91,6 +91,12 @@ impl Cache {
         &self.inner.prefix
     }
 
+    /// The number of the attribute that was declared with this name ([`Builder::field`]), for
+    /// [`KeyValue::attribute`](crate::KeyValue::attribute). It holds for the life of the cache. O(attributes).
+    pub fn attribute_number(&self, name: &str) -> Option<usize> {
+        self.inner.schema.field(name)
+    }
+
     /// The name given to the builder.
     pub fn name(&self) -> &str {
         &self.inner.name

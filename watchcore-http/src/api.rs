@@ -1,0 +1,134 @@
+//! The service: what an embedding program builds, and the way of a request through it.
+
+use crate::catalog::{Catalog, Resource};
+use crate::request::Route;
+use crate::status::Refusal;
+use crate::watch::OpenWatches;
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use std::sync::Arc;
+use std::time::Duration;
+use watchcore::{Cache, Result};
+
+/// How much and how many a server takes: see [`ApiBuilder::limits`].
+///
+/// ```
+/// let mut limits = watchcore_http::Limits::default();
+/// limits.watches = 50_000;
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Limits {
+    /// Watches in all. Default 10,000.
+    pub watches: usize,
+    /// Watches of one connection (HTTP/2 has many). Default 1,000.
+    pub watches_per_connection: usize,
+    /// Bytes of frames that are kept for each resource, so that an event is framed once. Default 16 MiB.
+    pub frame_bytes: usize,
+    /// How long a list may wait for a client that takes nothing of it. Default 60 s.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { watches: 10_000, watches_per_connection: 1_000, frame_bytes: 16 << 20, stall: Duration::from_secs(60) }
+    }
+}
+
+/// What all requests share.
+pub(crate) struct ApiState {
+    pub(crate) catalog: Catalog,
+    pub(crate) open: Arc<OpenWatches>,
+    pub(crate) limits: Limits,
+    pub(crate) bookmark_interval: Duration,
+}
+
+/// The service over some caches: a [`Router`] that a program nests, or a server of its own.
+///
+/// A clone is the same service.
+#[derive(Clone)]
+pub struct Api(pub(crate) Arc<ApiState>);
+
+/// What an [`Api`] is built of.
+#[derive(Default)]
+pub struct ApiBuilder {
+    caches: Vec<Cache>,
+    resources: Vec<Resource>,
+    limits: Limits,
+    bookmark_interval: Option<Duration>,
+}
+
+impl Api {
+    /// An empty builder.
+    pub fn builder() -> ApiBuilder {
+        ApiBuilder::default()
+    }
+
+    /// The service as a router.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.0.clone())
+    }
+
+    /// Ends all watches, spread over `grace`; new ones are refused from now on. Lists and other answers go on.
+    pub async fn drain(&self, grace: Duration) {
+        self.0.open.drain(grace).await;
+    }
+}
+
+impl ApiBuilder {
+    /// One more cache: its keys are served below `/v1/keys`, and resources may lie in it.
+    pub fn cache(mut self, cache: Cache) -> ApiBuilder {
+        self.caches.push(cache);
+        self
+    }
+
+    /// One more resource. It lies in a cache that is given here too, best prepared by [`Resource::declare`].
+    pub fn resource(mut self, resource: Resource) -> ApiBuilder {
+        self.resources.push(resource);
+        self
+    }
+
+    /// How much and how many are taken.
+    pub fn limits(mut self, limits: Limits) -> ApiBuilder {
+        self.limits = limits;
+        self
+    }
+
+    /// How often a watch that asked for bookmarks gets one. Default: a minute.
+    pub fn bookmark_interval(mut self, interval: Duration) -> ApiBuilder {
+        self.bookmark_interval = Some(interval);
+        self
+    }
+
+    /// The service.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice.
+    pub fn build(self) -> Result<Api> {
+        Ok(Api(Arc::new(ApiState {
+            catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
+            open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection),
+            limits: self.limits,
+            bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
+        })))
+    }
+}
+
+/// The way of a request: what it names, who asks, what that is answered with.
+async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Response {
+    match dispatch(state, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+async fn dispatch(state: Arc<ApiState>, request: Request) -> std::result::Result<Response, Refusal> {
+    match Route::of(request.uri().path())? {
+        Route::Objects { version, plural, namespace, name, old_watch } => {
+            let _ = (state, version, plural, namespace, name, old_watch);
+            Err(Refusal::no_such_path())
+        }
+        _ => Err(Refusal::no_such_path()),
+    }
+}

@@ -1,0 +1,86 @@
+//! What is served: caches, and the resources that lie in them.
+
+mod resource;
+
+pub use resource::Resource;
+pub(crate) use resource::{Column, Field, LAYOUT, invalid};
+
+use crate::frame::Frames;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use watchcore::{Cache, Result};
+
+/// A resource with the cache that has its objects.
+pub(crate) struct Served {
+    pub(crate) resource: Resource,
+    pub(crate) cache: Cache,
+    /// Where the cache keeps the layout of a value, if it was prepared for that.
+    pub(crate) layout: Option<usize>,
+    pub(crate) frames: Frames,
+}
+
+/// Caches and resources, found by what a request names.
+pub(crate) struct Catalog {
+    /// By prefix, the longer ones first.
+    caches: Vec<Cache>,
+    /// In the order of declaration: discovery shows them so.
+    resources: Vec<Arc<Served>>,
+    by_name: BTreeMap<(String, String, String), Arc<Served>>,
+}
+
+impl Catalog {
+    /// # Errors
+    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; and where two caches
+    /// have one prefix.
+    pub(crate) fn new(mut caches: Vec<Cache>, resources: Vec<Resource>, frame_bytes: usize) -> Result<Catalog> {
+        caches
+            .sort_by(|one, other| other.prefix().len().cmp(&one.prefix().len()).then(one.prefix().cmp(other.prefix())));
+        if let Some(pair) = caches.windows(2).find(|pair| pair[0].prefix() == pair[1].prefix()) {
+            return Err(invalid(format!(
+                "two caches of prefix {:?}: serve one of them",
+                String::from_utf8_lossy(pair[0].prefix())
+            )));
+        }
+        let mut catalog = Catalog { caches, resources: Vec::new(), by_name: BTreeMap::new() };
+        for resource in resources {
+            resource.check()?;
+            let Some(cache) = catalog.cache_of(resource.prefix.as_bytes()).cloned() else {
+                let prefixes: Vec<_> =
+                    catalog.caches.iter().map(|cache| String::from_utf8_lossy(cache.prefix()).into_owned()).collect();
+                return Err(invalid(format!(
+                    "resource {resource}: its prefix {:?} lies in no cache; their prefixes are {prefixes:?}. Add a cache of {:?} or above it.",
+                    resource.prefix, resource.prefix
+                )));
+            };
+            let name = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
+            let layout = cache.attribute_number(LAYOUT);
+            let served = Arc::new(Served { resource, cache, layout, frames: Frames::new(frame_bytes) });
+            if catalog.by_name.insert(name, served.clone()).is_some() {
+                return Err(invalid(format!("resource {}: it is declared twice. Remove one.", served.resource)));
+            }
+            catalog.resources.push(served);
+        }
+        Ok(catalog)
+    }
+
+    /// The resource that a path names.
+    pub(crate) fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Served>> {
+        // Tuples of owned strings are not found by borrowed ones; there are few resources, and one look a request.
+        self.by_name.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// All of them, in the order of declaration.
+    pub(crate) fn resources(&self) -> &[Arc<Served>] {
+        &self.resources
+    }
+
+    /// The caches, those of longer prefixes first.
+    pub(crate) fn caches(&self) -> &[Cache] {
+        &self.caches
+    }
+
+    /// The cache that holds all keys of a prefix.
+    pub(crate) fn cache_of(&self, prefix: &[u8]) -> Option<&Cache> {
+        self.caches.iter().find(|cache| prefix.starts_with(cache.prefix()))
+    }
+}

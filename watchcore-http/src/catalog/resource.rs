@@ -1,0 +1,277 @@
+//! What a resource declares, and which keys are its objects.
+
+use crate::json::layout::Layout;
+use std::collections::BTreeSet;
+use std::fmt;
+use watchcore::{Attribute, Builder, Code, Error, Index, Labels, Result};
+
+/// The attribute of a cache that holds the layout of each value.
+pub(crate) const LAYOUT: &str = "watchcore.http/layout";
+
+/// Indexes by prefix that a cache is given: each costs every event 8 bytes and a look at a table.
+const MOST_PREFIXES: usize = 3;
+
+/// A kind of objects that is served, and where in etcd they lie.
+///
+/// The key of an object is `<prefix><namespace>/<name>`, or `<prefix><name>` where the resource has no namespaces; its
+/// value is its JSON.
+///
+/// ```
+/// use watchcore::Cache;
+/// use watchcore_http::Resource;
+///
+/// let widgets = Resource::new("matrix.test", "v1", "widgets", "Widget")
+///     .namespaced(true)
+///     .prefix("/registry/matrix.test/widgets/")
+///     .short_name("wd")
+///     .field("spec.color", "/spec/color")
+///     .column("Color", "string", "/spec/color");
+/// let cache = Resource::declare(Cache::builder("/registry/"), [&widgets])?.build()?;
+/// # let _ = cache;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Resource {
+    pub(crate) group: String,
+    pub(crate) version: String,
+    pub(crate) plural: String,
+    pub(crate) singular: String,
+    pub(crate) kind: String,
+    pub(crate) namespaced: bool,
+    pub(crate) prefix: String,
+    pub(crate) short_names: Vec<String>,
+    pub(crate) labels: String,
+    pub(crate) fields: Vec<Field>,
+    pub(crate) columns: Vec<Column>,
+}
+
+/// A field that selectors may name, and the JSON pointer of its value.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Field {
+    pub(crate) name: String,
+    pub(crate) pointer: String,
+}
+
+/// A column of the table form.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// Of OpenAPI: `string`, `integer`, `number`, `boolean`, or `date`.
+    pub(crate) kind: String,
+    pub(crate) pointer: String,
+}
+
+impl Resource {
+    /// A resource: its group (`""` is the core group), version, plural name and kind. Its singular is the kind in small
+    /// letters, its labels are at `/metadata/labels`, and it has no namespaces, until told otherwise.
+    pub fn new(
+        group: impl Into<String>,
+        version: impl Into<String>,
+        plural: impl Into<String>,
+        kind: impl Into<String>,
+    ) -> Resource {
+        let kind = kind.into();
+        Resource {
+            group: group.into(),
+            version: version.into(),
+            plural: plural.into(),
+            singular: kind.to_lowercase(),
+            kind,
+            namespaced: false,
+            prefix: String::new(),
+            short_names: Vec::new(),
+            labels: "/metadata/labels".into(),
+            fields: Vec::new(),
+            columns: Vec::new(),
+        }
+    }
+
+    /// Whether its objects lie in namespaces. Default: no.
+    pub fn namespaced(mut self, namespaced: bool) -> Resource {
+        self.namespaced = namespaced;
+        self
+    }
+
+    /// What the keys of its objects begin with. It ends in `/`.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Resource {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// Its singular name. Default: the kind in small letters.
+    pub fn singular(mut self, singular: impl Into<String>) -> Resource {
+        self.singular = singular.into();
+        self
+    }
+
+    /// One more short name, as kubectl takes it: `po` for pods.
+    pub fn short_name(mut self, name: impl Into<String>) -> Resource {
+        self.short_names.push(name.into());
+        self
+    }
+
+    /// The JSON pointer of the map of labels. Default: `/metadata/labels`. All resources of a cache have the same.
+    pub fn labels(mut self, pointer: impl Into<String>) -> Resource {
+        self.labels = pointer.into();
+        self
+    }
+
+    /// One more field that selectors may name, by the JSON pointer of its value. `metadata.name` and
+    /// `metadata.namespace` are always there, from the key.
+    pub fn field(mut self, name: impl Into<String>, pointer: impl Into<String>) -> Resource {
+        self.fields.push(Field { name: name.into(), pointer: pointer.into() });
+        self
+    }
+
+    /// One more column of the table form, behind Name and before Age: its name, its type (`string`, `integer`,
+    /// `number`, `boolean`, `date`), the JSON pointer of its value.
+    pub fn column(mut self, name: impl Into<String>, kind: impl Into<String>, pointer: impl Into<String>) -> Resource {
+        self.columns.push(Column { name: name.into(), kind: kind.into(), pointer: pointer.into() });
+        self
+    }
+
+    /// Prepares a cache for its resources: their fields, their labels, and where things lie in a value. Indexes on
+    /// namespace and name come with it, so a watch of one of them pays for its own events.
+    ///
+    /// A cache that was not prepared is served too: its values are looked through at each use, and field selectors
+    /// other than `metadata.name` and `metadata.namespace` are refused unless it has the attributes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT where a pointer is malformed, or two resources have their labels in different places.
+    pub fn declare<'r>(cache: Builder, resources: impl IntoIterator<Item = &'r Resource>) -> Result<Builder> {
+        let resources: Vec<&Resource> = resources.into_iter().collect();
+        let (mut pointers, mut segments, mut prefixes) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        let mut cache = cache.field(Attribute::extractor(LAYOUT, |_key, value| {
+            Ok::<_, std::convert::Infallible>(Layout::of(value).map(|layout| layout.to_bytes().to_vec()))
+        }));
+        for resource in &resources {
+            resource.check()?;
+            let first = resources[0];
+            if first.labels != resource.labels {
+                return Err(invalid(format!(
+                    "resource {resource}: labels at {:?}, but {first} in the same cache has them at {:?}. Serve one of them from a cache of its own.",
+                    resource.labels, first.labels
+                )));
+            }
+            for field in &resource.fields {
+                if pointers.insert(&field.pointer) {
+                    cache = cache.field(Attribute::json(field.attribute(), &field.pointer)?);
+                }
+            }
+            segments.extend([resource.depth(), resource.name_depth()]);
+            if resource.namespaced {
+                prefixes.insert(resource.depth() + 1);
+            }
+            if resources.len() > 1 {
+                prefixes.insert(resource.depth());
+            }
+        }
+        if let Some(first) = resources.first() {
+            cache = cache.labels(Labels::json(&first.labels)?);
+        }
+        for depth in segments {
+            cache = cache.field(Attribute::key_segment(segment_attribute(depth), depth));
+        }
+        // The deepest are the narrowest; the least important one would be the first to have no place.
+        for depth in prefixes.into_iter().rev().take(MOST_PREFIXES) {
+            cache = cache.index(Index::prefix(depth));
+        }
+        Ok(cache.index(Index::key()))
+    }
+
+    /// Refuses what cannot be served.
+    pub(crate) fn check(&self) -> Result<()> {
+        let bad = |what: &str| Err(invalid(format!("resource {self}: {what}")));
+        if !self.prefix.ends_with('/') {
+            return bad(&format!("prefix {:?} does not end in \"/\"", self.prefix));
+        }
+        for (what, value) in [("version", &self.version), ("plural", &self.plural), ("kind", &self.kind)] {
+            if value.is_empty() || value.contains(|c: char| c == '/' || c == '%' || c.is_control() || c == ' ') {
+                return bad(&format!("{what} {value:?} is no name"));
+            }
+        }
+        if self.group.contains(['/', '%', ' ']) {
+            return bad(&format!("group {:?} is no name", self.group));
+        }
+        for pointer in self.fields.iter().map(|field| &field.pointer).chain(self.columns.iter().map(|c| &c.pointer)) {
+            Attribute::json("checked", pointer).map_err(|error| invalid(format!("resource {self}: {error}")))?;
+        }
+        Labels::json(&self.labels).map_err(|error| invalid(format!("resource {self}: {error}")))?;
+        Ok(())
+    }
+
+    /// Which segment of a key is the namespace, or the name where there are none.
+    fn depth(&self) -> usize {
+        self.prefix.trim_start_matches('/').matches('/').count()
+    }
+
+    /// Which segment of a key is the name.
+    fn name_depth(&self) -> usize {
+        self.depth() + usize::from(self.namespaced)
+    }
+
+    /// The attribute that holds the name of an object.
+    pub(crate) fn name_attribute(&self) -> String {
+        segment_attribute(self.name_depth())
+    }
+
+    /// The attribute that holds the namespace of an object, where it has one.
+    pub(crate) fn namespace_attribute(&self) -> Option<String> {
+        self.namespaced.then(|| segment_attribute(self.depth()))
+    }
+
+    /// `v1` or `group/v1`.
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The key of one object.
+    pub(crate) fn key(&self, namespace: Option<&str>, name: &str) -> Vec<u8> {
+        match namespace {
+            Some(namespace) => format!("{}{namespace}/{name}", self.prefix).into_bytes(),
+            None => format!("{}{name}", self.prefix).into_bytes(),
+        }
+    }
+
+    /// What the keys of its objects begin with: all, or those of a namespace.
+    pub(crate) fn range(&self, namespace: Option<&str>) -> watchcore::Range {
+        match namespace {
+            Some(namespace) => watchcore::Range::prefix(format!("{}{namespace}/", self.prefix)),
+            None => watchcore::Range::prefix(&self.prefix),
+        }
+    }
+
+    /// Namespace and name of the object at a key. `None`: the key has another shape.
+    pub(crate) fn identity<'k>(&self, key: &'k [u8]) -> Option<(Option<&'k str>, &'k str)> {
+        let rest = std::str::from_utf8(key.strip_prefix(self.prefix.as_bytes())?).ok()?;
+        let (namespace, name) = match self.namespaced {
+            true => rest.split_once('/').map(|(namespace, name)| (Some(namespace), name))?,
+            false => (None, rest),
+        };
+        let whole = !name.is_empty() && !name.contains('/') && namespace != Some("");
+        whole.then_some((namespace, name))
+    }
+}
+
+/// `widgets.matrix.test/v1`, for messages.
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        write!(f, "{}{dot}{}/{}", self.plural, self.group, self.version)
+    }
+}
+
+impl Field {
+    /// The attribute of the cache that holds it: one a pointer, so that two resources may name it differently.
+    pub(crate) fn attribute(&self) -> String {
+        format!("watchcore.http{}", self.pointer)
+    }
+}
+
+fn segment_attribute(depth: usize) -> String {
+    format!("watchcore.http/segment/{depth}")
+}
+
+pub(crate) fn invalid(message: String) -> Error {
+    Error::new(Code::InvalidArgument, message)
+}

@@ -1,0 +1,57 @@
+//! One object in one of the forms.
+
+use crate::catalog::Served;
+use crate::json::layout::{Identity, Layout};
+use watchcore::KeyValue;
+
+/// The form in which a client takes objects.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Form {
+    /// As they are stored.
+    Json,
+    /// PartialObjectMetadata: the metadata alone.
+    Metadata,
+    /// Table: a row of columns.
+    Table(Included),
+}
+
+/// What the row of a table has as its object: the parameter `includeObject`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Included {
+    None,
+    Metadata,
+    Object,
+}
+
+/// A value that is an object of a resource, and where things lie in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Object<'k> {
+    pub(crate) value: &'k [u8],
+    pub(crate) identity: Identity<'k>,
+    pub(crate) layout: Layout,
+}
+
+impl<'k> Object<'k> {
+    /// The object in a version of a key. `None`: it is none; it lies at a key of another shape, or is no JSON object.
+    pub(crate) fn of(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
+        let (namespace, name) = served.resource.identity(kv.key())?;
+        let value = kv.value()?;
+        let layout = match served.layout {
+            Some(number) => Layout::from_bytes(kv.attribute(number)?)?,
+            None => Layout::of(value)?,
+        };
+        Some(Object { value, identity: Identity { namespace, name }, layout })
+    }
+
+    /// Appends it as it is stored, with this revision.
+    pub(crate) fn write(&self, revision: u64, out: &mut Vec<u8>) {
+        self.layout.write(self.value, self.identity, revision, out);
+    }
+
+    /// Appends its PartialObjectMetadata.
+    pub(crate) fn write_partial(&self, revision: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#);
+        self.layout.write_metadata(self.value, self.identity, revision, out);
+        out.push(b'}');
+    }
+}

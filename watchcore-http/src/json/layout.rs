@@ -1,0 +1,261 @@
+//! The layout of a stored object: where the parts lie that change on the way out.
+//!
+//! An object goes out as it was stored, but for `metadata.resourceVersion`, which becomes the revision of the key, and
+//! `metadata.name` and `metadata.namespace`, which are added where they are not there. In nearly every object that is
+//! one change at one place; the layout says which, in 16 bytes that a cache keeps with the value. In the others the
+//! places are found anew when the object is framed ([`write_edited`]).
+
+use super::Scan;
+use std::ops::Range;
+
+const NO_NAME: u32 = 1 << 31;
+const NO_NAMESPACE: u32 = 1 << 30;
+/// There is not exactly one place for the version.
+const ODD: u32 = 1 << 29;
+const LENGTH: u32 = ODD - 1;
+
+/// Where things lie in the value of one object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    /// The object `metadata` with its braces. Empty: there is none.
+    metadata: (u32, u32),
+    /// Where the value of `resourceVersion` begins. With length 0: where the member is to be put, before others.
+    version_at: u32,
+    /// Its length, and what is missing.
+    version: u32,
+}
+
+/// What an object is called, by its key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Identity<'k> {
+    pub(crate) namespace: Option<&'k str>,
+    pub(crate) name: &'k str,
+}
+
+/// What was found of `metadata` on a walk.
+#[derive(Default)]
+struct Found {
+    metadata: Option<Range<usize>>,
+    /// Whether it is an object, and whether that has members.
+    is_object: bool,
+    has_members: bool,
+    versions: Vec<Range<usize>>,
+    name: Option<Range<usize>>,
+    namespace: Option<Range<usize>>,
+    /// `metadata` is there more than once.
+    twice: bool,
+}
+
+/// Where things lie, if the value is a JSON object. Of members with one name the last holds, as in Go.
+fn find(value: &[u8]) -> Option<Found> {
+    std::str::from_utf8(value).ok()?;
+    let mut found = Found::default();
+    let mut scan = Scan::new(value);
+    scan.members(|scan, member| {
+        if !scan.is(&member, "metadata") {
+            return scan.value().map(|_| ());
+        }
+        let twice = found.twice || found.metadata.is_some();
+        found = Found { twice, is_object: scan.starts_with(b'{'), ..Found::default() };
+        if !found.is_object {
+            found.metadata = Some(scan.value()?);
+            return Some(());
+        }
+        let from = scan.place();
+        scan.members(|scan, member| {
+            found.has_members = true;
+            let value = scan.value()?;
+            if scan.is(&member, "resourceVersion") {
+                found.versions.push(value);
+            } else if scan.is(&member, "name") {
+                found.name = Some(value);
+            } else if scan.is(&member, "namespace") {
+                found.namespace = Some(value);
+            }
+            Some(())
+        })?;
+        found.metadata = Some(from..scan.place());
+        Some(())
+    })?;
+    scan.ends().then_some(found)
+}
+
+/// Whether a member is there and says something.
+fn is_said(value: &[u8], member: &Option<Range<usize>>) -> bool {
+    member.as_ref().is_some_and(|place| !matches!(&value[place.clone()], b"\"\"" | b"null"))
+}
+
+impl Layout {
+    /// The layout of a value; `None` where it is no JSON object.
+    pub(crate) fn of(value: &[u8]) -> Option<Layout> {
+        // Places are kept in 32 bits, lengths in 29.
+        if value.len() > LENGTH as usize {
+            return None;
+        }
+        let found = find(value)?;
+        let metadata = found.metadata.clone().filter(|_| found.is_object).unwrap_or(0..0);
+        let (at, length) = match &found.versions[..] {
+            [] => (metadata.start + 1, 0),
+            [one] => (one.start, one.len()),
+            _ => (0, 0),
+        };
+        let odd = found.versions.len() > 1 || !found.has_members || found.twice;
+        let mut version = length as u32;
+        for (missing, bit) in
+            [(odd, ODD), (!is_said(value, &found.name), NO_NAME), (!is_said(value, &found.namespace), NO_NAMESPACE)]
+        {
+            version |= if missing { bit } else { 0 };
+        }
+        Some(Layout { metadata: (metadata.start as u32, metadata.end as u32), version_at: at as u32, version })
+    }
+
+    /// As it is kept.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        let words = [self.metadata.0, self.metadata.1, self.version_at, self.version];
+        for (place, word) in bytes.chunks_exact_mut(4).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// As it was kept.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Layout> {
+        let bytes: &[u8; 16] = bytes.try_into().ok()?;
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Some(Layout { metadata: (word(0), word(4)), version_at: word(8), version: word(12) })
+    }
+
+    /// Whether the version is the only change of this object.
+    fn is_plain(&self, namespaced: bool) -> bool {
+        let missing = ODD | NO_NAME | if namespaced { NO_NAMESPACE } else { 0 };
+        self.version & missing == 0
+    }
+
+    /// Where the object `metadata` lies in the value; empty where there is none.
+    pub(crate) fn metadata(&self) -> Range<usize> {
+        self.metadata.0 as usize..self.metadata.1 as usize
+    }
+
+    /// Appends the object with its revision, and with its name and namespace.
+    pub(crate) fn write(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
+        if self.is_plain(identity.namespace.is_some()) {
+            self.splice(value, 0..value.len(), revision, out);
+        } else {
+            write_edited(value, identity, revision, out);
+        }
+    }
+
+    /// Appends the object `metadata` alone, in the same way.
+    pub(crate) fn write_metadata(&self, value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
+        if self.is_plain(identity.namespace.is_some()) {
+            return self.splice(value, self.metadata(), revision, out);
+        }
+        let mut whole = Vec::with_capacity(value.len() + 128);
+        write_edited(value, identity, revision, &mut whole);
+        match Layout::of(&whole) {
+            Some(edited) => out.extend_from_slice(&whole[edited.metadata()]),
+            None => out.extend_from_slice(b"{}"),
+        }
+    }
+
+    /// One part of the value with the version in it.
+    fn splice(&self, value: &[u8], part: Range<usize>, revision: u64, out: &mut Vec<u8>) {
+        let (at, length) = (self.version_at as usize, (self.version & LENGTH) as usize);
+        let (Some(before), Some(after)) = (value.get(part.start..at), value.get(at + length..part.end)) else {
+            return; // A layout of another value: there is none such, for both are of one version of the key.
+        };
+        out.reserve(before.len() + after.len() + 48);
+        out.extend_from_slice(before);
+        if length == 0 {
+            out.extend_from_slice(b"\"resourceVersion\":");
+        }
+        quoted_number(revision, out);
+        if length == 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(after);
+    }
+}
+
+/// `"123"`.
+pub(crate) fn quoted_number(number: u64, out: &mut Vec<u8>) {
+    out.push(b'"');
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    out.push(b'"');
+}
+
+/// A string as JSON.
+pub(crate) fn quoted(text: &str, out: &mut Vec<u8>) {
+    // Writing into memory does not fail, and a string has no key that is none.
+    let _ = serde_json::to_writer(out, text);
+}
+
+/// Appends the object with whatever changes it needs, found anew.
+fn write_edited(value: &[u8], identity: Identity<'_>, revision: u64, out: &mut Vec<u8>) {
+    let Some(found) = find(value) else { return };
+    let mut added = Vec::new();
+    let member = |name: &str, text: Option<&str>, added: &mut Vec<u8>| {
+        if !added.is_empty() {
+            added.push(b',');
+        }
+        quoted(name, added);
+        added.push(b':');
+        match text {
+            Some(text) => quoted(text, added),
+            None => quoted_number(revision, added),
+        }
+    };
+    let mut edits: Vec<(Range<usize>, Vec<u8>)> = Vec::new();
+    for place in &found.versions {
+        let mut version = Vec::new();
+        quoted_number(revision, &mut version);
+        edits.push((place.clone(), version));
+    }
+    for (name, place, text) in
+        [("name", &found.name, Some(identity.name)), ("namespace", &found.namespace, identity.namespace)]
+    {
+        let Some(text) = text.filter(|_| !is_said(value, place)) else { continue };
+        match place {
+            Some(place) => {
+                let mut quotes = Vec::new();
+                quoted(text, &mut quotes);
+                edits.push((place.clone(), quotes));
+            }
+            None => member(name, Some(text), &mut added),
+        }
+    }
+    if found.versions.is_empty() {
+        member("resourceVersion", None, &mut added);
+    }
+    if found.is_object {
+        let at = found.metadata.as_ref().map_or(0, |place| place.start + 1);
+        if found.has_members && !added.is_empty() {
+            added.push(b',');
+        }
+        edits.push((at..at, added));
+    } else {
+        let whole = [b"{", &added[..], b"}"].concat();
+        match found.metadata {
+            Some(place) => edits.push((place, whole)),
+            None => {
+                // Behind the brace of the object, which may be empty.
+                let at = value.iter().position(|byte| *byte == b'{').map_or(0, |at| at + 1);
+                let empty = value[at..].iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'}');
+                let comma: &[u8] = if empty { b"" } else { b"," };
+                edits.push((at..at, [b"\"metadata\":", &whole[..], comma].concat()));
+            }
+        }
+    }
+    edits.sort_by_key(|(place, _)| (place.start, place.end));
+    let mut at = 0;
+    for (place, text) in edits {
+        out.extend_from_slice(&value[at..place.start]);
+        out.extend_from_slice(&text);
+        at = place.end;
+    }
+    out.extend_from_slice(&value[at..]);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! A walk over a JSON text that checks it (RFC 8259) and gives out places, not values.
+
+use std::ops::Range;
+
+/// Nested deeper, a text is refused. serde_json takes 128, Go 10,000.
+const MOST_DEPTH: usize = 512;
+
+/// A walk over one text. Each method takes one thing at the place where it stands, after white space; `None`: it is not
+/// there, and the text is to be given up.
+///
+/// Strings are checked for their escapes, not for UTF-8: who begins a walk does that once for the whole text.
+pub(crate) struct Scan<'t> {
+    text: &'t [u8],
+    at: usize,
+    depth: usize,
+}
+
+impl<'t> Scan<'t> {
+    /// Before the first byte.
+    pub(crate) fn new(text: &'t [u8]) -> Scan<'t> {
+        Scan { text, at: 0, depth: 0 }
+    }
+
+    /// The next byte that is no white space.
+    #[inline]
+    fn peek(&mut self) -> Option<u8> {
+        loop {
+            match self.text.get(self.at)? {
+                b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, byte: u8) -> Option<()> {
+        (self.peek()? == byte).then(|| self.at += 1)
+    }
+
+    /// Whether there is nothing left but white space.
+    pub(crate) fn ends(&mut self) -> bool {
+        self.peek().is_none()
+    }
+
+    /// Where it stands.
+    pub(crate) fn place(&self) -> usize {
+        self.at
+    }
+
+    /// What the next value begins with: `{`, `[`, `"`, or the first byte of a number or word.
+    pub(crate) fn starts_with(&mut self, byte: u8) -> bool {
+        self.peek() == Some(byte)
+    }
+
+    /// A string; where it lies, with its quotes.
+    #[inline]
+    pub(crate) fn string(&mut self) -> Option<Range<usize>> {
+        self.take(b'"')?;
+        let from = self.at - 1;
+        loop {
+            let rest = &self.text[self.at..];
+            let end = memchr::memchr2(b'"', b'\\', rest)?;
+            if rest[..end].iter().any(|byte| *byte < 0x20) {
+                return None;
+            }
+            self.at += end + 1;
+            if rest[end] == b'"' {
+                return Some(from..self.at);
+            }
+            match self.text.get(self.at)? {
+                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => self.at += 1,
+                b'u' => {
+                    let digits = self.text.get(self.at + 1..self.at + 5)?;
+                    if !digits.iter().all(u8::is_ascii_hexdigit) {
+                        return None;
+                    }
+                    self.at += 5;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Any value; where it lies.
+    pub(crate) fn value(&mut self) -> Option<Range<usize>> {
+        let first = self.peek()?;
+        let from = self.at;
+        match first {
+            b'"' => return self.string(),
+            b'{' => self.members(|scan, _| scan.value().map(|_| ()))?,
+            b'[' => self.elements(|scan| scan.value().map(|_| ()))?,
+            b't' => self.word(b"true")?,
+            b'f' => self.word(b"false")?,
+            b'n' => self.word(b"null")?,
+            _ => self.number()?,
+        }
+        Some(from..self.at)
+    }
+
+    /// An object: `member` gets each name, with its quotes, and takes the value behind it.
+    pub(crate) fn members(&mut self, mut member: impl FnMut(&mut Self, Range<usize>) -> Option<()>) -> Option<()> {
+        self.enter(b'{')?;
+        if self.peek()? != b'}' {
+            loop {
+                let name = self.string()?;
+                self.take(b':')?;
+                member(self, name)?;
+                if self.peek()? == b'}' {
+                    break;
+                }
+                self.take(b',')?;
+            }
+        }
+        self.leave()
+    }
+
+    /// An array: `element` takes each value.
+    pub(crate) fn elements(&mut self, mut element: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.enter(b'[')?;
+        if self.peek()? != b']' {
+            loop {
+                element(self)?;
+                if self.peek()? == b']' {
+                    break;
+                }
+                self.take(b',')?;
+            }
+        }
+        self.leave()
+    }
+
+    fn enter(&mut self, bracket: u8) -> Option<()> {
+        self.take(bracket)?;
+        self.depth += 1;
+        (self.depth <= MOST_DEPTH).then_some(())
+    }
+
+    /// Behind the closing bracket, which was looked at.
+    fn leave(&mut self) -> Option<()> {
+        self.at += 1;
+        self.depth -= 1;
+        Some(())
+    }
+
+    fn word(&mut self, word: &[u8]) -> Option<()> {
+        self.text[self.at..].starts_with(word).then(|| self.at += word.len())
+    }
+
+    fn digits(&mut self) -> usize {
+        let count = self.text[self.at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+        self.at += count;
+        count
+    }
+
+    fn next_is(&self, byte: u8) -> bool {
+        self.text.get(self.at) == Some(&byte)
+    }
+
+    fn number(&mut self) -> Option<()> {
+        if self.next_is(b'-') {
+            self.at += 1;
+        }
+        let zero = self.next_is(b'0');
+        let whole = self.digits();
+        if whole == 0 || (zero && whole > 1) {
+            return None;
+        }
+        if self.next_is(b'.') {
+            self.at += 1;
+            if self.digits() == 0 {
+                return None;
+            }
+        }
+        if self.next_is(b'e') || self.next_is(b'E') {
+            self.at += 1;
+            if self.next_is(b'+') || self.next_is(b'-') {
+                self.at += 1;
+            }
+            if self.digits() == 0 {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// Whether a string of the text, with its quotes, is this one when its escapes are resolved.
+    pub(crate) fn is(&self, string: &Range<usize>, expected: &str) -> bool {
+        let inner = &self.text[string.start + 1..string.end - 1];
+        if memchr::memchr(b'\\', inner).is_none() {
+            return inner == expected.as_bytes();
+        }
+        serde_json::from_slice::<String>(&self.text[string.clone()]).is_ok_and(|resolved| resolved == expected)
+    }
+}

@@ -1,0 +1,18 @@
+//! HTTP list-watch over watchcore's caches, as the Kubernetes API server serves its watch cache.
+//!
+//! Any program with an HTTP client lists and watches: curl, client-go, kubectl and kube-rs work unchanged. It only reads.
+//! An [`Api`] is built of caches and of the [`Resource`]s that lie in them; its router is nested into a program's own.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod catalog;
+mod frame;
+mod json;
+mod request;
+mod status;
+mod watch;
+
+pub use api::{Api, ApiBuilder, Limits};
+pub use catalog::Resource;
+pub use status::Refusal;

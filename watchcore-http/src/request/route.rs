@@ -1,0 +1,159 @@
+//! What a path names.
+
+use crate::status::Refusal;
+use percent_encoding::percent_decode_str;
+
+/// A path that is served, if what it names is there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    /// `/`: the live page; `/events`: what keeps it alive.
+    Page,
+    PageEvents,
+    Health(Health),
+    Metrics,
+    Version,
+    /// `/v1/keys`
+    Keys,
+    /// `/openapi/v3`, and behind it the path of one group's document: `apis/apps/v1`.
+    OpenApi(Option<String>),
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/<group>`
+    Group(String),
+    /// `/api/v1`, `/apis/<group>/<version>`: what resources there are.
+    Resources(Version),
+    /// Objects of a resource.
+    Objects {
+        version: Version,
+        plural: String,
+        namespace: Option<String>,
+        name: Option<String>,
+        old_watch: bool,
+    },
+}
+
+/// A group and a version of it; `""` is the core group.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Version {
+    pub(crate) group: String,
+    pub(crate) version: String,
+}
+
+/// What is asked about the health of the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Health {
+    Live,
+    Ready,
+    Healthz,
+}
+
+impl Route {
+    /// The route of a path as it stands in the request line.
+    ///
+    /// # Errors
+    /// 404 where nothing is served there; 400 where a segment is no text.
+    pub(crate) fn of(path: &str) -> Result<Route, Refusal> {
+        let mut segments = Vec::new();
+        // A slash at the end is the same path, as with Kubernetes.
+        let trimmed = path.strip_prefix('/').unwrap_or(path);
+        let trimmed = trimmed.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(trimmed);
+        for segment in trimmed.split('/').filter(|_| !trimmed.is_empty()) {
+            segments.push(decoded(segment)?);
+        }
+        let words: Vec<&str> = segments.iter().map(String::as_str).collect();
+        Ok(match &words[..] {
+            [] => Route::Page,
+            ["events"] => Route::PageEvents,
+            ["livez"] => Route::Health(Health::Live),
+            ["readyz"] => Route::Health(Health::Ready),
+            ["healthz"] => Route::Health(Health::Healthz),
+            ["metrics"] => Route::Metrics,
+            ["version"] => Route::Version,
+            ["v1", "keys"] => Route::Keys,
+            ["openapi", "v3"] => Route::OpenApi(None),
+            ["openapi", "v3", rest @ ..] => Route::OpenApi(Some(rest.join("/"))),
+            ["api"] => Route::CoreVersions,
+            ["apis"] => Route::Groups,
+            ["apis", group] => Route::Group((*group).into()),
+            ["api", version, rest @ ..] => Route::versioned("", version, rest)?,
+            ["apis", group, version, rest @ ..] => Route::versioned(group, version, rest)?,
+            _ => return Err(Refusal::no_such_path()),
+        })
+    }
+
+    fn versioned(group: &str, version: &str, rest: &[&str]) -> Result<Route, Refusal> {
+        let version = Version { group: group.into(), version: version.into() };
+        let (old_watch, rest) = match rest {
+            ["watch", rest @ ..] if !rest.is_empty() => (true, rest),
+            rest => (false, rest),
+        };
+        let (namespace, plural, name) = match rest {
+            [] => return Ok(Route::Resources(version)),
+            [plural] => (None, plural, None),
+            // The resource `namespaces` has a name where others have a resource: /api/v1/namespaces/shop.
+            [plural, name] => (None, plural, Some(name)),
+            ["namespaces", namespace, plural] => (Some(namespace), plural, None),
+            ["namespaces", namespace, plural, name] => (Some(namespace), plural, Some(name)),
+            _ => return Err(Refusal::no_such_path()),
+        };
+        let text = |segment: Option<&&str>| segment.map(|segment| (*segment).to_owned());
+        Ok(Route::Objects {
+            version,
+            plural: (*plural).into(),
+            namespace: text(namespace),
+            name: text(name),
+            old_watch,
+        })
+    }
+}
+
+/// A segment as text. What could be read as more or less than one segment of a key is refused: a slash in it, and nothing.
+fn decoded(segment: &str) -> Result<String, Refusal> {
+    let text = percent_decode_str(segment)
+        .decode_utf8()
+        .map_err(|_| Refusal::bad_request(format!("path segment {segment:?} is not UTF-8")))?;
+    if text.is_empty() || text.contains('/') || text == "." || text == ".." {
+        return Err(Refusal::no_such_path());
+    }
+    Ok(text.into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn objects(path: &str) -> (String, Option<String>, Option<String>, bool) {
+        match Route::of(path).unwrap() {
+            Route::Objects { plural, namespace, name, old_watch, .. } => (plural, namespace, name, old_watch),
+            other => panic!("{path}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn objects_are_found_by_path() {
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(objects("/api/v1/pods"), ("pods".into(), None, None, false));
+        assert_eq!(objects("/api/v1/pods/"), ("pods".into(), None, None, false));
+        assert_eq!(objects("/api/v1/nodes/n1"), ("nodes".into(), None, text("n1"), false));
+        assert_eq!(objects("/api/v1/namespaces/shop"), ("namespaces".into(), None, text("shop"), false));
+        assert_eq!(objects("/api/v1/namespaces/shop/pods"), ("pods".into(), text("shop"), None, false));
+        assert_eq!(
+            objects("/apis/a.b/v2/namespaces/shop/pods/x%3Ay"),
+            ("pods".into(), text("shop"), text("x:y"), false)
+        );
+        assert_eq!(objects("/api/v1/watch/namespaces/shop/pods"), ("pods".into(), text("shop"), None, true));
+        assert_eq!(objects("/api/v1/watch"), ("watch".into(), None, None, false), "a resource may be called so");
+    }
+
+    #[test]
+    fn other_paths_are_not_served() {
+        for path in ["/api/v1/a/b/c", "/x", "//", "/api//pods", "/api/v1/pods/..", "/api/v1/pods/a%2Fb", "/v1/keys/a"] {
+            assert_eq!(Route::of(path).unwrap_err().code(), 404, "{path}");
+        }
+        assert_eq!(Route::of("/api/v1/pods/%ff").unwrap_err().code(), 400);
+        assert_eq!(Route::of("/"), Ok(Route::Page));
+        assert_eq!(Route::of("/openapi/v3/apis/apps/v1"), Ok(Route::OpenApi(Some("apis/apps/v1".into()))));
+    }
+}

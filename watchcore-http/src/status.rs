@@ -1,0 +1,244 @@
+//! Answers that say no: Kubernetes' Status objects.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderValue, StatusCode, header};
+use serde_json::{Map, Value, json};
+use std::fmt;
+use watchcore::{Code, Error};
+
+/// An answer that says no: the code of HTTP, Kubernetes' reason for it, and a sentence.
+///
+/// Its JSON is a Status object, the form in which Kubernetes' clients look for errors: client-go and kube-rs find the
+/// reason and the details by their names.
+///
+/// ```
+/// use watchcore_http::Refusal;
+///
+/// let no = Refusal::forbidden("bob may not watch secrets");
+/// assert_eq!((no.code(), no.reason()), (403, "Forbidden"));
+/// assert!(no.to_json().contains(r#""status":"Failure""#));
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Refusal {
+    code: u16,
+    reason: &'static str,
+    message: String,
+    details: Map<String, Value>,
+    continue_token: Option<String>,
+    /// That a deleted or expired thing may be had again at once: no cache on the way may keep this answer.
+    retry_after: Option<u32>,
+}
+
+impl Refusal {
+    /// A refusal with a code of HTTP and a reason of Kubernetes' (`metav1.StatusReason`).
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, reason, message: message.into(), details: Map::new(), continue_token: None, retry_after: None }
+    }
+
+    /// 400: the request is malformed.
+    pub fn bad_request(message: impl Into<String>) -> Refusal {
+        Refusal::new(400, "BadRequest", message)
+    }
+
+    /// 401: who asks is not known.
+    pub fn unauthorized(message: impl Into<String>) -> Refusal {
+        Refusal::new(401, "Unauthorized", message)
+    }
+
+    /// 403: who asks may not.
+    pub fn forbidden(message: impl Into<String>) -> Refusal {
+        Refusal::new(403, "Forbidden", message)
+    }
+
+    /// 404: there is nothing at this path.
+    pub fn no_such_path() -> Refusal {
+        Refusal::new(404, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// 404: there is no such object. `resource` is the plural with its group: `widgets.matrix.test`.
+    pub fn no_such_object(group: &str, plural: &str, name: &str) -> Refusal {
+        let dot = if group.is_empty() { "" } else { "." };
+        let mut refusal = Refusal::new(404, "NotFound", format!("{plural}{dot}{group} {name:?} not found"));
+        refusal.detail("name", json!(name));
+        if !group.is_empty() {
+            refusal.detail("group", json!(group));
+        }
+        refusal.detail("kind", json!(plural));
+        refusal
+    }
+
+    /// 405: this server only reads.
+    pub fn read_only(method: &http::Method) -> Refusal {
+        Refusal::new(
+            405,
+            "MethodNotAllowed",
+            format!("{method} is not supported: this server is read-only, and answers GET and HEAD"),
+        )
+    }
+
+    /// 406: none of the forms that are accepted is served.
+    pub fn not_acceptable(accepted: &str) -> Refusal {
+        Refusal::new(
+            406,
+            "NotAcceptable",
+            format!(
+                "only the following media types are accepted: application/json, application/json;as=Table;v=v1;g=meta.k8s.io, application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io (asked for: {accepted})"
+            ),
+        )
+    }
+
+    /// 410: what was asked for has left the window.
+    pub fn expired(message: impl Into<String>) -> Refusal {
+        Refusal::new(410, "Expired", message)
+    }
+
+    /// 422: parameters that must not stand together; (field, message) of each.
+    pub fn invalid(what: &str, causes: &[(&str, String)]) -> Refusal {
+        let listed: Vec<String> = causes.iter().map(|(field, message)| format!("{field}: {message}")).collect();
+        let listed = match &listed[..] {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        let mut refusal = Refusal::new(422, "Invalid", format!("{what} is invalid: {listed}"));
+        refusal.detail("group", json!("meta.k8s.io"));
+        refusal.detail("kind", json!("ListOptions"));
+        let causes: Vec<Value> = causes
+            .iter()
+            .map(|(field, message)| json!({"reason": "FieldValueForbidden", "message": message, "field": field}))
+            .collect();
+        refusal.detail("causes", Value::Array(causes));
+        refusal
+    }
+
+    /// 429: there are as many as there may be, or nothing to serve yet. The client comes again after so many seconds.
+    pub fn too_many(message: impl Into<String>, seconds: u32) -> Refusal {
+        Refusal::new(429, "TooManyRequests", message).retry_after(seconds)
+    }
+
+    /// 504: a revision that did not come in time.
+    pub fn too_large_revision(asked: u64, current: u64) -> Refusal {
+        let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
+        let mut refusal = Refusal::new(504, "Timeout", message).retry_after(1);
+        refusal
+            .detail("causes", json!([{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]));
+        refusal
+    }
+
+    /// With `details.retryAfterSeconds`, and the header Retry-After.
+    pub fn retry_after(mut self, seconds: u32) -> Refusal {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// With a token in `metadata.continue`, to go on inconsistently.
+    pub fn with_continue(mut self, token: impl Into<String>) -> Refusal {
+        self.continue_token = Some(token.into());
+        self
+    }
+
+    /// One more member of `details`.
+    pub(crate) fn detail(&mut self, name: &str, value: Value) {
+        self.details.insert(name.into(), value);
+    }
+
+    /// Its code of HTTP.
+    pub fn code(&self) -> u16 {
+        self.code
+    }
+
+    /// Its reason.
+    pub fn reason(&self) -> &'static str {
+        self.reason
+    }
+
+    /// Its sentence.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The Status object.
+    pub fn to_json(&self) -> String {
+        let mut metadata = Map::new();
+        if let Some(token) = &self.continue_token {
+            metadata.insert("continue".into(), json!(token));
+        }
+        let mut details = self.details.clone();
+        if let Some(seconds) = self.retry_after {
+            details.insert("retryAfterSeconds".into(), json!(seconds));
+        }
+        let mut status = Map::new();
+        status.insert("kind".into(), json!("Status"));
+        status.insert("apiVersion".into(), json!("v1"));
+        status.insert("metadata".into(), Value::Object(metadata));
+        status.insert("status".into(), json!("Failure"));
+        status.insert("message".into(), json!(self.message));
+        status.insert("reason".into(), json!(self.reason));
+        if !details.is_empty() {
+            status.insert("details".into(), Value::Object(details));
+        }
+        status.insert("code".into(), json!(self.code));
+        Value::Object(status).to_string()
+    }
+}
+
+/// What an error of the core is to a client.
+impl From<&Error> for Refusal {
+    fn from(error: &Error) -> Refusal {
+        match error.code() {
+            Code::Compacted => {
+                let refusal = Refusal::expired(format!(
+                    "too old resource version: {} ({})",
+                    error.asked(),
+                    error.oldest().saturating_sub(1)
+                ));
+                match error.continue_token() {
+                    Some(token) => refusal.with_continue(token),
+                    None => refusal,
+                }
+            }
+            Code::Lagged => Refusal::expired(format!(
+                "too old resource version: {} ({})",
+                error.lost_from().saturating_sub(1),
+                error.oldest().saturating_sub(1)
+            )),
+            Code::Resynced => Refusal::expired(error.message()),
+            Code::FutureRevision => Refusal::too_large_revision(error.asked(), error.current()),
+            Code::Timeout => Refusal::new(504, "Timeout", format!("Timeout: {}", error.message())).retry_after(1),
+            Code::NotReady => Refusal::too_many(format!("the cache is not ready: {}", error.message()), 1),
+            Code::InvalidArgument => Refusal::bad_request(error.message()),
+            Code::Unavailable | Code::Closed | Code::ResourceExhausted => {
+                Refusal::new(503, "ServiceUnavailable", error.message()).retry_after(1)
+            }
+            _ => Refusal::new(500, "InternalError", format!("Internal error occurred: {}", error.message())),
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.code, self.reason, self.message)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (code, self.to_json()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == 405 {
+            headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        }
+        response.extensions_mut().insert(Refused(self.reason));
+        response
+    }
+}
+
+/// In the extensions of a response: that it is a refusal, and why, for the log.
+#[derive(Clone, Copy)]
+pub(crate) struct Refused(pub(crate) &'static str);
