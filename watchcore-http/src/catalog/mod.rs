@@ -5,7 +5,7 @@ mod resource;
 pub use resource::Resource;
 pub(crate) use resource::{Column, Field, LAYOUT, invalid};
 
-use crate::frame::Frames;
+use crate::frame::{Frames, TableShape};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use watchcore::{Cache, Result};
@@ -17,6 +17,7 @@ pub(crate) struct Served {
     /// Where the cache keeps the layout of a value, if it was prepared for that.
     pub(crate) layout: Option<usize>,
     pub(crate) frames: Frames,
+    pub(crate) table: TableShape,
 }
 
 /// Caches and resources, found by what a request names.
@@ -54,7 +55,8 @@ impl Catalog {
             };
             let name = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
             let layout = cache.attribute_number(LAYOUT);
-            let served = Arc::new(Served { resource, cache, layout, frames: Frames::new(frame_bytes) });
+            let (table, frames) = (TableShape::new(&resource), Frames::new(frame_bytes));
+            let served = Arc::new(Served { resource, cache, layout, frames, table });
             if catalog.by_name.insert(name, served.clone()).is_some() {
                 return Err(invalid(format!("resource {}: it is declared twice. Remove one.", served.resource)));
             }

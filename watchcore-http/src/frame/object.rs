@@ -1,5 +1,6 @@
 //! One object in one of the forms.
 
+use super::table::write_table;
 use crate::catalog::Served;
 use crate::json::layout::{Identity, Layout};
 use watchcore::KeyValue;
@@ -41,6 +42,15 @@ impl<'k> Object<'k> {
             None => Layout::of(value)?,
         };
         Some(Object { value, identity: Identity { namespace, name }, layout })
+    }
+
+    /// Appends it in a form, as a watch event or a GET has it, with this revision.
+    pub(crate) fn write_as(&self, served: &Served, form: Form, revision: u64, out: &mut Vec<u8>) {
+        match form {
+            Form::Json => self.write(revision, out),
+            Form::Metadata => self.write_partial(revision, out),
+            Form::Table(included) => write_table(served, Some(self), revision, included, out),
+        }
     }
 
     /// Appends it as it is stored, with this revision.

@@ -1,0 +1,311 @@
+//! The form Table: an object as a row of cells, as kubectl prints it.
+//!
+//! A [`TableShape`] is made once of what a resource declares: the column definitions as they go out, and a tree of the
+//! pointers of all columns. A row is made in one walk over the value, which notes where each column's value lies; then
+//! the cells are written one after the other. Name comes first and Age last, round the columns that are declared.
+
+use super::age::{UNKNOWN, age};
+use super::object::{Included, Object};
+use crate::catalog::{Resource, Served};
+use crate::json::Scan;
+use crate::json::layout::{quoted, quoted_number};
+use serde_json::Value;
+use std::ops::Range;
+use std::time::SystemTime;
+
+const NAME: &str = "Name must be unique within a namespace. Is required when creating resources, although some resources may allow a client to request the generation of an appropriate name automatically. Name is primarily intended for creation idempotence and configuration definition. Cannot be updated. More info: https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+const AGE: &str = "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+
+/// Which of the values that a walk finds are not of declared columns.
+const NAME_AT: usize = 0;
+const CREATED_AT: usize = 1;
+const DECLARED_AT: usize = 2;
+
+/// The columns of a resource's tables.
+pub(crate) struct TableShape {
+    /// The array of column definitions.
+    definitions: Vec<u8>,
+    /// What the declared columns show, in their order.
+    columns: Vec<Shown>,
+    root: PointerTree,
+    /// No pointer leads out of `metadata`.
+    only_metadata: bool,
+}
+
+/// How the cell of a declared column is made of its value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Shown {
+    Text,
+    Integer,
+    Number,
+    Boolean,
+    /// How long ago.
+    Date,
+    /// A type that Kubernetes does not name: the value as it is.
+    Any,
+    /// The stored bytes have another: the revision of the key.
+    Version,
+    /// The stored bytes may have none: then the key's.
+    Namespace,
+    Name,
+}
+
+/// The pointers of all columns by their first segments.
+#[derive(Default)]
+struct PointerTree {
+    /// The values that are found here.
+    ends: Vec<usize>,
+    members: Vec<(String, PointerTree)>,
+}
+
+/// Where the values lie in an object, by their numbers.
+type Places = Vec<Option<Range<usize>>>;
+
+impl TableShape {
+    pub(crate) fn new(resource: &Resource) -> TableShape {
+        let mut shape = TableShape {
+            definitions: b"[".to_vec(),
+            columns: Vec::new(),
+            root: PointerTree::default(),
+            only_metadata: false,
+        };
+        shape.root.add("/metadata/name", NAME_AT);
+        shape.root.add("/metadata/creationTimestamp", CREATED_AT);
+        shape.define("Name", "string", "name", NAME);
+        for (at, column) in resource.columns.iter().enumerate() {
+            shape.root.add(&column.pointer, DECLARED_AT + at);
+            shape.columns.push(Shown::of(&column.kind, &column.pointer));
+            shape.define(&column.name, &column.kind, "", &format!("The value at {} of the object", column.pointer));
+        }
+        shape.define("Age", "date", "", AGE);
+        shape.definitions.push(b']');
+        shape.only_metadata = shape.root.ends.is_empty() && shape.root.members.len() == 1;
+        shape
+    }
+
+    fn define(&mut self, name: &str, kind: &str, format: &str, description: &str) {
+        let out = &mut self.definitions;
+        for (member, text) in [("name", name), ("type", kind), ("format", format), ("description", description)] {
+            out.extend_from_slice(if member != "name" {
+                b","
+            } else if out.len() > 1 {
+                b",{"
+            } else {
+                b"{"
+            });
+            quoted(member, out);
+            out.push(b':');
+            quoted(text, out);
+        }
+        out.extend_from_slice(br#","priority":0}"#);
+    }
+
+    /// Appends what stands before the rows of a table: the caller writes these and then `]}`. `metadata` is the whole
+    /// object of the table's own.
+    pub(crate) fn write_head(&self, metadata: &[u8], out: &mut Vec<u8>) {
+        out.reserve(self.definitions.len() + metadata.len() + 96);
+        out.extend_from_slice(br#"{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":"#);
+        out.extend_from_slice(metadata);
+        out.extend_from_slice(br#","columnDefinitions":"#);
+        out.extend_from_slice(&self.definitions);
+        out.extend_from_slice(br#","rows":["#);
+    }
+
+    /// Appends the row of an object.
+    pub(crate) fn write_row(&self, object: &Object<'_>, revision: u64, included: Included, out: &mut Vec<u8>) {
+        let text = self.walked(object);
+        let places = self.places(text);
+        let value = |at: usize| places[at].clone().map(|place| &text[place]);
+        out.extend_from_slice(br#"{"cells":["#);
+        write_name(value(NAME_AT), object, out);
+        let now = SystemTime::now();
+        for (at, shown) in self.columns.iter().enumerate() {
+            out.push(b',');
+            shown.write(value(DECLARED_AT + at), object, revision, now, out);
+        }
+        out.push(b',');
+        match value(CREATED_AT) {
+            Some(created) if created != b"null" => Shown::Date.write(Some(created), object, revision, now, out),
+            _ => quoted(UNKNOWN, out),
+        }
+        out.extend_from_slice(br#"],"object":"#);
+        match included {
+            Included::None => out.extend_from_slice(b"null"),
+            Included::Metadata => object.write_partial(revision, out),
+            Included::Object => object.write(revision, out),
+        }
+        out.push(b'}');
+    }
+
+    /// Appends a row without values whose object is given: the row of a bookmark.
+    pub(crate) fn write_bare_row(&self, object: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(br#"{"cells":["""#);
+        self.columns.iter().for_each(|_| out.extend_from_slice(b",null"));
+        out.push(b',');
+        quoted(UNKNOWN, out);
+        out.extend_from_slice(br#"],"object":"#);
+        out.extend_from_slice(object);
+        out.push(b'}');
+    }
+
+    /// The part of an object that is walked: no more than `metadata` where no column leads out of it.
+    fn walked<'k>(&self, object: &Object<'k>) -> &'k [u8] {
+        if self.only_metadata { &object.value[object.layout.metadata()] } else { object.value }
+    }
+
+    fn places(&self, text: &[u8]) -> Places {
+        let mut places = vec![None; DECLARED_AT + self.columns.len()];
+        let tree = match &self.root.members[..] {
+            [(_, metadata)] if self.only_metadata => metadata,
+            _ => &self.root,
+        };
+        // What has a layout was walked once already, and is JSON: it is only without metadata that there is nothing.
+        let _ = tree.walk(&mut Scan::new(text), &mut places);
+        places
+    }
+}
+
+impl PointerTree {
+    /// Adds a JSON pointer (RFC 6901). Whoever declared it has had it checked.
+    fn add(&mut self, pointer: &str, number: usize) {
+        let mut tree = self;
+        for segment in pointer.split('/').skip(1) {
+            let name = segment.replace("~1", "/").replace("~0", "~");
+            let at = tree.members.iter().position(|(member, _)| *member == name).unwrap_or_else(|| {
+                tree.members.push((name, PointerTree::default()));
+                tree.members.len() - 1
+            });
+            tree = &mut tree.members[at].1;
+        }
+        tree.ends.push(number);
+    }
+
+    /// Takes the value at which the walk stands, and notes the places that are in it.
+    fn walk(&self, scan: &mut Scan<'_>, places: &mut Places) -> Option<()> {
+        // Of members with one name the last holds, with all that is in it.
+        self.forget(places);
+        let is_object = scan.starts_with(b'{');
+        let from = scan.place();
+        if self.members.is_empty() || !(is_object || scan.starts_with(b'[')) {
+            scan.value()?;
+        } else if is_object {
+            scan.members(|scan, name| match self.members.iter().find(|(member, _)| scan.is(&name, member)) {
+                Some((_, below)) => below.walk(scan, places),
+                None => scan.value().map(|_| ()),
+            })?;
+        } else {
+            let mut index = 0usize;
+            scan.elements(|scan| {
+                let mut digits = itoa::Buffer::new();
+                let name = digits.format(index);
+                index += 1;
+                match self.members.iter().find(|(member, _)| member == name) {
+                    Some((_, below)) => below.walk(scan, places),
+                    None => scan.value().map(|_| ()),
+                }
+            })?;
+        }
+        for number in &self.ends {
+            places[*number] = Some(from..scan.place());
+        }
+        Some(())
+    }
+
+    fn forget(&self, places: &mut Places) {
+        self.ends.iter().for_each(|number| places[*number] = None);
+        self.members.iter().for_each(|(_, below)| below.forget(places));
+    }
+}
+
+impl Shown {
+    fn of(kind: &str, pointer: &str) -> Shown {
+        match (pointer, kind) {
+            ("/metadata/resourceVersion", _) => Shown::Version,
+            ("/metadata/namespace", _) => Shown::Namespace,
+            ("/metadata/name", _) => Shown::Name,
+            (_, "string") => Shown::Text,
+            (_, "integer") => Shown::Integer,
+            (_, "number") => Shown::Number,
+            (_, "boolean") => Shown::Boolean,
+            (_, "date") => Shown::Date,
+            _ => Shown::Any,
+        }
+    }
+
+    /// Appends the cell of a value, as the convertor of apiextensions-apiserver makes it: null where there is no value,
+    /// or one of another type.
+    fn write(self, value: Option<&[u8]>, object: &Object<'_>, revision: u64, now: SystemTime, out: &mut Vec<u8>) {
+        match (self, value) {
+            (Shown::Version, _) => return quoted_number(revision, out),
+            (Shown::Name, value) => return write_name(value, object, out),
+            (Shown::Namespace, value) => {
+                return write_identity(value, object.identity.namespace, out);
+            }
+            _ => {}
+        }
+        let Some(value) = value.filter(|value| *value != b"null") else { return out.extend_from_slice(b"null") };
+        match (self, value[0]) {
+            (Shown::Any, _) | (Shown::Text, b'"') | (Shown::Number, b'-' | b'0'..=b'9') => out.extend_from_slice(value),
+            (Shown::Boolean, b't' | b'f') => out.extend_from_slice(value),
+            (Shown::Integer, b'-' | b'0'..=b'9') => write_integer(value, out),
+            (Shown::Date, b'"') => match serde_json::from_slice::<String>(value) {
+                Ok(text) => quoted(&age(&text, now), out),
+                Err(_) => out.extend_from_slice(b"null"),
+            },
+            // The text of a value that is none: a map or list as compact JSON.
+            (Shown::Text, _) => match serde_json::from_slice::<Value>(value) {
+                Ok(value) => quoted(&value.to_string(), out),
+                Err(_) => out.extend_from_slice(b"null"),
+            },
+            _ => out.extend_from_slice(b"null"),
+        }
+    }
+}
+
+/// A number without its fraction, where an i64 holds it.
+fn write_integer(value: &[u8], out: &mut Vec<u8>) {
+    let text = std::str::from_utf8(value).unwrap_or("");
+    let number = text.parse::<i64>().ok().or_else(|| {
+        let float = text.parse::<f64>().ok()?.trunc();
+        // 2^63 is a float, the greatest i64 is none.
+        (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&float).then_some(float as i64)
+    });
+    match number {
+        Some(number) => out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        None => out.extend_from_slice(b"null"),
+    }
+}
+
+/// The stored name, or the key's.
+fn write_name(value: Option<&[u8]>, object: &Object<'_>, out: &mut Vec<u8>) {
+    write_identity(value, Some(object.identity.name), out);
+}
+
+fn write_identity(value: Option<&[u8]>, key: Option<&str>, out: &mut Vec<u8>) {
+    match (value, key) {
+        (Some(stored @ [b'"', _, .., b'"']), _) if stored != b"\"\"" => out.extend_from_slice(stored),
+        (_, Some(text)) => quoted(text, out),
+        (_, None) => out.extend_from_slice(b"null"),
+    }
+}
+
+/// Appends a whole Table at a revision, with the row of an object or without rows.
+pub(crate) fn write_table(
+    served: &Served,
+    object: Option<&Object<'_>>,
+    revision: u64,
+    included: Included,
+    out: &mut Vec<u8>,
+) {
+    let mut metadata = br#"{"resourceVersion":"#.to_vec();
+    quoted_number(revision, &mut metadata);
+    metadata.push(b'}');
+    served.table.write_head(&metadata, out);
+    if let Some(object) = object {
+        served.table.write_row(object, revision, included, out);
+    }
+    out.extend_from_slice(b"]}");
+}
+
+#[cfg(test)]
+mod tests;
