@@ -92,19 +92,21 @@ impl Refusal {
         Refusal::new(410, "Expired", message)
     }
 
-    /// 422: parameters that must not stand together; (field, message) of each.
-    pub fn invalid(what: &str, causes: &[(&str, String)]) -> Refusal {
-        let listed: Vec<String> = causes.iter().map(|(field, message)| format!("{field}: {message}")).collect();
+    /// 422: parameters that must not stand together, each with its cause. The sentences are those of Kubernetes
+    /// (`k8s.io/apimachinery`, `pkg/apis/meta/internalversion/validation`).
+    pub(crate) fn invalid_options(causes: &[Cause]) -> Refusal {
+        let listed: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         let listed = match &listed[..] {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
-        let mut refusal = Refusal::new(422, "Invalid", format!("{what} is invalid: {listed}"));
+        let message = format!("ListOptions.meta.k8s.io \"\" is invalid: {listed}");
+        let mut refusal = Refusal::new(422, "Invalid", message);
         refusal.detail("group", json!("meta.k8s.io"));
         refusal.detail("kind", json!("ListOptions"));
         let causes: Vec<Value> = causes
             .iter()
-            .map(|(field, message)| json!({"reason": "FieldValueForbidden", "message": message, "field": field}))
+            .map(|cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field}))
             .collect();
         refusal.detail("causes", Value::Array(causes));
         refusal
@@ -178,6 +180,28 @@ impl Refusal {
         }
         status.insert("code".into(), json!(self.code));
         Value::Object(status).to_string()
+    }
+}
+
+/// Why a parameter is refused: one of the causes in a Status of code 422.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Cause {
+    reason: &'static str,
+    field: &'static str,
+    message: String,
+}
+
+impl Cause {
+    /// The parameter must not stand there, whatever it says.
+    pub(crate) fn forbidden(field: &'static str, why: &str) -> Cause {
+        Cause { reason: "FieldValueForbidden", field, message: format!("Forbidden: {why}") }
+    }
+
+    /// The parameter says something else than what it can say.
+    pub(crate) fn not_supported(field: &'static str, value: &str, supported: &[&str]) -> Cause {
+        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("Unsupported value: {value:?}: supported values: {}", supported.join(", "));
+        Cause { reason: "FieldValueNotSupported", field, message }
     }
 }
 

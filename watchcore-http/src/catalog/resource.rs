@@ -263,8 +263,17 @@ impl fmt::Display for Resource {
 
 impl Field {
     /// The attribute of the cache that holds it: one a pointer, so that two resources may name it differently.
+    ///
+    /// The grammar of selectors has no escapes for names, so the characters that end a name there are encoded.
     pub(crate) fn attribute(&self) -> String {
-        format!("watchcore.http{}", self.pointer)
+        let mut name = String::from("watchcore.http");
+        for c in self.pointer.chars() {
+            match c {
+                '=' | '!' | ',' | '\\' | '%' => name.push_str(&format!("%{:02x}", u32::from(c))),
+                c => name.push(c),
+            }
+        }
+        name
     }
 }
 

@@ -1,5 +1,11 @@
-//! What a request asks for.
+//! What a request asks for: its path, its parameters, the objects it selects, the form it accepts.
 
+mod accept;
+mod params;
 mod route;
+mod selector;
 
+pub(crate) use accept::{accepts_gzip, form};
+pub(crate) use params::{GetStart, ListStart, Params, StateWait, WatchFrom, WatchStart};
 pub(crate) use route::{Health, Route, Version};
+pub(crate) use selector::Selection;

@@ -1,0 +1,131 @@
+//! Which form of an object a client takes, by its header Accept.
+
+use crate::frame::Form;
+use crate::request::Params;
+use crate::status::Refusal;
+use http::{HeaderMap, header};
+
+/// One of the alternatives of a header Accept: a media type with its parameters.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Alternative<'h> {
+    pub(crate) kind: &'h str,
+    pub(crate) subtype: &'h str,
+    parameters: Vec<(&'h str, &'h str)>,
+    quality: f32,
+}
+
+impl<'h> Alternative<'h> {
+    /// The value of a parameter, as `as` or `v`.
+    pub(crate) fn parameter(&self, name: &str) -> Option<&'h str> {
+        self.parameters.iter().find(|(there, _)| *there == name).map(|(_, value)| *value)
+    }
+
+    /// Whether `application/json` is meant by it.
+    pub(crate) fn takes_json(&self) -> bool {
+        match (self.kind, self.subtype) {
+            ("*", "*") => true,
+            (kind, subtype) => {
+                kind.eq_ignore_ascii_case("application") && (subtype == "*" || subtype.eq_ignore_ascii_case("json"))
+            }
+        }
+    }
+
+    fn parse(text: &'h str) -> Option<Alternative<'h>> {
+        let mut parts = text.split(';').map(str::trim);
+        let media = parts.next()?;
+        let (kind, subtype) = if media == "*" { ("*", "*") } else { media.split_once('/')? };
+        let (kind, subtype) = (kind.trim(), subtype.trim());
+        if kind.is_empty() || subtype.is_empty() || subtype.contains('/') {
+            return None;
+        }
+        let mut alternative = Alternative { kind, subtype, parameters: Vec::new(), quality: 1.0 };
+        for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+            let (name, value) = (name.trim(), value.trim().trim_matches('"'));
+            if name.eq_ignore_ascii_case("q") {
+                alternative.quality = value.parse().unwrap_or(0.0);
+            } else {
+                alternative.parameters.push((name, value));
+            }
+        }
+        Some(alternative)
+    }
+
+    /// How closely it says what it means: `*/*` least.
+    fn closeness(&self) -> u8 {
+        u8::from(self.kind != "*") + u8::from(self.subtype != "*")
+    }
+}
+
+/// The alternatives of a header Accept, the best first: by quality, then by how closely they say what they mean, then as
+/// they stand. What cannot be read is left out. `None`: there is no such header, or an empty one, so anything is taken.
+pub(crate) fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
+    let texts: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    if texts.iter().all(|text| text.trim().is_empty()) && texts.len() == headers.get_all(header::ACCEPT).iter().count()
+    {
+        return None;
+    }
+    let mut all: Vec<Alternative<'_>> =
+        texts.iter().flat_map(|text| text.split(',')).filter_map(Alternative::parse).collect();
+    all.retain(|alternative| alternative.quality > 0.0);
+    all.sort_by(|one, other| {
+        other.quality.total_cmp(&one.quality).then_with(|| other.closeness().cmp(&one.closeness()))
+    });
+    Some(all)
+}
+
+/// The form in which a client takes objects: the first alternative of its header Accept that is served.
+///
+/// # Errors
+/// 406 where none is served; 400 where a table is asked for with an `includeObject` that is not known.
+pub(crate) fn form(headers: &HeaderMap, params: &Params) -> Result<Form, Refusal> {
+    let Some(alternatives) = alternatives(headers) else { return Ok(Form::Json) };
+    let found = alternatives.iter().find_map(|alternative| served(alternative, params));
+    match (found, &params.unknown_included) {
+        (Some(Form::Table(_)), Some(unknown)) => Err(Refusal::bad_request(format!(
+            "unrecognized includeObject value: {unknown:?}: it is None, Metadata or Object"
+        ))),
+        (Some(form), _) => Ok(form),
+        (None, _) => Err(Refusal::not_acceptable(&asked(headers))),
+    }
+}
+
+/// The form that an alternative means, if it is served.
+fn served(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
+    let streams = matches!(alternative.parameter("stream"), None | Some("" | "watch"));
+    if !alternative.takes_json() || !streams || !matches!(alternative.parameter("sv"), None | Some("")) {
+        return None;
+    }
+    let of_meta = alternative.parameter("g") == Some("meta.k8s.io") && alternative.parameter("v") == Some("v1");
+    match alternative.parameter("as") {
+        None if alternative.parameter("g").is_none() && alternative.parameter("v").is_none() => Some(Form::Json),
+        Some("Table") if of_meta => Some(Form::Table(params.included)),
+        Some("PartialObjectMetadata" | "PartialObjectMetadataList") if of_meta => Some(Form::Metadata),
+        _ => None,
+    }
+}
+
+/// What a header Accept says, for a message: not more than a line of it.
+fn asked(headers: &HeaderMap) -> String {
+    const MOST: usize = 200;
+    let all: Vec<_> =
+        headers.get_all(header::ACCEPT).iter().map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+    let mut text = all.join(", ");
+    if let Some((cut, _)) = text.char_indices().nth(MOST) {
+        text.truncate(cut);
+        text.push_str("...");
+    }
+    text
+}
+
+/// Whether a client takes a body that is compressed by gzip.
+pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let texts = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).any(|coding| {
+        let mut parts = coding.split(';').map(str::trim);
+        let gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
+        let refused = parts
+            .filter_map(|part| part.split_once('='))
+            .any(|(name, value)| name.trim().eq_ignore_ascii_case("q") && !(value.trim().parse().unwrap_or(0.0) > 0.0));
+        gzip && !refused
+    })
+}

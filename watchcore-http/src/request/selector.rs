@@ -1,0 +1,284 @@
+//! Which objects of a resource a request selects: its path, its label selector and its field selector as a filter of the
+//! core.
+//!
+//! A field selector names fields as the resource declares them, the core names attributes of its cache. So the selector is
+//! read here, in the grammar of Kubernetes (`k8s.io/apimachinery`, `pkg/fields`), each name is translated, and the values
+//! are escaped again. Name and namespace are parts of the key: where both are known, the filter is that one key; where the
+//! namespace is known, it is a range; otherwise they are attributes, which the cache has by the segments of the key.
+
+use crate::catalog::{Resource, Served};
+use crate::request::Params;
+use crate::status::Refusal;
+use watchcore::{Filter, KeyValue, Range};
+
+/// The objects that a request selects.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    /// With its range.
+    pub(crate) filter: Filter,
+    /// Keys that can match; all others cannot.
+    pub(crate) range: Range,
+    /// Whether every key of the range matches.
+    pub(crate) only_range: bool,
+}
+
+/// One requirement of a field selector.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FieldTerm {
+    name: String,
+    equal: bool,
+    value: String,
+}
+
+/// What is required of a part of the key: its namespace, or its name.
+#[derive(Default)]
+struct PartDemand {
+    /// It is this.
+    exactly: Option<String>,
+    /// It is none of these.
+    not: Vec<String>,
+    /// Two requirements that no text fulfils.
+    contradiction: bool,
+}
+
+/// What a field selector requires, sorted by where it is looked up.
+#[derive(Default)]
+struct FieldDemands {
+    namespace: PartDemand,
+    name: PartDemand,
+    /// A field selector of the core.
+    attributes: Vec<String>,
+}
+
+impl Selection {
+    /// What a path and parameters select.
+    ///
+    /// # Errors
+    /// 404 where the path has a namespace that the resource has not, or lacks one; 400 where a selector does not parse,
+    /// names a field that is not declared, or another name than the path.
+    pub(crate) fn of(
+        served: &Served,
+        namespace: Option<&str>,
+        name: Option<&str>,
+        params: &Params,
+    ) -> Result<Selection, Refusal> {
+        let resource = &served.resource;
+        if namespace.is_some() && !resource.namespaced || name.is_some() && namespace.is_some() != resource.namespaced {
+            return Err(Refusal::no_such_path());
+        }
+        let mut demands = FieldDemands::default();
+        for term in field_terms(params.field_selector.as_deref().unwrap_or_default())? {
+            demands.add(served, term)?;
+        }
+        if let (Some(path), Some(field)) = (name, &demands.name.exactly)
+            && path != field
+        {
+            return Err(Refusal::bad_request("fieldSelector metadata.name doesn't match requested name"));
+        }
+        for (part, path) in [(&mut demands.namespace, namespace), (&mut demands.name, name)] {
+            if let Some(path) = path {
+                part.require(true, path.to_owned());
+            }
+        }
+        if !resource.namespaced {
+            demands.namespace.require(true, String::new());
+        }
+        let labels = params.label_selector.as_deref().unwrap_or_default();
+        let labelled = Filter::any().labels(labels).map_err(|error| Refusal::from(&error))?;
+        demands.selection(served, labelled)
+    }
+}
+
+impl PartDemand {
+    fn require(&mut self, equal: bool, value: String) {
+        if !equal {
+            self.not.push(value);
+        } else if self.exactly.as_ref().is_some_and(|other| *other != value) {
+            self.contradiction = true;
+        } else {
+            self.exactly = Some(value);
+        }
+    }
+
+    /// Whether a segment of a key can be this. Where it is known, what it must not be is answered with it.
+    fn possible(&mut self) -> bool {
+        let Some(exactly) = &self.exactly else { return !self.contradiction };
+        if self.contradiction || self.not.contains(exactly) {
+            return false;
+        }
+        self.not.clear();
+        true
+    }
+
+    fn holds(&self, part: &str) -> bool {
+        self.exactly.as_ref().is_none_or(|exactly| exactly == part) && self.not.iter().all(|not| not != part)
+    }
+
+    /// As terms of a field selector of the core; nothing where nothing is left to require.
+    fn terms(&self, attribute: &str, out: &mut Vec<String>) {
+        out.extend(self.exactly.iter().map(|value| core_term(attribute, true, value)));
+        out.extend(self.not.iter().map(|value| core_term(attribute, false, value)));
+    }
+}
+
+/// Whether a segment of a key may be this: a namespace or a name.
+fn is_segment(text: &str) -> bool {
+    !text.is_empty() && !text.contains('/')
+}
+
+impl FieldDemands {
+    fn add(&mut self, served: &Served, term: FieldTerm) -> Result<(), Refusal> {
+        match term.name.as_str() {
+            "metadata.name" => self.name.require(term.equal, term.value),
+            "metadata.namespace" => self.namespace.require(term.equal, term.value),
+            name => {
+                let field = served.resource.fields.iter().find(|field| field.name == name);
+                let attribute = field
+                    .map(|field| field.attribute())
+                    .filter(|attribute| served.cache.attribute_number(attribute).is_some())
+                    .ok_or_else(|| Refusal::bad_request(format!("field label not supported: {name}")))?;
+                self.attributes.push(core_term(&attribute, term.equal, &term.value));
+            }
+        }
+        Ok(())
+    }
+
+    /// The filter, and its range. What is left of namespace and name is asked of attributes, or, where the cache has
+    /// none, of the key.
+    fn selection(mut self, served: &Served, labelled: Filter) -> Result<Selection, Refusal> {
+        let resource = &served.resource;
+        if !self.namespace.possible() || !self.name.possible() {
+            return Ok(nothing(resource));
+        }
+        let namespace = if resource.namespaced { self.namespace.exactly.take() } else { None };
+        if namespace.as_deref().is_some_and(|text| !is_segment(text))
+            || self.name.exactly.as_deref().is_some_and(|text| !is_segment(text))
+        {
+            return Ok(nothing(resource));
+        }
+        let range = match self.name.exactly.take_if(|_| namespace.is_some() || !resource.namespaced) {
+            Some(name) => Range::key(resource.key(namespace.as_deref(), &name)),
+            None => resource.range(namespace.as_deref()),
+        };
+        let mut terms = std::mem::take(&mut self.attributes);
+        let any = |part: &PartDemand| part.exactly.is_none() && part.not.is_empty();
+        let by_key_alone = any(&self.name) && self.namespace.not.is_empty();
+        let only_range = by_key_alone && terms.is_empty() && labelled == Filter::any();
+        let mut filter = labelled;
+        let has = |name: &str| served.cache.attribute_number(name).is_some();
+        let (by_namespace, by_name) = (resource.namespace_attribute(), resource.name_attribute());
+        if by_namespace.as_deref().is_none_or(has) && has(&by_name) {
+            if let Some(by_namespace) = by_namespace {
+                self.namespace.terms(&by_namespace, &mut terms);
+            }
+            self.name.terms(&by_name, &mut terms);
+        } else if !by_key_alone {
+            filter = filter.predicate(self.of_keys(resource.clone()));
+        }
+        let filter = filter.fields(terms.join(",")).map_err(|error| Refusal::from(&error))?;
+        Ok(Selection { filter: filter.range(range.clone()), range, only_range })
+    }
+
+    /// What is required of namespace and name, asked of the key itself.
+    fn of_keys(self, resource: Resource) -> impl Fn(&KeyValue) -> bool + Send + Sync + 'static {
+        move |kv| {
+            resource.identity(kv.key()).is_some_and(|(namespace, name)| {
+                self.namespace.holds(namespace.unwrap_or_default()) && self.name.holds(name)
+            })
+        }
+    }
+}
+
+/// The selection of no object.
+fn nothing(resource: &Resource) -> Selection {
+    let range = resource.range(None);
+    Selection { filter: Filter::none().range(range.clone()), range, only_range: false }
+}
+
+/// A term of a field selector of the core.
+fn core_term(attribute: &str, equal: bool, value: &str) -> String {
+    let mut term = format!("{attribute}{}", if equal { "=" } else { "!=" });
+    for c in value.chars() {
+        if matches!(c, '\\' | ',' | '=') {
+            term.push('\\');
+        }
+        term.push(c);
+    }
+    term
+}
+
+/// Reads a field selector in the grammar of Kubernetes. Its errors are those of Kubernetes, too.
+fn field_terms(selector: &str) -> Result<Vec<FieldTerm>, Refusal> {
+    let mut terms = Vec::new();
+    for text in split_terms(selector) {
+        if text.is_empty() {
+            continue;
+        }
+        let Some((name, equal, value)) = split_term(text) else {
+            return Err(Refusal::bad_request(format!("invalid selector: '{selector}'; can't understand '{text}'")));
+        };
+        let value = unescaped(value)?;
+        // An operator alone selects everything.
+        if !name.is_empty() || !value.is_empty() {
+            terms.push(FieldTerm { name: name.into(), equal, value });
+        }
+    }
+    Ok(terms)
+}
+
+/// The terms between commas. A comma behind a backslash belongs to its term.
+fn split_terms(selector: &str) -> Vec<&str> {
+    let (mut terms, mut start, mut escaped) = (Vec::new(), 0, false);
+    for (at, c) in selector.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ',' => {
+                terms.push(&selector[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.push(&selector[start..]);
+    terms
+}
+
+/// Name, whether equal or not, and value as it stands there. The first operator splits; names have no escapes.
+fn split_term(term: &str) -> Option<(&str, bool, &str)> {
+    for (at, _) in term.char_indices() {
+        let rest = &term[at..];
+        for (operator, equal) in [("!=", false), ("==", true), ("=", true)] {
+            if let Some(value) = rest.strip_prefix(operator) {
+                return Some((&term[..at], equal, value));
+            }
+        }
+    }
+    None
+}
+
+/// A value without its escapes.
+fn unescaped(value: &str) -> Result<String, Refusal> {
+    let mut plain = String::with_capacity(value.len());
+    let mut rest = value.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\\' => match rest.next() {
+                Some(escaped @ ('\\' | ',' | '=')) => plain.push(escaped),
+                Some(other) => return Err(bad_escape(&format!("\\{other}"))),
+                None => return Err(bad_escape("\\")),
+            },
+            ',' | '=' => {
+                return Err(Refusal::bad_request(format!(
+                    "invalid field selector: unescaped character in value: {c:?} in {value:?}"
+                )));
+            }
+            c => plain.push(c),
+        }
+    }
+    Ok(plain)
+}
+
+fn bad_escape(sequence: &str) -> Refusal {
+    Refusal::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
+}
