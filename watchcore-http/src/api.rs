@@ -2,6 +2,7 @@
 
 use crate::catalog::{Catalog, Resource};
 use crate::request::Route;
+use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
 use crate::watch::OpenWatches;
 use axum::Router;
@@ -124,10 +125,11 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
 }
 
 async fn dispatch(state: Arc<ApiState>, request: Request) -> std::result::Result<Response, Refusal> {
-    match Route::of(request.uri().path())? {
+    let (parts, _) = request.into_parts();
+    match Route::of(parts.uri.path())? {
         Route::Objects { version, plural, namespace, name, old_watch } => {
-            let _ = (state, version, plural, namespace, name, old_watch);
-            Err(Refusal::no_such_path())
+            let path = ObjectPath { version, plural, namespace, name, old_watch };
+            resources::answer(&state, path, &parts).await
         }
         _ => Err(Refusal::no_such_path()),
     }

@@ -10,7 +10,9 @@ mod catalog;
 mod frame;
 mod json;
 mod request;
+mod resources;
 mod status;
+mod transport;
 mod watch;
 
 pub use api::{Api, ApiBuilder, Limits};

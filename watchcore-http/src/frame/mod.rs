@@ -1,10 +1,12 @@
 //! Objects in the forms in which they go out, and the frames of events, which are shared.
 
 mod age;
+mod event;
 mod object;
 mod shared;
 mod table;
 
+pub(crate) use event::ResourceFraming;
 pub(crate) use object::{Form, Included, Object};
 pub(crate) use shared::Frames;
 pub(crate) use table::{TableShape, write_table};

@@ -297,14 +297,25 @@ pub(crate) fn write_table(
     included: Included,
     out: &mut Vec<u8>,
 ) {
-    let mut metadata = br#"{"resourceVersion":"#.to_vec();
-    quoted_number(revision, &mut metadata);
-    metadata.push(b'}');
-    served.table.write_head(&metadata, out);
+    write_before_rows(served, revision, out);
     if let Some(object) = object {
         served.table.write_row(object, revision, included, out);
     }
     out.extend_from_slice(b"]}");
+}
+
+/// Appends the Table of a bookmark: one row, whose object says all there is.
+pub(crate) fn write_bookmark(served: &Served, revision: u64, object: &[u8], out: &mut Vec<u8>) {
+    write_before_rows(served, revision, out);
+    served.table.write_bare_row(object, out);
+    out.extend_from_slice(b"]}");
+}
+
+fn write_before_rows(served: &Served, revision: u64, out: &mut Vec<u8>) {
+    let mut metadata = br#"{"resourceVersion":"#.to_vec();
+    quoted_number(revision, &mut metadata);
+    metadata.push(b'}');
+    served.table.write_head(&metadata, out);
 }
 
 #[cfg(test)]

@@ -34,14 +34,21 @@ pub(crate) trait Framing: Send + 'static {
 
 /// The events of one subscription as frames.
 pub(crate) struct WatchStream {
-    subscription: Subscription,
+    source: Source,
     framing: Box<dyn Framing>,
     /// Events that were taken and not framed yet, from `next` on.
     batch: Batch,
     next: usize,
     deadline: Option<Pin<Box<Sleep>>>,
-    ended: bool,
     open: OpenWatch,
+}
+
+/// Where events come from.
+enum Source {
+    Open(Subscription),
+    /// There was no subscription to be had; why is the only thing that goes out.
+    Refused(Error),
+    Ended,
 }
 
 /// What a poll of a [`WatchStream`] gave.
@@ -62,16 +69,28 @@ impl WatchStream {
         mut open: OpenWatch,
     ) -> WatchStream {
         open.follow(&subscription);
+        // A moment that the clock cannot hold is no deadline.
+        let deadline = deadline
+            .and_then(|after| Instant::now().checked_add(after))
+            .map(|at| Box::pin(tokio::time::sleep_until(at)));
         WatchStream {
-            subscription,
+            source: Source::Open(subscription),
             framing: Box::new(framing),
             batch: Batch::default(),
             next: 0,
-            // A moment that the clock cannot hold is no deadline.
-            deadline: deadline
-                .and_then(|after| Instant::now().checked_add(after))
-                .map(|at| Box::pin(tokio::time::sleep_until(at))),
-            ended: false,
+            deadline,
+            open,
+        }
+    }
+
+    /// A stream that says why it has nothing, and ends.
+    pub(crate) fn refused(error: Error, framing: impl Framing, open: OpenWatch) -> WatchStream {
+        WatchStream {
+            source: Source::Refused(error),
+            framing: Box::new(framing),
+            batch: Batch::default(),
+            next: 0,
+            deadline: None,
             open,
         }
     }
@@ -83,66 +102,75 @@ impl WatchStream {
         let progress = self.fill(context, out);
         let bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
         self.open.sent(out.len() - had, bytes);
-        if progress.is_ready() && self.ended {
+        if progress == Poll::Ready(Progress::Ended) {
             // What it holds of the log goes now, whenever the transport is done with its last bytes.
             self.batch = Batch::default();
-            self.subscription.close();
+            self.source = Source::Ended;
         }
         progress
     }
 
     fn fill(&mut self, context: &mut Context<'_>, out: &mut Vec<Frame>) -> Poll<Progress> {
-        if self.ended {
-            return Poll::Ready(Progress::Ended);
-        }
         let had = out.len();
         loop {
-            if self.frame_batch(out, had) {
-                return Poll::Ready(if self.ended { Progress::Ended } else { Progress::More });
+            if let Some(progress) = self.frame_batch(out, had) {
+                return Poll::Ready(progress);
             }
+            let subscription = match &mut self.source {
+                Source::Open(subscription) => subscription,
+                Source::Refused(error) => {
+                    self.framing.failed(error, out);
+                    return Poll::Ready(Progress::Ended);
+                }
+                Source::Ended => return Poll::Ready(Progress::Ended),
+            };
+            // Behind a whole batch, so that the position that it says has gone out.
             if let Some(deadline) = &mut self.deadline
                 && deadline.as_mut().poll(context).is_ready()
             {
-                self.framing.deadline(self.subscription.position(), out);
-                self.ended = true;
+                self.framing.deadline(subscription.position(), out);
                 return Poll::Ready(Progress::Ended);
             }
-            match Pin::new(&mut self.subscription).poll_next(context) {
+            match Pin::new(subscription).poll_next(context) {
                 Poll::Ready(Some(Ok(batch))) => (self.batch, self.next) = (batch, 0),
                 Poll::Ready(Some(Err(error))) => {
                     self.framing.failed(&error, out);
-                    self.ended = true;
+                    return Poll::Ready(Progress::Ended);
                 }
-                Poll::Ready(None) => self.ended = true,
+                Poll::Ready(None) => return Poll::Ready(Progress::Ended),
                 Poll::Pending if out.len() > had => return Poll::Ready(Progress::More),
                 Poll::Pending => return Poll::Pending,
-            }
-            if self.ended {
-                return Poll::Ready(Progress::Ended);
             }
         }
     }
 
-    /// Frames what is left of the batch; `true`: the piece is full, or the stream has ended.
-    fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> bool {
-        let mut bytes = 0;
-        let mut counted = had;
+    /// Whether the deadline has passed, for a transport whose client takes nothing: it does not poll for frames then.
+    pub(crate) fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        match &mut self.deadline {
+            Some(deadline) => deadline.as_mut().poll(context),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Frames what is left of the batch; `None`: there is nothing left.
+    fn frame_batch(&mut self, out: &mut Vec<Frame>, had: usize) -> Option<Progress> {
+        let mut bytes = out[had..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
+        let mut counted = out.len();
         while let Some(event) = self.batch.events().get(self.next) {
             self.next += 1;
             if !self.framing.event(event, out) {
-                self.ended = true;
-                return true;
+                return Some(Progress::Ended);
             }
             bytes += out[counted..].iter().map(|frame| frame.chunk().len()).sum::<usize>();
             counted = out.len();
             if bytes >= PIECE_BYTES || out.len() - had >= PIECE_FRAMES {
-                return true;
+                return Some(Progress::More);
             }
         }
         // Nothing of the log is kept by a batch that was handed out.
         if !self.batch.is_empty() {
             (self.batch, self.next) = (Batch::default(), 0);
         }
-        false
+        None
     }
 }

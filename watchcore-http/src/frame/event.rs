@@ -1,0 +1,181 @@
+//! How an event of a resource becomes the frame of a watch.
+//!
+//! The core says what changed for the filter: a key came into it, changed inside, or left it. What a client sees is about
+//! objects: a value that is none is as if the key were not there. [`shown`] has the table of both.
+
+use super::{Form, Frame, Object, table};
+use crate::catalog::Served;
+use crate::json::layout::{quoted, quoted_number};
+use crate::status::Refusal;
+use crate::watch::Framing;
+use std::sync::Arc;
+use watchcore::{Error, Event, Kind, Phase, Position, ResyncReason};
+
+/// The annotation of the bookmark that ends the initial state.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// Bytes of a frame round its object: the type, the metadata that is added, the form's own.
+const AROUND: usize = 256;
+
+/// What goes out for an event.
+struct Shown<'e> {
+    kind: Kind,
+    object: Object<'e>,
+    revision: u64,
+}
+
+/// The watch of a resource in one form.
+pub(crate) struct ResourceFraming {
+    served: Arc<Served>,
+    form: Form,
+    bookmarks: bool,
+    /// The end of the initial state is marked.
+    end_mark: bool,
+    /// The last revision that a bookmark would not tell anybody: where the watch began, or that of the last one.
+    told: u64,
+}
+
+impl ResourceFraming {
+    /// A watch that begins at revision `begin`.
+    pub(crate) fn new(served: Arc<Served>, form: Form, bookmarks: bool, end_mark: bool, begin: u64) -> ResourceFraming {
+        ResourceFraming { served, form, bookmarks, end_mark, told: begin }
+    }
+
+    /// The frame of a change, where it goes out.
+    fn change(&self, event: &Event) -> Option<Frame> {
+        let make = || {
+            let shown = shown(&self.served, event)?;
+            Some(Frame::new(shown.object.value.len() + AROUND, |out| {
+                begin(shown.kind.name(), out);
+                shown.object.write_as(&self.served, self.form, shown.revision, out);
+                out.extend_from_slice(b"}\n");
+            }))
+        };
+        // An initial state is as large as the cache, and would push out of the table what everybody is about to ask for.
+        if event.is_initial_state() {
+            return make();
+        }
+        self.served.frames.get(event.sequence(), self.form, event.kind(), make)
+    }
+
+    fn bookmark(&mut self, revision: u64, ends_initial_state: bool) -> Frame {
+        self.told = revision;
+        Frame::new(AROUND, |out| {
+            begin("BOOKMARK", out);
+            self.write_bookmark(revision, ends_initial_state, out);
+            out.extend_from_slice(b"}\n");
+        })
+    }
+
+    /// The object of a bookmark: one of the form, with nothing but its revision.
+    fn write_bookmark(&self, revision: u64, ends_initial_state: bool, out: &mut Vec<u8>) {
+        let resource = &self.served.resource;
+        let (kind, version) = match self.form {
+            Form::Json => (resource.kind.as_str(), resource.api_version()),
+            Form::Metadata | Form::Table(_) => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+        };
+        let mut object = Vec::with_capacity(AROUND);
+        object.extend_from_slice(b"{\"kind\":");
+        quoted(kind, &mut object);
+        object.extend_from_slice(b",\"apiVersion\":");
+        quoted(&version, &mut object);
+        object.extend_from_slice(b",\"metadata\":{\"resourceVersion\":");
+        quoted_number(revision, &mut object);
+        object.extend_from_slice(b",\"creationTimestamp\":null");
+        if ends_initial_state {
+            object.extend_from_slice(b",\"annotations\":{\"");
+            object.extend_from_slice(INITIAL_EVENTS_END.as_bytes());
+            object.extend_from_slice(b"\":\"true\"}");
+        }
+        object.extend_from_slice(b"}}");
+        match self.form {
+            Form::Table(_) => table::write_bookmark(&self.served, revision, &object, out),
+            Form::Json | Form::Metadata => out.extend_from_slice(&object),
+        }
+    }
+}
+
+impl Framing for ResourceFraming {
+    fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
+        match event.kind() {
+            Kind::Bookmark => {
+                let end = event.ends_initial_state();
+                let wanted = if end { self.end_mark } else { self.bookmarks };
+                if wanted {
+                    out.push(self.bookmark(event.revision(), end));
+                } else {
+                    self.told = self.told.max(event.revision());
+                }
+            }
+            Kind::Resync => {
+                // Every revision that the client holds means something else from here on. Any other resync is the
+                // difference between its brackets, and goes out as that.
+                let reset = event
+                    .resync()
+                    .filter(|resync| resync.phase == Phase::Begin && resync.reason == ResyncReason::HistoryReset);
+                if let Some(resync) = reset {
+                    let message = format!(
+                        "too old resource version: {} ({}): the history of the store was replaced; list again",
+                        resync.from, resync.to
+                    );
+                    out.push(refused(&Refusal::expired(message)));
+                    return false;
+                }
+            }
+            _ => out.extend(self.change(event)),
+        }
+        true
+    }
+
+    fn failed(&mut self, error: &Error, out: &mut Vec<Frame>) {
+        out.push(refused(&Refusal::from(error)));
+    }
+
+    fn deadline(&mut self, position: Position, out: &mut Vec<Frame>) {
+        if self.bookmarks && position.revision > self.told {
+            out.push(self.bookmark(position.revision, false));
+        }
+    }
+}
+
+fn begin(kind: &str, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+}
+
+/// An ERROR event.
+fn refused(refusal: &Refusal) -> Frame {
+    let status = refusal.to_json();
+    Frame::new(status.len() + AROUND, |out| {
+        begin("ERROR", out);
+        out.extend_from_slice(status.as_bytes());
+        out.extend_from_slice(b"}\n");
+    })
+}
+
+/// What goes out for a change; `None`: nothing.
+///
+/// | the core | new is an object | old is an object | shown |
+/// | --- | --- | --- | --- |
+/// | ADDED | yes | | ADDED |
+/// | MODIFIED | yes | yes | MODIFIED |
+/// | MODIFIED | yes | no | ADDED |
+/// | MODIFIED | no | yes | DELETED |
+/// | DELETED | | yes | DELETED |
+fn shown<'e>(served: &Served, event: &'e Event) -> Option<Shown<'e>> {
+    let new = || event.kv().and_then(|kv| Some((Object::of(served, kv)?, kv.mod_revision())));
+    let old = || event.prev().and_then(|kv| Object::of(served, kv));
+    // What has gone is shown as it last was, with the revision of its going.
+    let gone = |object| Shown { kind: Kind::Deleted, object, revision: event.revision() };
+    match event.kind() {
+        Kind::Added => new().map(|(object, revision)| Shown { kind: Kind::Added, object, revision }),
+        Kind::Modified => match (new(), old()) {
+            (Some((object, revision)), Some(_)) => Some(Shown { kind: Kind::Modified, object, revision }),
+            (Some((object, revision)), None) => Some(Shown { kind: Kind::Added, object, revision }),
+            (None, old) => old.map(gone),
+        },
+        Kind::Deleted => old().map(gone),
+        _ => None,
+    }
+}

@@ -1,0 +1,56 @@
+//! The objects of a resource: watched, listed, one of them.
+
+pub(crate) mod watch;
+
+use crate::api::ApiState;
+use crate::catalog::Served;
+use crate::request::{Params, Version, form};
+use crate::status::Refusal;
+use crate::transport;
+use axum::response::Response;
+use http::request::Parts;
+use std::sync::Arc;
+
+/// The objects that a path names.
+pub(crate) struct ObjectPath {
+    pub(crate) version: Version,
+    pub(crate) plural: String,
+    pub(crate) namespace: Option<String>,
+    pub(crate) name: Option<String>,
+    pub(crate) old_watch: bool,
+}
+
+impl ObjectPath {
+    /// The resource that it names, where it has the shape of that: objects in namespaces have their name behind one, and
+    /// others have none before theirs.
+    pub(crate) fn served<'s>(&self, state: &'s ApiState) -> Result<&'s Arc<Served>, Refusal> {
+        let found = state.catalog.resource(&self.version.group, &self.version.version, &self.plural);
+        let served = found.ok_or_else(Refusal::no_such_path)?;
+        let fits = match served.resource.namespaced {
+            true => self.namespace.is_some() || self.name.is_none(),
+            false => self.namespace.is_none(),
+        };
+        if fits { Ok(served) } else { Err(Refusal::no_such_path()) }
+    }
+}
+
+/// The answer to a request for objects.
+pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) -> Result<Response, Refusal> {
+    let served = path.served(state)?;
+    let params = Params::parse(parts.uri.query())?;
+    let form = form(&parts.headers, &params)?;
+    if params.watch || path.old_watch {
+        let watched = watch::Watched {
+            served,
+            namespace: path.namespace.as_deref(),
+            name: path.name.as_deref(),
+            form,
+            old_path: path.old_watch,
+            watcher: None,
+            connection: None,
+        };
+        let stream = watch::open(state, watched, &params).await?;
+        return Ok(transport::respond(stream, "application/json"));
+    }
+    Err(Refusal::no_such_path())
+}

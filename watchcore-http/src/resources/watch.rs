@@ -1,0 +1,122 @@
+//! The watch of a resource: from what was asked for to a stream.
+
+use crate::api::ApiState;
+use crate::catalog::Served;
+use crate::frame::{Form, ResourceFraming};
+use crate::request::{Params, Selection, StateWait, WatchFrom};
+use crate::status::Refusal;
+use crate::watch::WatchStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+use watchcore::{Cache, Code, DEFAULT_WAIT, OnLag, Start};
+
+/// How long a watch lasts that does not say: at random between these, so that those that began together do not end
+/// together.
+const SHORTEST: Duration = Duration::from_secs(1800);
+const LONGEST: Duration = Duration::from_secs(3600);
+
+/// What is watched.
+pub(crate) struct Watched<'r> {
+    pub(crate) served: &'r Arc<Served>,
+    pub(crate) namespace: Option<&'r str>,
+    pub(crate) name: Option<&'r str>,
+    pub(crate) form: Form,
+    /// The old form of the path, which never marks the end of the initial state.
+    pub(crate) old_path: bool,
+    /// Who watches, for people: the name of the subscription has it.
+    pub(crate) watcher: Option<String>,
+    /// The watches of the connection that asks, where that is known.
+    pub(crate) connection: Option<&'r Arc<AtomicUsize>>,
+}
+
+/// Opens a watch: everything that can be refused is refused here, before the response begins, but for a revision that
+/// has left the window, which is told as the first event.
+pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params) -> Result<WatchStream, Refusal> {
+    let Watched { served, namespace, name, form, old_path, watcher, connection } = watched;
+    let start = if old_path { params.old_watch_start()? } else { params.watch_start()? };
+    let selection = Selection::of(served, namespace, name, params)?;
+    let cache = &served.cache;
+    if !cache.is_ready() {
+        return Err(not_ready(cache));
+    }
+    let place = state.open.admit(connection)?;
+    let begin = start_of(cache, &start.from).await?;
+    let after = match begin {
+        Start::After(revision) => revision,
+        _ => cache.position().revision,
+    };
+    let framing = ResourceFraming::new(served.clone(), form, params.bookmarks, start.end_mark, after);
+    let deadline = params.timeout.filter(|timeout| !timeout.is_zero()).unwrap_or_else(random_deadline);
+    let label = match watcher {
+        Some(watcher) => format!("{} {watcher}", served.resource.plural),
+        None => served.resource.plural.clone(),
+    };
+    let subscription = cache
+        .subscribe(begin)
+        .filter(selection.filter)
+        .name(label)
+        .on_lag(OnLag::Stop)
+        .bookmarks(params.bookmarks)
+        .bookmark_interval(state.bookmark_interval)
+        .open();
+    match subscription {
+        Ok(subscription) => Ok(WatchStream::new(subscription, framing, Some(deadline), place)),
+        Err(error) if error.code() == Code::Compacted => Ok(WatchStream::refused(error, framing, place)),
+        Err(error) => Err(Refusal::from(&error)),
+    }
+}
+
+/// Where the subscription begins, after what is waited for.
+async fn start_of(cache: &Cache, from: &WatchFrom) -> Result<Start, Refusal> {
+    Ok(match from {
+        WatchFrom::State(wait) => {
+            let least = match wait {
+                StateWait::None => None,
+                StateWait::Consistent => Some(consistent_revision(cache).await?),
+                StateWait::AtLeast(revision) => Some(*revision),
+            };
+            if let Some(revision) = least {
+                await_revision(cache, revision).await?;
+            }
+            Start::State
+        }
+        WatchFrom::After(revision) => Start::After(*revision),
+        WatchFrom::AfterConsistent => Start::After(consistent_revision(cache).await?),
+        WatchFrom::Now => Start::Now,
+    })
+}
+
+/// What etcd has now, as a read of it would say.
+pub(crate) async fn consistent_revision(cache: &Cache) -> Result<u64, Refusal> {
+    cache.consistent_revision_async(DEFAULT_WAIT).await.map_err(|error| Refusal::from(&error))
+}
+
+/// Waits until the cache has reached a revision, at most 3 s.
+pub(crate) async fn await_revision(cache: &Cache, revision: u64) -> Result<(), Refusal> {
+    match cache.wait_until_async(revision, DEFAULT_WAIT).await {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.code(), Code::Timeout | Code::FutureRevision) => {
+            Err(Refusal::too_large_revision(revision, cache.position().revision))
+        }
+        Err(error) => Err(Refusal::from(&error)),
+    }
+}
+
+/// 429: there is nothing to serve yet, or no more.
+pub(crate) fn not_ready(cache: &Cache) -> Refusal {
+    let status = cache.status();
+    let why = status.last_error.map_or(String::new(), |error| format!(": {}", error.message()));
+    Refusal::too_many(
+        format!(
+            "the cache of {:?} is {}{why}; try again",
+            String::from_utf8_lossy(cache.prefix()),
+            status.state.name()
+        ),
+        1,
+    )
+}
+
+fn random_deadline() -> Duration {
+    SHORTEST + (LONGEST - SHORTEST).mul_f64(fastrand::f64())
+}

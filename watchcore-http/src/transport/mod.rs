@@ -1,0 +1,6 @@
+//! A watch on its way to a client: a body of HTTP, or one of the forms upon it.
+
+mod body;
+pub(crate) mod direct;
+
+pub(crate) use body::{DirectStream, respond};
