@@ -1,0 +1,4 @@
+//! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
+
+mod parameters;
+mod support;

@@ -1,0 +1,218 @@
+//! A cache with its writer, and a served router over it.
+
+use axum::Router;
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use watchcore::{Builder, Cache, Change, Writer};
+use watchcore_http::{Api, ApiBuilder, Resource};
+
+/// What keys of all resources begin with.
+pub(crate) const PREFIX: &str = "/registry/";
+
+/// The path of the list of all widgets; those of a namespace are at [`SHOP`].
+pub(crate) const WIDGETS: &str = "/apis/matrix.test/v1/widgets";
+/// The path of the widgets of the namespace `shop`.
+pub(crate) const SHOP: &str = "/apis/matrix.test/v1/namespaces/shop/widgets";
+/// The path of the nodes, which have no namespaces.
+pub(crate) const NODES: &str = "/api/v1/nodes";
+
+/// `widgets.matrix.test/v1`: namespaced, with the fields `spec.color` and `spec.size` and a column Color.
+pub(crate) fn widgets() -> Resource {
+    Resource::new("matrix.test", "v1", "widgets", "Widget")
+        .namespaced(true)
+        .prefix("/registry/matrix.test/widgets/")
+        .short_name("wd")
+        .field("spec.color", "/spec/color")
+        .field("spec.size", "/spec/size")
+        .column("Color", "string", "/spec/color")
+}
+
+/// `nodes/v1`: of the core group, without namespaces.
+pub(crate) fn nodes() -> Resource {
+    Resource::new("", "v1", "nodes", "Node").prefix("/registry/nodes/").short_name("no")
+}
+
+/// The key of a widget: `shop/a`.
+pub(crate) fn widget_key(name: &str) -> String {
+    format!("/registry/matrix.test/widgets/{name}")
+}
+
+/// The key of a node.
+pub(crate) fn node_key(name: &str) -> String {
+    format!("/registry/nodes/{name}")
+}
+
+/// A widget: `shop/a` with a color and an app as its label.
+pub(crate) fn widget(name: &str, color: &str) -> Value {
+    let (namespace, name) = name.split_once('/').expect("namespace/name");
+    json!({
+        "apiVersion": "matrix.test/v1",
+        "kind": "Widget",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": color}, "uid": format!("uid-{name}")},
+        "spec": {"color": color, "size": 1},
+    })
+}
+
+/// A node.
+pub(crate) fn node(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"zone": name}}})
+}
+
+/// Who serves: the two differ in how a watch leaves the server, and must not differ in a byte that a client sees.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Face {
+    /// The router, served by axum: as it is when a program nests it.
+    #[default]
+    Nested,
+}
+
+/// What a [`Ground`] is made of.
+pub(crate) struct GroundBuilder {
+    resources: Vec<Resource>,
+    cache: Builder,
+    declare: bool,
+    face: Face,
+    api: Box<dyn FnOnce(ApiBuilder) -> ApiBuilder + Send>,
+    nest: Option<&'static str>,
+}
+
+/// An embedded cache, its writer, and a server over it. It is gone when it is dropped.
+pub(crate) struct Ground {
+    pub(crate) cache: Cache,
+    pub(crate) api: Api,
+    pub(crate) address: SocketAddr,
+    writer: Mutex<Writer>,
+    server: JoinHandle<()>,
+}
+
+impl GroundBuilder {
+    /// Serves these resources, not widgets and nodes.
+    pub(crate) fn resources(mut self, resources: impl IntoIterator<Item = Resource>) -> GroundBuilder {
+        self.resources = resources.into_iter().collect();
+        self
+    }
+
+    /// Says more about the cache: its capacity, that it is not ready.
+    pub(crate) fn cache(mut self, say: impl FnOnce(Builder) -> Builder) -> GroundBuilder {
+        self.cache = say(self.cache);
+        self
+    }
+
+    /// The cache was not prepared by [`Resource::declare`].
+    pub(crate) fn undeclared(mut self) -> GroundBuilder {
+        self.declare = false;
+        self
+    }
+
+    /// Says more about the service: its limits, its hooks, how often bookmarks come.
+    pub(crate) fn api(mut self, say: impl FnOnce(ApiBuilder) -> ApiBuilder + Send + 'static) -> GroundBuilder {
+        self.api = Box::new(say);
+        self
+    }
+
+    /// Who serves it.
+    pub(crate) fn face(mut self, face: Face) -> GroundBuilder {
+        self.face = face;
+        self
+    }
+
+    /// Serves the router below a path.
+    pub(crate) fn nest(mut self, path: &'static str) -> GroundBuilder {
+        self.nest = Some(path);
+        self
+    }
+
+    pub(crate) async fn start(self) -> Ground {
+        let mut builder = self.cache;
+        if self.declare {
+            builder = Resource::declare(builder, &self.resources).expect("resources of one cache");
+        }
+        let cache = builder.build().expect("a cache");
+        let api = self.resources.into_iter().fold(Api::builder().cache(cache.clone()), ApiBuilder::resource);
+        let api = (self.api)(api).build().expect("a service");
+        let (address, server) = match self.face {
+            Face::Nested => serve_nested(&api, self.nest).await,
+        };
+        let writer = Mutex::new(cache.writer().expect("the only writer"));
+        Ground { cache, api, address, writer, server }
+    }
+}
+
+async fn serve_nested(api: &Api, nest: Option<&str>) -> (SocketAddr, JoinHandle<()>) {
+    let router = match nest {
+        Some(path) => Router::new().nest(path, api.router()),
+        None => api.router(),
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("an address");
+    let server = tokio::spawn(async move {
+        axum::serve(listener, router).await.expect("serves");
+    });
+    (address, server)
+}
+
+impl Ground {
+    /// Widgets and nodes in one prepared cache, served by axum.
+    pub(crate) fn builder() -> GroundBuilder {
+        GroundBuilder {
+            resources: vec![widgets(), nodes()],
+            cache: Cache::builder(PREFIX),
+            declare: true,
+            face: Face::default(),
+            api: Box::new(|api| api),
+            nest: None,
+        }
+    }
+
+    /// The same, started.
+    pub(crate) async fn start() -> Ground {
+        Ground::builder().start().await
+    }
+
+    /// The writer of the cache.
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock().expect("a writer that no test broke")
+    }
+
+    /// One revision of puts and deletes; its number is the next one.
+    pub(crate) fn apply(&self, changes: &[Change<'_>]) -> u64 {
+        let mut writer = self.writer();
+        let revision = writer.position().revision + 1;
+        writer.apply(revision, changes.iter().cloned()).expect("is applied");
+        revision
+    }
+
+    /// Puts any value at a key.
+    pub(crate) fn put(&self, key: &str, value: impl AsRef<[u8]>) -> u64 {
+        self.apply(&[Change::put(key.as_bytes(), value.as_ref())])
+    }
+
+    /// Puts a widget: `shop/a`.
+    pub(crate) fn put_widget(&self, name: &str, color: &str) -> u64 {
+        self.put(&widget_key(name), widget(name, color).to_string())
+    }
+
+    /// Puts a node.
+    pub(crate) fn put_node(&self, name: &str) -> u64 {
+        self.put(&node_key(name), node(name).to_string())
+    }
+
+    /// Deletes a key.
+    pub(crate) fn delete(&self, key: &str) -> u64 {
+        self.apply(&[Change::delete(key.as_bytes())])
+    }
+
+    /// The newest revision.
+    pub(crate) fn revision(&self) -> u64 {
+        self.cache.position().revision
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}

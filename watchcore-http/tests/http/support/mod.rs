@@ -1,0 +1,33 @@
+//! What the tests stand on: caches with a served router, and a client that sees bytes.
+
+pub(crate) mod client;
+pub(crate) mod ground;
+
+pub(crate) use client::{Answer, Client, Watching, get, request};
+pub(crate) use ground::{Ground, GroundBuilder};
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// How long a test waits for anything before it fails. Nothing waits for this time to pass.
+pub(crate) const BOUND: Duration = Duration::from_secs(10);
+
+/// What a future comes to, within the bound.
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(BOUND, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("{what}: nothing within {BOUND:?}"),
+    }
+}
+
+/// The first value that a question gives, asked again and again within the bound.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut question: impl FnMut() -> F) -> T {
+    let from = Instant::now();
+    loop {
+        if let Some(value) = question().await {
+            return value;
+        }
+        assert!(from.elapsed() < BOUND, "{what}: not within {BOUND:?}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
