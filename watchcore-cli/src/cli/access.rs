@@ -39,9 +39,11 @@ impl Default for Access {
 const DEFAULT_ORIGIN: &str = "the default";
 
 /// What the command line says of it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Given {
     pub(crate) etcd: Option<Vec<String>>,
+    /// What a configuration file says, before which WATCHCORE_ETCD goes.
+    pub(crate) file: Option<Vec<String>>,
     pub(crate) user: Option<String>,
     pub(crate) cacert: Option<PathBuf>,
     pub(crate) cert: Option<PathBuf>,
@@ -55,7 +57,7 @@ pub(crate) fn resolve(given: Given, variable: &dyn Fn(&str) -> Option<String>) -
     let asked = given.etcd.is_some();
     let (endpoints, origin) = match given.etcd {
         Some(endpoints) => (endpoints, "--etcd"),
-        None => of_environment(&set)?,
+        None => of_environment(&set, given.file)?,
     };
     let of_etcdctl = |name: &str| if origin == ETCDCTL { set(name) } else { None };
     let second = |own: &str, etcdctl: &str| set(own).or_else(|| of_etcdctl(etcdctl));
@@ -83,8 +85,13 @@ pub(crate) fn resolve(given: Given, variable: &dyn Fn(&str) -> Option<String>) -
 
 const ETCDCTL: &str = "ETCDCTL_ENDPOINTS";
 
-fn of_environment(set: &dyn Fn(&str) -> Option<String>) -> Result<(Vec<String>, &'static str), String> {
+type Named = (Vec<String>, &'static str);
+
+fn of_environment(set: &dyn Fn(&str) -> Option<String>, file: Option<Vec<String>>) -> Result<Named, String> {
     for origin in ["WATCHCORE_ETCD", ETCDCTL] {
+        if let (ETCDCTL, Some(file)) = (origin, &file) {
+            return Ok((file.clone(), "the configuration"));
+        }
         let endpoints = values::endpoints_of_environment(set(origin).as_deref());
         let endpoints = endpoints.map_err(|message| format!("{origin}: {message}"))?;
         if !endpoints.is_empty() {
@@ -174,6 +181,7 @@ mod tests {
     fn an_option_goes_before_each_variable() {
         let given = Given {
             etcd: Some(vec!["https://option:1".to_owned()]),
+            file: Some(vec!["https://file:1".to_owned()]),
             user: Some("option:o".to_owned()),
             cacert: Some("option-ca".into()),
             cert: Some("option-cert".into()),
@@ -196,6 +204,15 @@ mod tests {
         assert_eq!(shown(&resolved(Given::default(), &own).unwrap()), "WATCHCORE_ETCD http://own:1  ");
         let default = shown(&resolved(Given::default(), &OF_ETCDCTL[1..]).unwrap());
         assert_eq!(default, "the default http://127.0.0.1:2379  ");
+    }
+
+    #[test]
+    fn a_file_stands_between_the_own_variable_and_etcdctls() {
+        let file = Given { file: Some(vec!["http://file:1".to_owned()]), ..Given::default() };
+        let with = |environment: &[(&str, &str)]| shown(&resolved(file.clone(), environment).unwrap());
+        assert_eq!(with(&OF_ETCDCTL), "the configuration http://file:1  ");
+        assert_eq!(with(&[("WATCHCORE_ETCD", "http://own:1")]), "WATCHCORE_ETCD http://own:1  ");
+        assert_eq!(with(&[("WATCHCORE_USER", "a:b")]), "the configuration http://file:1 a:b ");
     }
 
     #[test]

@@ -52,6 +52,15 @@ Examples:
   watchcore status --prefix \"\"
   watchcore status --prefix \"\" --format json --timeout 5s    whether etcd can be reached and read, for scripts";
 
+pub(crate) const SERVE: &str = "\
+Examples:
+  watchcore serve --prefix /registry/                        keys and values, at /v1/keys
+  watchcore serve --resource apps/v1/deployments:Deployment:namespaced=/registry/deployments/
+  watchcore serve --config watchcore.toml                    everything else: TLS, tokens, columns, limits
+  kubectl --server http://127.0.0.1:8080 get deployments --all-namespaces --watch
+
+An option goes before the file, and so does WATCHCORE_ETCD; paths in the file are relative to it. --field and --labels-from are for the resources of --resource. Exit codes: 0 after SIGTERM, 130 after Ctrl-C, 2 where options or the file are wrong.";
+
 pub(crate) const BENCH: &str = "\
 Examples:
   watchcore bench

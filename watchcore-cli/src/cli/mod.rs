@@ -17,6 +17,7 @@ mod pipe;
 mod progress;
 mod read;
 mod room;
+mod serve;
 mod shown;
 mod signals;
 mod source;
@@ -46,8 +47,11 @@ pub(crate) fn main() -> ExitCode {
             return exit::ERROR.into();
         }
     };
-    let hung_up = interrupt.clone();
-    pipe::when_its_reader_goes(move || hung_up.hang_up());
+    // A server prints nothing there, and lives on when nobody reads it.
+    if !matches!(options.task, Task::Serve(_)) {
+        let hung_up = interrupt.clone();
+        pipe::when_its_reader_goes(move || hung_up.hang_up());
+    }
     let ended = run(&options, &interrupt, &mut out);
     finish(ended, &interrupt, &mut out).into()
 }
@@ -60,6 +64,7 @@ fn run(options: &Options, interrupt: &Interrupt, out: &mut Output) -> Result<(),
         Task::Count { .. } => read::count(options, interrupt, out),
         Task::Diff { .. } => diff::run(options, interrupt, out),
         Task::Status => status::run(options, interrupt, out),
+        Task::Serve(ref serve) => serve::run(serve, options, interrupt),
         Task::Bench { .. } => bench::run(options, interrupt, out),
         Task::Demo => tour::run(options, interrupt, out),
         Task::Completions(shell) => completions::run(shell, out),

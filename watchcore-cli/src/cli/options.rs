@@ -12,6 +12,7 @@ use clap_complete::Shell;
 use super::access::{self, Access};
 use super::examples;
 use super::output::Format;
+use super::serve::{self, Serve};
 use super::values::{self, StartMode};
 use watchcore::{Filter, OnLag};
 
@@ -50,9 +51,9 @@ struct Common {
     /// The range that is held and shown: the keys that begin with P, such as /registry/pods/; "" is every key
     #[arg(long, global = true, value_name = "P", value_hint = ValueHint::Other)]
     prefix: Option<OsString>,
-    /// Events that the log holds: how far a watch may fall behind
-    #[arg(long, global = true, value_name = "N", default_value_t = 65_536, value_parser = capacity)]
-    capacity: usize,
+    /// Events that the log holds: how far a watch may fall behind [default: 65536]
+    #[arg(long, global = true, value_name = "N", value_parser = capacity)]
+    capacity: Option<usize>,
     /// What standard output looks like; quiet: only the summary
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -154,6 +155,9 @@ enum Command {
     /// Prints revision, window, objects, bytes and the state of the feeder
     #[command(after_help = examples::STATUS)]
     Status,
+    /// Serves lists and watches over HTTP, as the Kubernetes API server does
+    #[command(after_help = examples::SERVE)]
+    Serve(Box<serve::Flags>),
     /// Measures this machine: an embedded load without etcd, then a table
     #[command(after_help = examples::BENCH)]
     Bench {
@@ -194,12 +198,16 @@ impl Command {
             Command::Count { .. } => "count",
             Command::Diff { .. } => "diff",
             Command::Status => "status",
+            Command::Serve(_) => "serve",
             Command::Bench { .. } => "bench",
             Command::Demo => "demo",
             Command::Completions { .. } => "completions",
         }
     }
 }
+
+/// Events that the log of a cache holds.
+pub(crate) const CAPACITY: usize = 65_536;
 
 /// The commands that show a range of keys, and so need `--prefix`.
 const OF_A_RANGE: [&str; 5] = ["watch", "list", "count", "diff", "status"];
@@ -262,6 +270,7 @@ pub(crate) enum Task {
     Count { revision: Option<u64>, filter: Filter },
     Diff { from: u64, to: Option<u64>, filter: Filter },
     Status,
+    Serve(Box<Serve>),
     Bench { objects: u64, events: u64, subscribers: u64, value_size: usize, selective: bool },
     Demo,
     Completions(Shell),
@@ -331,11 +340,13 @@ pub(crate) fn read(
 
     let given = access::Given {
         etcd: common.etcd,
+        file: None,
         user: common.user,
         cacert: common.cacert,
         cert: common.cert,
         key_file: common.key_file,
     };
+    let mut prefix = common.prefix.map(OsString::into_vec);
     let mut attributes = Attributes { labels: None, fields: common.field };
     let mut select = |selectors: &Selectors| attributes.select(selectors, &common.labels_from).map_err(invalid);
     let mut keys_only = false;
@@ -361,6 +372,12 @@ pub(crate) fn read(
             Task::Diff { from, to, filter: select(&selectors)? }
         }
         Command::Status => Task::Status,
+        Command::Serve(flags) => {
+            let (access, prefix, capacity) = (given.clone(), prefix.clone(), common.capacity);
+            let (labels, fields) = (common.labels_from, std::mem::take(&mut attributes.fields));
+            let common = serve::Common { access, prefix, capacity, labels, fields };
+            Task::Serve(Box::new(Serve { flags: *flags, common }))
+        }
         Command::Bench { objects, events, subscribers, value_size, selective } => {
             Task::Bench { objects, events, subscribers, value_size, selective }
         }
@@ -368,13 +385,12 @@ pub(crate) fn read(
         Command::Completions { shell } => Task::Completions(shell),
     };
     // What needs no etcd does not trip over how one is reached.
-    let asked = given.etcd.is_some();
-    let access = if asked || !matches!(task, Task::Bench { .. } | Task::Demo | Task::Completions(_)) {
+    let asked = given.etcd.is_some() && !matches!(task, Task::Serve(_));
+    let access = if asked || !matches!(task, Task::Serve(_) | Task::Bench { .. } | Task::Demo | Task::Completions(_)) {
         access::resolve(given, &variable).map_err(invalid)?
     } else {
         Access::default()
     };
-    let mut prefix = common.prefix.map(OsString::into_vec);
     if let Task::Watch(Watch { key: Some(key), .. }) | Task::Get { key, .. } = &task {
         check_key(key, prefix.as_deref()).map_err(invalid)?;
         // A key is a range of its own.
@@ -387,7 +403,8 @@ pub(crate) fn read(
         );
         return Err(usage(ErrorKind::MissingRequiredArgument, message));
     }
-    let Common { capacity, format, timeout, verbose, .. } = common;
+    let Common { format, timeout, verbose, .. } = common;
+    let capacity = common.capacity.unwrap_or(CAPACITY);
     let log = variable("RUST_LOG").filter(|directives| !directives.trim().is_empty());
     Ok(Options { task, access, prefix, attributes, capacity, format, keys_only, timeout, verbosity: verbose, log })
 }

@@ -15,11 +15,18 @@ type Action = Box<dyn FnOnce() + Send>;
 /// How long a command may take to end by itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-#[derive(Default)]
 struct Shared {
     signal: AtomicI32,
+    patience: Mutex<Duration>,
     on_signal: Mutex<Vec<Action>>,
     last_words: Mutex<Option<Action>>,
+}
+
+impl Default for Shared {
+    fn default() -> Shared {
+        let signal = AtomicI32::new(0);
+        Shared { signal, patience: Mutex::new(PATIENCE), on_signal: Mutex::default(), last_words: Mutex::default() }
+    }
 }
 
 /// Whether a signal came, and what to do then.
@@ -37,7 +44,8 @@ impl Interrupt {
                 if listener.raise(signal) {
                     let impatient = listener.clone();
                     std::thread::spawn(move || {
-                        std::thread::sleep(PATIENCE);
+                        let patience = *impatient.0.patience.lock().unwrap_or_else(PoisonError::into_inner);
+                        std::thread::sleep(patience);
                         impatient.force(signal);
                     });
                 } else {
@@ -58,6 +66,11 @@ impl Interrupt {
             }
         }
         first
+    }
+
+    /// How long the command may take to end by itself, if that is not the usual.
+    pub(crate) fn set_patience(&self, patience: Duration) {
+        *self.0.patience.lock().unwrap_or_else(PoisonError::into_inner) = patience;
     }
 
     fn force(&self, signal: i32) -> ! {

@@ -1,5 +1,6 @@
 //! The values of options: durations, start modes, endpoints, credentials.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use watchcore::{Attribute, Filter, Labels};
@@ -23,11 +24,30 @@ fn too_high() -> String {
 /// The longest value that a cache takes.
 const LONGEST_VALUE: usize = i32::MAX as usize;
 
-/// `500ms`, `10s`, `1.5m`, `2h`.
+/// `500ms`, `10s`, `1.5m`, `2h`, and sums of these: `1m30s`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let expected = "expected a number with a unit: 500ms, 10s, 5m, 1h";
+    let expected = "expected a number with a unit: 500ms, 10s, 5m, 1h, 1m30s";
+    let (mut length, mut rest) = (Duration::ZERO, text);
+    loop {
+        let part;
+        (part, rest) = part_of_duration(rest, expected)?;
+        length = length.checked_add(part).ok_or_else(|| format!("too long; {expected}"))?;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    if length.is_zero() {
+        return Err(format!("must be above zero; {expected}"));
+    }
+    Ok(length)
+}
+
+/// A number with its unit, and what follows it.
+fn part_of_duration<'t>(text: &'t str, expected: &str) -> Result<(Duration, &'t str), String> {
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count();
-    let (number, unit) = text.split_at(digits);
+    let (number, rest) = text.split_at(digits);
+    let letters = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+    let (unit, rest) = rest.split_at(letters);
     let seconds = match unit {
         "ms" => 0.001,
         "s" => 1.0,
@@ -38,10 +58,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     };
     let number: f64 = number.parse().map_err(|_| expected.to_owned())?;
     let length = Duration::try_from_secs_f64(number * seconds).map_err(|_| format!("too long; {expected}"))?;
-    if length.is_zero() {
-        return Err(format!("must be above zero; {expected}"));
-    }
-    Ok(length)
+    Ok((length, rest))
 }
 
 /// `now`, `after:R`, `state`, `state-at-least:R`.
@@ -81,6 +98,11 @@ pub(crate) fn count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The same for what is kept in memory.
+pub(crate) fn size(text: &str) -> Result<usize, String> {
+    count(text).and_then(|count| count.try_into().map_err(|_| "too many".to_owned()))
+}
+
 /// A count where 0 is all.
 pub(crate) fn limit(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number; 0 is all".to_owned())
@@ -116,6 +138,27 @@ pub(crate) fn field(text: &str) -> Result<(String, String), String> {
     }
     Attribute::json(name, pointer).map_err(said)?;
     Ok((name.to_owned(), pointer.to_owned()))
+}
+
+/// The JSON pointer of one value.
+pub(crate) fn pointer(text: &str) -> Result<String, String> {
+    Attribute::json("a value", text).map(|_| text.to_owned()).map_err(said)
+}
+
+/// Where a server listens: an address and a port.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    let expected = "expected an address and a port: 127.0.0.1:8080, [::1]:8080, and 0.0.0.0:8080 for every interface; port 0 is a free one";
+    text.parse().map_err(|_| format!("{text:?} is no address to listen at; {expected}"))
+}
+
+/// What the keys of a resource begin with.
+pub(crate) fn directory(text: &str) -> Result<String, String> {
+    match text.strip_suffix('/') {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!(
+            "the prefix {text:?} does not end in \"/\": the keys of its objects are <prefix>[<namespace>/]<name>"
+        )),
+    }
 }
 
 /// A token that `list` has printed.
@@ -203,9 +246,27 @@ mod tests {
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(duration("5m"), Ok(Duration::from_secs(300)));
         assert_eq!(duration("1h"), Ok(Duration::from_secs(3600)));
-        for wrong in
-            ["", "10", "s", "ten s", "10 s", "-1s", "1d", "1.2.3s", "0s", "0ms", "10S", "99999999999999999999h"]
-        {
+        assert_eq!(duration("1m0s"), Ok(Duration::from_secs(60)));
+        assert_eq!(duration("1h2m3.5s"), Ok(Duration::from_millis(3_723_500)));
+        for wrong in [
+            "",
+            "10",
+            "s",
+            "ten s",
+            "10 s",
+            "-1s",
+            "1d",
+            "1.2.3s",
+            "0s",
+            "0ms",
+            "0m0s",
+            "10S",
+            "1m0",
+            "1ms.",
+            "1m 0s",
+            "99999999999999999999h",
+            "5000000000000000h5000000000000000h",
+        ] {
             assert!(duration(wrong).is_err(), "{wrong:?} was taken");
         }
         assert!(duration("10").unwrap_err().contains("unit"));

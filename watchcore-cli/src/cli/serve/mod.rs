@@ -1,0 +1,162 @@
+//! `watchcore serve`: caches that are fed from etcd, over HTTP.
+//!
+//! 1. `settings` makes one whole of options, configuration file and environment, or says what is wrong and where.
+//! 2. A cache for each prefix, prepared for the resources in it; the `Api` over them; the address, bound.
+//! 3. A feeder for each cache, which goes on trying until there is an etcd. Meanwhile every list is answered with 429.
+//! 4. A signal: the watches end, spread over the grace time; then the connections, then the feeders.
+
+mod config;
+mod document;
+mod files;
+mod flags;
+mod notify;
+mod settings;
+
+pub(crate) use flags::Flags;
+pub(crate) use settings::Common;
+
+use std::future::IntoFuture as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::exit::{Failure, Stop};
+use super::options::Options;
+use super::signals::Interrupt;
+use super::source;
+use settings::{CacheSettings, Settings};
+use signal_hook::consts::SIGTERM;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot};
+use watchcore::{Attribute, Cache, Code, Labels};
+use watchcore_etcd::Feeder;
+use watchcore_http::{Api, Resource};
+
+/// What follows the grace time: the last connections and the feeders.
+const ENDING: Duration = Duration::from_secs(4);
+
+/// What is asked for: the options of the command, and what it takes of the common ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Serve {
+    pub(crate) flags: Flags,
+    pub(crate) common: Common,
+}
+
+pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
+    let settings = settings::settings(&serve.flags, serve.common.clone(), &|name| std::env::var(name).ok())?;
+    files::raise_limit();
+    let caches =
+        settings.caches.iter().map(|cache| self::cache(cache, &serve.common)).collect::<Result<Vec<_>, _>>()?;
+    let mut builder = Api::builder().limits(settings.limits.clone());
+    if let Some(interval) = settings.bookmark_interval {
+        builder = builder.bookmark_interval(interval);
+    }
+    builder = caches.iter().cloned().fold(builder, |builder, cache| builder.cache(cache));
+    let resources = settings.caches.iter().flat_map(|cache| &cache.resources).cloned();
+    let api = resources.fold(builder, |builder, resource| builder.resource(resource)).build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("watchcore-http")
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no threads for the server: {error}")))?;
+    let ended = runtime.block_on(serving(&settings, &api, &caches, options, interrupt));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
+}
+
+/// A cache that waits for its feeder.
+fn cache(settings: &CacheSettings, common: &Common) -> Result<Cache, Stop> {
+    let mut builder = Cache::builder(&settings.prefix).capacity(settings.capacity).expect_load(true);
+    if settings.resources.is_empty() {
+        // Only the plain face shows it, whose selectors name these.
+        builder = builder.labels(Labels::json(&common.labels)?);
+        for (name, pointer) in &common.fields {
+            builder = builder.field(Attribute::json(name, pointer)?);
+        }
+    } else {
+        builder = Resource::declare(builder, &settings.resources)?;
+    }
+    Ok(builder.build()?)
+}
+
+async fn serving(
+    settings: &Settings,
+    api: &Api,
+    caches: &[Cache],
+    options: &Options,
+    interrupt: &Interrupt,
+) -> Result<(), Stop> {
+    let listener = TcpListener::bind(settings.listen).await.map_err(|error| cannot_listen(settings.listen, &error))?;
+    let address = listener.local_addr().map_err(|error| cannot_listen(settings.listen, &error))?;
+    let feeder = source::feeder(&settings.access)?;
+    let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
+    let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
+    let said = announcement(settings, address);
+    super::say(&said);
+    notify::tell(&format!("READY=1\nSTATUS={said}"));
+    interrupt.set_patience(settings.grace_period + ENDING);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = axum::serve(listener, api.router()).with_graceful_shutdown(async {
+        let _ = stopped.await;
+    });
+    let server = tokio::spawn(server.into_future());
+    let ended = until_asked(options.timeout, interrupt).await;
+    notify::tell("STOPPING=1\nSTATUS=the watches end");
+    api.drain(settings.grace_period).await;
+    let _ = stop.send(());
+    let _ = tokio::time::timeout(ENDING / 2, server).await;
+    for feeder in feeders {
+        feeder.stop();
+    }
+    ended
+}
+
+/// Waits for a signal, or for the end of `--timeout`; what the command ends with.
+async fn until_asked(timeout: Option<Duration>, interrupt: &Interrupt) -> Result<(), Stop> {
+    let asked = Arc::new(Notify::new());
+    let signal = Arc::clone(&asked);
+    interrupt.on_signal(move || signal.notify_one());
+    match timeout {
+        Some(timeout) => {
+            if tokio::time::timeout(timeout, asked.notified()).await.is_err() {
+                let message =
+                    format!("the server has run for {timeout:?}. Give it longer with --timeout, or leave that out");
+                return Err(Failure::new(Code::Timeout, message).into());
+            }
+        }
+        None => asked.notified().await,
+    }
+    match interrupt.signal() {
+        Some(SIGTERM) => Ok(()),
+        _ => Err(Stop::Interrupted),
+    }
+}
+
+fn announcement(settings: &Settings, address: SocketAddr) -> String {
+    let scheme = if settings.tls.is_some() { "https" } else { "http" };
+    let shown = |cache: &CacheSettings| {
+        let prefix = match &*String::from_utf8_lossy(&cache.prefix) {
+            "" => "every key".to_owned(),
+            prefix => prefix.to_owned(),
+        };
+        match cache.resources.len() {
+            0 => prefix,
+            1 => format!("{prefix} (1 resource)"),
+            many => format!("{prefix} ({many} resources)"),
+        }
+    };
+    let caches: Vec<String> = settings.caches.iter().map(shown).collect();
+    let etcd = settings.access.endpoints.join(",");
+    format!("serving {scheme}://{address} from etcd {etcd}: {}", caches.join(", "))
+}
+
+fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
+    let advice = match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "Another process has it: choose another with --listen, or port 0 for a free one"
+        }
+        std::io::ErrorKind::PermissionDenied => "Ports below 1024 are root's: choose another with --listen",
+        _ => "Choose an address of this machine with --listen",
+    };
+    Failure::new(Code::Unavailable, format!("cannot listen at {address}: {error}. {advice}"))
+}
