@@ -160,26 +160,23 @@ impl Refusal {
 
     /// The Status object.
     pub fn to_json(&self) -> String {
-        let mut metadata = Map::new();
-        if let Some(token) = &self.continue_token {
-            metadata.insert("continue".into(), json!(token));
-        }
+        let text = |text: &str| Value::from(text).to_string();
+        let token =
+            self.continue_token.as_deref().map_or(String::new(), |token| format!("\"continue\":{}", text(token)));
         let mut details = self.details.clone();
         if let Some(seconds) = self.retry_after {
             details.insert("retryAfterSeconds".into(), json!(seconds));
         }
-        let mut status = Map::new();
-        status.insert("kind".into(), json!("Status"));
-        status.insert("apiVersion".into(), json!("v1"));
-        status.insert("metadata".into(), Value::Object(metadata));
-        status.insert("status".into(), json!("Failure"));
-        status.insert("message".into(), json!(self.message));
-        status.insert("reason".into(), json!(self.reason));
-        if !details.is_empty() {
-            status.insert("details".into(), Value::Object(details));
-        }
-        status.insert("code".into(), json!(self.code));
-        Value::Object(status).to_string()
+        let details = match details.is_empty() {
+            true => String::new(),
+            false => format!("\"details\":{},", Value::Object(details)),
+        };
+        format!(
+            "{{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{{{token}}},\"status\":\"Failure\",\"message\":{},\"reason\":{},{details}\"code\":{}}}",
+            text(&self.message),
+            text(self.reason),
+            self.code
+        )
     }
 }
 

@@ -189,3 +189,6 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,8 @@ pub(crate) struct WatchStream {
     batch: Batch,
     next: usize,
     deadline: Option<Pin<Box<Sleep>>>,
+    /// The deadline was found to have passed: what the next poll finds is the last.
+    overdue: bool,
     open: OpenWatch,
 }
 
@@ -79,6 +81,7 @@ impl WatchStream {
             batch: Batch::default(),
             next: 0,
             deadline,
+            overdue: false,
             open,
         }
     }
@@ -91,6 +94,7 @@ impl WatchStream {
             batch: Batch::default(),
             next: 0,
             deadline: None,
+            overdue: false,
             open,
         }
     }
@@ -124,9 +128,11 @@ impl WatchStream {
                 }
                 Source::Ended => return Poll::Ready(Progress::Ended),
             };
-            // Behind a whole batch, so that the position that it says has gone out.
+            // Behind a whole batch, so that the position that it says has gone out; and one batch later than it passed,
+            // so that what was there before it goes out even where nobody polled in between.
             if let Some(deadline) = &mut self.deadline
                 && deadline.as_mut().poll(context).is_ready()
+                && std::mem::replace(&mut self.overdue, true)
             {
                 self.framing.deadline(subscription.position(), out);
                 return Poll::Ready(Progress::Ended);
@@ -138,6 +144,7 @@ impl WatchStream {
                     return Poll::Ready(Progress::Ended);
                 }
                 Poll::Ready(None) => return Poll::Ready(Progress::Ended),
+                Poll::Pending if self.overdue => {}
                 Poll::Pending if out.len() > had => return Poll::Ready(Progress::More),
                 Poll::Pending => return Poll::Pending,
             }

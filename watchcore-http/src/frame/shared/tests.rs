@@ -1,0 +1,47 @@
+use super::*;
+
+fn frame(text: &str) -> Frame {
+    Frame::new(0, |out| out.extend_from_slice(text.as_bytes()))
+}
+
+fn get(frames: &Frames, sequence: u64, form: Form, kind: Kind, text: &str) -> String {
+    let frame = frames.get(sequence, form, kind, || Some(frame(text))).unwrap();
+    String::from_utf8(frame.payload().to_vec()).unwrap()
+}
+
+#[test]
+fn frame_is_a_chunk_and_its_payload() {
+    let long = "x".repeat(300);
+    let one = frame(&format!("{long}\n"));
+    assert_eq!(&one.chunk()[..], format!("12d\r\n{long}\n\r\n").as_bytes());
+    assert_eq!((&one.payload()[..], &one.message()[..]), (format!("{long}\n").as_bytes(), long.as_bytes()));
+}
+
+#[test]
+fn event_is_framed_once_a_form_and_kind() {
+    let frames = Frames::new(1000);
+    assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "one"), "one");
+    assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "two"), "one", "kept");
+    assert_eq!(get(&frames, 7, Form::Json, Kind::Modified, "modified"), "modified", "another kind is another frame");
+    assert_eq!(get(&frames, 7, Form::Metadata, Kind::Added, "metadata"), "metadata");
+    assert_eq!(get(&frames, 8, Form::Json, Kind::Added, "next"), "next");
+    assert_eq!(frames.get(9, Form::Json, Kind::Added, || None).map(|_| ()), None);
+    let (found, made, bytes) = frames.figures();
+    assert_eq!((found, made), (1, 4));
+    assert_eq!(bytes, ["one", "modified", "metadata", "next"].map(|text| text.len() + 5).iter().sum::<usize>());
+}
+
+#[test]
+fn oldest_frames_leave_first() {
+    let frames = Frames::new(30);
+    for sequence in [1, 2, 3, 4, 5] {
+        get(&frames, sequence, Form::Json, Kind::Added, "12345");
+    }
+    assert_eq!(frames.figures().2, 30, "three of ten bytes");
+    assert_eq!(get(&frames, 5, Form::Json, Kind::Added, "again"), "12345");
+    assert_eq!(get(&frames, 2, Form::Json, Kind::Added, "again"), "again", "it had left");
+    assert_eq!(get(&frames, 3, Form::Json, Kind::Added, "again"), "12345", "and pushed out nothing");
+    let huge = "x".repeat(100);
+    assert_eq!(get(&frames, 6, Form::Json, Kind::Added, &huge), huge, "larger than all that is kept");
+    assert_eq!(frames.figures().2, 30);
+}
