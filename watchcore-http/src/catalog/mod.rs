@@ -1,7 +1,9 @@
 //! What is served: caches, and the resources that lie in them.
 
+mod left_out;
 mod resource;
 
+pub(crate) use left_out::LeftOut;
 pub use resource::Resource;
 pub(crate) use resource::{Column, Field, LAYOUT, invalid};
 
@@ -18,6 +20,7 @@ pub(crate) struct Served {
     pub(crate) layout: Option<usize>,
     pub(crate) frames: Frames,
     pub(crate) table: TableShape,
+    pub(crate) left_out: LeftOut,
 }
 
 /// Caches and resources, found by what a request names.
@@ -56,7 +59,8 @@ impl Catalog {
             let name = (resource.group.clone(), resource.version.clone(), resource.plural.clone());
             let layout = cache.attribute_number(LAYOUT);
             let (table, frames) = (TableShape::new(&resource), Frames::new(frame_bytes));
-            let served = Arc::new(Served { resource, cache, layout, frames, table });
+            let left_out = LeftOut::default();
+            let served = Arc::new(Served { resource, cache, layout, frames, table, left_out });
             if catalog.by_name.insert(name, served.clone()).is_some() {
                 return Err(invalid(format!("resource {}: it is declared twice. Remove one.", served.resource)));
             }

@@ -44,6 +44,15 @@ impl<'k> Object<'k> {
         Some(Object { value, identity: Identity { namespace, name }, layout })
     }
 
+    /// The same; what is none is counted, and named in the log once a key. Lists and watches leave it out.
+    pub(crate) fn or_report(served: &Served, kv: &'k KeyValue) -> Option<Object<'k>> {
+        let object = Object::of(served, kv);
+        if object.is_none() {
+            served.left_out.report(&served.resource, kv.key(), kv.value());
+        }
+        object
+    }
+
     /// Appends it in a form, as a watch event or a GET has it, with this revision.
     pub(crate) fn write_as(&self, served: &Served, form: Form, revision: u64, out: &mut Vec<u8>) {
         match form {

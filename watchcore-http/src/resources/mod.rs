@@ -1,15 +1,25 @@
 //! The objects of a resource: watched, listed, one of them.
 
+mod get;
+mod list;
 pub(crate) mod watch;
 
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::request::{Params, Version, form};
+use crate::request::{Params, Version, accepts_gzip, form};
 use crate::status::Refusal;
 use crate::transport;
+use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
+use http::{HeaderValue, header};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use watchcore::{Cache, DEFAULT_WAIT, Error};
+
+/// How long a list or a get waits for its revision, with what it asks of etcd before.
+const WAIT: Duration = DEFAULT_WAIT;
 
 /// The objects that a path names.
 pub(crate) struct ObjectPath {
@@ -52,5 +62,24 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         let stream = watch::open(state, watched, &params).await?;
         return Ok(transport::respond(stream, "application/json"));
     }
-    Err(Refusal::no_such_path())
+    if let Some(name) = &path.name {
+        return get::get(served, path.namespace.as_deref(), name, &params, form).await;
+    }
+    let form = list::ListForm { form, gzip: accepts_gzip(&parts.headers), stall: state.limits.stall };
+    list::list(served, path.namespace.as_deref(), &params, form).await
+}
+
+/// The newest revision that etcd had when this was called.
+async fn consistent(cache: &Cache, deadline: Instant) -> Result<u64, Refusal> {
+    cache.consistent_revision_async(deadline.saturating_duration_since(Instant::now())).await.map_err(refused)
+}
+
+fn refused(error: Error) -> Refusal {
+    Refusal::from(&error)
+}
+
+fn json_response(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }

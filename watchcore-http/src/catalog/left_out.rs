@@ -1,0 +1,70 @@
+//! What lies below the prefix of a resource and is none of its objects.
+
+use super::Resource;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+/// So many keys are named in the log; what else is left out is only counted.
+const MOST_NAMED: usize = 1024;
+
+/// Counts what lists and watches of a resource leave out, and names each key once in the log.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    /// How often something was left out. Relaxed: a figure.
+    count: AtomicU64,
+    /// Hashes of the keys that were named: 8 bytes a key, at most [`MOST_NAMED`] of them. Two keys with one hash would be
+    /// named once, which nobody meets.
+    named: Mutex<HashSet<u64>>,
+    hasher: RandomState,
+}
+
+impl LeftOut {
+    /// A value was left out.
+    pub(crate) fn report(&self, resource: &Resource, key: &[u8], value: Option<&[u8]>) {
+        self.count.fetch_add(1, Relaxed);
+        let Some(last) = self.is_new(key) else { return };
+        let why = match (resource.identity(key), value) {
+            (None, _) => "its key has another shape than those of the resource",
+            (_, Some(value)) if value.starts_with(b"k8s\0") => "its value is in the protobuf form of storage",
+            _ => "its value is no JSON object",
+        };
+        tracing::warn!(%resource, key = %key.escape_ascii(), why, "a value is not served");
+        if last {
+            tracing::warn!(%resource, "{MOST_NAMED} keys of values that are not served were named: the rest is only counted");
+        }
+    }
+
+    /// How often something was left out.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Whether a key is to be named now, and whether it is the last one that is.
+    fn is_new(&self, key: &[u8]) -> Option<bool> {
+        let hash = self.hasher.hash_one(key);
+        let mut named = self.named.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = named.len() < MOST_NAMED && named.insert(hash);
+        is_new.then(|| named.len() == MOST_NAMED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_named_once_and_bounded() {
+        let left_out = LeftOut::default();
+        assert_eq!(left_out.is_new(b"/a"), Some(false));
+        assert_eq!(left_out.is_new(b"/a"), None, "once a key");
+        let named = (0..MOST_NAMED * 2).filter_map(|key| left_out.is_new(&key.to_le_bytes())).collect::<Vec<_>>();
+        assert_eq!(named.len(), MOST_NAMED - 1);
+        assert_eq!(named.iter().filter(|last| **last).count(), 1);
+        let widgets = Resource::new("", "v1", "widgets", "Widget").prefix("/w/");
+        left_out.report(&widgets, b"/w/a", None);
+        left_out.report(&widgets, b"/w/a", None);
+        assert_eq!(left_out.count(), 2, "counted each time");
+    }
+}

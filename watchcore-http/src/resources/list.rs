@@ -1,0 +1,104 @@
+//! Lists of a resource: which state one is answered from, and its form.
+//!
+//! A list of everything at the newest revision walks a snapshot. One with a limit, one that goes on behind a page, and one
+//! of an exact revision is a page of the core. Either is a [`ListSource`], which cannot fail any more; what can fail did so
+//! before the response head went out. The bytes are made when the transport asks for them: [`pieces`], [`body`].
+
+mod body;
+mod pieces;
+
+use super::watch::not_ready;
+use super::{WAIT, consistent, refused};
+use crate::catalog::Served;
+use crate::frame::Form;
+use crate::request::{ListStart, Params, Selection};
+use crate::status::Refusal;
+use axum::response::Response;
+use body::{ListBytes, respond};
+use pieces::{ListSource, PIECE, Pieces};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use watchcore::{Code, Error, Read, ReadOptions};
+
+/// How a list is to go out.
+pub(crate) struct ListForm {
+    pub(crate) form: Form,
+    /// The client takes gzip.
+    pub(crate) gzip: bool,
+    /// How long it may take nothing.
+    pub(crate) stall: Duration,
+}
+
+/// The list of what a request selects.
+///
+/// # Errors
+/// 400 where a parameter is malformed, 422 where some must not stand together; 410 where the state has left the window;
+/// 504 where it did not come in time; 429 while the cache is not ready.
+pub(crate) async fn list(
+    served: &Arc<Served>,
+    namespace: Option<&str>,
+    params: &Params,
+    form: ListForm,
+) -> Result<Response, Refusal> {
+    let start = params.list_start()?;
+    let selection = Selection::of(served, namespace, None, params)?;
+    let only_range = selection.only_range;
+    let source = source(served, selection, start, params.limit).await?;
+    // An indent makes two or three bytes of one.
+    let size = if params.pretty { PIECE / 4 } else { PIECE };
+    let pieces = Pieces::new(served.clone(), form.form, source, only_range, size);
+    Ok(respond(ListBytes::new(pieces, params.pretty), form.gzip, form.stall).await)
+}
+
+/// The state that a list is answered from, waited for as long as the core waits by itself.
+async fn source(served: &Served, selection: Selection, start: ListStart, limit: usize) -> Result<ListSource, Refusal> {
+    let cache = &served.cache;
+    let deadline = Instant::now() + WAIT;
+    // Before the first listing nothing is waited for: who asks comes again.
+    if !cache.is_ready() {
+        return Err(not_ready(cache));
+    }
+    let (read, token) = match start {
+        ListStart::Consistent => (Read::AtLeast(consistent(cache, deadline).await?), None),
+        ListStart::Any => (Read::Any, None),
+        ListStart::AtLeast(revision) => (Read::AtLeast(revision), None),
+        ListStart::Exact(revision) => (Read::Exact(revision), None),
+        ListStart::Continue(token) => (Read::Any, Some(token)),
+    };
+    let is_newest = token.is_none() && !matches!(read, Read::Exact(_));
+    if is_newest && limit == 0 {
+        if let Read::AtLeast(revision) = read {
+            let left = deadline.saturating_duration_since(Instant::now());
+            cache.wait_until_async(revision, left).await.map_err(refused)?;
+        }
+        let snapshot = cache.snapshot().map_err(refused)?;
+        return ListSource::walk(snapshot, selection).map_err(refused);
+    }
+    let has_token = token.is_some();
+    let mut options = ReadOptions::new(read)
+        .filter(selection.filter)
+        .limit(limit)
+        .timeout(deadline.saturating_duration_since(Instant::now()));
+    if let Some(token) = token {
+        options = options.continue_from(token);
+    }
+    let page = cache.list_with_async(&selection.range, &options).await;
+    page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
+}
+
+/// What is wrong with a continue token.
+fn token_refused(error: Error) -> Refusal {
+    match (error.code(), error.continue_token()) {
+        (Code::InvalidArgument, _) => Refusal::bad_request(format!("continue key is not valid: {}", error.message())),
+        (Code::Compacted, Some(token)) => Refusal::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+             without the continue parameter, or use the continue token in this response to retrieve the remainder of \
+             the results. Continuing with the provided token results in an inconsistent list - objects that were \
+             created, modified, or deleted between the time the first chunk was returned and now may show up in the \
+             list.",
+        )
+        .with_continue(token),
+        _ => refused(error),
+    }
+}

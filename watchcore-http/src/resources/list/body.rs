@@ -1,0 +1,229 @@
+//! A list on its way to a client: pieces are made when the transport has room, formatted and compressed if asked for.
+//!
+//! A list that is small goes out whole, with its length. Of a larger one the first piece is made before the response head
+//! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on, so a task beside it
+//! watches that its client takes something: where it takes nothing for as long as the limit says, the task drops what is
+//! left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the body.
+
+use super::pieces::{PIECE, Pieces};
+use crate::json::Indent;
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use flate2::{Compression, write::GzEncoder};
+use http::{HeaderValue, header};
+use http_body::{Frame as BodyFrame, SizeHint};
+use std::io::{self, Write};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+/// Larger lists are compressed, where the client takes that. As in Kubernetes, it is decided when so much was made.
+const COMPRESSED: usize = 128 << 10;
+
+/// The bytes of a list, as far as they go without a transport.
+pub(super) struct ListBytes {
+    pieces: Pieces,
+    indent: Option<Indent>,
+    gzip: Option<Gzip>,
+}
+
+struct Gzip {
+    encoder: GzEncoder<Vec<u8>>,
+    /// Made and not compressed yet: one object may be far larger than a piece.
+    plain: Bytes,
+}
+
+impl ListBytes {
+    pub(super) fn new(pieces: Pieces, pretty: bool) -> ListBytes {
+        ListBytes { pieces, indent: pretty.then(Indent::default), gzip: None }
+    }
+
+    /// The next bytes as they are without compression; they may be none though it is not over.
+    fn plain(&mut self) -> Vec<u8> {
+        let piece = self.pieces.next();
+        let Some(indent) = &mut self.indent else { return piece };
+        let mut out = Vec::with_capacity(piece.len() * 2);
+        indent.write(&piece, &mut out);
+        out
+    }
+
+    fn is_over(&self) -> bool {
+        self.pieces.is_over() && self.gzip.is_none()
+    }
+
+    /// From now on what comes is compressed, this first of all.
+    fn compress(&mut self, plain: Bytes) {
+        // Level 1, as Kubernetes has it: lists are made for one client, in its time.
+        self.gzip = Some(Gzip { encoder: GzEncoder::new(Vec::new(), Compression::fast()), plain });
+    }
+
+    /// The next bytes; they may be none though it is not over.
+    fn next(&mut self) -> io::Result<Bytes> {
+        let Some(mut gzip) = self.gzip.take() else { return Ok(Bytes::from(self.plain())) };
+        if gzip.plain.is_empty() {
+            if self.pieces.is_over() {
+                return gzip.encoder.finish().map(Bytes::from);
+            }
+            gzip.plain = Bytes::from(self.plain());
+        }
+        let now = gzip.plain.split_to(gzip.plain.len().min(PIECE));
+        gzip.encoder.write_all(&now)?;
+        let out = std::mem::take(gzip.encoder.get_mut());
+        self.gzip = Some(gzip);
+        Ok(Bytes::from(out))
+    }
+}
+
+/// The response with a list: whole where it is small, else streamed.
+pub(super) async fn respond(mut bytes: ListBytes, gzip: bool, stall: Duration) -> Response {
+    let mut first = Vec::new();
+    loop {
+        let piece = bytes.plain();
+        let is_empty = piece.is_empty();
+        match first.is_empty() {
+            true => first = piece,
+            false => first.extend_from_slice(&piece),
+        }
+        if bytes.is_over() || !gzip || first.len() > COMPRESSED {
+            break;
+        }
+        if is_empty {
+            // So many keys were visited for nothing: others may go on.
+            tokio::task::yield_now().await;
+        }
+    }
+    let compressed = gzip && first.len() > COMPRESSED;
+    let first = Bytes::from(first);
+    let body = if compressed {
+        bytes.compress(first);
+        Body::new(ListBody::new(Bytes::new(), bytes, stall))
+    } else if bytes.is_over() {
+        Body::from(first)
+    } else {
+        Body::new(ListBody::new(first, bytes, stall))
+    };
+    let mut response = super::super::json_response(body);
+    if compressed {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(header::VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
+    response
+}
+
+/// The body of a list that does not go out whole.
+struct ListBody {
+    /// Made before the response head went out.
+    first: Bytes,
+    rest: Arc<Rest>,
+    /// The task that watches the client.
+    watcher: AbortHandle,
+}
+
+/// What is left of a list, shared by its body and the task that watches its client.
+struct Rest(Mutex<RestState>);
+
+struct RestState {
+    /// `None`: everything was made, or the list was cut off.
+    bytes: Option<ListBytes>,
+    /// When the transport asked last: then it had room, so the client had taken what came before.
+    asked: Instant,
+    cut: bool,
+}
+
+impl Rest {
+    fn lock(&self) -> MutexGuard<'_, RestState> {
+        // A panic in the middle of a piece drops the body; what is left is not asked for again.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ListBody {
+    fn new(first: Bytes, bytes: ListBytes, stall: Duration) -> ListBody {
+        let state = RestState { bytes: Some(bytes), asked: Instant::now(), cut: false };
+        let rest = Arc::new(Rest(Mutex::new(state)));
+        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), stall)).abort_handle();
+        ListBody { first, rest, watcher }
+    }
+}
+
+/// Cuts a list off once its client took nothing for so long.
+async fn cut_off(rest: Weak<Rest>, stall: Duration) {
+    loop {
+        let at = {
+            let Some(rest) = rest.upgrade() else { return };
+            let mut state = rest.lock();
+            // A moment that the clock cannot hold never comes.
+            let Some(at) = state.asked.checked_add(stall) else { return };
+            if at <= Instant::now() {
+                state.cut = state.bytes.is_some();
+                let cut = state.bytes.take();
+                drop(state);
+                if let Some(bytes) = cut {
+                    let made = bytes.pieces.made();
+                    tracing::info!(?stall, made, "a list is cut off: its client takes nothing of it");
+                }
+                return;
+            }
+            at
+        };
+        tokio::time::sleep_until(at).await;
+    }
+}
+
+impl http_body::Body for ListBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, io::Error>>> {
+        let this = self.get_mut();
+        let mut state = this.rest.lock();
+        if state.cut {
+            let why = "the list was cut off: its client took nothing of it for too long";
+            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
+        }
+        state.asked = Instant::now();
+        if !this.first.is_empty() {
+            return Poll::Ready(Some(Ok(BodyFrame::data(std::mem::take(&mut this.first)))));
+        }
+        let Some(bytes) = &mut state.bytes else { return Poll::Ready(None) };
+        let made = bytes.next();
+        if bytes.is_over() || made.is_err() {
+            state.bytes = None;
+        }
+        match made {
+            Ok(made) if !made.is_empty() => Poll::Ready(Some(Ok(BodyFrame::data(made)))),
+            Err(error) => Poll::Ready(Some(Err(error))),
+            Ok(_) if state.bytes.is_none() => Poll::Ready(None),
+            Ok(_) => {
+                // Others may go on before the next keys are visited.
+                context.waker().wake_by_ref();
+                Poll::Pending
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_empty() && {
+            let state = self.rest.lock();
+            state.bytes.is_none() && !state.cut
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::default()
+    }
+}
+
+impl Drop for ListBody {
+    fn drop(&mut self) {
+        self.watcher.abort();
+    }
+}

@@ -1,0 +1,434 @@
+//! Lists and single objects: which state they are answered from, and what is in them.
+
+use crate::support::ground::{NODES, SHOP, WIDGETS, node_key, widget, widget_key};
+use crate::support::{Answer, BOUND, Client, Ground, eventually, get, request};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use watchcore::Change;
+
+/// Widgets shop/a to shop/e, then other/z: revisions 1 to 6.
+async fn six() -> Ground {
+    let ground = Ground::start().await;
+    for name in ["shop/a", "shop/b", "shop/c", "shop/d", "shop/e", "other/z"] {
+        ground.put_widget(name, "red");
+    }
+    ground
+}
+
+/// A list of a path with a query.
+async fn list(ground: &Ground, path: &str, query: &str) -> Answer {
+    get(ground.address, &format!("{path}?{query}")).await
+}
+
+/// The revision of a list.
+fn revision(list: &Answer) -> String {
+    list.json()["metadata"]["resourceVersion"].as_str().expect("a revision").to_owned()
+}
+
+/// The token of a list, or of a Status, as it stands in a query.
+fn token(answer: &Answer) -> String {
+    let token = answer.json()["metadata"]["continue"].as_str().expect("a token").to_owned();
+    token.bytes().map(|byte| format!("%{byte:02x}")).collect()
+}
+
+#[tokio::test]
+async fn list_has_all_objects_by_key() {
+    let ground = six().await;
+    let all = get(ground.address, WIDGETS).await;
+    assert_eq!(all.names(), ["other/z", "shop/a", "shop/b", "shop/c", "shop/d", "shop/e"]);
+    assert_eq!(all.header("content-type"), Some("application/json"));
+    let json = all.json();
+    assert_eq!((&json["kind"], &json["apiVersion"]), (&json!("WidgetList"), &json!("matrix.test/v1")));
+    assert_eq!(json["metadata"], json!({"resourceVersion": "6"}));
+    let mut first = widget("other/z", "red");
+    first["metadata"]["resourceVersion"] = json!("6");
+    assert_eq!(json["items"][0], first);
+    assert!(all.text().ends_with("]}\n"));
+    assert_eq!(get(ground.address, SHOP).await.names(), ["shop/a", "shop/b", "shop/c", "shop/d", "shop/e"]);
+    let empty = get(ground.address, NODES).await.json();
+    assert_eq!((&empty["kind"], &empty["apiVersion"], &empty["items"]), (&json!("NodeList"), &json!("v1"), &json!([])));
+}
+
+/// Without a revision, of revision 0, and not older than one: the newest there is, at its revision.
+#[tokio::test]
+async fn newest_state_carries_its_revision() {
+    let ground = six().await;
+    ground.put_widget("shop/a", "blue");
+    for query in ["", "resourceVersion=", "resourceVersion=0", "resourceVersion=3", "resourceVersion=7"] {
+        for more in ["", "&resourceVersionMatch=NotOlderThan"] {
+            if more.is_empty() || query.contains("Version=0") || query.contains("Version=3") {
+                let answer = list(&ground, SHOP, &format!("{query}{more}")).await;
+                assert_eq!(revision(&answer), "7", "{query}{more}");
+                assert_eq!(answer.json()["items"][0]["spec"]["color"], "blue", "{query}{more}");
+                assert_eq!(answer.json()["items"][0]["metadata"]["resourceVersion"], "7");
+                assert_eq!(answer.names().len(), 5);
+            }
+        }
+    }
+}
+
+/// The limit holds with revision 0 too, which Kubernetes passes over.
+#[tokio::test]
+async fn limit_holds_for_every_start() {
+    let ground = six().await;
+    for query in ["", "resourceVersion=0", "resourceVersion=2&resourceVersionMatch=NotOlderThan"] {
+        let page = list(&ground, SHOP, &format!("{query}&limit=2")).await;
+        assert_eq!((revision(&page).as_str(), page.names().len()), ("6", 2), "{query}");
+        assert_eq!(page.json()["metadata"]["remainingItemCount"], 3, "{query}");
+        let rest = list(&ground, SHOP, &format!("continue={}", token(&page))).await;
+        assert_eq!(rest.names(), ["shop/c", "shop/d", "shop/e"]);
+        assert_eq!(rest.json()["metadata"], json!({"resourceVersion": "6"}), "no token at the end");
+    }
+}
+
+#[tokio::test]
+async fn exact_revision_is_answered_exactly() {
+    let ground = six().await;
+    ground.delete(&widget_key("shop/a"));
+    let exact = list(&ground, SHOP, "resourceVersion=3&resourceVersionMatch=Exact").await;
+    assert_eq!(
+        (revision(&exact).as_str(), exact.names()),
+        ("3", vec!["shop/a".into(), "shop/b".into(), "shop/c".into()])
+    );
+    // With a limit a revision alone is exact.
+    let page = list(&ground, SHOP, "resourceVersion=3&limit=2").await;
+    assert_eq!((revision(&page).as_str(), page.names()), ("3", vec!["shop/a".into(), "shop/b".into()]));
+    assert_eq!(page.json()["metadata"]["remainingItemCount"], 1);
+    ground.writer().compact(4).unwrap();
+    let edge = list(&ground, SHOP, "resourceVersion=4&resourceVersionMatch=Exact").await;
+    assert_eq!(edge.names().len(), 4);
+    for query in ["resourceVersion=3&resourceVersionMatch=Exact", "resourceVersion=3&limit=2"] {
+        let gone = list(&ground, SHOP, query).await;
+        assert_eq!(gone.status(), (410, "Expired".into()), "{query}");
+        assert_eq!(gone.message(), "too old resource version: 3 (4)");
+    }
+}
+
+#[tokio::test]
+async fn future_revision_is_waited_for() {
+    let ground = six().await;
+    for (query, count) in [
+        ("resourceVersion=7&resourceVersionMatch=NotOlderThan", 1),
+        ("resourceVersion=8", 2),
+        ("resourceVersion=9&resourceVersionMatch=Exact", 3),
+        ("resourceVersion=10&limit=1", 1),
+    ] {
+        let mut client = Client::connect(ground.address).await;
+        let path = format!("{NODES}?{query}");
+        client.request("GET", &path, &[]).await;
+        let other = get(ground.address, &format!("{NODES}?resourceVersion=0")).await;
+        assert_eq!(other.code(), 200, "others are answered meanwhile");
+        let revision = ground.put_node(&format!("n{}", ground.revision()));
+        let head = client.head().await.unwrap();
+        let body: Value = serde_json::from_slice(&client.body(&head).await).unwrap();
+        assert_eq!(body["metadata"]["resourceVersion"], revision.to_string(), "{query}");
+        assert_eq!(body["items"].as_array().unwrap().len(), count, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn revision_that_does_not_come_times_out() {
+    let ground = six().await;
+    let queries = ["resourceVersion=9&resourceVersionMatch=Exact", "resourceVersion=9", "resourceVersion=9&limit=1"];
+    let mut waiting = Vec::new();
+    let from = Instant::now();
+    for path in
+        queries.map(|query| format!("{SHOP}?{query}")).into_iter().chain([format!("{SHOP}/a?resourceVersion=9")])
+    {
+        let address = ground.address;
+        waiting.push(tokio::spawn(async move { get(address, &path).await }));
+    }
+    for answer in waiting {
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), (504, "Timeout".into()));
+        assert_eq!(answer.message(), "Timeout: Too large resource version: 9, current: 6");
+        let details = &answer.json()["details"];
+        assert_eq!(details["retryAfterSeconds"], 1);
+        assert_eq!(details["causes"][0]["reason"], "ResourceVersionTooLarge");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    assert!(from.elapsed() >= Duration::from_millis(2900), "{:?}", from.elapsed());
+}
+
+/// Pages stay at the revision of the first beside writes.
+#[tokio::test]
+async fn pages_are_of_one_revision() {
+    let ground = six().await;
+    let first = list(&ground, SHOP, "limit=2").await;
+    ground.delete(&widget_key("shop/c"));
+    ground.put_widget("shop/d", "blue");
+    ground.put_widget("shop/dd", "blue");
+    let second = list(&ground, SHOP, &format!("limit=2&continue={}", token(&first))).await;
+    assert_eq!((revision(&second).as_str(), second.names()), ("6", vec!["shop/c".into(), "shop/d".into()]));
+    assert_eq!(second.json()["items"][1]["spec"]["color"], "red");
+    assert_eq!(second.json()["metadata"]["remainingItemCount"], 1);
+    // The revision 0 beside a token says nothing.
+    let third = list(&ground, SHOP, &format!("resourceVersion=0&continue={}", token(&second))).await;
+    assert_eq!((revision(&third).as_str(), third.names()), ("6", vec!["shop/e".into()]));
+}
+
+/// A page whose revision left the window says so, with a token that goes on in the newest state.
+#[tokio::test]
+async fn page_behind_the_window_goes_on_inconsistently() {
+    let ground = six().await;
+    let first = list(&ground, SHOP, "limit=2").await;
+    ground.delete(&widget_key("shop/c"));
+    ground.put_widget("shop/dd", "blue");
+    ground.writer().compact(7).unwrap();
+    let gone = list(&ground, SHOP, &format!("limit=1&continue={}", token(&first))).await;
+    assert_eq!(gone.status(), (410, "Expired".into()));
+    assert!(gone.message().contains("inconsistent list"), "{}", gone.message());
+    let next = list(&ground, SHOP, &format!("limit=1&continue={}", token(&gone))).await;
+    assert_eq!((revision(&next).as_str(), next.names()), ("8", vec!["shop/d".into()]));
+    // From here on it is a list of that revision.
+    ground.put_widget("shop/f", "blue");
+    let rest = list(&ground, SHOP, &format!("continue={}", token(&next))).await;
+    assert_eq!((revision(&rest).as_str(), rest.names()), ("8", vec!["shop/dd".into(), "shop/e".into()]));
+}
+
+#[tokio::test]
+async fn tokens_are_of_their_list() {
+    let ground = six().await;
+    let page = list(&ground, SHOP, "limit=2").await;
+    let good = token(&page);
+    let damaged = format!("{}%41", &good[..good.len() - 3]);
+    for (path, query) in [
+        (SHOP, format!("continue={damaged}")),
+        (SHOP, "continue=abc".into()),
+        (SHOP, "continue=%00%ff%fe".into()),
+        (WIDGETS, format!("continue={good}")),
+        (NODES, format!("continue={good}")),
+        (SHOP, format!("continue={good}&labelSelector=app%3Dred")),
+        (SHOP, format!("continue={good}&fieldSelector=spec.color%3Dred")),
+    ] {
+        let answer = list(&ground, path, &query).await;
+        assert_eq!(answer.status(), (400, "BadRequest".into()), "{path}?{query}");
+        if !query.contains("%ff") {
+            assert!(answer.message().starts_with("continue key is not valid"), "{query}: {}", answer.message());
+        }
+    }
+    let other = Ground::builder().cache(|cache| cache.name("other")).start().await;
+    assert_eq!(list(&other, SHOP, &format!("continue={good}")).await.code(), 400);
+}
+
+/// How many remain is known where only keys are asked for.
+#[tokio::test]
+async fn remaining_count_is_exact_or_absent() {
+    let ground = six().await;
+    let by_key = list(&ground, WIDGETS, "limit=2").await.json();
+    assert_eq!(by_key["metadata"]["remainingItemCount"], 4);
+    for query in ["labelSelector=app%3Dred", "fieldSelector=spec.color%3Dred", "fieldSelector=metadata.name!%3Dz"] {
+        let metadata = list(&ground, SHOP, &format!("{query}&limit=2")).await.json()["metadata"].take();
+        assert!(metadata["continue"].is_string(), "{query}: {metadata}");
+        assert!(metadata.get("remainingItemCount").is_none(), "{query}: {metadata}");
+    }
+    let whole = list(&ground, WIDGETS, "limit=6").await.json();
+    assert_eq!(whole["metadata"], json!({"resourceVersion": "6"}));
+}
+
+#[tokio::test]
+async fn selectors_select() {
+    let ground = six().await;
+    ground.put_widget("shop/b", "blue");
+    for (query, names) in [
+        ("labelSelector=app%3Dblue", vec!["shop/b"]),
+        ("fieldSelector=spec.color%3Dblue", vec!["shop/b"]),
+        ("fieldSelector=metadata.name%3Dz", vec!["other/z"]),
+        ("fieldSelector=metadata.namespace%3Dother", vec!["other/z"]),
+        ("fieldSelector=metadata.namespace%3Dother,spec.color%3Dblue", vec![]),
+        ("labelSelector=app%20in%20(blue)&fieldSelector=metadata.name!%3Db", vec![]),
+    ] {
+        for limit in ["", "&limit=5"] {
+            assert_eq!(list(&ground, WIDGETS, &format!("{query}{limit}")).await.names(), names, "{query}{limit}");
+        }
+    }
+}
+
+/// A value that is no object, or lies at a key of another shape, is left out and harms nothing.
+#[tokio::test]
+async fn values_that_are_no_objects_are_left_out() {
+    for ground in [Ground::start().await, Ground::builder().undeclared().start().await] {
+        ground.put_widget("shop/a", "red");
+        for (key, value) in [
+            ("shop/b", &b"no json"[..]),
+            ("shop/c", b"[1]"),
+            ("shop/d", b"k8s\0\x0a"),
+            ("shop/e", b"{\"a\":1} x"),
+            ("shop/f", b"{\"a\":\"\xff\"}"),
+            ("shop/g", b""),
+            ("shop/h/i", b"{}"),
+            ("h", b"{}"),
+        ] {
+            ground.put(&widget_key(key), value);
+        }
+        ground.put_widget("shop/z", "red");
+        for query in ["", "limit=100", "resourceVersion=10&resourceVersionMatch=Exact"] {
+            assert_eq!(list(&ground, WIDGETS, query).await.names(), ["shop/a", "shop/z"], "{query}");
+        }
+        let page = list(&ground, WIDGETS, "limit=3").await;
+        assert!(page.names().len() < 3 && page.json()["metadata"]["continue"].is_string(), "a page with fewer objects");
+        assert_eq!(get(ground.address, &format!("{SHOP}/b")).await.status(), (404, "NotFound".into()));
+    }
+}
+
+#[tokio::test]
+async fn missing_names_come_from_keys() {
+    for ground in [Ground::start().await, Ground::builder().undeclared().start().await] {
+        ground.put(&widget_key("shop/a"), "{ \"n\" : 1.0 }");
+        ground.put(&node_key("n1"), r#"{"metadata":{"labels":{}}}"#);
+        let widgets = get(ground.address, WIDGETS).await;
+        assert_eq!(widgets.names(), ["shop/a"]);
+        assert_eq!(widgets.json()["items"][0]["metadata"]["resourceVersion"], "1");
+        assert!(widgets.text().contains("\"n\" : 1.0 }"), "no other byte moves: {}", widgets.text());
+        assert_eq!(get(ground.address, NODES).await.names(), ["n1"]);
+        let one = get(ground.address, &format!("{SHOP}/a")).await.json();
+        assert_eq!(one["metadata"], json!({"name": "a", "namespace": "shop", "resourceVersion": "1"}));
+    }
+}
+
+/// Before the first listing every read is 429, also one that would wait; then the embedded cache's newest revision is the
+/// consistent one.
+#[tokio::test]
+async fn cache_that_is_not_ready_is_busy() {
+    let ground = Ground::builder().cache(|cache| cache.expect_load(true)).start().await;
+    let from = Instant::now();
+    for target in [
+        WIDGETS.to_owned(),
+        format!("{WIDGETS}?resourceVersion=0"),
+        format!("{WIDGETS}?resourceVersion=5"),
+        format!("{WIDGETS}?resourceVersion=5&limit=1"),
+        format!("{WIDGETS}?limit=1"),
+        format!("{SHOP}/a"),
+        format!("{SHOP}/a?resourceVersion=0"),
+        format!("{SHOP}/a?resourceVersion=9"),
+    ] {
+        let answer = get(ground.address, &target).await;
+        assert_eq!(answer.status(), (429, "TooManyRequests".into()), "{target}");
+        assert_eq!(answer.header("retry-after"), Some("1"), "{target}");
+    }
+    assert!(from.elapsed() < Duration::from_secs(3), "nothing is waited for");
+    let mut writer = ground.writer();
+    let (key, value) = (widget_key("shop/a"), widget("shop/a", "red").to_string());
+    let record = watchcore::Record {
+        key: key.as_bytes(),
+        value: value.as_bytes(),
+        create_revision: 3,
+        mod_revision: 4,
+        version: 2,
+        lease: 0,
+    };
+    writer.load(9, [record]).unwrap();
+    drop(writer);
+    let list = get(ground.address, WIDGETS).await;
+    assert_eq!((revision(&list).as_str(), list.names()), ("9", vec!["shop/a".into()]));
+    assert_eq!(list.json()["items"][0]["metadata"]["resourceVersion"], "4");
+}
+
+#[tokio::test]
+async fn one_object_is_got() {
+    let ground = six().await;
+    ground.put_node("n1");
+    for query in ["", "?resourceVersion=0", "?resourceVersion=2", "?resourceVersion=7"] {
+        let answer = get(ground.address, &format!("{SHOP}/b{query}")).await;
+        let mut expected = widget("shop/b", "red");
+        expected["metadata"]["resourceVersion"] = json!("2");
+        assert_eq!((answer.code(), answer.json()), (200, expected), "{query}");
+        assert_eq!(answer.header("content-type"), Some("application/json"));
+    }
+    assert_eq!(get(ground.address, &format!("{NODES}/n1")).await.json()["metadata"]["resourceVersion"], "7");
+    let head = request(ground.address, "HEAD", &format!("{SHOP}/b"), &[]).await;
+    assert_eq!((head.code(), head.body.len()), (200, 0));
+}
+
+#[tokio::test]
+async fn absent_object_is_not_found() {
+    let ground = six().await;
+    let absent = get(ground.address, &format!("{SHOP}/x")).await;
+    assert_eq!(absent.status(), (404, "NotFound".into()));
+    assert_eq!(absent.message(), "widgets.matrix.test \"x\" not found");
+    assert_eq!(absent.json()["details"], json!({"name": "x", "group": "matrix.test", "kind": "widgets"}));
+    let node = get(ground.address, &format!("{NODES}/n1")).await;
+    assert_eq!(node.message(), "nodes \"n1\" not found");
+    // Nothing of another prefix, whatever the name says.
+    for name in ["..%2f..%2fnodes%2fn1", "%2e%2e", "a%00"] {
+        assert_eq!(get(ground.address, &format!("{SHOP}/{name}")).await.code(), 404, "{name}");
+    }
+}
+
+/// A get of a future revision comes when the cache has it.
+#[tokio::test]
+async fn get_waits_for_its_revision() {
+    let ground = six().await;
+    let mut client = Client::connect(ground.address).await;
+    client.request("GET", &format!("{SHOP}/a?resourceVersion=7"), &[]).await;
+    assert_eq!(get(ground.address, &format!("{SHOP}/a?resourceVersion=0")).await.code(), 200);
+    ground.put_widget("shop/a", "blue");
+    let head = client.head().await.unwrap();
+    let body: Value = serde_json::from_slice(&client.body(&head).await).unwrap();
+    assert_eq!((&body["spec"]["color"], &body["metadata"]["resourceVersion"]), (&json!("blue"), &json!("7")));
+}
+
+/// Widgets of 10 KB each, more than a socket takes at once.
+async fn large(limit: impl FnOnce(&mut watchcore_http::Limits)) -> Ground {
+    let mut limits = watchcore_http::Limits::default();
+    limit(&mut limits);
+    let ground = Ground::builder().api(move |api| api.limits(limits)).start().await;
+    let mut value = widget("shop/a", "red");
+    value["data"] = json!("x".repeat(10_000));
+    let value = value.to_string();
+    let keys: Vec<String> = (0..4000).map(|at| widget_key(&format!("shop/w{at:05}"))).collect();
+    let changes: Vec<Change<'_>> = keys.iter().map(|key| Change::put(key.as_bytes(), value.as_bytes())).collect();
+    ground.apply(&changes);
+    ground
+}
+
+/// A list is made while it is taken: what the client has not got room for is not made, and the snapshot is held.
+#[tokio::test]
+async fn list_is_made_as_it_is_taken() {
+    let ground = large(|_| {}).await;
+    let mut client = Client::connect(ground.address).await;
+    client.request("GET", WIDGETS, &[]).await;
+    let head = client.head().await.unwrap();
+    let first = client.chunk().await.expect("the first piece");
+    assert!(head.is_chunked() && first.len() <= 64 << 10, "{}", first.len());
+    assert!(ground.cache.stats().oldest_snapshot > Duration::ZERO, "the rest is not made yet");
+    // Beside it the cache goes on, and the list does not change.
+    ground.delete(&widget_key("shop/w03999"));
+    let mut all = first;
+    all.extend(client.body(&head).await);
+    let list: Value = serde_json::from_slice(&all).unwrap();
+    assert_eq!((&list["metadata"]["resourceVersion"], list["items"].as_array().unwrap().len()), (&json!("1"), 4000));
+    eventually("the snapshot goes", async || (ground.cache.stats().oldest_snapshot == Duration::ZERO).then_some(()))
+        .await;
+}
+
+/// Who takes nothing of a list is cut off; its snapshot goes.
+#[tokio::test]
+async fn client_that_takes_nothing_is_cut_off() {
+    let ground = large(|limits| limits.stall = Duration::from_millis(200)).await;
+    let mut client = Client::connect(ground.address).await;
+    client.request("GET", WIDGETS, &[]).await;
+    let head = client.head().await.unwrap();
+    client.chunk().await.expect("the first piece");
+    eventually("the snapshot goes", async || (ground.cache.stats().oldest_snapshot == Duration::ZERO).then_some(()))
+        .await;
+    assert!(head.is_chunked());
+    let rest = client.rest().await;
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "no list that looks whole");
+    assert!(rest.len() < 30_000_000, "{}", rest.len());
+}
+
+/// The first byte of a large list does not wait for the rest of it.
+#[tokio::test]
+async fn other_requests_go_on_beside_large_lists() {
+    let ground = large(|_| {}).await;
+    let mut slow = Client::connect(ground.address).await;
+    slow.request("GET", &format!("{WIDGETS}?labelSelector=app%3Dred"), &[]).await;
+    slow.head().await.unwrap();
+    for _ in 0..3 {
+        // Nothing matches: every key is visited, and nothing is written meanwhile.
+        let none = list(&ground, WIDGETS, "labelSelector=app%3Dgreen").await;
+        assert_eq!(none.names().len(), 0);
+    }
+    let _ = BOUND;
+}
