@@ -1,6 +1,7 @@
 //! The service: what an embedding program builds, and the way of a request through it.
 
 use crate::catalog::{Catalog, Resource};
+use crate::figures::Figures;
 use crate::request::Route;
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
@@ -9,6 +10,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use watchcore::{Cache, Result};
 
@@ -29,11 +31,39 @@ pub struct Limits {
     pub frame_bytes: usize,
     /// How long a list may wait for a client that takes nothing of it. Default 60 s.
     pub stall: Duration,
+    /// Connections of a [`Server`](crate::Server). One more is closed at once. Default 20,000.
+    pub connections: usize,
+    /// Bytes of a request's head, its first line and its headers. Beyond: 431. Default 32 KiB, and at least 8 KiB.
+    pub header_bytes: usize,
+    /// Bytes of path and query. Beyond: 414. Default 16 KiB.
+    pub url_bytes: usize,
+    /// How long the head of a request may take from its first byte on, and the first request of a connection from the
+    /// beginning on; then the connection is closed. Default 10 s.
+    pub header_timeout: Duration,
+    /// How long the handshake of TLS may take. Default 10 s.
+    pub handshake_timeout: Duration,
+    /// How long a connection may wait for its next request. Default 2 minutes: longer than clients wait, so that it is
+    /// they who close.
+    pub idle: Duration,
+    /// Bytes that wait for a client in one stream, beside what the kernel holds. Default 64 KiB.
+    pub queued_bytes: usize,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { watches: 10_000, watches_per_connection: 1_000, frame_bytes: 16 << 20, stall: Duration::from_secs(60) }
+        Limits {
+            watches: 10_000,
+            watches_per_connection: 1_000,
+            frame_bytes: 16 << 20,
+            stall: Duration::from_secs(60),
+            connections: 20_000,
+            header_bytes: 32 << 10,
+            url_bytes: 16 << 10,
+            header_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(10),
+            idle: Duration::from_secs(120),
+            queued_bytes: 64 << 10,
+        }
     }
 }
 
@@ -41,8 +71,11 @@ impl Default for Limits {
 pub(crate) struct ApiState {
     pub(crate) catalog: Catalog,
     pub(crate) open: Arc<OpenWatches>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
+    pub(crate) figures: Arc<Figures>,
+    /// The end has begun: not ready any more.
+    pub(crate) is_ending: AtomicBool,
 }
 
 /// The service over some caches: a [`Router`] that a program nests, or a server of its own.
@@ -71,9 +104,21 @@ impl Api {
         Router::new().fallback(answer).with_state(self.0.clone())
     }
 
-    /// Ends all watches, spread over `grace`; new ones are refused from now on. Lists and other answers go on.
+    /// Ends all watches, spread over `grace`; new ones are refused from now on, and `/readyz` fails. Lists and other
+    /// answers go on.
     pub async fn drain(&self, grace: Duration) {
+        self.begin_end();
         self.0.open.drain(grace).await;
+    }
+
+    /// From now on it says that it is not ready.
+    pub(crate) fn begin_end(&self) {
+        self.0.is_ending.store(true, Relaxed);
+    }
+
+    /// Whether everybody who asks has to be known.
+    pub(crate) fn authenticates(&self) -> bool {
+        false
     }
 }
 
@@ -110,8 +155,10 @@ impl ApiBuilder {
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
             open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection),
-            limits: self.limits,
+            limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
+            figures: Arc::default(),
+            is_ending: AtomicBool::new(false),
         })))
     }
 }

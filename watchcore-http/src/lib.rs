@@ -5,16 +5,22 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 mod api;
 mod catalog;
+mod figures;
+mod files;
 mod frame;
 mod json;
 mod request;
 mod resources;
+mod server;
 mod status;
 mod transport;
 mod watch;
 
+pub use access::User;
 pub use api::{Api, ApiBuilder, Limits};
 pub use catalog::Resource;
+pub use server::{Server, ServerBuilder, Tls};
 pub use status::Refusal;

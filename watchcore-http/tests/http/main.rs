@@ -2,4 +2,5 @@
 
 mod lists;
 mod parameters;
+mod sockets;
 mod support;

@@ -1,0 +1,192 @@
+//! Things made of files, which are made again when the files change: certificates, tokens.
+//!
+//! A value is made of the bytes of some files. Who needs it asks for it; where the last look at the files is older than
+//! an interval, they are looked at first, on a thread that may block. While they cannot be read, or make no value (half
+//! of a pair was replaced), the last good value serves, and one warning says why.
+
+use std::fs::Metadata;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A file that changed so shortly before it was read may change once more without another time of change.
+const CLOCK_OF_FILES: Duration = Duration::from_secs(2);
+
+/// What makes a value of the contents of the files, in their order; or a sentence that names the file and what is wrong.
+type Make<T> = dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync;
+
+/// A value made of files.
+pub(crate) struct Reloaded<T> {
+    /// For the log: what the value is.
+    what: &'static str,
+    paths: Vec<PathBuf>,
+    make: Box<Make<T>>,
+    /// The files are looked at again after so long, when somebody asks.
+    interval: Duration,
+    held: Mutex<Held<T>>,
+    hasher: std::collections::hash_map::RandomState,
+}
+
+struct Held<T> {
+    value: Arc<T>,
+    looked: Instant,
+    /// Somebody looks at this moment; the others take what there is.
+    looking: bool,
+    /// What the files were when they were read; `None`: they are read at the next look in any case.
+    stamps: Option<Vec<Stamp>>,
+    contents: u64,
+    /// Why the newest files make no value.
+    failed: Option<String>,
+}
+
+/// By what a change of a file is seen without reading it.
+#[derive(PartialEq, Eq, Clone)]
+struct Stamp {
+    modified: Option<SystemTime>,
+    length: u64,
+    /// Where the system has them: device, inode, seconds and nanoseconds of the last change of the inode.
+    inode: Option<(u64, u64, i64, i64)>,
+}
+
+impl<T: Send + Sync + 'static> Reloaded<T> {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    /// The sentence of `make`, or which file cannot be read.
+    pub(crate) fn new(
+        what: &'static str,
+        paths: Vec<PathBuf>,
+        interval: Duration,
+        make: impl Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync + 'static,
+    ) -> Result<Reloaded<T>, String> {
+        let hasher = std::collections::hash_map::RandomState::new();
+        let stamps = stamps(&paths);
+        let contents = read(&paths)?;
+        let value = Arc::new(make(&contents)?);
+        let held = Held {
+            value,
+            looked: Instant::now(),
+            looking: false,
+            stamps: stamps.filter(|stamps| are_settled(stamps)),
+            contents: hasher.hash_one(&contents),
+            failed: None,
+        };
+        Ok(Reloaded { what, paths, make: Box::new(make), interval, held: Mutex::new(held), hasher })
+    }
+
+    /// The value as it was made last, without a look at the files.
+    pub(crate) fn latest(&self) -> Arc<T> {
+        self.lock().value.clone()
+    }
+
+    /// The value of the files as they are, or as they were at most an interval ago.
+    pub(crate) async fn current(self: &Arc<Self>) -> Arc<T> {
+        {
+            let mut held = self.lock();
+            if held.looking || held.looked.elapsed() < self.interval {
+                return held.value.clone();
+            }
+            held.looking = true;
+        }
+        let this = self.clone();
+        // It goes on where the caller is cancelled, and `look` ends with `looking` false in any case; so its result, and
+        // whether the runtime ends meanwhile, do not matter.
+        let _ = tokio::task::spawn_blocking(move || this.look()).await;
+        self.latest()
+    }
+
+    fn look(&self) {
+        /// Others may look again, also behind a panic of `make`.
+        struct Done<'r, T: Send + Sync + 'static>(&'r Reloaded<T>);
+        impl<T: Send + Sync + 'static> Drop for Done<'_, T> {
+            fn drop(&mut self) {
+                let mut held = self.0.lock();
+                held.looking = false;
+                held.looked = Instant::now();
+            }
+        }
+        let _done = Done(self);
+        let (old, contents) = {
+            let held = self.lock();
+            (held.stamps.clone(), held.contents)
+        };
+        let stamps = stamps(&self.paths);
+        if old.is_some() && old == stamps {
+            return;
+        }
+        let made = read(&self.paths).and_then(|files| {
+            let hash = self.hasher.hash_one(&files);
+            let is_new = hash != contents;
+            is_new.then(|| (self.make)(&files)).transpose().map(|value| (hash, value))
+        });
+        // A change between the two is seen by its stamps at the next look.
+        let settled = stamps.filter(|stamps| are_settled(stamps));
+        self.take(made, settled);
+    }
+
+    fn take(&self, made: Result<(u64, Option<T>), String>, stamps: Option<Vec<Stamp>>) {
+        let what = self.what;
+        let mut held = self.lock();
+        match made {
+            Ok((contents, value)) => {
+                (held.stamps, held.contents) = (stamps, contents);
+                let had_failed = held.failed.take().is_some();
+                let Some(value) = value else { return };
+                let before = std::mem::replace(&mut held.value, Arc::new(value));
+                // Freed, and told, behind the lock.
+                drop(held);
+                drop(before);
+                tracing::info!(target: "watchcore_http", after_failure = had_failed, "{what}: read again, it has changed");
+            }
+            Err(why) => {
+                held.stamps = None;
+                if held.failed.as_ref() != Some(&why) {
+                    tracing::warn!(target: "watchcore_http", "{what}: {why}. What was read before stays in use.");
+                    held.failed = Some(why);
+                }
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held<T>> {
+        // Nothing in here panics between two changes that belong together.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `None` where one of them is not there.
+fn stamps(paths: &[PathBuf]) -> Option<Vec<Stamp>> {
+    paths.iter().map(|path| std::fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))).collect()
+}
+
+/// Whether each change behind these has another stamp.
+fn are_settled(stamps: &[Stamp]) -> bool {
+    let now = SystemTime::now();
+    stamps.iter().all(|stamp| {
+        let age = stamp.modified.and_then(|modified| now.duration_since(modified).ok());
+        age.is_some_and(|age| age > CLOCK_OF_FILES)
+    })
+}
+
+fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
+    paths.iter().map(|path| std::fs::read(path).map_err(|error| unreadable(path, &error))).collect()
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> String {
+    format!("cannot read {}: {error}", path.display())
+}
+
+impl Stamp {
+    #[cfg(unix)]
+    fn of(metadata: &Metadata) -> Stamp {
+        use std::os::unix::fs::MetadataExt;
+        let inode = (metadata.dev(), metadata.ino(), metadata.ctime(), metadata.ctime_nsec());
+        Stamp { modified: metadata.modified().ok(), length: metadata.len(), inode: Some(inode) }
+    }
+
+    #[cfg(not(unix))]
+    fn of(metadata: &Metadata) -> Stamp {
+        Stamp { modified: metadata.modified().ok(), length: metadata.len(), inode: None }
+    }
+}

@@ -1,0 +1,114 @@
+//! Accepting connections, and ending all of them.
+
+use super::{Place, Shared, connection};
+use crate::figures::Reason;
+use std::future::pending;
+use std::io::{Error, ErrorKind};
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::{Instant, Sleep};
+
+/// How long nothing is accepted where the system has no room for one more connection.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long streams of HTTP/2 may take to notice that their connection was cut off.
+const CUT: Duration = Duration::from_secs(5);
+
+/// Accepts until told to stop, then ends what is there.
+pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
+    let mut connections = JoinSet::new();
+    let mut pause: Option<Pin<Box<Sleep>>> = None;
+    let grace = loop {
+        tokio::select! {
+            biased;
+            grace = &mut stopped => break grace.unwrap_or_default(),
+            Some(ended) = connections.join_next() => note(ended),
+            () = over(&mut pause) => pause = None,
+            accepted = listener.accept(), if pause.is_none() => match accepted {
+                Ok((stream, address)) => connect(stream, address, &shared, &mut connections),
+                Err(error) => pause = failed(&error, &shared),
+            },
+        }
+    };
+    drop(listener);
+    end(connections, &shared, grace).await;
+}
+
+async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
+    match pause {
+        Some(pause) => pause.as_mut().await,
+        None => pending().await,
+    }
+}
+
+fn connect(stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, connections: &mut JoinSet<()>) {
+    let figures = shared.figures();
+    if !figures.connect(shared.limits().connections) {
+        figures.refused(Reason::connections);
+        return;
+    }
+    let place = Place(figures.clone());
+    // An event goes out when it is there. Where the socket has closed already, that is found when it is read.
+    let _ = stream.set_nodelay(true);
+    let shared = shared.clone();
+    if shared.tls.is_some() {
+        connections.spawn(connection::secure(stream, address, shared, place));
+    } else {
+        connections.spawn(connection::plain(stream, address, shared, place));
+    }
+}
+
+/// A client that has gone before it was accepted is nothing. All else is the system's: file descriptors or memory are
+/// used up, and trying at once again would only burn a processor.
+fn failed(error: &Error, shared: &Shared) -> Option<Pin<Box<Sleep>>> {
+    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused)
+    {
+        return None;
+    }
+    shared.figures().refused(Reason::accept);
+    tracing::warn!(target: "watchcore_http", "cannot accept a connection: {error}. Raise the limit of open files, or lower limits.connections.");
+    Some(Box::pin(tokio::time::sleep(PAUSE)))
+}
+
+/// A connection that panics takes nobody with it.
+fn note(ended: Result<(), JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(target: "watchcore_http", "the task of a connection: {error}");
+    }
+}
+
+/// Watches are told to end over most of the grace time; the rest is for their last bytes.
+async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
+    let begin = Instant::now();
+    shared.api.begin_end();
+    shared.ending.send_replace(true);
+    let all_gone = async { while connections.join_next().await.map(note).is_some() {} };
+    let drained = async {
+        shared.api.drain(grace / 4 * 3).await;
+        pending::<()>().await;
+    };
+    let deadline = begin.checked_add(grace);
+    let over = async {
+        match deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline).await,
+            None => pending().await,
+        }
+    };
+    tokio::select! {
+        biased;
+        () = all_gone => {}
+        () = drained => {}
+        () = over => {}
+    }
+    connections.shutdown().await;
+    if tokio::time::timeout(CUT, shared.alive.none()).await.is_err() {
+        tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
+    }
+}

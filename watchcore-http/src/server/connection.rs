@@ -1,0 +1,288 @@
+//! One connection, from the accepted socket to its end.
+//!
+//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and then goes from state to
+//! state. Each state has a time limit of its own, so that no client that says nothing holds a place for ever.
+
+use super::handler::Handler;
+use super::socket::{Activity, Pace, Patience, Socket};
+use super::{Place, Shared};
+use crate::access::Peer;
+use crate::figures::Reason;
+use bytes::{Bytes, BytesMut};
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+
+/// What a client of HTTP/2 says first.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A read buffer of hyper is never smaller.
+const LEAST_BUFFER: usize = 8192;
+
+/// What belongs to one connection beside its socket.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    activity: Arc<Activity>,
+    /// Becomes true when the server ends; and closed, if it was dropped.
+    ending: watch::Receiver<bool>,
+    /// Counted, until the connection is gone.
+    _place: Place,
+}
+
+/// What a connection of HTTP/1.1 is at.
+enum State<IO> {
+    /// hyper reads requests and writes answers.
+    Requests(Socket<IO>),
+    /// Another task has the socket: a WebSocket.
+    Upgraded,
+    Ended,
+}
+
+/// A connection without TLS.
+pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
+    let peer = Peer { address, certificate: None, asks_certificate: false, watches: Arc::default() };
+    let mut link = Link::new(peer, shared, place);
+    let Some((stream, ahead)) = link.first_bytes(stream).await else { return };
+    if ahead == PREFACE {
+        Box::pin(link.http2(stream, ahead)).await;
+    } else {
+        link.http1(stream, ahead).await;
+    }
+}
+
+/// A connection with TLS.
+pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
+    let Some(tls) = &shared.tls else { return };
+    let mut ending = shared.ending.subscribe();
+    let handshake = async {
+        let config = tls.current().await;
+        tokio_rustls::TlsAcceptor::from(config).accept(stream).await
+    };
+    let limit = shared.limits().handshake_timeout;
+    let accepted = tokio::select! {
+        accepted = tokio::time::timeout(limit, handshake) => accepted,
+        () = begun(&mut ending) => return,
+    };
+    let stream = match accepted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            shared.figures().refused(Reason::handshake);
+            tracing::debug!(target: "watchcore_http", %address, "TLS handshake: {error}");
+            return;
+        }
+        Err(_) => return shared.figures().refused(Reason::handshake_timeout),
+    };
+    let session = stream.get_ref().1;
+    let is_http2 = session.alpn_protocol() == Some(b"h2");
+    let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
+    let asks_certificate = shared.asks_certificate;
+    let link = Link::new(Peer { address, certificate, asks_certificate, watches: Arc::default() }, shared, place);
+    if is_http2 {
+        Box::pin(link.http2(stream, Bytes::new())).await;
+    } else {
+        Box::pin(link.http1(stream, Bytes::new())).await;
+    }
+}
+
+/// Waits for the end of the server; there is one, too, where it was dropped.
+async fn begun(ending: &mut watch::Receiver<bool>) {
+    let _ = ending.wait_for(|is_ending| *is_ending).await;
+}
+
+impl Link {
+    fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
+        let ending = shared.ending.subscribe();
+        Link { peer: Arc::new(peer), activity: Arc::default(), ending, shared, _place: place }
+    }
+
+    /// Reads until it is clear whether the client speaks HTTP/2: bytes are taken, not peeked at, for a look at bytes
+    /// that stay would be ready at once again, as long as the rest does not come.
+    async fn first_bytes(&mut self, mut stream: TcpStream) -> Option<(TcpStream, Bytes)> {
+        let limit = self.shared.limits().header_timeout;
+        let mut ahead = BytesMut::new();
+        let mut timeout = pin!(tokio::time::sleep(limit));
+        loop {
+            let mut buffer = [0; PREFACE.len()];
+            let missing = PREFACE.len() - ahead.len();
+            tokio::select! {
+                read = stream.read(&mut buffer[..missing]) => match read {
+                    Ok(0) | Err(_) => return None,
+                    Ok(read) => ahead.extend_from_slice(&buffer[..read]),
+                },
+                () = &mut timeout => {
+                    self.shared.figures().refused(Reason::header_timeout);
+                    return None;
+                }
+                () = begun(&mut self.ending) => return None,
+            }
+            if ahead == PREFACE || !PREFACE.starts_with(&ahead) {
+                return Some((stream, ahead.freeze()));
+            }
+        }
+    }
+
+    fn handler(&self) -> Handler {
+        Handler {
+            router: self.shared.router.clone(),
+            peer: self.peer.clone(),
+            activity: self.activity.clone(),
+            limits: self.shared.limits().clone(),
+            figures: self.shared.figures().clone(),
+        }
+    }
+
+    async fn http1<IO>(mut self, io: IO, ahead: Bytes)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut state = State::Requests(Socket::new(io, ahead, self.activity.clone()));
+        loop {
+            state = match state {
+                State::Requests(socket) => self.requests(socket).await,
+                State::Upgraded => {
+                    self.activity.closed().await;
+                    State::Ended
+                }
+                State::Ended => return,
+            };
+        }
+    }
+
+    /// hyper has the socket, until the client is done, or too slow, or asks for something else than answers.
+    async fn requests<IO>(&mut self, socket: Socket<IO>) -> State<IO>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let limits = self.shared.limits();
+        let mut builder = http1::Builder::new();
+        builder
+            .timer(TokioTimer::new())
+            // `Patience` has it, for hyper counts the time between two requests as the time of a head.
+            .header_read_timeout(None::<Duration>)
+            .max_header_size(limits.header_bytes)
+            .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
+        let connection = builder.serve_connection(TokioIo::new(socket), self.handler()).with_upgrades();
+        let mut connection = Box::pin(connection);
+        let mut patience = Patience::new(limits.header_timeout, limits.idle, true);
+        let mut is_ending = *self.ending.borrow();
+        if is_ending {
+            connection.as_mut().graceful_shutdown();
+        }
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        self.failed(&error);
+                    }
+                    break;
+                }
+                pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
+                    if self.is_over(pace) {
+                        return State::Ended;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    patience.last();
+                }
+                () = begun(&mut self.ending), if !is_ending => {
+                    is_ending = true;
+                    if self.activity.is_fresh() {
+                        return State::Ended;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+        drop(connection);
+        if self.activity.is_closed() { State::Ended } else { State::Upgraded }
+    }
+
+    async fn http2<IO>(mut self, io: IO, ahead: Bytes)
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let limits = self.shared.limits();
+        let socket = Socket::new(io, ahead, self.activity.clone());
+        let mut builder = http2::Builder::new(self.shared.streams.clone());
+        builder
+            .timer(TokioTimer::new())
+            .max_header_list_size(u32::try_from(limits.header_bytes).unwrap_or(u32::MAX))
+            // Room beside the watches, so that a connection that has all of them still lists.
+            .max_concurrent_streams(
+                u32::try_from(limits.watches_per_connection.saturating_add(100)).unwrap_or(u32::MAX),
+            )
+            .max_send_buf_size(limits.queued_bytes.min(u32::MAX as usize))
+            // Nothing is uploaded here.
+            .initial_stream_window_size(65_535)
+            .initial_connection_window_size(65_535)
+            .keep_alive_interval(Some(Duration::from_secs(30)))
+            .keep_alive_timeout(Duration::from_secs(20));
+        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler()));
+        let mut patience = Patience::new(limits.header_timeout, limits.idle, false);
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                biased;
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        self.failed(&error);
+                    }
+                    return;
+                }
+                pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
+                    if self.is_over(pace) {
+                        return;
+                    }
+                    connection.as_mut().graceful_shutdown();
+                    patience.last();
+                }
+                () = begun(&mut self.ending), if !is_ending => {
+                    is_ending = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    /// Whether a connection whose time is over is cut off, rather than told to close.
+    fn is_over(&self, pace: Pace) -> bool {
+        if pace == Pace::Head {
+            self.shared.figures().refused(Reason::header_timeout);
+        }
+        pace != Pace::Idle
+    }
+
+    fn failed(&self, error: &hyper::Error) {
+        if error.is_parse_too_large() {
+            self.shared.figures().refused(Reason::header_bytes);
+        } else if error.is_parse() {
+            self.shared.figures().refused(Reason::malformed);
+        }
+        tracing::debug!(target: "watchcore_http", address = %self.peer.address, "connection: {error}");
+    }
+}
+
+/// Where hyper runs the streams of HTTP/2: each is a task that is counted.
+#[derive(Clone)]
+pub(super) struct Streams(pub(super) Arc<super::Alive>);
+
+impl<F> hyper::rt::Executor<F> for Streams
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        let alive = self.0.enter();
+        tokio::spawn(async move {
+            stream.await;
+            drop(alive);
+        });
+    }
+}

@@ -1,0 +1,109 @@
+//! What hyper calls for each request of a connection.
+
+use super::socket::{Activity, Answering};
+use crate::access::Peer;
+use crate::api::Limits;
+use crate::figures::{Figures, Reason};
+use crate::status::Refusal;
+use axum::Router;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Version, header};
+use http_body::Frame as BodyFrame;
+use hyper::body::{Incoming, SizeHint};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower::Service as _;
+
+/// The service of one connection.
+#[derive(Clone)]
+pub(super) struct Handler {
+    pub(super) router: Router,
+    pub(super) peer: Arc<Peer>,
+    pub(super) activity: Arc<Activity>,
+    pub(super) limits: Arc<Limits>,
+    pub(super) figures: Arc<Figures>,
+}
+
+/// The body of an answer; while it is there, the connection is answering.
+pub(super) struct Answer {
+    body: Body,
+    _answering: Answering,
+}
+
+impl hyper::service::Service<Request<Incoming>> for Handler {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Answer>, Infallible>> + Send>>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        let answering = self.activity.answer();
+        let refused = self.refusal(&request);
+        request.extensions_mut().insert(self.peer.clone());
+        let mut router = self.router.clone();
+        let activity = self.activity.clone();
+        Box::pin(async move {
+            let response = match refused {
+                Some(refusal) => refusal.into_response(),
+                // A router never fails.
+                None => match router.call(request.map(Body::new)).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                },
+            };
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                activity.upgrade();
+            }
+            Ok(response.map(|body| Answer { body, _answering: answering }))
+        })
+    }
+}
+
+impl Handler {
+    /// What is refused before anybody looks at what is asked.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Refusal> {
+        let limits = &self.limits;
+        let url = request.uri().path_and_query().map_or(0, |url| url.as_str().len());
+        if url > limits.url_bytes {
+            self.figures.refused(Reason::url_bytes);
+            let message = format!("the URL has {url} bytes; this server takes {} at most", limits.url_bytes);
+            return Some(Refusal::new(414, "RequestURITooLong", message));
+        }
+        let headers: usize = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+        if headers + url > limits.header_bytes {
+            self.figures.refused(Reason::header_bytes);
+            let message = format!("the headers have more than {} bytes, the most of this server", limits.header_bytes);
+            return Some(Refusal::new(431, "RequestHeaderFieldsTooLarge", message));
+        }
+        let named = request.headers().contains_key(header::HOST) || request.uri().authority().is_some();
+        if request.version() == Version::HTTP_11 && !named {
+            self.figures.refused(Reason::malformed);
+            return Some(Refusal::bad_request("a request of HTTP/1.1 needs the header Host"));
+        }
+        None
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,260 @@
+//! A server of an [`Api`]'s own: sockets, TLS, connections, and their end.
+//!
+//! A program that has a server already nests [`Api::router`] into it. One that has none starts a [`Server`]: it accepts
+//! connections on the caller's tokio runtime, one task each, speaks HTTP/1.1 and HTTP/2 on the same port, holds the
+//! limits of [`Limits`](crate::Limits), and ends without cutting anybody off.
+//!
+//! The life of a connection: `accept` takes it, if there is a place; `connection` makes the handshake, finds out what is
+//! spoken, and runs hyper; `handler` puts the [`Peer`](crate::access::Peer) into each request and hands it to the
+//! router. At the end of the server the listener closes first, then `ending` becomes true: connections that are idle
+//! close, the others behind what they answer; watches are ended one by one; what is left at the end of the grace time is
+//! cut off.
+
+mod accept;
+mod connection;
+mod handler;
+mod socket;
+mod tls;
+
+pub use tls::Tls;
+
+use crate::api::{Api, Limits};
+use crate::figures::Figures;
+use crate::files::Reloaded;
+use axum::Router;
+use connection::Streams;
+use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::task::JoinHandle;
+use watchcore::{Code, Error, Result};
+
+/// A server that runs. Where it is dropped it ends at once, as with a [`shutdown`](Server::shutdown) without grace.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::Cache;
+/// use watchcore_http::{Api, Server};
+///
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let api = Api::builder().cache(Cache::builder("/registry/").build()?).build()?;
+/// let server = Server::builder(api).address("127.0.0.1:0").start().await?;
+/// println!("http://{}", server.address());
+/// server.shutdown(Duration::from_secs(10)).await;
+/// # Ok::<(), watchcore::Error>(())
+/// # }).unwrap();
+/// ```
+#[must_use = "a server that is dropped ends"]
+pub struct Server {
+    address: SocketAddr,
+    /// Takes the grace time; dropped, there is none.
+    stop: oneshot::Sender<Duration>,
+    accepting: JoinHandle<()>,
+}
+
+/// What a [`Server`] is started with.
+#[must_use = "start() starts it"]
+pub struct ServerBuilder {
+    api: Api,
+    router: Option<Router>,
+    address: String,
+    listener: Option<StdListener>,
+    tls: Option<Tls>,
+    insecure: bool,
+}
+
+impl Server {
+    /// A server of this service. It listens on 127.0.0.1:8080 until told otherwise.
+    pub fn builder(api: Api) -> ServerBuilder {
+        ServerBuilder {
+            api,
+            router: None,
+            address: "127.0.0.1:8080".into(),
+            listener: None,
+            tls: None,
+            insecure: false,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends it: `/readyz` fails from now on and nobody can connect; each watch ends cleanly, one by one over most of the
+    /// grace time; each answer is sent whole; idle connections close. What is there at the end of the grace time is cut
+    /// off. Returns when the last connection is gone.
+    pub async fn shutdown(self, grace: Duration) {
+        // It is not there any more where its runtime ends.
+        let _ = self.stop.send(grace);
+        let _ = self.accepting.await;
+    }
+}
+
+impl ServerBuilder {
+    /// Where it listens: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; port 0 is any that is free.
+    ///
+    /// An address that others reach needs TLS and something that says who asks (an authenticator, or client
+    /// certificates), or [`insecure`](ServerBuilder::insecure).
+    pub fn address(mut self, address: impl Into<String>) -> ServerBuilder {
+        self.address = address.into();
+        self
+    }
+
+    /// A socket that listens already, instead of an address: of systemd, for example.
+    pub fn listener(mut self, listener: StdListener) -> ServerBuilder {
+        self.listener = Some(listener);
+        self
+    }
+
+    /// Connections are encrypted, with these certificates.
+    pub fn tls(mut self, tls: Tls) -> ServerBuilder {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Others may reach it although it does not encrypt, or does not ask who they are: everybody who reaches it reads
+    /// everything that it serves. Default: no.
+    pub fn insecure(mut self, insecure: bool) -> ServerBuilder {
+        self.insecure = insecure;
+        self
+    }
+
+    /// The program's own router, into which that of the service is nested or merged. Default: the service's alone.
+    pub fn router(mut self, router: Router) -> ServerBuilder {
+        self.router = Some(router);
+        self
+    }
+
+    /// Starts it on the runtime of the caller.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT where the address is none, or others reach it and it is not secure; where the certificates
+    /// cannot be read. UNAVAILABLE where the address cannot be listened on.
+    pub async fn start(self) -> Result<Server> {
+        let listener = match self.listener {
+            Some(listener) => listener,
+            None => bind(&self.address)?,
+        };
+        let of_listener = |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot listen: {error}"));
+        let address = listener.local_addr().map_err(of_listener)?;
+        let asks_certificate = self.tls.as_ref().is_some_and(Tls::asks_certificate);
+        if !self.insecure && !address.ip().to_canonical().is_loopback() {
+            check_secure(address, self.tls.is_some(), asks_certificate || self.api.authenticates())?;
+        }
+        let tls = self.tls.as_ref().map(Tls::load).transpose()?;
+        listener.set_nonblocking(true).map_err(of_listener)?;
+        let listener = TcpListener::from_std(listener).map_err(of_listener)?;
+        let alive = Arc::new(Alive::default());
+        let shared = Arc::new(Shared {
+            router: self.router.unwrap_or_else(|| self.api.router()),
+            api: self.api,
+            tls,
+            asks_certificate,
+            ending: watch::Sender::new(false),
+            streams: Streams(alive.clone()),
+            alive,
+        });
+        let (stop, stopped) = oneshot::channel();
+        let accepting = tokio::spawn(accept::run(listener, shared, stopped));
+        Ok(Server { address, stop, accepting })
+    }
+}
+
+/// # Errors
+/// INVALID_ARGUMENT where it is no address; UNAVAILABLE where it is another's, or taken.
+fn bind(address: &str) -> Result<StdListener> {
+    let found: Vec<SocketAddr> = address
+        .to_socket_addrs()
+        .map_err(|error| {
+            let message =
+                format!("listen address {address:?}: {error}. Give an address and a port, such as 127.0.0.1:8080.");
+            Error::new(Code::InvalidArgument, message)
+        })?
+        .collect();
+    StdListener::bind(&found[..]).map_err(|error| {
+        let message =
+            format!("cannot listen on {address}: {error}. Give another address, or end the program that has this one.");
+        Error::new(Code::Unavailable, message)
+    })
+}
+
+fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Result<()> {
+    let lacks = match (encrypts, authenticates) {
+        (true, true) => return Ok(()),
+        (true, false) => "nothing says who asks",
+        (false, true) => "the connections are not encrypted",
+        (false, false) => "the connections are not encrypted, and nothing says who asks",
+    };
+    let message = format!(
+        "listening on {address} is insecure: others reach this address, and {lacks}. Give certificates and tokens (or a client CA), or listen on 127.0.0.1, or say in so many words that it may be insecure (--insecure-listen)."
+    );
+    Err(Error::new(Code::InvalidArgument, message))
+}
+
+/// What all connections of a server share.
+struct Shared {
+    api: Api,
+    router: Router,
+    tls: Option<Arc<Reloaded<rustls::ServerConfig>>>,
+    asks_certificate: bool,
+    /// True when the server ends.
+    ending: watch::Sender<bool>,
+    streams: Streams,
+    alive: Arc<Alive>,
+}
+
+impl Shared {
+    fn limits(&self) -> &Arc<Limits> {
+        &self.api.0.limits
+    }
+
+    fn figures(&self) -> &Arc<Figures> {
+        &self.api.0.figures
+    }
+}
+
+/// A place among the connections.
+struct Place(Arc<Figures>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.disconnect();
+    }
+}
+
+/// How many tasks of the server live beside those of connections: the streams of HTTP/2.
+#[derive(Default)]
+struct Alive {
+    count: AtomicUsize,
+    on_none: Notify,
+}
+
+/// One of them, until this is dropped.
+struct AliveTask(Arc<Alive>);
+
+impl Alive {
+    fn enter(self: &Arc<Self>) -> AliveTask {
+        self.count.fetch_add(1, SeqCst);
+        AliveTask(self.clone())
+    }
+
+    /// Waits until there is none. Nobody may enter any more.
+    async fn none(&self) {
+        while self.count.load(SeqCst) > 0 {
+            // One that leaves between the two leaves a permit.
+            self.on_none.notified().await;
+        }
+    }
+}
+
+impl Drop for AliveTask {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, SeqCst) == 1 {
+            self.0.on_none.notify_one();
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! The socket of a connection: bytes that were read ahead, and what the connection is about.
+//!
+//! hyper is given the socket and gives it back only where it is taken apart. So what has to be known outside of hyper
+//! (are requests being answered, has the client begun another, is the socket closed) is told by the socket and the
+//! service to one [`Activity`], which the task of the connection looks at after each turn.
+
+use bytes::Bytes;
+use std::io::{self, ErrorKind, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
+use tokio::time::{Instant, Sleep};
+
+/// A socket, and bytes of it that were read already.
+pub(super) struct Socket<IO> {
+    io: IO,
+    ahead: Bytes,
+    activity: Arc<Activity>,
+}
+
+/// What a connection is about. Relaxed all through: one task reads it, and is woken by what happened.
+#[derive(Default)]
+pub(super) struct Activity {
+    /// Requests whose answer is not complete.
+    answering: AtomicUsize,
+    /// Bytes came since the head of the last request was complete.
+    heard: AtomicBool,
+    /// A request came.
+    asked: AtomicBool,
+    /// The socket was dropped, by hyper or by who took it over.
+    closed: AtomicBool,
+    on_close: Notify,
+    /// The socket was taken over by another task; it is cut off through these.
+    upgraded: AtomicBool,
+    cut: AtomicBool,
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+/// A request that is being answered, until this is dropped.
+pub(super) struct Answering(Arc<Activity>);
+
+impl<IO> Socket<IO> {
+    /// `ahead` is read before what comes.
+    pub(super) fn new(io: IO, ahead: Bytes, activity: Arc<Activity>) -> Socket<IO> {
+        Socket { io, ahead, activity }
+    }
+
+    /// Notes who waits, where the connection's own task does not see the end of the server. `Err`: it was cut off.
+    fn note(&self, side: usize, context: &Context<'_>) -> io::Result<()> {
+        let activity = &self.activity;
+        if !activity.upgraded.load(Relaxed) {
+            return Ok(());
+        }
+        let mut wakers = activity.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock: a cut that comes later finds the waker.
+        if activity.cut.load(Relaxed) {
+            return Err(io::Error::new(ErrorKind::ConnectionAborted, "the server ends"));
+        }
+        match &mut wakers[side] {
+            Some(waker) => waker.clone_from(context.waker()),
+            none => *none = Some(context.waker().clone()),
+        }
+        Ok(())
+    }
+}
+
+impl<IO> Drop for Socket<IO> {
+    fn drop(&mut self) {
+        self.activity.closed.store(true, Relaxed);
+        self.activity.on_close.notify_one();
+    }
+}
+
+impl Activity {
+    /// The head of a request is complete.
+    pub(super) fn answer(self: &Arc<Self>) -> Answering {
+        self.answering.fetch_add(1, Relaxed);
+        self.heard.store(false, Relaxed);
+        self.asked.store(true, Relaxed);
+        Answering(self.clone())
+    }
+
+    /// Nothing was ever heard.
+    pub(super) fn is_fresh(&self) -> bool {
+        !self.asked.load(Relaxed) && !self.heard.load(Relaxed)
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Relaxed)
+    }
+
+    /// hyper is about to give the socket away. It is known before the socket is used there, so that no wait is missed.
+    pub(super) fn upgrade(&self) {
+        self.upgraded.store(true, Relaxed);
+    }
+
+    /// Waits until who took the socket over drops it. Where this is dropped before, the socket is cut off.
+    pub(super) async fn closed(self: &Arc<Self>) {
+        struct Cut(Arc<Activity>);
+        impl Drop for Cut {
+            fn drop(&mut self) {
+                self.0.cut();
+            }
+        }
+        let _cut = Cut(self.clone());
+        while !self.is_closed() {
+            self.on_close.notified().await;
+        }
+    }
+
+    fn cut(&self) {
+        let mut wakers = self.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+        self.cut.store(true, Relaxed);
+        let taken = std::mem::take(&mut *wakers);
+        drop(wakers);
+        taken.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.answering.fetch_sub(1, Relaxed);
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Socket<IO> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.note(0, context)?;
+        let before = buffer.filled().len();
+        if !self.ahead.is_empty() {
+            let taken = self.ahead.len().min(buffer.remaining());
+            let taken = self.ahead.split_to(taken);
+            buffer.put_slice(&taken);
+        } else {
+            std::task::ready!(Pin::new(&mut self.io).poll_read(context, buffer))?;
+        }
+        if buffer.filled().len() > before {
+            self.activity.heard.store(true, Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.note(1, context)?;
+        Pin::new(&mut self.io).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.note(1, context)?;
+        Pin::new(&mut self.io).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.note(1, context)?;
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.note(1, context)?;
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+/// What a client that sends nothing is given time for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pace {
+    /// An answer is on its way: as long as it takes.
+    Answering,
+    /// The head of a request, of which a part may be there.
+    Head,
+    /// Between two requests.
+    Idle,
+    /// The connection is closing.
+    Last,
+}
+
+/// The time that a connection has for what it is about.
+pub(super) struct Patience {
+    header: Duration,
+    idle: Duration,
+    /// Whether bytes between two requests begin the next: on HTTP/2 they are mostly something else.
+    heeds_bytes: bool,
+    pace: Pace,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// How long a connection that is told to close may take for it.
+const LAST: Duration = Duration::from_secs(2);
+
+impl Patience {
+    pub(super) fn new(header: Duration, idle: Duration, heeds_bytes: bool) -> Patience {
+        Patience { header, idle, heeds_bytes, pace: Pace::Answering, timer: None }
+    }
+
+    /// Ready when the time is over, with what it was for. It is to be polled behind each poll of the connection.
+    pub(super) fn poll_expired(&mut self, context: &mut Context<'_>, activity: &Activity) -> Poll<Pace> {
+        let pace = self.pace_of(activity);
+        if pace != self.pace {
+            self.pace = pace;
+            let time = match pace {
+                Pace::Answering => None,
+                Pace::Head => Some(self.header),
+                Pace::Idle => Some(self.idle),
+                Pace::Last => Some(LAST),
+            };
+            // A moment that the clock cannot hold never comes.
+            let at = time.and_then(|time| Instant::now().checked_add(time));
+            self.timer = at.map(|at| Box::pin(tokio::time::sleep_until(at)));
+        }
+        match &mut self.timer {
+            Some(timer) => timer.as_mut().poll(context).map(|()| pace),
+            None => Poll::Pending,
+        }
+    }
+
+    /// The connection was told to close.
+    pub(super) fn last(&mut self) {
+        self.pace = Pace::Last;
+        self.timer = Some(Box::pin(tokio::time::sleep(LAST)));
+    }
+
+    fn pace_of(&self, activity: &Activity) -> Pace {
+        let is_heard = self.heeds_bytes && activity.heard.load(Relaxed);
+        if activity.answering.load(Relaxed) > 0 {
+            Pace::Answering
+        } else if self.pace == Pace::Last {
+            Pace::Last
+        } else if is_heard || !activity.asked.load(Relaxed) {
+            Pace::Head
+        } else {
+            Pace::Idle
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn bytes_ahead_come_first() {
+        let (mut client, server) = tokio::io::duplex(64);
+        let activity = Arc::new(Activity::default());
+        let mut socket = Socket::new(server, Bytes::from_static(b"GET "), activity.clone());
+        client.write_all(b"/ HTTP/1.1").await.unwrap();
+        assert!(activity.is_fresh());
+        let mut two = [0; 2];
+        socket.read_exact(&mut two).await.unwrap();
+        assert!(!activity.is_fresh());
+        let mut rest = [0; 12];
+        socket.read_exact(&mut rest).await.unwrap();
+        assert_eq!((&two, &rest), (b"GE", b"T / HTTP/1.1"));
+    }
+
+    #[tokio::test]
+    async fn a_socket_taken_over_can_be_cut() {
+        let (_client, server) = tokio::io::duplex(64);
+        let activity = Arc::new(Activity::default());
+        let mut socket = Socket::new(server, Bytes::new(), activity.clone());
+        activity.upgrade();
+        let waiting = tokio::spawn({
+            let activity = activity.clone();
+            async move { activity.closed().await }
+        });
+        tokio::task::yield_now().await;
+        let reading = tokio::spawn(async move { socket.read_u8().await });
+        tokio::task::yield_now().await;
+        waiting.abort();
+        let ended = tokio::time::timeout(Duration::from_secs(10), reading).await.expect("it ends").unwrap();
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionAborted);
+        assert!(activity.is_closed());
+    }
+}
