@@ -3,12 +3,14 @@
 use crate::catalog::{Catalog, Resource};
 use crate::figures::Figures;
 use crate::request::Route;
+use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
 use crate::watch::OpenWatches;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use http::Method;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -173,7 +175,18 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
 
 async fn dispatch(state: Arc<ApiState>, request: Request) -> std::result::Result<Response, Refusal> {
     let (parts, _) = request.into_parts();
-    match Route::of(parts.uri.path())? {
+    let route = Route::of(parts.uri.path())?;
+    if parts.method != Method::GET && parts.method != Method::HEAD {
+        return Err(Refusal::read_only(&parts.method));
+    }
+    let discover = |path| discovery::answer(&state, &path, &parts);
+    match route {
+        Route::CoreVersions => discover(DiscoveryPath::CoreVersions),
+        Route::Groups => discover(DiscoveryPath::Groups),
+        Route::Group(group) => discover(DiscoveryPath::Group(group)),
+        Route::Resources(version) => discover(DiscoveryPath::Resources(version)),
+        Route::Version => discover(DiscoveryPath::Version),
+        Route::OpenApi(path) => discover(DiscoveryPath::OpenApi(path)),
         Route::Objects { version, plural, namespace, name, old_watch } => {
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await

@@ -7,21 +7,21 @@ use http::{HeaderMap, header};
 
 /// One of the alternatives of a header Accept: a media type with its parameters.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Alternative<'h> {
-    pub(crate) kind: &'h str,
-    pub(crate) subtype: &'h str,
+struct Alternative<'h> {
+    kind: &'h str,
+    subtype: &'h str,
     parameters: Vec<(&'h str, &'h str)>,
     quality: f32,
 }
 
 impl<'h> Alternative<'h> {
     /// The value of a parameter, as `as` or `v`.
-    pub(crate) fn parameter(&self, name: &str) -> Option<&'h str> {
+    fn parameter(&self, name: &str) -> Option<&'h str> {
         self.parameters.iter().find(|(there, _)| *there == name).map(|(_, value)| *value)
     }
 
     /// Whether `application/json` is meant by it.
-    pub(crate) fn takes_json(&self) -> bool {
+    fn takes_json(&self) -> bool {
         match (self.kind, self.subtype) {
             ("*", "*") => true,
             (kind, subtype) => {
@@ -58,7 +58,7 @@ impl<'h> Alternative<'h> {
 
 /// The alternatives of a header Accept, the best first: by quality, then by how closely they say what they mean, then as
 /// they stand. What cannot be read is left out. `None`: there is no such header, or an empty one, so anything is taken.
-pub(crate) fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
+fn alternatives(headers: &HeaderMap) -> Option<Vec<Alternative<'_>>> {
     let texts: Vec<&str> = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     if texts.iter().all(|text| text.trim().is_empty()) && texts.len() == headers.get_all(header::ACCEPT).iter().count()
     {
@@ -102,6 +102,30 @@ fn served(alternative: &Alternative<'_>, params: &Params) -> Option<Form> {
         Some("PartialObjectMetadata" | "PartialObjectMetadataList") if of_meta => Some(Form::Metadata),
         _ => None,
     }
+}
+
+/// Refuses a client that does not take plain JSON.
+///
+/// # Errors
+/// 406.
+pub(crate) fn accepts_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let plain = |alternative: &Alternative<'_>| {
+        alternative.takes_json() && ["as", "g", "v"].iter().all(|name| alternative.parameter(name).is_none())
+    };
+    match alternatives(headers) {
+        Some(alternatives) if !alternatives.iter().any(plain) => Err(Refusal::not_acceptable(&asked(headers))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a client takes the aggregated form of discovery. It is preferred wherever it is taken, as with Kubernetes.
+pub(crate) fn accepts_aggregated(headers: &HeaderMap) -> bool {
+    alternatives(headers).unwrap_or_default().iter().any(|alternative| {
+        alternative.takes_json()
+            && alternative.parameter("as") == Some("APIGroupDiscoveryList")
+            && alternative.parameter("g") == Some("apidiscovery.k8s.io")
+            && alternative.parameter("v") == Some("v2")
+    })
 }
 
 /// What a header Accept says, for a message: not more than a line of it.

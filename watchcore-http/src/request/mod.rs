@@ -5,7 +5,7 @@ mod params;
 mod route;
 mod selector;
 
-pub(crate) use accept::{accepts_gzip, form};
+pub(crate) use accept::{accepts_aggregated, accepts_gzip, accepts_json, form};
 pub(crate) use params::{GetStart, ListStart, Params, StateWait, WatchFrom, WatchStart};
 pub(crate) use route::{Health, Route, Version};
 pub(crate) use selector::Selection;

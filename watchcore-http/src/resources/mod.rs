@@ -1,7 +1,9 @@
-//! The objects of a resource: watched, listed, one of them.
+//! The objects of a resource: watched, listed, one of them; and what resources there are.
 
+pub(crate) mod discovery;
 mod get;
 mod list;
+mod openapi;
 pub(crate) mod watch;
 
 use crate::api::ApiState;

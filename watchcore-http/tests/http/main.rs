@@ -1,6 +1,6 @@
 //! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
 
+mod discovery;
 mod lists;
-mod parameters;
 mod sockets;
 mod support;

@@ -1,0 +1,323 @@
+//! What is served, told to clients that ask: groups, versions, resources, and the version of the server.
+//!
+//! Clients of Kubernetes begin with these. All of it is declared when the service is built, so a cache that is not ready
+//! changes nothing, and nothing here waits. `/api` and `/apis` have two forms: the older one names groups and versions, of
+//! which a client then asks for each; the aggregated one has all resources at once, for a client whose header Accept asks
+//! for an `APIGroupDiscoveryList`.
+
+use super::openapi;
+use crate::api::ApiState;
+use crate::catalog::Resource;
+use crate::request::{Params, Version, accepts_aggregated, accepts_json};
+use crate::status::Refusal;
+use axum::response::{IntoResponse, Response};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use serde_json::{Value, json};
+use std::cmp::{Ordering, Reverse};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// The version of Kubernetes whose server this one answers as: clients look whether they are much newer or older.
+const MAJOR: &str = "1";
+const MINOR: &str = "37";
+
+/// The media type of the aggregated form, by which clients tell it from the other.
+const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// What a path of discovery names.
+pub(crate) enum DiscoveryPath {
+    /// `/api`
+    CoreVersions,
+    /// `/apis`
+    Groups,
+    /// `/apis/<group>`
+    Group(String),
+    /// `/api/v1`, `/apis/<group>/<version>`
+    Resources(Version),
+    /// `/version`
+    Version,
+    /// `/openapi/v3`, and behind it the path of one group and version.
+    OpenApi(Option<String>),
+}
+
+/// A group with its versions, the preferred one first, each with its resources.
+pub(super) struct GroupShown<'s> {
+    pub(super) name: &'s str,
+    pub(super) versions: Vec<(&'s str, Vec<&'s Resource>)>,
+}
+
+/// The answer to a request for what is served.
+///
+/// # Errors
+/// 404 where there is no such group or version; 406 where no JSON is accepted.
+pub(crate) fn answer(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
+    let groups = groups(state.catalog.resources().iter().map(|served| &served.resource));
+    let chosen = |core: bool| groups.iter().filter(move |group| group.name.is_empty() == core);
+    let document = match path {
+        // Not of the resources, and the same for every client.
+        DiscoveryPath::Version => return Ok(document(&version(), parts)),
+        DiscoveryPath::CoreVersions | DiscoveryPath::Groups if accepts_aggregated(&parts.headers) => {
+            let core = matches!(path, DiscoveryPath::CoreVersions);
+            return Ok(tagged(&aggregated(chosen(core)), parts));
+        }
+        DiscoveryPath::CoreVersions => core_versions(chosen(true), parts),
+        DiscoveryPath::Groups => {
+            let groups: Vec<Value> = chosen(false).map(group_document).collect();
+            json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+        }
+        DiscoveryPath::Group(name) => {
+            let group = chosen(false).find(|group| group.name == name).ok_or_else(Refusal::no_such_path)?;
+            let mut document = group_document(group);
+            document["kind"] = json!("APIGroup");
+            document["apiVersion"] = json!("v1");
+            document
+        }
+        DiscoveryPath::Resources(version) => resource_list(&groups, version)?,
+        DiscoveryPath::OpenApi(None) => openapi::root(&groups),
+        DiscoveryPath::OpenApi(Some(path)) => openapi::of_version(&groups, path).ok_or_else(Refusal::no_such_path)?,
+    };
+    accepts_json(&parts.headers)?;
+    Ok(self::document(&document, parts))
+}
+
+/// Resources by group and version, in the order of Kubernetes: groups by name, versions by how stable and new they are,
+/// resources as they were declared. The core group with its `v1` is there even if nothing is in it.
+fn groups<'s>(resources: impl Iterator<Item = &'s Resource>) -> Vec<GroupShown<'s>> {
+    let mut groups = vec![GroupShown { name: "", versions: vec![("v1", Vec::new())] }];
+    for resource in resources {
+        let at = groups.iter().position(|group| group.name == resource.group).unwrap_or_else(|| {
+            groups.push(GroupShown { name: &resource.group, versions: Vec::new() });
+            groups.len() - 1
+        });
+        let versions = &mut groups[at].versions;
+        match versions.iter_mut().find(|(version, _)| *version == resource.version) {
+            Some((_, there)) => there.push(resource),
+            None => versions.push((&resource.version, vec![resource])),
+        }
+    }
+    groups.sort_by(|one, other| one.name.cmp(other.name));
+    for group in &mut groups {
+        group.versions.sort_by(|(one, _), (other, _)| version_order(one, other));
+    }
+    groups
+}
+
+/// Which of two versions stands first: `v2`, `v1`, `v2beta1`, `v1beta2`, `v1alpha1`, then what has another form, by name.
+fn version_order(one: &str, other: &str) -> Ordering {
+    // Stable before beta before alpha; then the higher number, then the higher number behind the word.
+    let place = |version| version_parts(version).map(|(stability, major, minor)| (stability, Reverse((major, minor))));
+    match (place(one), place(other)) {
+        (Some(one), Some(other)) => one.cmp(&other),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => one.cmp(other),
+    }
+}
+
+/// Stability (0: stable, 1: beta, 2: alpha), and the two numbers of a version as `v2beta1`.
+fn version_parts(version: &str) -> Option<(u8, u64, u64)> {
+    fn number(text: &str) -> Option<u64> {
+        text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+    }
+    let version = version.strip_prefix('v')?;
+    for (word, stability) in [("beta", 1), ("alpha", 2)] {
+        if let Some((major, minor)) = version.split_once(word) {
+            return Some((stability, number(major)?, number(minor)?));
+        }
+    }
+    Some((0, number(version)?, 0))
+}
+
+impl GroupShown<'_> {
+    /// `v1` or `group/v1`.
+    fn group_version(&self, version: &str) -> String {
+        if self.name.is_empty() { version.to_owned() } else { format!("{}/{version}", self.name) }
+    }
+
+    /// Where it is served, without the slash at the front: `api/v1` or `apis/group/v1`.
+    pub(super) fn path(&self, version: &str) -> String {
+        format!("{}/{}", if self.name.is_empty() { "api" } else { "apis" }, self.group_version(version))
+    }
+}
+
+fn core_versions<'s>(core: impl Iterator<Item = &'s GroupShown<'s>>, parts: &Parts) -> Value {
+    let versions: Vec<&str> = core.flat_map(|group| group.versions.iter().map(|(version, _)| *version)).collect();
+    json!({
+        "kind": "APIVersions",
+        "versions": versions,
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host(parts)}],
+    })
+}
+
+/// The address under which the client has found the server: the only one that is known to work for it.
+fn host(parts: &Parts) -> &str {
+    let header = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    header.or_else(|| parts.uri.authority().map(|authority| authority.as_str())).unwrap_or_default()
+}
+
+/// A group as it stands in an APIGroupList.
+fn group_document(group: &GroupShown<'_>) -> Value {
+    let versions: Vec<Value> = group
+        .versions
+        .iter()
+        .map(|(version, _)| json!({"groupVersion": group.group_version(version), "version": version}))
+        .collect();
+    json!({"name": group.name, "preferredVersion": versions.first(), "versions": versions})
+}
+
+fn resource_list(groups: &[GroupShown<'_>], asked: &Version) -> Result<Value, Refusal> {
+    let group = groups.iter().find(|group| group.name == asked.group);
+    let version = group.and_then(|group| group.versions.iter().find(|(version, _)| *version == asked.version));
+    let (Some(group), Some((version, resources))) = (group, version) else { return Err(Refusal::no_such_path()) };
+    let resources: Vec<Value> = resources
+        .iter()
+        .map(|resource| {
+            let mut shown = json!({
+                "name": resource.plural,
+                "singularName": resource.singular,
+                "namespaced": resource.namespaced,
+                "kind": resource.kind,
+                "verbs": ["get", "list", "watch"],
+            });
+            if !resource.short_names.is_empty() {
+                shown["shortNames"] = json!(resource.short_names);
+            }
+            shown
+        })
+        .collect();
+    Ok(json!({
+        "kind": "APIResourceList",
+        "apiVersion": "v1",
+        "groupVersion": group.group_version(version),
+        "resources": resources,
+    }))
+}
+
+/// All resources of groups at once.
+fn aggregated<'s>(groups: impl Iterator<Item = &'s GroupShown<'s>>) -> Value {
+    let resource = |group: &str, version: &str, resource: &Resource| {
+        let mut shown = json!({
+            "resource": resource.plural,
+            "responseKind": {"group": group, "version": version, "kind": resource.kind},
+            "scope": if resource.namespaced { "Namespaced" } else { "Cluster" },
+            "singularResource": resource.singular,
+            "verbs": ["get", "list", "watch"],
+        });
+        if !resource.short_names.is_empty() {
+            shown["shortNames"] = json!(resource.short_names);
+        }
+        shown
+    };
+    let items: Vec<Value> = groups
+        .map(|group| {
+            let versions: Vec<Value> = group
+                .versions
+                .iter()
+                .map(|(version, resources)| {
+                    let resources: Vec<Value> =
+                        resources.iter().map(|one| resource(group.name, version, one)).collect();
+                    json!({"version": version, "resources": resources, "freshness": "Current"})
+                })
+                .collect();
+            let metadata = if group.name.is_empty() { json!({}) } else { json!({"name": group.name}) };
+            json!({"metadata": metadata, "versions": versions})
+        })
+        .collect();
+    json!({"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items})
+}
+
+/// What clients of Kubernetes take for the version of the server; behind the plus sign stands what it is.
+fn version() -> Value {
+    json!({
+        "major": MAJOR,
+        "minor": MINOR,
+        "gitVersion": format!("v{MAJOR}.{MINOR}.0+watchcore-{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "",
+        "gitTreeState": "clean",
+        "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "",
+        "compiler": "rustc",
+        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+    })
+}
+
+/// A document as a response. What it says holds until the server is another one, but no cache on the way may keep it: the
+/// next server behind the same name may serve something else.
+fn document(document: &Value, parts: &Parts) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, "application/json"),
+        (header::CACHE_CONTROL, "no-cache, private"),
+        (header::VARY, "Accept"),
+    ];
+    respond(StatusCode::OK, headers, text(document, parts))
+}
+
+/// An aggregated document: clients keep it, and ask by its tag whether it is still the same.
+fn tagged(document: &Value, parts: &Parts) -> Response {
+    let body = text(document, parts);
+    let mut hasher = DefaultHasher::new();
+    body.hash(&mut hasher);
+    let tag = format!("\"{:016X}\"", hasher.finish());
+    let same = same_tag(&parts.headers, &tag);
+    let headers = [(header::CONTENT_TYPE, AGGREGATED), (header::CACHE_CONTROL, "public"), (header::VARY, "Accept")];
+    let (code, body) = if same { (StatusCode::NOT_MODIFIED, String::new()) } else { (StatusCode::OK, body) };
+    let mut response = respond(code, headers, body);
+    if let Ok(tag) = HeaderValue::from_str(&tag) {
+        response.headers_mut().insert(header::ETAG, tag);
+    }
+    response
+}
+
+/// Whether the client says that it has what has this tag.
+fn same_tag(headers: &HeaderMap, tag: &str) -> bool {
+    let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim).any(|there| there == "*" || there == tag)
+}
+
+fn text(document: &Value, parts: &Parts) -> String {
+    // A parameter that is malformed is no reason to refuse what has no parameters but this one.
+    let pretty = Params::parse(parts.uri.query()).is_ok_and(|params| params.pretty);
+    if pretty { format!("{document:#}\n") } else { format!("{document}\n") }
+}
+
+fn respond<const N: usize>(code: StatusCode, headers: [(HeaderName, &'static str); N], body: String) -> Response {
+    let mut response = (code, body).into_response();
+    for (name, value) in headers {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_stand_as_in_kubernetes() {
+        // The table of its documentation, in its order.
+        let ordered = [
+            "v10",
+            "v2",
+            "v1",
+            "v11beta2",
+            "v10beta3",
+            "v3beta1",
+            "v12alpha1",
+            "v11alpha2",
+            "foo1",
+            "foo10",
+            "v",
+            "v1beta",
+            "v1x",
+            "v1gamma1",
+        ];
+        let (known, other) = ordered.split_at(8);
+        let mut other = other.to_vec();
+        other.sort_unstable();
+        let expected: Vec<&str> = known.iter().copied().chain(other).collect();
+        let mut sorted = expected.clone();
+        sorted.reverse();
+        sorted.sort_by(|one, other| version_order(one, other));
+        assert_eq!(sorted, expected);
+    }
+}
