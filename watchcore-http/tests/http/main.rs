@@ -4,3 +4,4 @@ mod discovery;
 mod lists;
 mod sockets;
 mod support;
+mod watch;
