@@ -164,7 +164,7 @@ fn refused(refusal: &Refusal) -> Frame {
 /// | MODIFIED | no | yes | DELETED |
 /// | DELETED | | yes | DELETED |
 fn shown<'e>(served: &Served, event: &'e Event) -> Option<Shown<'e>> {
-    let new = || event.kv().and_then(|kv| Some((Object::of(served, kv)?, kv.mod_revision())));
+    let new = || event.kv().and_then(|kv| Some((Object::or_report(served, kv)?, kv.mod_revision())));
     let old = || event.prev().and_then(|kv| Object::of(served, kv));
     // What has gone is shown as it last was, with the revision of its going.
     let gone = |object| Shown { kind: Kind::Deleted, object, revision: event.revision() };

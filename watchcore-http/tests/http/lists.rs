@@ -1,7 +1,7 @@
 //! Lists and single objects: which state they are answered from, and what is in them.
 
 use crate::support::ground::{NODES, SHOP, WIDGETS, node_key, widget, widget_key};
-use crate::support::{Answer, BOUND, Client, Ground, eventually, get, request};
+use crate::support::{Answer, Client, Ground, eventually, get, request};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use watchcore::Change;
@@ -368,6 +368,35 @@ async fn get_waits_for_its_revision() {
     assert_eq!((&body["spec"]["color"], &body["metadata"]["resourceVersion"]), (&json!("blue"), &json!("7")));
 }
 
+/// Over etcd, a list or get without a revision asks for the newest one there, and waits until the cache has it.
+#[tokio::test]
+async fn consistent_reads_wait_for_etcd() {
+    struct Silent;
+    impl watchcore::Source for Silent {
+        fn wake(&self) {}
+    }
+    let ground = six().await;
+    ground.writer().attach(std::sync::Arc::new(Silent)).unwrap();
+    for (at, target) in [SHOP.to_owned(), format!("{SHOP}?limit=100"), format!("{SHOP}/a")].into_iter().enumerate() {
+        let mut client = Client::connect(ground.address).await;
+        let before = ground.writer().demand().consistent;
+        client.request("GET", &target, &[]).await;
+        let ticket = eventually("etcd is asked", async || {
+            let ticket = ground.writer().demand().consistent;
+            (ticket > before).then_some(ticket)
+        })
+        .await;
+        let newest = ground.revision() + 2;
+        ground.writer().serve_consistent(ticket, newest);
+        ground.put_widget("shop/a", "green");
+        assert_eq!(get(ground.address, &format!("{SHOP}?resourceVersion=0")).await.code(), 200);
+        ground.put_widget("shop/a", &format!("blue{at}"));
+        let head = client.head().await.unwrap();
+        let body: Value = serde_json::from_slice(&client.body(&head).await).unwrap();
+        assert_eq!(body["metadata"]["resourceVersion"], newest.to_string(), "{target}");
+    }
+}
+
 /// Widgets of 10 KB each, more than a socket takes at once.
 async fn large(limit: impl FnOnce(&mut watchcore_http::Limits)) -> Ground {
     let mut limits = watchcore_http::Limits::default();
@@ -430,5 +459,4 @@ async fn other_requests_go_on_beside_large_lists() {
         let none = list(&ground, WIDGETS, "labelSelector=app%3Dgreen").await;
         assert_eq!(none.names().len(), 0);
     }
-    let _ = BOUND;
 }

@@ -1,6 +1,8 @@
 //! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
 
 mod discovery;
+mod list_forms;
+mod list_model;
 mod lists;
 mod sockets;
 mod support;
