@@ -6,6 +6,7 @@ mod list;
 mod openapi;
 pub(crate) mod watch;
 
+use crate::access::Peer;
 use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::request::{Params, Version, accepts_gzip, form};
@@ -52,14 +53,15 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     let params = Params::parse(parts.uri.query())?;
     let form = form(&parts.headers, &params)?;
     if params.watch || path.old_watch {
+        let peer = parts.extensions.get::<Arc<Peer>>();
         let watched = watch::Watched {
             served,
             namespace: path.namespace.as_deref(),
             name: path.name.as_deref(),
             form,
             old_path: path.old_watch,
-            watcher: None,
-            connection: None,
+            watcher: peer.map(|peer| peer.address.to_string()),
+            connection: peer.map(|peer| &peer.watches),
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(transport::respond(stream, "application/json"));

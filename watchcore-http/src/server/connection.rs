@@ -3,20 +3,22 @@
 //! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and then goes from state to
 //! state. Each state has a time limit of its own, so that no client that says nothing holds a place for ever.
 
-use super::handler::Handler;
+use super::handler::{Handler, Taken, Takeover};
 use super::socket::{Activity, Pace, Patience, Socket};
 use super::{Place, Shared};
 use crate::access::Peer;
 use crate::figures::Reason;
+use crate::transport::direct;
 use bytes::{Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
-use std::sync::Arc;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
@@ -25,6 +27,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A read buffer of hyper is never smaller.
 const LEAST_BUFFER: usize = 8192;
+
+/// How long the end of a connection may take to be said.
+const CLOSING: Duration = Duration::from_secs(2);
 
 /// What belongs to one connection beside its socket.
 pub(super) struct Link {
@@ -41,6 +46,8 @@ pub(super) struct Link {
 enum State<IO> {
     /// hyper reads requests and writes answers.
     Requests(Socket<IO>),
+    /// A watch is written to it, past hyper; behind it, what hyper had read ahead.
+    Watching(Socket<IO>, Bytes, Box<Taken>),
     /// Another task has the socket: a WebSocket.
     Upgraded,
     Ended,
@@ -129,8 +136,9 @@ impl Link {
         }
     }
 
-    fn handler(&self) -> Handler {
+    fn handler(&self, takeover: Option<Takeover>) -> Handler {
         Handler {
+            takeover,
             router: self.shared.router.clone(),
             peer: self.peer.clone(),
             activity: self.activity.clone(),
@@ -147,6 +155,7 @@ impl Link {
         loop {
             state = match state {
                 State::Requests(socket) => self.requests(socket).await,
+                State::Watching(socket, ahead, taken) => self.watching(socket, ahead, *taken).await,
                 State::Upgraded => {
                     self.activity.closed().await;
                     State::Ended
@@ -169,7 +178,9 @@ impl Link {
             .header_read_timeout(None::<Duration>)
             .max_header_size(limits.header_bytes)
             .max_buf_size(limits.queued_bytes.max(limits.header_bytes).max(LEAST_BUFFER));
-        let connection = builder.serve_connection(TokioIo::new(socket), self.handler()).with_upgrades();
+        let takeover = Takeover::default();
+        let handler = self.handler(Some(takeover.clone()));
+        let connection = builder.serve_connection(TokioIo::new(socket), handler).with_upgrades();
         let mut connection = Box::pin(connection);
         let mut patience = Patience::new(limits.header_timeout, limits.idle, true);
         let mut is_ending = *self.ending.borrow();
@@ -184,6 +195,13 @@ impl Link {
                         self.failed(&error);
                     }
                     break;
+                }
+                taken = poll_fn(|_| take(&takeover)) => {
+                    // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
+                    return match Pin::into_inner(connection).into_parts() {
+                        Some(parts) => State::Watching(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
+                        None => State::Ended,
+                    };
                 }
                 pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
                     if self.is_over(pace) {
@@ -203,6 +221,31 @@ impl Link {
         }
         drop(connection);
         if self.activity.is_closed() { State::Ended } else { State::Upgraded }
+    }
+
+    /// The watch has the socket, until it ends or the client goes. Nothing of hyper is left meanwhile.
+    async fn watching<IO>(&mut self, mut socket: Socket<IO>, ahead: Bytes, taken: Taken) -> State<IO>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let Taken { head, stream, keeps_alive, body } = taken;
+        let written = direct::run(&mut socket, head, stream, ahead, self.shared.limits().stall).await;
+        drop(body);
+        match written {
+            Ok(ahead) if keeps_alive && !*self.ending.borrow() => {
+                socket.put_back(ahead);
+                State::Requests(socket)
+            }
+            Ok(_) => {
+                // The client sees the end of the stream either way; its part of the closing is not waited for.
+                let _ = tokio::time::timeout(CLOSING, socket.shutdown()).await;
+                State::Ended
+            }
+            Err(error) => {
+                tracing::debug!(target: "watchcore_http", address = %self.peer.address, "watch: {error}");
+                State::Ended
+            }
+        }
     }
 
     async fn http2<IO>(mut self, io: IO, ahead: Bytes)
@@ -225,7 +268,7 @@ impl Link {
             .initial_connection_window_size(65_535)
             .keep_alive_interval(Some(Duration::from_secs(30)))
             .keep_alive_timeout(Duration::from_secs(20));
-        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler()));
+        let mut connection = Box::pin(builder.serve_connection(TokioIo::new(socket), self.handler(None)));
         let mut patience = Patience::new(limits.header_timeout, limits.idle, false);
         let mut is_ending = false;
         loop {
@@ -268,6 +311,13 @@ impl Link {
         }
         tracing::debug!(target: "watchcore_http", address = %self.peer.address, "connection: {error}");
     }
+}
+
+/// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each
+/// poll of the connection, and it is put there inside of one.
+fn take(takeover: &Takeover) -> Poll<Taken> {
+    let taken = takeover.lock().unwrap_or_else(PoisonError::into_inner).take();
+    taken.map_or(Poll::Pending, Poll::Ready)
 }
 
 /// Where hyper runs the streams of HTTP/2: each is a task that is counted.

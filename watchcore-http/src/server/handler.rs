@@ -5,23 +5,40 @@ use crate::access::Peer;
 use crate::api::Limits;
 use crate::figures::{Figures, Reason};
 use crate::status::Refusal;
+use crate::transport::{DirectStream, direct};
+use crate::watch::WatchStream;
 use axum::Router;
 use axum::body::Body;
 use axum::response::IntoResponse;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Version, header};
-use http_body::Frame as BodyFrame;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version, header};
+use http_body::{Body as _, Frame as BodyFrame};
 use hyper::body::{Incoming, SizeHint};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use tower::Service as _;
+
+/// A watch that leaves hyper: what is written to the socket instead of what hyper would.
+pub(super) struct Taken {
+    pub(super) head: Bytes,
+    pub(super) stream: WatchStream,
+    /// Whether the client wants the connection for more.
+    pub(super) keeps_alive: bool,
+    /// The body of the response, which is empty: who wrapped it learns of the end of the watch by its end.
+    pub(super) body: Body,
+}
+
+/// Where a watch waits for the task of its connection; one at a time, for hyper answers one request at a time.
+pub(super) type Takeover = Arc<Mutex<Option<Taken>>>;
 
 /// The service of one connection.
 #[derive(Clone)]
 pub(super) struct Handler {
+    /// Where the connection can be taken apart: on HTTP/1.1.
+    pub(super) takeover: Option<Takeover>,
     pub(super) router: Router,
     pub(super) peer: Arc<Peer>,
     pub(super) activity: Arc<Activity>,
@@ -46,8 +63,10 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
         request.extensions_mut().insert(self.peer.clone());
         let mut router = self.router.clone();
         let activity = self.activity.clone();
+        let takeover = self.takeover.clone().filter(|_| can_be_taken(&request));
+        let keeps_alive = keeps_alive(request.headers());
         Box::pin(async move {
-            let response = match refused {
+            let mut response = match refused {
                 Some(refusal) => refusal.into_response(),
                 // A router never fails.
                 None => match router.call(request.map(Body::new)).await {
@@ -58,9 +77,30 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
                 activity.upgrade();
             }
+            if let Some(takeover) = takeover
+                && let Some(stream) =
+                    response.extensions_mut().remove::<DirectStream>().and_then(|direct| direct.take())
+            {
+                let (parts, body) = response.into_parts();
+                let taken = Taken { head: direct::head_bytes(&parts), stream, keeps_alive, body };
+                // A panic elsewhere cannot have left it half done: it is set and taken, nothing more.
+                *takeover.lock().unwrap_or_else(PoisonError::into_inner) = Some(taken);
+                // The task of the connection looks there behind this poll, and drops this with what hyper has.
+                return std::future::pending().await;
+            }
             Ok(response.map(|body| Answer { body, _answering: answering }))
         })
     }
+}
+
+/// Whether the answer can be written past hyper: as chunks, which HTTP/1.0 does not know, and with a body.
+fn can_be_taken(request: &Request<Incoming>) -> bool {
+    request.version() == Version::HTTP_11 && request.method() == Method::GET && request.body().is_end_stream()
+}
+
+fn keeps_alive(headers: &HeaderMap) -> bool {
+    let words = headers.get_all(header::CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    !words.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("close"))
 }
 
 impl Handler {

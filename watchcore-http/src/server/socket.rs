@@ -49,6 +49,12 @@ impl<IO> Socket<IO> {
         Socket { io, ahead, activity }
     }
 
+    /// Bytes of the next request that were read meanwhile: they come first.
+    pub(super) fn put_back(&mut self, bytes: Bytes) {
+        debug_assert!(self.ahead.is_empty(), "who reads on has read what was ahead");
+        self.ahead = bytes;
+    }
+
     /// Notes who waits, where the connection's own task does not see the end of the server. `Err`: it was cut off.
     fn note(&self, side: usize, context: &Context<'_>) -> io::Result<()> {
         let activity = &self.activity;

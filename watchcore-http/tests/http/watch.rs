@@ -1,7 +1,7 @@
 //! Watches of a resource: how each begins, what comes, how it ends. The table of docs/HTTP.md, section HW.
 
 use crate::support::client::Watching;
-use crate::support::ground::{NODES, SHOP, WIDGETS, node, node_key, widget, widget_key};
+use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node, node_key, widget, widget_key};
 use crate::support::{Ground, get, request};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -407,4 +407,23 @@ async fn event_is_framed_once_for_all() {
     assert!(lines.iter().all(|line| *line == lines[0]));
     let event: Value = serde_json::from_slice(&lines[0]).unwrap();
     assert_eq!(event["object"]["metadata"]["resourceVersion"], revision.to_string());
+}
+
+/// On our own server the connection was taken apart for the watch, and is put together again.
+#[tokio::test]
+async fn connection_is_kept_behind_a_watch() {
+    for face in [Face::Own, Face::Nested] {
+        let ground = Ground::builder().face(face).start().await;
+        ground.put_widget("shop/a", "red");
+        let target = format!("{WIDGETS}?watch=1&resourceVersion=0&timeoutSeconds=1");
+        let mut watching = Watching::open(ground.address, &target).await;
+        assert_eq!(watching.told().await, "ADDED shop/a@1");
+        watching.ended().await;
+        let mut client = watching.client;
+        assert_eq!(client.answer("GET", &format!("{SHOP}/a"), &[]).await.code(), 200, "{face:?}");
+        client.request("GET", &target, &[("Connection", "close")]).await;
+        assert_eq!(client.head().await.expect("a second watch").code, 200);
+        let rest = String::from_utf8(client.rest().await).unwrap();
+        assert!(rest.contains("ADDED") && rest.ends_with("\r\n0\r\n\r\n"), "{face:?}: {rest}");
+    }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use watchcore::{Builder, Cache, Change, Writer};
-use watchcore_http::{Api, ApiBuilder, Resource};
+use watchcore_http::{Api, ApiBuilder, Resource, Server};
 
 /// What keys of all resources begin with.
 pub(crate) const PREFIX: &str = "/registry/";
@@ -64,8 +64,10 @@ pub(crate) fn node(name: &str) -> Value {
 /// Who serves: the two differ in how a watch leaves the server, and must not differ in a byte that a client sees.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Face {
-    /// The router, served by axum: as it is when a program nests it.
+    /// Our own server, where a watch leaves hyper for the direct path.
     #[default]
+    Own,
+    /// The router, served by axum: as it is when a program nests it.
     Nested,
 }
 
@@ -134,11 +136,23 @@ impl GroundBuilder {
         let api = self.resources.into_iter().fold(Api::builder().cache(cache.clone()), ApiBuilder::resource);
         let api = (self.api)(api).build().expect("a service");
         let (address, server) = match self.face {
-            Face::Nested => serve_nested(&api, self.nest).await,
+            Face::Own if self.nest.is_none() => serve_own(&api).await,
+            Face::Own | Face::Nested => serve_nested(&api, self.nest).await,
         };
         let writer = Mutex::new(cache.writer().expect("the only writer"));
         Ground { cache, api, address, writer, server }
     }
+}
+
+async fn serve_own(api: &Api) -> (SocketAddr, JoinHandle<()>) {
+    let server = Server::builder(api.clone()).address("127.0.0.1:0").start().await.expect("a port");
+    let address = server.address();
+    // It lives as long as the task, which the ground aborts.
+    let server = tokio::spawn(async move {
+        let _server = server;
+        std::future::pending::<()>().await;
+    });
+    (address, server)
 }
 
 async fn serve_nested(api: &Api, nest: Option<&str>) -> (SocketAddr, JoinHandle<()>) {
