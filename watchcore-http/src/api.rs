@@ -2,6 +2,7 @@
 
 use crate::catalog::{Catalog, Resource};
 use crate::figures::Figures;
+use crate::keys;
 use crate::request::Route;
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
@@ -191,6 +192,7 @@ async fn dispatch(state: Arc<ApiState>, request: Request) -> std::result::Result
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await
         }
+        Route::Keys => keys::answer(&state, &parts).await,
         _ => Err(Refusal::no_such_path()),
     }
 }

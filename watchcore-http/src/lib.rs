@@ -12,6 +12,9 @@ mod figures;
 mod files;
 mod frame;
 mod json;
+mod keys;
+#[doc(hidden)]
+pub mod lines;
 mod request;
 mod resources;
 mod server;

@@ -255,6 +255,10 @@ impl IntoResponse for Refusal {
         if self.code == 405 {
             headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }
+        if self.code == 426 {
+            headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(header::SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+        }
         response.extensions_mut().insert(Refused(self.reason));
         response
     }

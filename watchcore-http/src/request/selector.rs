@@ -24,10 +24,10 @@ pub(crate) struct Selection {
 
 /// One requirement of a field selector.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct FieldTerm {
-    name: String,
-    equal: bool,
-    value: String,
+pub(crate) struct FieldTerm {
+    pub(crate) name: String,
+    pub(crate) equal: bool,
+    pub(crate) value: String,
 }
 
 /// What is required of a part of the key: its namespace, or its name.
@@ -196,7 +196,7 @@ fn nothing(resource: &Resource) -> Selection {
 }
 
 /// A term of a field selector of the core.
-fn core_term(attribute: &str, equal: bool, value: &str) -> String {
+pub(crate) fn core_term(attribute: &str, equal: bool, value: &str) -> String {
     let mut term = format!("{attribute}{}", if equal { "=" } else { "!=" });
     for c in value.chars() {
         if matches!(c, '\\' | ',' | '=') {
@@ -208,7 +208,7 @@ fn core_term(attribute: &str, equal: bool, value: &str) -> String {
 }
 
 /// Reads a field selector in the grammar of Kubernetes. Its errors are those of Kubernetes, too.
-fn field_terms(selector: &str) -> Result<Vec<FieldTerm>, Refusal> {
+pub(crate) fn field_terms(selector: &str) -> Result<Vec<FieldTerm>, Refusal> {
     let mut terms = Vec::new();
     for text in split_terms(selector) {
         if text.is_empty() {

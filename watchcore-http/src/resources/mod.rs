@@ -54,6 +54,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     let form = form(&parts.headers, &params)?;
     if params.watch || path.old_watch {
         let peer = parts.extensions.get::<Arc<Peer>>();
+        let upgrade = transport::websocket::Upgrade::of(parts)?;
         let watched = watch::Watched {
             served,
             namespace: path.namespace.as_deref(),
@@ -64,7 +65,10 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             connection: peer.map(|peer| &peer.watches),
         };
         let stream = watch::open(state, watched, &params).await?;
-        return Ok(transport::respond(stream, "application/json"));
+        return Ok(match upgrade {
+            Some(upgrade) => upgrade.respond(stream, state.open.clone()),
+            None => transport::respond(stream, "application/json"),
+        });
     }
     if let Some(name) = &path.name {
         return get::get(served, path.namespace.as_deref(), name, &params, form).await;

@@ -2,5 +2,7 @@
 
 mod body;
 pub(crate) mod direct;
+pub(crate) mod sse;
+pub(crate) mod websocket;
 
 pub(crate) use body::{DirectStream, respond};

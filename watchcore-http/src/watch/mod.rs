@@ -25,6 +25,13 @@ pub(crate) trait Framing: Send + 'static {
     /// Appends the frames of one event of the subscription: none, one, or more. `false` ends the stream behind them.
     fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool;
 
+    /// The same, where it matters which event is the last of its revision that the subscription hands out: behind it the
+    /// revision is whole. It is known where the subscription has whole revisions.
+    fn event_of_revision(&mut self, event: &Event, is_last: bool, out: &mut Vec<Frame>) -> bool {
+        let _ = is_last;
+        self.event(event, out)
+    }
+
     /// Appends what is said at an error; then the stream ends.
     fn failed(&mut self, error: &Error, out: &mut Vec<Frame>);
 
@@ -165,7 +172,11 @@ impl WatchStream {
         let mut counted = out.len();
         while let Some(event) = self.batch.events().get(self.next) {
             self.next += 1;
-            if !self.framing.event(event, out) {
+            let is_last = match self.batch.events().get(self.next) {
+                Some(next) => next.revision() != event.revision(),
+                None => !self.batch.continues(),
+            };
+            if !self.framing.event_of_revision(event, is_last, out) {
                 return Some(Progress::Ended);
             }
             bytes += out[counted..].iter().map(|frame| frame.chunk().len()).sum::<usize>();

@@ -87,6 +87,11 @@ impl OpenWatches {
         }
     }
 
+    /// Whether the server ends.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.lock().draining
+    }
+
     /// How many are open.
     pub(crate) fn count(&self) -> usize {
         self.lock().watches.len()

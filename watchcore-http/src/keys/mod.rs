@@ -1,0 +1,113 @@
+//! The plain face: the keys of a cache as they are, for values that are no objects of Kubernetes.
+//!
+//! `/v1/keys?prefix=P` is one document of key-values; with `watch=1` it is a stream of lines, in the form in which the
+//! command line prints them ([`crate::lines`]). The life of a request: its parameters name a prefix, the prefix a cache;
+//! then it is a list ([`list`]), or a subscription whose events [`watch`] frames, and which goes out as the client takes
+//! it: as lines, as server-sent events (`Accept: text/event-stream`), or over a WebSocket.
+
+mod list;
+mod params;
+mod watch;
+
+use crate::access::Peer;
+use crate::api::ApiState;
+use crate::resources::watch::not_ready;
+use crate::status::Refusal;
+use crate::transport::{self, sse, websocket};
+use crate::watch::WatchStream;
+use axum::response::Response;
+use http::request::Parts;
+use http::{HeaderMap, header};
+use params::{KeysTask, KeysWatch, Query};
+use std::sync::Arc;
+use watch::{LineForm, LineFraming};
+use watchcore::{Cache, Filter, Start};
+
+/// The media type of lines of JSON.
+const LINES: &str = "application/x-ndjson";
+
+/// The answer to a request for keys.
+///
+/// # Errors
+/// 400 where the request is malformed, 404 where the prefix lies in no cache, 410 where the revision has left the
+/// window, 429 where the cache has nothing yet or there are too many watches, 504 where a revision does not come.
+pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
+    let upgrade = websocket::Upgrade::of(request)?;
+    let takes_events = takes_events(&request.headers);
+    let last_event = last_event(&request.headers)?.filter(|_| takes_events && upgrade.is_none());
+    let query = Query::of(request.uri.query());
+    let prefix = query.prefix()?;
+    let task = query.task(takes_events || upgrade.is_some(), last_event)?;
+    let cache = cache_of(state, prefix)?;
+    let filter = query.filter(cache, prefix)?;
+    if !cache.is_ready() {
+        return Err(not_ready(cache));
+    }
+    let watch = match task {
+        KeysTask::List(list) => return list::answer(cache, list, filter, prefix).await,
+        KeysTask::Watch(watch) => watch,
+    };
+    let form = if takes_events && upgrade.is_none() { LineForm::Events } else { LineForm::Lines };
+    let peer = request.extensions.get::<Arc<Peer>>().map(|peer| &**peer);
+    let stream = open(state, peer, cache, filter, form, &watch)?;
+    Ok(match (upgrade, form) {
+        (Some(upgrade), _) => upgrade.respond(stream, state.open.clone()),
+        (None, LineForm::Events) => sse::respond(stream),
+        (None, LineForm::Lines) => transport::respond(stream, LINES),
+    })
+}
+
+/// Whether the client asks for server-sent events in so many words.
+fn takes_events(headers: &HeaderMap) -> bool {
+    let ranges = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    ranges.flat_map(|value| value.split(',')).any(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("text/event-stream"));
+        named && !parts.any(|part| matches!(part, "q=0" | "q=0.0" | "q=0.00" | "q=0.000"))
+    })
+}
+
+/// The id of the last event that a client has of the stream that it lost.
+fn last_event(headers: &HeaderMap) -> Result<Option<&str>, Refusal> {
+    let Some(value) = headers.get("last-event-id") else { return Ok(None) };
+    value.to_str().map(Some).map_err(|_| Refusal::bad_request("Last-Event-ID is no revision: it is no text"))
+}
+
+/// The cache that holds all keys of a prefix.
+fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal> {
+    state.catalog.cache_of(prefix).ok_or_else(|| {
+        let served: Vec<_> =
+            state.catalog.caches().iter().map(|cache| String::from_utf8_lossy(cache.prefix())).collect();
+        let message = format!(
+            "the prefix {:?} lies in no cache: those served are of {served:?}. Ask for one of them, or for keys below it",
+            String::from_utf8_lossy(prefix)
+        );
+        Refusal::new(404, "NotFound", message)
+    })
+}
+
+/// A watch that has begun: what can be refused is refused here.
+fn open(
+    state: &ApiState,
+    peer: Option<&Peer>,
+    cache: &Cache,
+    filter: Filter,
+    form: LineForm,
+    watch: &KeysWatch,
+) -> Result<WatchStream, Refusal> {
+    let place = state.open.admit(peer.map(|peer| &peer.watches))?;
+    let name = peer.map_or_else(|| "keys".to_owned(), |peer| format!("keys {}", peer.address));
+    let start = watch.after.map_or(Start::State, Start::After);
+    let subscription = cache
+        .subscribe(start)
+        .filter(filter)
+        .name(name)
+        .bookmarks(watch.bookmarks)
+        .bookmark_interval(state.bookmark_interval)
+        // The last event of a revision has an id, so it has to be known when it is framed.
+        .whole_revisions(form == LineForm::Events)
+        .open()
+        .map_err(|error| Refusal::from(&error))?;
+    let framing = LineFraming::new(form, watch.bookmarks, watch.after.unwrap_or(0));
+    Ok(WatchStream::new(subscription, framing, watch.timeout, place))
+}

@@ -1,0 +1,247 @@
+//! What a request for keys asks for.
+
+use crate::catalog::Field;
+use crate::request::{core_term, field_terms};
+use crate::status::Refusal;
+use percent_encoding::percent_decode;
+use std::borrow::Cow;
+use std::time::Duration;
+use watchcore::{Cache, Filter, Range};
+
+/// The parameters as they are written: bytes, for a prefix need be no text. Of one that is there twice the first counts,
+/// and those that nobody knows are ignored.
+pub(super) struct Query<'q>(Vec<(Cow<'q, [u8]>, Cow<'q, [u8]>)>);
+
+/// What is done with the keys.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum KeysTask {
+    List(KeysList),
+    Watch(KeysWatch),
+}
+
+/// Which state is listed, and how much of it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct KeysList {
+    /// None: the newest, as a read of the source would have it; 0: what there is, at once; else exactly this one.
+    pub(super) revision: Option<u64>,
+    /// 0: all.
+    pub(super) limit: usize,
+    pub(super) continue_token: Option<String>,
+}
+
+/// Where a watch begins, and what it shows.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct KeysWatch {
+    /// The state first, where there is none.
+    pub(super) after: Option<u64>,
+    pub(super) bookmarks: bool,
+    pub(super) timeout: Option<Duration>,
+}
+
+impl<'q> Query<'q> {
+    pub(super) fn of(query: Option<&'q str>) -> Query<'q> {
+        let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
+        Query(
+            pairs
+                .map(|pair| {
+                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (decoded(name), decoded(value))
+                })
+                .collect(),
+        )
+    }
+
+    fn bytes(&self, name: &str) -> Option<&[u8]> {
+        let (_, value) = self.0.iter().find(|(known, _)| known.as_ref() == name.as_bytes())?;
+        Some(value)
+    }
+
+    /// A parameter that is text; an empty one is none.
+    fn text(&self, name: &str) -> Result<Option<&str>, Refusal> {
+        let Some(bytes) = self.bytes(name).filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
+        match std::str::from_utf8(bytes) {
+            Ok(text) => Ok(Some(text)),
+            Err(_) => Err(Refusal::bad_request(format!("the parameter {name} is not UTF-8"))),
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match text.parse() {
+            // A sign is no digit.
+            Ok(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Some(number)),
+            _ => Err(Refusal::bad_request(format!(
+                "{name}={text}: expected a whole number, as in {name}=17; see `revision` of a list"
+            ))),
+        }
+    }
+
+    /// True when it is there with anything but `0` and `false`.
+    fn truth(&self, name: &str) -> bool {
+        self.bytes(name).is_some_and(|value| value != b"0" && value != b"false")
+    }
+
+    /// The keys that are asked for. `prefix=` is every key, but it has to be said.
+    pub(super) fn prefix(&self) -> Result<&[u8], Refusal> {
+        self.bytes("prefix").ok_or_else(|| {
+            Refusal::bad_request(
+                "the parameter prefix is required: which keys, as in /v1/keys?prefix=/registry/. prefix= is every key",
+            )
+        })
+    }
+
+    /// What of the keys is asked for. `streams`: the client takes nothing but a stream, so it watches. `last_event` is
+    /// where a stream of server-sent events broke off: it is newer than `after`, which stands in the address for ever.
+    pub(super) fn task(&self, streams: bool, last_event: Option<&str>) -> Result<KeysTask, Refusal> {
+        let of_a_watch = ["after", "bookmarks", "timeoutSeconds"];
+        let of_a_list = ["limit", "continue", "revision"];
+        let watches = streams || self.truth("watch");
+        let (what, other, advice) = match watches {
+            true => (of_a_list, "list", "leave it out, or list without watch"),
+            false => (of_a_watch, "watch", "add watch=1, or leave it out"),
+        };
+        for name in what {
+            if self.bytes(name).is_some_and(|value| !value.is_empty()) {
+                return Err(Refusal::bad_request(format!("the parameter {name} is that of a {other}: {advice}")));
+            }
+        }
+        if !watches {
+            let list = KeysList {
+                revision: self.number("revision")?,
+                limit: usize::try_from(self.number("limit")?.unwrap_or(0)).unwrap_or(usize::MAX),
+                continue_token: self.text("continue")?.map(str::to_owned),
+            };
+            if list.continue_token.is_some() && list.revision.is_some() {
+                return Err(Refusal::bad_request(
+                    "a list that continues has the revision of its token: leave revision out",
+                ));
+            }
+            return Ok(KeysTask::List(list));
+        }
+        let after = match last_event.map(str::trim).filter(|id| !id.is_empty()) {
+            Some(id) => Some(id.parse().map_err(|_| {
+                Refusal::bad_request(format!(
+                    "Last-Event-ID {id:?} is no revision: send the id of an event of this stream"
+                ))
+            })?),
+            None => self.number("after")?,
+        };
+        let timeout = self.number("timeoutSeconds")?.filter(|seconds| *seconds > 0).map(Duration::from_secs);
+        Ok(KeysTask::Watch(KeysWatch { after, bookmarks: self.truth("bookmarks"), timeout }))
+    }
+
+    /// The filter of the prefix and of both selectors.
+    pub(super) fn filter(&self, cache: &Cache, prefix: &[u8]) -> Result<Filter, Refusal> {
+        let refused = |error: watchcore::Error| Refusal::bad_request(error.message());
+        let mut filter = Filter::any().range(Range::prefix(prefix));
+        if let Some(selector) = self.text("labels")? {
+            filter = filter.labels(selector).map_err(refused)?;
+        }
+        if let Some(selector) = self.text("fields")? {
+            filter = filter.fields(declared(cache, selector)?).map_err(refused)?;
+        }
+        Ok(filter)
+    }
+}
+
+/// The selector with each name as the cache declares it: as it stands, or by the pointer that it means: `spec.node` is
+/// `/spec/node`.
+fn declared(cache: &Cache, selector: &str) -> Result<String, Refusal> {
+    let mut terms = Vec::new();
+    for term in field_terms(selector)? {
+        let members = term.name.split('.').map(|member| member.replace('~', "~0").replace('/', "~1"));
+        let pointer: String = members.map(|member| format!("/{member}")).collect();
+        let field = Field { name: term.name, pointer };
+        let attribute = [field.name.clone(), field.attribute()];
+        match attribute.iter().find(|name| cache.attribute_number(name).is_some()) {
+            Some(name) => terms.push(core_term(name, term.equal, &term.value)),
+            None => return Err(Refusal::bad_request(format!("field label not supported: {}", field.name))),
+        }
+    }
+    Ok(terms.join(","))
+}
+
+/// As forms are written: `+` is a blank, `%2F` a byte.
+fn decoded(text: &str) -> Cow<'_, [u8]> {
+    if text.contains('+') {
+        return Cow::Owned(percent_decode(text.replace('+', " ").as_bytes()).collect());
+    }
+    percent_decode(text.as_bytes()).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use watchcore::Attribute;
+
+    fn task(query: &str) -> Result<KeysTask, Refusal> {
+        Query::of(Some(query)).task(false, None)
+    }
+
+    fn list(query: &str) -> KeysList {
+        match task(query) {
+            Ok(KeysTask::List(list)) => list,
+            other => panic!("{query}: {other:?}"),
+        }
+    }
+
+    fn watch(query: &str, streams: bool, last_event: Option<&str>) -> KeysWatch {
+        match Query::of(Some(query)).task(streams, last_event) {
+            Ok(KeysTask::Watch(watch)) => watch,
+            other => panic!("{query}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_any_bytes() {
+        assert_eq!(Query::of(Some("prefix=%2Fa%ff+b&x")).prefix().unwrap(), b"/a\xff b");
+        assert_eq!(Query::of(Some("prefix=")).prefix().unwrap(), b"");
+        assert_eq!(Query::of(Some("prefix=1&prefix=2")).prefix().unwrap(), b"1");
+        assert_eq!(Query::of(None).prefix().unwrap_err().code(), 400);
+        assert_eq!(Query::of(Some("prefixes=1")).prefix().unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn lists_and_watches_have_their_own_parameters() {
+        assert_eq!(list("prefix=/"), KeysList::default());
+        assert_eq!(list("limit=7&revision=0&watch=0&after="), KeysList { limit: 7, revision: Some(0), ..list("") });
+        assert_eq!(list("continue=x%3d&watch=false").continue_token.as_deref(), Some("x="));
+        assert_eq!(watch("watch", false, None), KeysWatch::default());
+        assert_eq!(watch("watch=1&after=9&bookmarks=true", false, None).after, Some(9));
+        assert_eq!(watch("timeoutSeconds=3", true, None).timeout, Some(Duration::from_secs(3)));
+        for refused in [
+            "after=1",
+            "bookmarks=1",
+            "watch=1&limit=2",
+            "watch=1&revision=2",
+            "watch=1&after=-1",
+            "watch=1&after=+1",
+            "watch=1&after=1x",
+            "revision=18446744073709551616",
+            "limit=%ff",
+            "continue=a&revision=3",
+        ] {
+            assert_eq!(task(refused).unwrap_err().code(), 400, "{refused}");
+        }
+    }
+
+    #[test]
+    fn where_a_stream_broke_off_counts_before_the_address() {
+        assert_eq!(watch("after=9", true, Some("12")).after, Some(12));
+        assert_eq!(watch("after=9", true, Some("")).after, Some(9));
+        assert_eq!(Query::of(None).task(true, Some("12x")).unwrap_err().code(), 400);
+    }
+
+    #[test]
+    fn fields_are_found_by_name_and_by_pointer() {
+        let cache = Cache::builder("/")
+            .field(Attribute::json("node", "/spec/node").unwrap())
+            .field(Attribute::json("watchcore.http/spec/color", "/spec/color").unwrap())
+            .build()
+            .unwrap();
+        assert_eq!(declared(&cache, r"node=a,spec.color!=b\=c").unwrap(), r"node=a,watchcore.http/spec/color!=b\=c");
+        assert_eq!(declared(&cache, r"node==a\,b,node=").unwrap(), r"node=a\,b,node=");
+        let refusal = declared(&cache, "node=a,spec.size=1").unwrap_err();
+        assert_eq!((refusal.code(), refusal.message()), (400, "field label not supported: spec.size"));
+    }
+}

@@ -1,0 +1,255 @@
+//! Key-values and events as lines of JSON: one object a line, its members in a fixed order.
+//!
+//! The command line prints these lines, and the plain face of the server sends them. Both take them from here, so that
+//! what reads the one reads the other. They are in this crate because the command line has it beneath it, and because it
+//! is the lower of the two; no program is meant to call them, so the module is hidden and promises nothing.
+//!
+//! A line begins in [`Line`], at the end of a buffer that the caller owns and reuses. Bytes that are no UTF-8 stand in
+//! base64 (standard alphabet, padded) under a name with `_base64` behind it; what is absent is left out.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use watchcore::{Code, Error, Event, KeyValue, Kind, Phase, Resync};
+
+/// The numbers of a key-value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    pub create_revision: u64,
+    pub mod_revision: u64,
+    pub version: u64,
+    pub lease: i64,
+}
+
+impl Numbers {
+    pub fn of(kv: &KeyValue) -> Numbers {
+        Numbers {
+            create_revision: kv.create_revision(),
+            mod_revision: kv.mod_revision(),
+            version: kv.version(),
+            lease: kv.lease(),
+        }
+    }
+}
+
+/// An ADDED, MODIFIED or DELETED.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown<'a> {
+    pub kind: &'static str,
+    /// Absent in a DELETED of which only the states before and after are known.
+    pub revision: Option<u64>,
+    pub synthetic: bool,
+    pub key: &'a [u8],
+    /// Never in a DELETED.
+    pub value: Option<&'a [u8]>,
+    pub prev_value: Option<&'a [u8]>,
+    /// Those of the value shown; absent in a DELETED whose last value is not known.
+    pub numbers: Option<Numbers>,
+}
+
+impl<'a> Shown<'a> {
+    /// None for what is no change of a key: bookmarks and resync marks.
+    pub fn of(event: &'a Event) -> Option<Shown<'a>> {
+        let deleted = match event.kind() {
+            Kind::Added | Kind::Modified | Kind::Put => false,
+            Kind::Deleted | Kind::Delete => true,
+            _ => return None,
+        };
+        let numbers = Numbers {
+            create_revision: event.create_revision(),
+            mod_revision: event.mod_revision(),
+            version: event.version(),
+            lease: event.lease(),
+        };
+        Some(Shown {
+            kind: event.kind().name(),
+            revision: Some(event.revision()),
+            synthetic: event.is_synthetic(),
+            key: event.key(),
+            value: if deleted { None } else { event.value() },
+            prev_value: event.prev_value(),
+            numbers: (!deleted || event.prev().is_some()).then_some(numbers),
+        })
+    }
+}
+
+/// One object under construction at the end of a buffer.
+pub struct Line<'a> {
+    buffer: &'a mut Vec<u8>,
+    empty: bool,
+}
+
+impl<'a> Line<'a> {
+    pub fn new(buffer: &'a mut Vec<u8>) -> Line<'a> {
+        buffer.push(b'{');
+        Line { buffer, empty: true }
+    }
+
+    /// One that says first whose it is.
+    fn of(buffer: &'a mut Vec<u8>, subscriber: Option<u64>) -> Line<'a> {
+        let mut line = Line::new(buffer);
+        if let Some(subscriber) = subscriber {
+            line.number("subscriber", subscriber);
+        }
+        line
+    }
+
+    fn name(&mut self, name: &str, suffix: &str) {
+        if !self.empty {
+            self.buffer.push(b',');
+        }
+        self.empty = false;
+        self.buffer.push(b'"');
+        self.buffer.extend_from_slice(name.as_bytes());
+        self.buffer.extend_from_slice(suffix.as_bytes());
+        self.buffer.extend_from_slice(b"\":");
+    }
+
+    pub fn text(&mut self, name: &str, text: &str) -> &mut Self {
+        self.name(name, "");
+        // A string is always JSON and a Vec always takes it.
+        let _ = serde_json::to_writer(&mut *self.buffer, text);
+        self
+    }
+
+    /// Bytes: a string where they are UTF-8, else base64 under `name_base64`.
+    pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
+        if let Ok(text) = std::str::from_utf8(bytes) {
+            return self.text(name, text);
+        }
+        self.name(name, "_base64");
+        self.buffer.push(b'"');
+        self.buffer.extend_from_slice(STANDARD.encode(bytes).as_bytes());
+        self.buffer.push(b'"');
+        self
+    }
+
+    pub fn number(&mut self, name: &str, number: impl itoa::Integer) -> &mut Self {
+        self.raw(name, itoa::Buffer::new().format(number))
+    }
+
+    pub fn truth(&mut self, name: &str) -> &mut Self {
+        self.raw(name, "true")
+    }
+
+    pub fn text_or_null(&mut self, name: &str, text: Option<&str>) -> &mut Self {
+        match text {
+            Some(text) => self.text(name, text),
+            None => self.raw(name, "null"),
+        }
+    }
+
+    fn raw(&mut self, name: &str, json: &str) -> &mut Self {
+        self.name(name, "");
+        self.buffer.extend_from_slice(json.as_bytes());
+        self
+    }
+
+    fn numbers(&mut self, numbers: Numbers) -> &mut Self {
+        self.number("create_revision", numbers.create_revision)
+            .number("mod_revision", numbers.mod_revision)
+            .number("version", numbers.version);
+        if numbers.lease != 0 {
+            self.number("lease", numbers.lease);
+        }
+        self
+    }
+
+    pub fn end(&mut self) {
+        self.buffer.extend_from_slice(b"}\n");
+    }
+}
+
+/// ADDED, MODIFIED, DELETED.
+pub fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &Shown<'_>) {
+    let mut line = Line::of(buffer, subscriber);
+    line.text("type", event.kind);
+    if let Some(revision) = event.revision {
+        line.number("revision", revision);
+    }
+    if event.synthetic {
+        line.truth("synthetic");
+    }
+    line.bytes("key", event.key);
+    if let Some(value) = event.value {
+        line.bytes("value", value);
+    }
+    if let Some(value) = event.prev_value {
+        line.bytes("prev_value", value);
+    }
+    if let Some(numbers) = event.numbers {
+        line.numbers(numbers);
+    }
+    line.end();
+}
+
+/// BOOKMARK.
+pub fn bookmark(buffer: &mut Vec<u8>, subscriber: Option<u64>, revision: u64, initial_state_end: bool) {
+    let mut line = Line::of(buffer, subscriber);
+    line.text("type", "BOOKMARK").number("revision", revision);
+    if initial_state_end {
+        line.truth("initial_state_end");
+    }
+    line.end();
+}
+
+/// The part of an epoch that people see: counted from 1 since the cache's birth.
+pub fn epoch(epoch: u64) -> u64 {
+    epoch & u64::from(u32::MAX)
+}
+
+/// RESYNC: the begin or the end of a difference.
+pub fn resync(buffer: &mut Vec<u8>, subscriber: Option<u64>, resync: &Resync) {
+    let phase = match resync.phase {
+        Phase::Begin => "begin",
+        Phase::End => "end",
+    };
+    Line::of(buffer, subscriber)
+        .text("type", "RESYNC")
+        .text("phase", phase)
+        .text("reason", resync.reason.name())
+        .number("from", resync.from)
+        .number("to", resync.to)
+        .number("epoch", epoch(resync.epoch))
+        .end();
+}
+
+/// LAGGED.
+pub fn lagged(buffer: &mut Vec<u8>, subscriber: Option<u64>, error: &Error) {
+    Line::of(buffer, subscriber)
+        .text("type", "LAGGED")
+        .number("lost_from", error.lost_from())
+        .number("lost_to", error.lost_to())
+        .number("oldest", error.oldest())
+        .number("current", error.current())
+        .end();
+}
+
+/// ERROR; `oldest` 0 is one that is not known.
+pub fn error(
+    buffer: &mut Vec<u8>,
+    subscriber: Option<u64>,
+    code: Code,
+    message: &str,
+    oldest: u64,
+    continue_token: Option<&str>,
+) {
+    let mut line = Line::of(buffer, subscriber);
+    line.text("type", "ERROR").text("code", code.name()).text("message", message);
+    if oldest != 0 {
+        line.number("oldest", oldest);
+    }
+    if let Some(token) = continue_token {
+        line.text("continue", token);
+    }
+    line.end();
+}
+
+/// A key-value; `value` is absent where only keys are asked for.
+pub fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, numbers: Numbers) {
+    let mut line = Line::new(buffer);
+    line.bytes("key", key);
+    if let Some(value) = value {
+        line.bytes("value", value);
+    }
+    line.numbers(numbers).end();
+}
