@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
+use tokio::sync::Notify;
 
 /// Who sends a request.
 ///
@@ -48,4 +49,7 @@ pub(crate) struct Peer {
     pub(crate) asks_certificate: bool,
     /// Watches of the connection that are open.
     pub(crate) watches: Arc<AtomicUsize>,
+    /// An answer waits for a client that takes nothing of it: the connection is to be cut off, where it has no other
+    /// answers (HTTP/1.1).
+    pub(crate) stalled: Notify,
 }

@@ -30,9 +30,9 @@ impl LeftOut {
             (_, Some(value)) if value.starts_with(b"k8s\0") => "its value is in the protobuf form of storage",
             _ => "its value is no JSON object",
         };
-        tracing::warn!(%resource, key = %key.escape_ascii(), why, "a value is not served");
+        tracing::warn!(target: "watchcore_http", %resource, key = %key.escape_ascii(), why, "a value is not served");
         if last {
-            tracing::warn!(%resource, "{MOST_NAMED} keys of values that are not served were named: the rest is only counted");
+            tracing::warn!(target: "watchcore_http", %resource, "{MOST_NAMED} keys of values that are not served were named: the rest is only counted");
         }
     }
 

@@ -9,6 +9,7 @@ mod pieces;
 
 use super::watch::not_ready;
 use super::{WAIT, consistent, refused};
+use crate::access::Peer;
 use crate::catalog::Served;
 use crate::frame::Form;
 use crate::request::{ListStart, Params, Selection};
@@ -21,13 +22,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Code, Error, Read, ReadOptions};
 
-/// How a list is to go out.
-pub(crate) struct ListForm {
-    pub(crate) form: Form,
-    /// The client takes gzip.
+/// Who takes a list, and how.
+pub(crate) struct Taker {
+    /// It takes gzip.
     pub(crate) gzip: bool,
     /// How long it may take nothing.
     pub(crate) stall: Duration,
+    /// Its connection, which is cut off with the list, where that is to be.
+    pub(crate) peer: Option<Arc<Peer>>,
 }
 
 /// The list of what a request selects.
@@ -39,7 +41,8 @@ pub(crate) async fn list(
     served: &Arc<Served>,
     namespace: Option<&str>,
     params: &Params,
-    form: ListForm,
+    form: Form,
+    taker: Taker,
 ) -> Result<Response, Refusal> {
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
@@ -47,8 +50,8 @@ pub(crate) async fn list(
     let source = source(served, selection, start, params.limit).await?;
     // An indent makes two or three bytes of one.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
-    let pieces = Pieces::new(served.clone(), form.form, source, only_range, size);
-    Ok(respond(ListBytes::new(pieces, params.pretty), form.gzip, form.stall).await)
+    let pieces = Pieces::new(served.clone(), form, source, only_range, size);
+    Ok(respond(ListBytes::new(pieces, params.pretty), taker).await)
 }
 
 /// The state that a list is answered from, waited for as long as the core waits by itself.
@@ -102,3 +105,6 @@ fn token_refused(error: Error) -> Refusal {
         _ => refused(error),
     }
 }
+
+#[cfg(test)]
+mod tests;

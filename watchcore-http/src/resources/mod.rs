@@ -9,13 +9,13 @@ pub(crate) mod watch;
 use crate::access::Peer;
 use crate::api::ApiState;
 use crate::catalog::Served;
-use crate::request::{Params, Version, accepts_gzip, form};
+use crate::request::{self, Params, accepts_gzip, form};
 use crate::status::Refusal;
 use crate::transport;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderValue, header};
+use http::{HeaderValue, Version, header};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -26,7 +26,7 @@ const WAIT: Duration = DEFAULT_WAIT;
 
 /// The objects that a path names.
 pub(crate) struct ObjectPath {
-    pub(crate) version: Version,
+    pub(crate) version: request::Version,
     pub(crate) plural: String,
     pub(crate) namespace: Option<String>,
     pub(crate) name: Option<String>,
@@ -73,8 +73,10 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     if let Some(name) = &path.name {
         return get::get(served, path.namespace.as_deref(), name, &params, form).await;
     }
-    let form = list::ListForm { form, gzip: accepts_gzip(&parts.headers), stall: state.limits.stall };
-    list::list(served, path.namespace.as_deref(), &params, form).await
+    // On HTTP/2 the connection has other answers, and the end of the body ends this one.
+    let peer = parts.extensions.get::<Arc<Peer>>().filter(|_| parts.version < Version::HTTP_2);
+    let taker = list::Taker { gzip: accepts_gzip(&parts.headers), stall: state.limits.stall, peer: peer.cloned() };
+    list::list(served, path.namespace.as_deref(), &params, form, taker).await
 }
 
 /// The newest revision that etcd had when this was called.

@@ -20,7 +20,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// What a client of HTTP/2 says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -55,7 +55,8 @@ enum State<IO> {
 
 /// A connection without TLS.
 pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
-    let peer = Peer { address, certificate: None, asks_certificate: false, watches: Arc::default() };
+    let peer =
+        Peer { address, certificate: None, asks_certificate: false, watches: Arc::default(), stalled: Notify::new() };
     let mut link = Link::new(peer, shared, place);
     let Some((stream, ahead)) = link.first_bytes(stream).await else { return };
     if ahead == PREFACE {
@@ -91,7 +92,8 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
     let asks_certificate = shared.asks_certificate;
-    let link = Link::new(Peer { address, certificate, asks_certificate, watches: Arc::default() }, shared, place);
+    let peer = Peer { address, certificate, asks_certificate, watches: Arc::default(), stalled: Notify::new() };
+    let link = Link::new(peer, shared, place);
     if is_http2 {
         Box::pin(link.http2(stream, Bytes::new())).await;
     } else {
@@ -210,6 +212,7 @@ impl Link {
                     connection.as_mut().graceful_shutdown();
                     patience.last();
                 }
+                () = self.peer.stalled.notified() => return State::Ended,
                 () = begun(&mut self.ending), if !is_ending => {
                     is_ending = true;
                     if self.activity.is_fresh() {

@@ -4,7 +4,10 @@
 //! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on, so a task beside it
 //! watches that its client takes something: where it takes nothing for as long as the limit says, the task drops what is
 //! left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the body.
+//! A transport that has no room does not ask its body, so it does not see that end: the connection of our own server is
+//! told by itself.
 
+use super::Taker;
 use super::pieces::{PIECE, Pieces};
 use crate::json::Indent;
 use axum::body::Body;
@@ -17,7 +20,6 @@ use std::io::{self, Write};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -79,7 +81,8 @@ impl ListBytes {
 }
 
 /// The response with a list: whole where it is small, else streamed.
-pub(super) async fn respond(mut bytes: ListBytes, gzip: bool, stall: Duration) -> Response {
+pub(super) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
+    let gzip = taker.gzip;
     let mut first = Vec::new();
     loop {
         let piece = bytes.plain();
@@ -100,11 +103,11 @@ pub(super) async fn respond(mut bytes: ListBytes, gzip: bool, stall: Duration) -
     let first = Bytes::from(first);
     let body = if compressed {
         bytes.compress(first);
-        Body::new(ListBody::new(Bytes::new(), bytes, stall))
+        Body::new(ListBody::new(Bytes::new(), bytes, taker))
     } else if bytes.is_over() {
         Body::from(first)
     } else {
-        Body::new(ListBody::new(first, bytes, stall))
+        Body::new(ListBody::new(first, bytes, taker))
     };
     let mut response = super::super::json_response(body);
     if compressed {
@@ -143,16 +146,17 @@ impl Rest {
 }
 
 impl ListBody {
-    fn new(first: Bytes, bytes: ListBytes, stall: Duration) -> ListBody {
+    fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
         let state = RestState { bytes: Some(bytes), asked: Instant::now(), cut: false };
         let rest = Arc::new(Rest(Mutex::new(state)));
-        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), stall)).abort_handle();
+        let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
         ListBody { first, rest, watcher }
     }
 }
 
 /// Cuts a list off once its client took nothing for so long.
-async fn cut_off(rest: Weak<Rest>, stall: Duration) {
+async fn cut_off(rest: Weak<Rest>, taker: Taker) {
+    let stall = taker.stall;
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };
@@ -165,7 +169,11 @@ async fn cut_off(rest: Weak<Rest>, stall: Duration) {
                 drop(state);
                 if let Some(bytes) = cut {
                     let made = bytes.pieces.made();
-                    tracing::info!(?stall, made, "a list is cut off: its client takes nothing of it");
+                    let address = taker.peer.as_ref().map(|peer| peer.address);
+                    tracing::info!(target: "watchcore_http", ?address, ?stall, made, "a list is cut off: its client takes nothing of it");
+                    if let Some(peer) = &taker.peer {
+                        peer.stalled.notify_one();
+                    }
                 }
                 return;
             }

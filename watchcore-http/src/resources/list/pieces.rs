@@ -18,15 +18,20 @@ const ADDED: usize = 128;
 
 /// Where the objects of a list come from. It cannot fail once it stands: what a client got of a list is part of a whole.
 pub(super) enum ListSource {
-    /// The newest state, which is walked.
-    Walk {
-        snapshot: Snapshot,
-        selection: Selection,
-        /// The first key that was not visited.
-        next: Vec<u8>,
-    },
+    Walk(Box<Walk>),
     /// A page of the core, which has its objects counted.
-    Page { page: Page, next: usize },
+    Page {
+        page: Page,
+        next: usize,
+    },
+}
+
+/// The newest state, which is walked.
+pub(super) struct Walk {
+    snapshot: Snapshot,
+    selection: Selection,
+    /// The first key that was not visited.
+    next: Vec<u8>,
 }
 
 /// A list on its way into bytes.
@@ -58,7 +63,7 @@ impl ListSource {
     /// INVALID_ARGUMENT where the selection names what the cache does not declare.
     pub(super) fn walk(snapshot: Snapshot, selection: Selection) -> Result<ListSource> {
         snapshot.filtered(&selection.filter).map(drop)?;
-        Ok(ListSource::Walk { snapshot, selection, next: Vec::new() })
+        Ok(ListSource::Walk(Box::new(Walk { snapshot, selection, next: Vec::new() })))
     }
 
     pub(super) fn page(page: Page) -> ListSource {
@@ -69,7 +74,7 @@ impl ListSource {
     /// where every key of the range is asked for.
     fn metadata(&self, only_range: bool) -> Vec<u8> {
         let (revision, page) = match self {
-            ListSource::Walk { snapshot, .. } => (snapshot.revision(), None),
+            ListSource::Walk(walk) => (walk.snapshot.revision(), None),
             ListSource::Page { page, .. } => (page.revision(), Some(page)),
         };
         let mut out = br#"{"resourceVersion":"#.to_vec();
@@ -98,32 +103,36 @@ impl ListSource {
                 }
                 false
             }
-            ListSource::Walk { snapshot, selection, next } => {
-                let end = end_of_visit(snapshot, selection, next);
-                let piece = Range::between(&*next, end.as_deref().unwrap_or_default());
-                let Ok(found) = snapshot.filtered(&selection.filter.clone().range(piece)) else {
-                    return false; // The same filter was accepted when the walk began.
-                };
-                for kv in found {
-                    if !take(&kv) {
-                        *next = kv.key().to_vec();
-                        return true;
-                    }
-                }
-                end.map(|end| *next = end).is_some()
-            }
+            ListSource::Walk(walk) => walk.visit(take),
         }
     }
 }
 
-/// The key at which a visit ends, so that it is bounded also where hardly anything matches; `None`: at the end. A visit of
-/// all keys is bounded by what it takes.
-fn end_of_visit(snapshot: &Snapshot, selection: &Selection, next: &[u8]) -> Option<Vec<u8>> {
-    if selection.only_range {
-        return None;
+impl Walk {
+    fn visit(&mut self, mut take: impl FnMut(&KeyValue) -> bool) -> bool {
+        let end = self.end_of_visit();
+        let piece = Range::between(&self.next, end.as_deref().unwrap_or_default());
+        let Ok(found) = self.snapshot.filtered(&self.selection.filter.clone().range(piece)) else {
+            return false; // The same filter was accepted when the walk began.
+        };
+        for kv in found {
+            if !take(&kv) {
+                self.next = kv.key().to_vec();
+                return true;
+            }
+        }
+        end.map(|end| self.next = end).is_some()
     }
-    let rest = selection.range.and(&Range::between(next, ""));
-    snapshot.range(&rest).nth(VISITED).map(|kv| kv.key().to_vec())
+
+    /// The key at which a visit ends, so that it is bounded also where hardly anything matches; `None`: at the end. A
+    /// visit of all keys is bounded by what it takes.
+    fn end_of_visit(&self) -> Option<Vec<u8>> {
+        if self.selection.only_range {
+            return None;
+        }
+        let rest = self.selection.range.and(&Range::between(&self.next, ""));
+        self.snapshot.range(&rest).nth(VISITED).map(|kv| kv.key().to_vec())
+    }
 }
 
 impl Pieces {

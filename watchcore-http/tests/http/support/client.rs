@@ -121,6 +121,11 @@ impl Client {
         within("send", self.stream.write_all(bytes.as_ref())).await.expect("is sent");
     }
 
+    /// Sends bytes where the connection still takes them.
+    pub(crate) async fn try_send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        within("send", self.stream.write_all(bytes)).await
+    }
+
     /// Sends the head of a request. Its Host is the address, unless the headers say another.
     pub(crate) async fn request(&mut self, method: &str, target: &str, headers: &[(&str, &str)]) {
         let mut head = format!("{method} {target} HTTP/1.1\r\n");

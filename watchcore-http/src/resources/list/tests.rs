@@ -1,0 +1,200 @@
+use super::*;
+use crate::catalog::{Catalog, Resource};
+use http_body::Body as _;
+use serde_json::{Value, json};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use watchcore::{Cache, Change};
+
+/// So many widgets `shop/w00000` of a color and at least so many bytes, all of revision 1.
+fn widgets(count: usize, bytes: usize) -> Arc<Served> {
+    let resource = Resource::new("matrix.test", "v1", "widgets", "Widget")
+        .namespaced(true)
+        .prefix("/w/")
+        .field("spec.color", "/spec/color");
+    let cache = Resource::declare(Cache::builder("/w/"), [&resource]).unwrap().build().unwrap();
+    let keys: Vec<String> = (0..count).map(|at| format!("/w/shop/w{at:05}")).collect();
+    let value = json!({"spec": {"color": "red"}, "data": "x".repeat(bytes)}).to_string();
+    let changes: Vec<Change<'_>> = keys.iter().map(|key| Change::put(key.as_bytes(), value.as_bytes())).collect();
+    cache.writer().unwrap().apply(1, changes).unwrap();
+    Catalog::new(vec![cache], vec![resource], 0).unwrap().resources()[0].clone()
+}
+
+fn selection(served: &Served, query: &str) -> Selection {
+    Selection::of(served, None, None, &Params::parse(Some(query)).unwrap()).unwrap()
+}
+
+fn walk(served: &Arc<Served>, query: &str) -> Pieces {
+    let selection = selection(served, query);
+    let only_range = selection.only_range;
+    let source = ListSource::walk(served.cache.snapshot().unwrap(), selection).unwrap();
+    Pieces::new(served.clone(), Form::Json, source, only_range, PIECE)
+}
+
+fn all(mut pieces: Pieces) -> Vec<u8> {
+    let mut out = Vec::new();
+    while !pieces.is_over() {
+        out.extend(pieces.next());
+    }
+    out
+}
+
+fn taker(gzip: bool, stall: Duration) -> Taker {
+    Taker { gzip, stall, peer: None }
+}
+
+#[test]
+fn piece_is_bounded_or_one_object() {
+    for (count, bytes) in [(500, 1000), (3, 100_000)] {
+        let mut pieces = walk(&widgets(count, bytes), "");
+        let mut objects = 0;
+        while !pieces.is_over() {
+            let piece = pieces.next();
+            let made = pieces.made() - objects;
+            objects = pieces.made();
+            assert!(piece.len() <= PIECE || made == 1, "{} bytes of {made} objects", piece.len());
+            assert!(made > 0, "nothing is made for nothing");
+        }
+        assert_eq!(objects, count);
+        assert!(pieces.next().is_empty(), "it is over");
+    }
+}
+
+/// A selector that hardly matches visits a bounded number of keys at a time; so do keys without objects.
+#[test]
+fn visits_are_bounded() {
+    let served = widgets(5000, 10);
+    let list: Value = {
+        let mut pieces = walk(&served, "fieldSelector=spec.color%3Dblue");
+        let mut out = pieces.next();
+        let mut empty = 0;
+        while !pieces.is_over() {
+            let piece = pieces.next();
+            empty += usize::from(piece.is_empty());
+            out.extend(piece);
+        }
+        assert!(empty >= 3, "{empty}");
+        serde_json::from_slice(&out).unwrap()
+    };
+    assert_eq!(list["items"], json!([]));
+    let keys: Vec<String> = (0..5000).map(|at| format!("/w/no-object-{at:05}")).collect();
+    let changes: Vec<Change<'_>> = keys.iter().map(|key| Change::put(key.as_bytes(), &b"{}"[..])).collect();
+    served.cache.writer().unwrap().apply(2, changes).unwrap();
+    let mut pieces = walk(&served, "");
+    assert!(!pieces.next().is_empty());
+    assert!(pieces.next().is_empty() && pieces.made() == 0 && !pieces.is_over());
+    assert_eq!(
+        serde_json::from_slice::<Value>(&all(walk(&served, ""))).unwrap()["items"].as_array().unwrap().len(),
+        5000
+    );
+    assert!(served.left_out.count() >= 5000);
+}
+
+#[tokio::test]
+async fn page_and_walk_are_the_same_bytes() {
+    let served = widgets(300, 1000);
+    for query in ["", "fieldSelector=metadata.name!%3Dw00007", "fieldSelector=metadata.name%3Dw00007"] {
+        let exact = source(&served, selection(&served, query), ListStart::Exact(1), 0).await.unwrap();
+        assert!(matches!(exact, ListSource::Page { .. }));
+        let page = Pieces::new(served.clone(), Form::Json, exact, false, PIECE);
+        assert!(all(page) == all(walk(&served, query)), "{query}");
+    }
+}
+
+/// What is newest is walked; what has a limit, a token or a revision is a page.
+#[tokio::test]
+async fn only_the_newest_is_walked() {
+    let served = widgets(3, 10);
+    for (start, limit, walks) in [
+        (ListStart::Consistent, 0, true),
+        (ListStart::Any, 0, true),
+        (ListStart::AtLeast(1), 0, true),
+        (ListStart::Consistent, 2, false),
+        (ListStart::Exact(1), 0, false),
+    ] {
+        let source = source(&served, selection(&served, ""), start.clone(), limit).await.unwrap();
+        assert_eq!(matches!(source, ListSource::Walk(_)), walks, "{start:?} {limit}");
+    }
+}
+
+/// The next frame of a body; `None`: it wants to be asked again.
+fn frame(body: &mut axum::body::Body) -> Option<Option<Result<usize, String>>> {
+    match Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Pending => None,
+        Poll::Ready(frame) => Some(frame.map(|frame| match frame {
+            Ok(frame) => Ok(frame.into_data().unwrap().len()),
+            Err(error) => Err(error.to_string()),
+        })),
+    }
+}
+
+/// Before the body is asked no more is made than the first piece; each time it is asked one more.
+#[tokio::test]
+async fn nothing_is_made_ahead() {
+    let served = widgets(2000, 1000);
+    let before = served.cache.stats().oldest_snapshot;
+    assert_eq!(before, Duration::ZERO);
+    let mut pieces = walk(&served, "");
+    pieces.next();
+    let first = pieces.made();
+    assert!((50..=64).contains(&first), "{first}");
+    let response = respond(ListBytes::new(walk(&served, ""), false), taker(false, Duration::from_secs(60))).await;
+    let mut body = response.into_body();
+    let mut frames = 0;
+    while let Some(Some(Ok(bytes))) = frame(&mut body) {
+        assert!(bytes <= PIECE);
+        frames += 1;
+    }
+    assert_eq!(frames, 2000_usize.div_ceil(first));
+    assert!(body.is_end_stream());
+}
+
+/// A client that takes nothing: the snapshot goes, and the body does not end well.
+#[tokio::test(start_paused = true)]
+async fn stalled_list_is_cut_off() {
+    let served = widgets(2000, 1000);
+    let bytes = ListBytes::new(walk(&served, ""), false);
+    let mut body = respond(bytes, taker(false, Duration::from_millis(30))).await.into_body();
+    assert!(matches!(frame(&mut body), Some(Some(Ok(_)))));
+    let from = Instant::now();
+    while served.cache.stats().oldest_snapshot > Duration::ZERO {
+        assert!(from.elapsed() < Duration::from_secs(10), "the snapshot is held");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(from.elapsed() >= Duration::from_millis(30), "{:?}", from.elapsed());
+    let Some(Some(Err(error))) = frame(&mut body) else { panic!("an error") };
+    assert!(error.contains("cut off"), "{error}");
+}
+
+/// One that takes a piece now and then is not cut off; a limit that never comes harms nothing; a body that is dropped
+/// releases its snapshot.
+#[tokio::test(start_paused = true)]
+async fn slow_list_goes_on() {
+    let served = widgets(1000, 1000);
+    for stall in [Duration::from_millis(300), Duration::MAX] {
+        let mut body = respond(ListBytes::new(walk(&served, ""), false), taker(false, stall)).await.into_body();
+        let from = Instant::now();
+        while let Some(Some(frame)) = frame(&mut body) {
+            frame.expect("not cut off");
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        assert!(body.is_end_stream() && from.elapsed() > Duration::from_millis(300));
+    }
+    let body = respond(ListBytes::new(walk(&served, ""), false), taker(false, Duration::MAX)).await.into_body();
+    assert!(served.cache.stats().oldest_snapshot > Duration::ZERO);
+    drop(body);
+    assert_eq!(served.cache.stats().oldest_snapshot, Duration::ZERO);
+}
+
+/// It is decided when 128 KiB were made, and then compressed a piece at a time.
+#[tokio::test]
+async fn compression_begins_behind_its_limit() {
+    for (count, compressed) in [(110, false), (140, true)] {
+        let served = widgets(count, 1000);
+        let plain = all(walk(&served, ""));
+        assert_eq!(plain.len() > 128 << 10, compressed, "{}", plain.len());
+        let response = respond(ListBytes::new(walk(&served, ""), false), taker(true, Duration::MAX)).await;
+        assert_eq!(response.headers().contains_key("content-encoding"), compressed);
+        assert_eq!(response.into_body().size_hint().exact().is_some(), !compressed);
+    }
+}
