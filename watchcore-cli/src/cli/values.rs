@@ -1,6 +1,6 @@
 //! The values of options: durations, start modes, endpoints, credentials.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use watchcore::{Attribute, Filter, Labels};
@@ -147,8 +147,13 @@ pub(crate) fn pointer(text: &str) -> Result<String, String> {
 
 /// Where a server listens: an address and a port.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    let expected = "expected an address and a port: 127.0.0.1:8080, [::1]:8080, and 0.0.0.0:8080 for every interface; port 0 is a free one";
-    text.parse().map_err(|_| format!("{text:?} is no address to listen at; {expected}"))
+    let expected =
+        "expected an address and a port: 127.0.0.1:8080, [::1]:8080, or 0.0.0.0:8080 for all; port 0 is a free one";
+    let number = match text.strip_prefix("localhost:") {
+        Some(port) => port.parse().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port))).ok(),
+        None => text.parse().ok(),
+    };
+    number.ok_or_else(|| format!("{text:?} is no address to listen at; {expected}"))
 }
 
 /// What the keys of a resource begin with.
@@ -270,6 +275,22 @@ mod tests {
             assert!(duration(wrong).is_err(), "{wrong:?} was taken");
         }
         assert!(duration("10").unwrap_err().contains("unit"));
+    }
+
+    #[test]
+    fn addresses() {
+        for (text, number) in [
+            ("127.0.0.1:8080", "127.0.0.1:8080"),
+            ("localhost:0", "127.0.0.1:0"),
+            ("[::1]:80", "[::1]:80"),
+            ("0.0.0.0:1", "0.0.0.0:1"),
+        ] {
+            assert_eq!(address(text).map(|address| address.to_string()).as_deref(), Ok(number), "{text}");
+        }
+        for wrong in ["", ":8080", "8080", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "localhost", "::1:80", "a:80"]
+        {
+            assert!(address(wrong).is_err_and(|said| said.contains("127.0.0.1:8080")), "{wrong:?} was taken");
+        }
     }
 
     #[test]

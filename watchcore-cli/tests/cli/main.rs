@@ -7,6 +7,7 @@ mod embedded;
 mod lag;
 mod run;
 mod select;
+mod serve;
 #[path = "../../../tests/support/mod.rs"]
 mod support;
 mod terminal;

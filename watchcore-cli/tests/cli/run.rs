@@ -118,6 +118,21 @@ impl Running {
         Running { err: Some(read(child.stderr.take().expect("piped"))), child, begin, out: Some(receiver) }
     }
 
+    /// The lines of standard error come as they are written; none are left for the end.
+    #[track_caller]
+    pub(crate) fn start_heard(mut command: Command) -> (Running, Receiver<String>) {
+        let begin = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command line starts");
+        let (sender, heard) = channel();
+        let said = BufReader::new(child.stderr.take().expect("piped"));
+        let (out, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        std::thread::spawn(move || said.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| out.send(line)));
+        let err = Some(std::thread::spawn(String::new));
+        (Running { err, child, begin, out: Some(lines) }, heard)
+    }
+
     /// Standard output is left to the caller.
     #[track_caller]
     pub(crate) fn start_unread(mut command: Command) -> (Running, std::process::ChildStdout) {

@@ -4,17 +4,19 @@
 //! to the parser, and `Document` makes a message of it. What concerns two keys is looked at in `settings`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::de::Error as _;
+use serde::de::{Unexpected, Visitor};
 use serde::{Deserialize, Deserializer};
 use toml::Spanned;
 
 use super::document::Document;
 use crate::cli::exit::Failure;
 use crate::cli::values;
+use watchcore_http::Limits;
 
 /// The whole file. What is absent is a flag's or has a default.
 #[derive(Debug, Default, Deserialize)]
@@ -52,10 +54,39 @@ pub(crate) struct AuthSection {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LimitsSection {
-    pub(crate) watches: Option<Count>,
-    pub(crate) watches_per_connection: Option<Count>,
-    pub(crate) frame_bytes: Option<usize>,
-    pub(crate) stall: Option<Length>,
+    watches: Option<Count>,
+    watches_per_connection: Option<Count>,
+    connections: Option<Count>,
+    header_bytes: Option<Count>,
+    url_bytes: Option<Count>,
+    queued_bytes: Option<Count>,
+    frame_bytes: Option<Count>,
+    header_timeout: Option<Length>,
+    handshake_timeout: Option<Length>,
+    idle: Option<Length>,
+    stall: Option<Length>,
+}
+
+impl LimitsSection {
+    /// Those that are given, over the defaults.
+    pub(crate) fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        let set = |limit: &mut usize, given: &Option<Count>| *limit = given.map_or(*limit, |given| given.0);
+        set(&mut limits.watches, &self.watches);
+        set(&mut limits.watches_per_connection, &self.watches_per_connection);
+        set(&mut limits.connections, &self.connections);
+        set(&mut limits.header_bytes, &self.header_bytes);
+        set(&mut limits.url_bytes, &self.url_bytes);
+        set(&mut limits.queued_bytes, &self.queued_bytes);
+        set(&mut limits.frame_bytes, &self.frame_bytes);
+        let set =
+            |limit: &mut Duration, given: &Option<Length>| *limit = given.as_ref().map_or(*limit, |given| given.0);
+        set(&mut limits.header_timeout, &self.header_timeout);
+        set(&mut limits.handshake_timeout, &self.handshake_timeout);
+        set(&mut limits.idle, &self.idle);
+        set(&mut limits.stall, &self.stall);
+        limits
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -68,8 +99,7 @@ pub(crate) struct CacheSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResourceSection {
-    #[serde(default)]
-    pub(crate) group: Group,
+    pub(crate) group: Option<Group>,
     pub(crate) version: Name,
     pub(crate) plural: Spanned<Name>,
     pub(crate) singular: Option<Name>,
@@ -96,7 +126,7 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 29] = [
+const EXAMPLES: [(&str, &str); 36] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
@@ -111,7 +141,14 @@ const EXAMPLES: [(&str, &str); 29] = [
     ("limits", "[limits]"),
     ("limits.watches", "watches = 10000"),
     ("limits.watches_per_connection", "watches_per_connection = 1000"),
+    ("limits.connections", "connections = 20000"),
+    ("limits.header_bytes", "header_bytes = 32768"),
+    ("limits.url_bytes", "url_bytes = 16384"),
+    ("limits.queued_bytes", "queued_bytes = 65536"),
     ("limits.frame_bytes", "frame_bytes = 16777216"),
+    ("limits.header_timeout", r#"header_timeout = "10s""#),
+    ("limits.handshake_timeout", r#"handshake_timeout = "10s""#),
+    ("limits.idle", r#"idle = "2m0s""#),
     ("limits.stall", r#"stall = "1m0s""#),
     ("cache", "[[cache]]"),
     ("cache.prefix", r#"prefix = "/registry/""#),
@@ -132,6 +169,7 @@ const EXAMPLES: [(&str, &str); 29] = [
 const FIELDS: &str = r#"fields = { "spec.color" = "/spec/color" }"#;
 const COLUMNS: &str = r#"columns = [ { name = "Color", type = "string", pointer = "/spec/color" } ]"#;
 
+/// A line that would do.
 pub(crate) fn example(key: &str) -> Option<&'static str> {
     match key {
         _ if key.starts_with("resource.fields") => Some(FIELDS),
@@ -155,8 +193,7 @@ macro_rules! of_text {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<$name, D::Error> {
-                let make: fn(&str) -> Result<$inner, String> = $make;
-                make(&String::deserialize(from)?).map($name).map_err(D::Error::custom)
+                from.deserialize_str(Text($make)).map($name)
             }
         }
     )*};
@@ -183,9 +220,18 @@ of_text! {
     ColumnType(String) = column_type;
 }
 
-impl Default for Group {
-    fn default() -> Group {
-        Group(String::new())
+/// Makes a value of a string. The error of a visitor has the place of the string itself, also inside of an array.
+struct Text<T>(fn(&str) -> Result<T, String>);
+
+impl<T> Visitor<'_> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        (self.0)(text).map_err(E::custom)
     }
 }
 
@@ -195,10 +241,22 @@ pub(crate) struct Count(pub(crate) usize);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Count, D::Error> {
-        match usize::deserialize(from)? {
-            0 => Err(D::Error::custom("must be at least 1")),
-            count => Ok(Count(count)),
-        }
+        from.deserialize_i64(Counted)
+    }
+}
+
+struct Counted;
+
+impl Visitor<'_> for Counted {
+    type Value = Count;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number from 1")
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Count, E> {
+        let count = usize::try_from(number).ok().filter(|count| *count > 0);
+        count.map(Count).ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
     }
 }
 
@@ -216,5 +274,134 @@ fn column_type(text: &str) -> Result<String, String> {
     match TYPES.contains(&text) {
         true => Ok(text.to_owned()),
         false => Err(format!("{text:?} is no type of a column: expected one of {}", TYPES.join(", "))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file of which a key is given in that way.
+    fn with(key: &str, line: &str) -> Document {
+        let rest = "version = \"v1\"\nplural = \"x\"\nkind = \"X\"\nprefix = \"/x/\"\n";
+        let others = |rest: &str| -> String {
+            let name = line.split_once(" =").map_or("", |(name, _)| name);
+            rest.lines()
+                .filter(|other| !other.starts_with(&format!("{name} =")))
+                .map(|line| format!("{line}\n"))
+                .collect()
+        };
+        let text = match key.split_once('.') {
+            None if line.starts_with("[[cache") => format!("{line}\nprefix = \"/x/\"\n"),
+            None if line.starts_with("[[resource") => format!("{line}\n{rest}"),
+            None if line == "[auth]" => "[auth]\ntokens = \"x\"\n".to_owned(),
+            None if line == "[tls]" => "[tls]\ncertificate = \"x\"\nkey = \"x\"\n".to_owned(),
+            None => format!("{line}\n"),
+            Some(("tls", _)) => format!("[tls]\n{line}\n{}", others("certificate = \"x\"\nkey = \"x\"\n")),
+            Some(("cache", _)) => format!("[[cache]]\n{line}\n{}", others("prefix = \"/x/\"\n")),
+            Some(("resource", _)) => format!("[[resource]]\n{line}\n{}", others(rest)),
+            Some((section, _)) => format!("[{section}]\n{line}\n"),
+        };
+        Document::new("x.toml", text)
+    }
+
+    fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+        EXAMPLES.into_iter().chain([("resource.fields", FIELDS), ("resource.columns", COLUMNS)])
+    }
+
+    #[test]
+    fn every_example_is_taken() {
+        for (key, line) in all() {
+            let config = Config::of(&with(key, line)).unwrap_or_else(|error| panic!("{key}: {}", error.message));
+            let read = format!("{config:?}") != format!("{:?}", Config::default());
+            assert!(read || key == "limits", "{key}: nothing was read");
+        }
+    }
+
+    /// A date is what no key takes.
+    #[test]
+    fn every_key_refuses_another_type_at_its_place() {
+        for (key, line) in all() {
+            let Some((name, _)) = line.split_once(" = ") else { continue };
+            let error = Config::of(&with(key, &format!("{name} = 1979-05-27"))).expect_err(key).message;
+            let number = if key.contains('.') { 2 } else { 1 };
+            let place = format!("x.toml:{number}:{}: {key}: ", name.len() + 4);
+            assert!(error.starts_with(&place), "{key}: {error}");
+            assert!(error.contains("expected ") && error.ends_with(&format!("Write it such as: {line}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_that_must_be_there_is_asked_for() {
+        for (text, place, key) in [
+            ("[tls]\ncertificate = \"x\"\n", "x.toml:1:1: tls: ", "tls.key"),
+            ("[tls]\nkey = \"x\"\n", "x.toml:1:1: tls: ", "tls.certificate"),
+            ("\n[auth]\n", "x.toml:2:1: auth: ", "auth.tokens"),
+            ("[[cache]]\ncapacity = 9\n", "x.toml:1:1: cache: ", "cache.prefix"),
+            ("[[resource]]\n", "x.toml:1:1: resource: ", "resource.version"),
+            ("[[resource]]\nversion = \"v1\"\n", "x.toml:1:1: resource: ", "resource.plural"),
+            ("[[resource]]\nversion = \"v1\"\nplural = \"x\"\n", "x.toml:1:1: resource: ", "resource.kind"),
+            (
+                "[[resource]]\nversion = \"v1\"\nplural = \"x\"\nkind = \"X\"\n",
+                "x.toml:1:1: resource: ",
+                "resource.prefix",
+            ),
+        ] {
+            let error = Config::of(&Document::new("x.toml", text)).expect_err(key).message;
+            let (_, name) = key.rsplit_once('.').expect("in a section");
+            let expected = format!("{place}missing key `{name}`. Add it: {}", example(key).expect("of every key"));
+            assert_eq!(error, expected);
+        }
+    }
+
+    #[test]
+    fn what_a_key_cannot_mean_is_refused_at_its_place() {
+        let resource = "[[resource]]\nversion = \"v1\"\nplural = \"x\"\nkind = \"X\"\nprefix = \"/x/\"\n";
+        for (text, says) in [
+            ("etcd = [\"http://a:1\", \"ftp://b\"]", "x.toml:1:23: etcd: \"ftp\" is not a known scheme"),
+            ("etcd = \"http://a:1\"", "x.toml:1:8: etcd: invalid type: string \"http://a:1\", expected a sequence"),
+            ("listen = \"example.org:8080\"", "x.toml:1:10: listen: \"example.org:8080\" is no address"),
+            ("listen = \"127.0.0.1:65536\"", "x.toml:1:10: listen: \"127.0.0.1:65536\" is no address"),
+            ("insecure_listen = 1", "x.toml:1:19: insecure_listen: invalid type: integer `1`, expected a boolean"),
+            ("bookmark_interval = \"60\"", "x.toml:1:21: bookmark_interval: the unit is missing"),
+            ("bookmark_interval = \"0s\"", "x.toml:1:21: bookmark_interval: must be above zero"),
+            ("grace_period = \"1 minute\"", "x.toml:1:16: grace_period: expected a number with a unit"),
+            (
+                "[limits]\nwatches = 0",
+                "x.toml:2:11: limits.watches: invalid value: integer `0`, expected a whole number from 1.",
+            ),
+            (
+                "[limits]\nwatches = -1",
+                "x.toml:2:11: limits.watches: invalid value: integer `-1`, expected a whole number from 1",
+            ),
+            ("limits = { watches = \"9\" }", "x.toml:1:22: limits.watches: invalid type: string \"9\""),
+            ("[limit]\nwatches = 9", "x.toml:1:2: limit: unknown key `limit`, expected one of `etcd`,"),
+            ("[limits]\nwatch = 9", "x.toml:2:1: limits.watch: unknown key `watch`, expected one of `watches`,"),
+            ("[auth]\ntokens = \"x\"\nuser = \"y\"", "x.toml:3:1: auth.user: unknown key `user`, expected `tokens`."),
+            ("a.b = 1", "x.toml:1:1: a: unknown key `a`,"),
+            (
+                "listen = \"127.0.0.1:1\"\nlisten = \"127.0.0.1:1\"",
+                "x.toml:2:1: listen: duplicate key. Remove one of the two",
+            ),
+            ("listen = ", "x.toml:1:10: listen: string values must be quoted"),
+            ("[[cache]\n", "x.toml:1:9: unclosed array table, expected `]`"),
+            ("[[cache]]\nprefix = [\"a\"]", "x.toml:2:10: cache.prefix: invalid type: sequence, expected a string"),
+            (
+                &format!("{resource}columns = [\n  {{ name = \"C\", type = \"text\", pointer = \"/c\" }},\n]"),
+                "x.toml:7:24: resource.columns.type: \"text\" is no type of a column: expected one of string,",
+            ),
+            (
+                &format!("{resource}columns = [ {{ name = \"C\", type = \"string\" }} ]"),
+                "x.toml:6:13: resource.columns: missing key `pointer`. Add it: columns = [",
+            ),
+            (&format!("{resource}labels = \"metadata\""), "x.toml:6:10: resource.labels: "),
+            (&format!("{resource}fields = {{ \"a.b\" = \"/a~2\" }}"), "x.toml:6:20: resource.fields.a.b: "),
+            (&resource.replace("/x/", "/x"), "x.toml:5:10: resource.prefix: the prefix \"/x\" does not end in \"/\""),
+            (&resource.replace("\"x\"", "\"x/y\""), "x.toml:3:10: resource.plural: '/' cannot be in a name"),
+            (&resource.replace("\"v1\"", "\"\""), "x.toml:2:11: resource.version: the name is empty"),
+        ] {
+            let error = Config::of(&Document::new("x.toml", text)).expect_err(text).message;
+            assert!(error.starts_with(says), "{text}\n{error}\n{says}");
+        }
     }
 }

@@ -64,6 +64,9 @@ impl Document {
         } else if let Some(rest) = said.strip_prefix("missing field ") {
             let whole: Vec<&str> = key.iter().map(String::as_str).chain([rest.trim_matches('`')]).collect();
             (format!("missing key {rest}"), format!("Add it{}", line(&whole.join(".")).unwrap_or_default()))
+        } else if said == "duplicate key" {
+            let name = self.text.get(span.clone()).unwrap_or_default();
+            (format!("{name}: {said}"), "Remove one of the two".to_owned())
         } else {
             match line(&key.join(".")) {
                 Some(line) => (said.to_owned(), format!("Write it such as{line}")),
@@ -84,8 +87,18 @@ impl Document {
     fn key(&self, offset: usize) -> Vec<String> {
         let (table, _) = DeTable::parse_recoverable(&self.text);
         let mut names = Vec::new();
-        enter(table.get_ref(), offset, &mut names);
+        if !enter(table.get_ref(), offset, &mut names) {
+            names.extend(self.key_of_line(offset));
+        }
         names
+    }
+
+    /// What stands before the `=` of a line that the parser has not understood.
+    fn key_of_line(&self, offset: usize) -> Option<String> {
+        let before = self.text.get(..offset)?;
+        let (name, _) = before[before.rfind('\n').map_or(0, |end| end + 1)..].split_once('=')?;
+        let is_bare = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        Some(name.trim()).filter(|name| !name.is_empty() && name.chars().all(is_bare)).map(str::to_owned)
     }
 }
 

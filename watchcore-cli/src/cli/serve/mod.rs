@@ -15,7 +15,6 @@ mod settings;
 pub(crate) use flags::Flags;
 pub(crate) use settings::Common;
 
-use std::future::IntoFuture as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +25,10 @@ use super::signals::Interrupt;
 use super::source;
 use settings::{CacheSettings, Settings};
 use signal_hook::consts::SIGTERM;
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::Notify;
 use watchcore::{Attribute, Cache, Code, Labels};
 use watchcore_etcd::Feeder;
-use watchcore_http::{Api, Resource};
+use watchcore_http::{Api, Resource, Server, Tls};
 
 /// What follows the grace time: the last connections and the feeders.
 const ENDING: Duration = Duration::from_secs(4);
@@ -59,7 +57,7 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
         .enable_all()
         .build()
         .map_err(|error| Failure::new(Code::ResourceExhausted, format!("no threads for the server: {error}")))?;
-    let ended = runtime.block_on(serving(&settings, &api, &caches, options, interrupt));
+    let ended = runtime.block_on(serving(&settings, api, &caches, options, interrupt));
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended
 }
@@ -81,30 +79,30 @@ fn cache(settings: &CacheSettings, common: &Common) -> Result<Cache, Stop> {
 
 async fn serving(
     settings: &Settings,
-    api: &Api,
+    api: Api,
     caches: &[Cache],
     options: &Options,
     interrupt: &Interrupt,
 ) -> Result<(), Stop> {
-    let listener = TcpListener::bind(settings.listen).await.map_err(|error| cannot_listen(settings.listen, &error))?;
-    let address = listener.local_addr().map_err(|error| cannot_listen(settings.listen, &error))?;
+    let mut builder = Server::builder(api).address(settings.listen.to_string()).insecure(settings.insecure_listen);
+    if let Some(files) = &settings.tls {
+        let tls = Tls::new(&files.certificate, &files.key);
+        builder = builder.tls(match &files.client_ca {
+            Some(client_ca) => tls.client_ca(client_ca),
+            None => tls,
+        });
+    }
+    let server = builder.start().await?;
     let feeder = source::feeder(&settings.access)?;
     let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
-    let said = announcement(settings, address);
+    let said = announcement(settings, server.address());
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
     interrupt.set_patience(settings.grace_period + ENDING);
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, api.router()).with_graceful_shutdown(async {
-        let _ = stopped.await;
-    });
-    let server = tokio::spawn(server.into_future());
     let ended = until_asked(options.timeout, interrupt).await;
     notify::tell("STOPPING=1\nSTATUS=the watches end");
-    api.drain(settings.grace_period).await;
-    let _ = stop.send(());
-    let _ = tokio::time::timeout(ENDING / 2, server).await;
+    server.shutdown(settings.grace_period).await;
     for feeder in feeders {
         feeder.stop();
     }
@@ -148,15 +146,4 @@ fn announcement(settings: &Settings, address: SocketAddr) -> String {
     let caches: Vec<String> = settings.caches.iter().map(shown).collect();
     let etcd = settings.access.endpoints.join(",");
     format!("serving {scheme}://{address} from etcd {etcd}: {}", caches.join(", "))
-}
-
-fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
-    let advice = match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            "Another process has it: choose another with --listen, or port 0 for a free one"
-        }
-        std::io::ErrorKind::PermissionDenied => "Ports below 1024 are root's: choose another with --listen",
-        _ => "Choose an address of this machine with --listen",
-    };
-    Failure::new(Code::Unavailable, format!("cannot listen at {address}: {error}. {advice}"))
 }

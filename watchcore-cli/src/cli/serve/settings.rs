@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::config::{CacheSection, Config, Count, Length, ResourceSection};
+use super::config::{CacheSection, Config, Length, ResourceSection};
 use super::document::Document;
 use super::flags::{Flags, GivenResource};
 use crate::cli::access::{self, Access, Given};
@@ -85,10 +85,8 @@ pub(crate) fn settings(
     common: Common,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Settings, Failure> {
-    match &flags.config {
-        Some(path) => Merge { document: Some(&Document::read(path)?), flags, common }.settings(variable),
-        None => Merge { document: None, flags, common }.settings(variable),
-    }
+    let document = flags.config.as_ref().map(|path| Document::read(path)).transpose()?;
+    Merge { document: document.as_ref(), flags, common }.settings(variable)
 }
 
 /// The options, and the file beside which its paths lie.
@@ -171,12 +169,8 @@ impl Merge<'_> {
     }
 
     fn limits(&self, config: &Config) -> Limits {
-        let (mut limits, section) = (Limits::default(), &config.limits);
-        let count = |count: &Option<Count>| count.map(|count| count.0);
-        limits.watches = self.flags.max_watches.or(count(&section.watches)).unwrap_or(limits.watches);
-        limits.watches_per_connection = count(&section.watches_per_connection).unwrap_or(limits.watches_per_connection);
-        limits.frame_bytes = section.frame_bytes.unwrap_or(limits.frame_bytes);
-        limits.stall = section.stall.as_ref().map_or(limits.stall, |stall| stall.0);
+        let mut limits = config.limits.limits();
+        limits.watches = self.flags.max_watches.unwrap_or(limits.watches);
         limits
     }
 
@@ -318,7 +312,8 @@ impl Merge<'_> {
 fn of_section(section: ResourceSection) -> Declared {
     let (plural_place, prefix_place) = (section.plural.span(), section.prefix.span());
     let labels_place = section.labels.as_ref().map_or(plural_place, |labels| labels.span());
-    let name = [section.group.0, section.version.0, section.plural.into_inner().0];
+    let group = section.group.map_or(String::new(), |group| group.0);
+    let name = [group, section.version.0, section.plural.into_inner().0];
     let prefix = section.prefix.into_inner().0;
     let mut resource =
         Resource::new(&*name[0], &*name[1], &*name[2], section.kind.0).namespaced(section.namespaced).prefix(&*prefix);
@@ -360,3 +355,7 @@ fn insecure(listen: SocketAddr, tls: bool) -> String {
          (--tls-certificate, --tls-key, and --tls-client-ca or --tokens), listen at 127.0.0.1, or ask for it in so many words with --insecure-listen"
     )
 }
+
+#[cfg(test)]
+#[path = "settings_tests.rs"]
+mod tests;
