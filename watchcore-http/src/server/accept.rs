@@ -2,6 +2,7 @@
 
 use super::{Place, Shared, connection};
 use crate::figures::Reason;
+use socket2::{SockRef, TcpKeepalive};
 use std::future::pending;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
@@ -15,6 +16,10 @@ use tokio::time::{Instant, Sleep};
 
 /// How long nothing is accepted where the system has no room for one more connection.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How the system finds out that a client is gone which never said so: within two minutes, while nothing is sent to it.
+const ALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
 /// How long streams of HTTP/2 may take to notice that their connection was cut off.
 const CUT: Duration = Duration::from_secs(5);
@@ -53,8 +58,10 @@ fn connect(stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, connect
         return;
     }
     let place = Place(figures.clone());
-    // An event goes out when it is there. Where the socket has closed already, that is found when it is read.
+    // An event goes out when it is there; and a client whose machine is gone says nothing, so the system asks for it.
+    // Where the socket has closed already, that is found when it is read.
     let _ = stream.set_nodelay(true);
+    let _ = SockRef::from(&stream).set_tcp_keepalive(&ALIVE);
     let shared = shared.clone();
     if shared.tls.is_some() {
         connections.spawn(connection::secure(stream, address, shared, place));
