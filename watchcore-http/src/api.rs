@@ -1,9 +1,12 @@
 //! The service: what an embedding program builds, and the way of a request through it.
 
+use crate::access::{Access, Asked, Authenticator, Authorizer};
 use crate::catalog::{Catalog, Resource};
+use crate::exchange::Exchange;
 use crate::figures::Figures;
 use crate::keys;
-use crate::request::Route;
+use crate::operate;
+use crate::request::{Params, Route};
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
@@ -12,6 +15,7 @@ use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
+use http::request::Parts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -79,6 +83,9 @@ pub(crate) struct ApiState {
     pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
     pub(crate) figures: Arc<Figures>,
+    pub(crate) access: Access,
+    /// How long a cache may be without its source before the server is not ready.
+    pub(crate) stale_limit: Duration,
     /// The end has begun: not ready any more.
     pub(crate) is_ending: AtomicBool,
 }
@@ -96,6 +103,8 @@ pub struct ApiBuilder {
     resources: Vec<Resource>,
     limits: Limits,
     bookmark_interval: Option<Duration>,
+    access: Access,
+    stale_limit: Option<Duration>,
 }
 
 impl Api {
@@ -123,7 +132,7 @@ impl Api {
 
     /// Whether everybody who asks has to be known.
     pub(crate) fn authenticates(&self) -> bool {
-        false
+        !self.0.access.authenticators.is_empty()
     }
 }
 
@@ -152,6 +161,37 @@ impl ApiBuilder {
         self
     }
 
+    /// One more way to find out who asks. Where there is one, everybody has to be known, but for health.
+    pub fn authenticator(mut self, authenticator: impl Authenticator) -> ApiBuilder {
+        self.access.authenticators.push(Box::new(authenticator));
+        self
+    }
+
+    /// Who decides about each request. Default: who is known may read everything.
+    pub fn authorizer(mut self, authorizer: impl Authorizer) -> ApiBuilder {
+        self.access.authorizer = Some(Box::new(authorizer));
+        self
+    }
+
+    /// One more name that the server answers to, `watch.example` or with a port, where nobody has to be known. Loopback
+    /// names, and the address that a connection came to, are its own without this.
+    pub fn host(mut self, name: impl Into<String>) -> ApiBuilder {
+        self.access.origins.hosts.push(name.into());
+        self
+    }
+
+    /// One more origin whose pages may ask the server: `https://ops.example`. Its own is allowed without this.
+    pub fn origin(mut self, origin: impl Into<String>) -> ApiBuilder {
+        self.access.origins.origins.push(origin.into());
+        self
+    }
+
+    /// How long a cache may be without its source before `/readyz` fails. Default: a minute.
+    pub fn stale_limit(mut self, limit: Duration) -> ApiBuilder {
+        self.stale_limit = Some(limit);
+        self
+    }
+
     /// The service.
     ///
     /// # Errors
@@ -163,6 +203,8 @@ impl ApiBuilder {
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
             figures: Arc::default(),
+            access: self.access,
+            stale_limit: self.stale_limit.unwrap_or(Duration::from_secs(60)),
             is_ending: AtomicBool::new(false),
         })))
     }
@@ -170,20 +212,66 @@ impl ApiBuilder {
 
 /// The way of a request: what it names, who asks, what that is answered with.
 async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Response {
-    match dispatch(state, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let (mut parts, _) = request.into_parts();
+    let route = Route::of(parts.uri.path());
+    let exchange = Exchange::begin(&parts, operate::subject(&state, &parts, &route), state.figures.clone());
+    parts.extensions.insert(exchange.clone());
+    let response = match admit(&state, &mut parts, &route).await {
+        Ok(()) => match route {
+            Ok(route) => dispatch(state, route, parts).await,
+            Err(refusal) => Err(refusal),
+        },
+        Err(refusal) => Err(refusal),
+    };
+    operate::finish(exchange, response.unwrap_or_else(IntoResponse::into_response))
 }
 
-async fn dispatch(state: Arc<ApiState>, request: Request) -> std::result::Result<Response, Refusal> {
-    let (parts, _) = request.into_parts();
-    let route = Route::of(parts.uri.path())?;
+/// Who asks, and whether they may. Who is known is in the extensions of the request from here on.
+async fn admit(
+    state: &ApiState,
+    parts: &mut Parts,
+    route: &std::result::Result<Route, Refusal>,
+) -> std::result::Result<(), Refusal> {
+    let is_health = matches!(route, Ok(Route::Health(_)));
+    let user = state.access.check(parts, is_health, || asked(parts, route)).await?;
+    if let Some(user) = user {
+        if let Some(exchange) = Exchange::of(parts) {
+            exchange.sent_by(user.name());
+        }
+        parts.extensions.insert(user);
+    }
+    Ok(())
+}
+
+/// What a request asks for.
+///
+/// # Errors
+/// 400 where the parameters are malformed: then it is not known whether it is a list or a watch.
+fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::result::Result<Asked, Refusal> {
+    let mut asked = Asked::of_path(parts);
+    if let Ok(Route::Objects { version, plural, namespace, name, old_watch }) = route {
+        if matches!(parts.method, Method::GET | Method::HEAD) {
+            let watches = *old_watch || Params::parse(parts.uri.query())?.watch;
+            let verb = if watches { "watch" } else { name.as_ref().map_or("list", |_| "get") };
+            asked.verb = verb.to_owned();
+        }
+        asked.group.clone_from(&version.group);
+        asked.version.clone_from(&version.version);
+        asked.resource.clone_from(plural);
+        asked.namespace.clone_from(namespace);
+        asked.name.clone_from(name);
+    }
+    Ok(asked)
+}
+
+async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::result::Result<Response, Refusal> {
     if parts.method != Method::GET && parts.method != Method::HEAD {
         return Err(Refusal::read_only(&parts.method));
     }
     let discover = |path| discovery::answer(&state, &path, &parts);
     match route {
+        Route::Health(which) => Ok(operate::health(&state, which, &parts)),
+        Route::Metrics => Ok(operate::metrics(&state)),
         Route::CoreVersions => discover(DiscoveryPath::CoreVersions),
         Route::Groups => discover(DiscoveryPath::Groups),
         Route::Group(group) => discover(DiscoveryPath::Group(group)),

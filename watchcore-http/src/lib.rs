@@ -8,6 +8,7 @@
 mod access;
 mod api;
 mod catalog;
+mod exchange;
 mod figures;
 mod files;
 mod frame;
@@ -15,6 +16,7 @@ mod json;
 mod keys;
 #[doc(hidden)]
 pub mod lines;
+mod operate;
 mod request;
 mod resources;
 mod server;
@@ -22,7 +24,7 @@ mod status;
 mod transport;
 mod watch;
 
-pub use access::User;
+pub use access::{Asked, Authenticator, Authorizer, Decision, HookFuture, Tokens, User};
 pub use api::{Api, ApiBuilder, Limits};
 pub use catalog::Resource;
 pub use server::{Server, ServerBuilder, Tls};

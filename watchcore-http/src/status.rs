@@ -252,6 +252,9 @@ impl IntoResponse for Refusal {
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if self.code == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"watchcore\""));
+        }
         if self.code == 405 {
             headers.insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
         }

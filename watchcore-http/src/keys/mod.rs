@@ -11,7 +11,9 @@ mod watch;
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::exchange::Exchange;
 use crate::resources::watch::not_ready;
+use crate::resources::watcher;
 use crate::status::Refusal;
 use crate::transport::{self, sse, websocket};
 use crate::watch::WatchStream;
@@ -19,7 +21,6 @@ use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, header};
 use params::{KeysTask, KeysWatch, Query};
-use std::sync::Arc;
 use watch::{LineForm, LineFraming};
 use watchcore::{Cache, Filter, Start};
 
@@ -48,8 +49,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
         KeysTask::Watch(watch) => watch,
     };
     let form = if takes_events && upgrade.is_none() { LineForm::Events } else { LineForm::Lines };
-    let peer = request.extensions.get::<Arc<Peer>>().map(|peer| &**peer);
-    let stream = open(state, peer, cache, filter, form, &watch)?;
+    let stream = open(state, request, cache, filter, form, &watch)?;
     Ok(match (upgrade, form) {
         (Some(upgrade), _) => upgrade.respond(stream, state.open.clone()),
         (None, LineForm::Events) => sse::respond(stream),
@@ -89,14 +89,15 @@ fn cache_of<'s>(state: &'s ApiState, prefix: &[u8]) -> Result<&'s Cache, Refusal
 /// A watch that has begun: what can be refused is refused here.
 fn open(
     state: &ApiState,
-    peer: Option<&Peer>,
+    request: &Parts,
     cache: &Cache,
     filter: Filter,
     form: LineForm,
     watch: &KeysWatch,
 ) -> Result<WatchStream, Refusal> {
-    let place = state.open.admit(peer.map(|peer| &peer.watches))?;
-    let name = peer.map_or_else(|| "keys".to_owned(), |peer| format!("keys {}", peer.address));
+    let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
+    place.account(Exchange::of(request));
+    let name = watcher(request).map_or_else(|| "keys".to_owned(), |watcher| format!("keys {watcher}"));
     let start = watch.after.map_or(Start::State, Start::After);
     let subscription = cache
         .subscribe(start)

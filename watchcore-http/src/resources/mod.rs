@@ -6,9 +6,10 @@ mod list;
 mod openapi;
 pub(crate) mod watch;
 
-use crate::access::Peer;
+use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
+use crate::exchange::Exchange;
 use crate::request::{self, Params, accepts_gzip, form};
 use crate::status::Refusal;
 use crate::transport;
@@ -61,8 +62,9 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
             name: path.name.as_deref(),
             form,
             old_path: path.old_watch,
-            watcher: peer.map(|peer| peer.address.to_string()),
+            watcher: watcher(parts),
             connection: peer.map(|peer| &peer.watches),
+            exchange: Exchange::of(parts),
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
@@ -77,6 +79,16 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     let peer = parts.extensions.get::<Arc<Peer>>().filter(|_| parts.version < Version::HTTP_2);
     let taker = list::Taker { gzip: accepts_gzip(&parts.headers), stall: state.limits.stall, peer: peer.cloned() };
     list::list(served, path.namespace.as_deref(), &params, form, taker).await
+}
+
+/// Who watches, for people: the user, and where from, as far as that is known.
+pub(crate) fn watcher(parts: &Parts) -> Option<String> {
+    let user = parts.extensions.get::<User>().map(|user| user.name().escape_debug().to_string());
+    let address = Peer::of(parts).map(|peer| peer.address.to_string());
+    match (user, address) {
+        (Some(user), Some(address)) => Some(format!("{user} {address}")),
+        (user, address) => user.or(address),
+    }
 }
 
 /// The newest revision that etcd had when this was called.

@@ -55,8 +55,15 @@ enum State<IO> {
 
 /// A connection without TLS.
 pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
-    let peer =
-        Peer { address, certificate: None, asks_certificate: false, watches: Arc::default(), stalled: Notify::new() };
+    let local = stream.local_addr().ok();
+    let peer = Peer {
+        address,
+        local,
+        certificate: None,
+        asks_certificate: false,
+        watches: Arc::default(),
+        stalled: Notify::new(),
+    };
     let mut link = Link::new(peer, shared, place);
     let Some((stream, ahead)) = link.first_bytes(stream).await else { return };
     if ahead == PREFACE {
@@ -69,6 +76,7 @@ pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
 /// A connection with TLS.
 pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
     let Some(tls) = &shared.tls else { return };
+    let local = stream.local_addr().ok();
     let mut ending = shared.ending.subscribe();
     let handshake = async {
         let config = tls.current().await;
@@ -92,7 +100,7 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
     let asks_certificate = shared.asks_certificate;
-    let peer = Peer { address, certificate, asks_certificate, watches: Arc::default(), stalled: Notify::new() };
+    let peer = Peer { address, local, certificate, asks_certificate, watches: Arc::default(), stalled: Notify::new() };
     let link = Link::new(peer, shared, place);
     if is_http2 {
         Box::pin(link.http2(stream, Bytes::new())).await;

@@ -1,5 +1,6 @@
 //! Which watches are open, how many may be, and how all of them end.
 
+use crate::exchange::Exchange;
 use crate::status::Refusal;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -33,6 +34,8 @@ pub(crate) struct OpenWatch {
     all: Arc<OpenWatches>,
     number: u64,
     connection: Option<Arc<AtomicUsize>>,
+    /// The request that opened it is done when it is.
+    exchange: Option<Arc<Exchange>>,
 }
 
 impl OpenWatches {
@@ -64,7 +67,7 @@ impl OpenWatches {
         let number = open.next;
         open.next += 1;
         open.watches.insert(number, None);
-        Ok(OpenWatch { all: self.clone(), number, connection: connection.cloned() })
+        Ok(OpenWatch { all: self.clone(), number, connection: connection.cloned(), exchange: None })
     }
 
     /// Ends all watches, spread over `grace`, and admits no more. Returns when each was told to end; they go when their
@@ -121,8 +124,19 @@ impl OpenWatch {
         }
     }
 
+    /// The request that asked is logged when this is dropped, with what was framed.
+    pub(crate) fn account(&mut self, exchange: Option<&Arc<Exchange>>) {
+        if let Some(exchange) = exchange {
+            exchange.watches();
+        }
+        self.exchange = exchange.cloned();
+    }
+
     /// Counts what was framed.
     pub(crate) fn sent(&self, events: usize, bytes: usize) {
+        if let Some(exchange) = &self.exchange {
+            exchange.framed(bytes);
+        }
         if events > 0 {
             self.all.events.fetch_add(events as u64, Relaxed);
             self.all.bytes.fetch_add(bytes as u64, Relaxed);

@@ -41,6 +41,7 @@ impl Ground {
             old_path: false,
             watcher: None,
             connection: None,
+            exchange: None,
         };
         open(state, watched, &params).await.unwrap()
     }

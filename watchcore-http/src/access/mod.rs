@@ -1,0 +1,274 @@
+//! Who asks, and who may.
+//!
+//! Each request goes through [`Access::check`] before anybody looks at what it asks for, in our own server and in a
+//! router that is nested in another program's:
+//!
+//! 1. `origin`: a page of another origin, or a name that was rebound to this address, gets nothing.
+//! 2. Where somebody can be known (an [`Authenticator`], client certificates), everybody has to be: else 401. Health is
+//!    the exception: who restarts servers has no token.
+//! 3. An [`Authorizer`], where there is one, decides: else 403. Without one, who is known may read everything.
+
+mod origin;
+mod tokens;
+
+pub use tokens::Tokens;
+
+use crate::status::Refusal;
+use http::request::Parts;
+use origin::Origins;
+use serde_json::json;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use tokio::sync::Notify;
+
+/// What a hook answers in its own time.
+pub type HookFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Who sends a request.
+///
+/// ```
+/// let user = watchcore_http::User::new("alice").group("readers");
+/// assert_eq!((user.name(), user.groups()), ("alice", &["readers".to_owned()][..]));
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct User {
+    name: String,
+    groups: Vec<String>,
+}
+
+/// Finds out who sends a request. Several may be asked; the first that knows has it.
+///
+/// ```
+/// use http::request::Parts;
+/// use watchcore_http::{Api, Authenticator, HookFuture, Refusal, User};
+///
+/// /// Trusts a proxy in front of the server, which nobody can pass by.
+/// struct OfProxy;
+///
+/// impl Authenticator for OfProxy {
+///     fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>> {
+///         let name = head.headers.get("x-remote-user").and_then(|name| name.to_str().ok());
+///         Box::pin(async move { Ok(name.map(User::new)) })
+///     }
+/// }
+///
+/// let api = Api::builder().authenticator(OfProxy).build()?;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait Authenticator: Send + Sync + 'static {
+    /// Who sends the request with this head; `None`: nobody that this one knows.
+    ///
+    /// # Errors
+    /// What the client is answered where that cannot be found out now. Nobody else is asked then.
+    fn authenticate<'a>(&'a self, head: &'a Parts) -> HookFuture<'a, Result<Option<User>, Refusal>>;
+}
+
+/// Decides who may do what. Without one, everybody who is known may read everything that is served.
+///
+/// ```
+/// use watchcore_http::{Api, Asked, Authorizer, Decision, HookFuture, User};
+///
+/// /// Everybody reads the namespace of their own name.
+/// struct OwnNamespace;
+///
+/// impl Authorizer for OwnNamespace {
+///     fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision> {
+///         let own = asked.namespace.as_deref() == Some(user.name()) || asked.resource.is_empty();
+///         let decision = if own { Decision::Allow } else { Decision::Deny(String::new()) };
+///         Box::pin(async move { decision })
+///     }
+/// }
+///
+/// let api = Api::builder().authorizer(OwnNamespace).build()?;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
+pub trait Authorizer: Send + Sync + 'static {
+    /// Whether this user may do this. Where nobody is known, the user is `system:anonymous`, as with Kubernetes.
+    fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision>;
+}
+
+/// What an [`Authorizer`] says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// The request goes on.
+    Allow,
+    /// 403, with this reason behind what was asked; it may be empty.
+    Deny(String),
+}
+
+/// What a request asks for, as an [`Authorizer`] sees it.
+///
+/// The parts of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Asked {
+    /// `get`, `list` or `watch` of a resource; else the method in small letters.
+    pub verb: String,
+    /// `""` is the core group.
+    pub group: String,
+    /// The version in the group.
+    pub version: String,
+    /// The plural name; empty where the path names no resource.
+    pub resource: String,
+    /// `None`: all namespaces, or a resource that has none.
+    pub namespace: Option<String>,
+    /// `None`: all objects.
+    pub name: Option<String>,
+    /// The path as it was sent.
+    pub path: String,
+}
+
+/// The connection that a request came on: in the extensions of each request of our own server.
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// The address of this machine that was connected to.
+    pub(crate) local: Option<SocketAddr>,
+    /// Whom a verified client certificate names.
+    pub(crate) certificate: Option<User>,
+    /// Whether the server asks for client certificates: then nobody is let in unknown.
+    pub(crate) asks_certificate: bool,
+    /// Watches of the connection that are open.
+    pub(crate) watches: Arc<AtomicUsize>,
+    /// An answer waits for a client that takes nothing of it: the connection is to be cut off, where it has no other
+    /// answers (HTTP/1.1).
+    pub(crate) stalled: Notify,
+}
+
+/// The hooks and lists of one service.
+#[derive(Default)]
+pub(crate) struct Access {
+    pub(crate) authenticators: Vec<Box<dyn Authenticator>>,
+    pub(crate) authorizer: Option<Box<dyn Authorizer>>,
+    pub(crate) origins: Origins,
+}
+
+impl User {
+    /// A user of no group.
+    pub fn new(name: impl Into<String>) -> User {
+        User { name: name.into(), groups: Vec::new() }
+    }
+
+    /// In one more group.
+    pub fn group(mut self, group: impl Into<String>) -> User {
+        self.groups.push(group.into());
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The groups that it is in.
+    pub fn groups(&self) -> &[String] {
+        &self.groups
+    }
+
+    fn anonymous() -> User {
+        User::new("system:anonymous").group("system:unauthenticated")
+    }
+}
+
+impl Peer {
+    /// That of a request, if our own server accepted it.
+    pub(crate) fn of(head: &Parts) -> Option<&Arc<Peer>> {
+        head.extensions.get()
+    }
+}
+
+impl Access {
+    /// Lets a request pass, and says who sends it; `None`: nobody has to be known.
+    ///
+    /// # Errors
+    /// 400 and 403 of `origin`; 401 where nobody is known; what a hook or `asked` answers; 403 where the authorizer
+    /// denies.
+    pub(crate) async fn check(
+        &self,
+        head: &Parts,
+        is_health: bool,
+        asked: impl FnOnce() -> Result<Asked, Refusal>,
+    ) -> Result<Option<User>, Refusal> {
+        let peer = Peer::of(head);
+        let must_be_known = !self.authenticators.is_empty() || peer.is_some_and(|peer| peer.asks_certificate);
+        self.origins.check(head, peer.and_then(|peer| peer.local), must_be_known)?;
+        if is_health {
+            return Ok(None);
+        }
+        let user = self.user_of(head, peer.map(|peer| &**peer)).await?;
+        if must_be_known && user.is_none() {
+            return Err(Refusal::unauthorized("Unauthorized"));
+        }
+        if let Some(authorizer) = &self.authorizer {
+            let asked = asked()?;
+            let anonymous = User::anonymous();
+            let user = user.as_ref().unwrap_or(&anonymous);
+            if let Decision::Deny(reason) = authorizer.authorize(user, &asked).await {
+                return Err(asked.forbidden(user, &reason));
+            }
+        }
+        Ok(user)
+    }
+
+    async fn user_of(&self, head: &Parts, peer: Option<&Peer>) -> Result<Option<User>, Refusal> {
+        if let Some(user) = peer.and_then(|peer| peer.certificate.clone()) {
+            return Ok(Some(user));
+        }
+        for authenticator in &self.authenticators {
+            if let Some(user) = authenticator.authenticate(head).await? {
+                return Ok(Some(user));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Asked {
+    /// A path that names no resource.
+    pub(crate) fn of_path(head: &Parts) -> Asked {
+        Asked {
+            verb: head.method.as_str().to_ascii_lowercase(),
+            group: String::new(),
+            version: String::new(),
+            resource: String::new(),
+            namespace: None,
+            name: None,
+            path: head.uri.path().to_owned(),
+        }
+    }
+
+    /// 403 in the words of Kubernetes.
+    fn forbidden(&self, user: &User, reason: &str) -> Refusal {
+        let Asked { verb, group, resource, namespace, name, path, .. } = self;
+        let who = format!("User {:?} cannot {verb}", user.name());
+        let colon = if reason.is_empty() { "" } else { ": " };
+        if resource.is_empty() {
+            return Refusal::forbidden(format!("forbidden: {who} path {path:?}{colon}{reason}"));
+        }
+        let scope = match namespace {
+            Some(namespace) => format!("in the namespace {namespace:?}"),
+            None => "at the cluster scope".to_owned(),
+        };
+        let dot = if group.is_empty() { "" } else { "." };
+        let what = match name {
+            Some(name) => format!("{resource}{dot}{group} {name:?}"),
+            None => format!("{resource}{dot}{group}"),
+        };
+        let message =
+            format!("{what} is forbidden: {who} resource {resource:?} in API group {group:?} {scope}{colon}{reason}");
+        let mut refusal = Refusal::forbidden(message);
+        if let Some(name) = name {
+            refusal.detail("name", json!(name));
+        }
+        if !group.is_empty() {
+            refusal.detail("group", json!(group));
+        }
+        refusal.detail("kind", json!(resource));
+        refusal
+    }
+}
+
+#[cfg(test)]
+mod tests;

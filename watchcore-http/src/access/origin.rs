@@ -1,0 +1,100 @@
+//! Which names a server answers to, and which pages may ask it.
+//!
+//! A page in a browser can send requests to any address that the browser reaches, a loopback address above all. It cannot
+//! read what other origins answer, but for two ways: a WebSocket, which has no such rule, and a name of its own that it
+//! rebinds to the address, so that its origin is the server's. The first shows in Origin, which a page cannot forge; the
+//! second in Host, where the page's own name stands.
+
+use crate::status::Refusal;
+use http::request::Parts;
+use http::uri::Authority;
+use http::{HeaderValue, header};
+use std::net::{IpAddr, SocketAddr};
+
+/// Names and origins that are allowed beside the server's own.
+#[derive(Default)]
+pub(crate) struct Origins {
+    /// `name` or `name:port`.
+    pub(crate) hosts: Vec<String>,
+    /// `https://name:port`
+    pub(crate) origins: Vec<String>,
+}
+
+impl Origins {
+    /// `local`: the address that was connected to. A name needs no check where everybody has to be known.
+    ///
+    /// # Errors
+    /// 400 where Host is malformed or there twice; 403 where it is another's, or the page is.
+    pub(super) fn check(&self, head: &Parts, local: Option<SocketAddr>, is_known: bool) -> Result<(), Refusal> {
+        let host = host_of(head)?;
+        if let Some(host) = &host
+            && !is_known
+            && !self.is_own(host, local)
+        {
+            return Err(Refusal::forbidden(format!(
+                "Host {:?} is no name of this server: without authentication it answers to loopback names and to those that are listed",
+                host.as_str()
+            )));
+        }
+        for origin in head.headers.get_all(header::ORIGIN) {
+            if !self.is_allowed(origin, host.as_ref()) {
+                return Err(Refusal::forbidden(format!(
+                    "Origin {:?} is not this server's, and not listed",
+                    String::from_utf8_lossy(origin.as_bytes())
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_own(&self, host: &Authority, local: Option<SocketAddr>) -> bool {
+        let name = host.host().strip_suffix('.').unwrap_or(host.host());
+        let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        if let Ok(address) = bare.parse::<IpAddr>() {
+            // An address cannot be rebound: whoever names the one that they are connected to means this server.
+            let address = address.to_canonical();
+            if address.is_loopback() || local.is_some_and(|local| local.ip().to_canonical() == address) {
+                return true;
+            }
+        }
+        name.eq_ignore_ascii_case("localhost")
+            || self.hosts.iter().any(|listed| {
+                listed.eq_ignore_ascii_case(name)
+                    || (host.port().is_some() && listed.eq_ignore_ascii_case(host.as_str()))
+            })
+    }
+
+    fn is_allowed(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {
+        let Ok(origin) = origin.to_str() else { return false };
+        if self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin)) {
+            return true;
+        }
+        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        // Browsers leave out the same ports in both.
+        matches!((authority, host), (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host.as_str()))
+    }
+}
+
+/// What the request names as its host. `None`: it names none, as no browser does.
+fn host_of(head: &Parts) -> Result<Option<Authority>, Refusal> {
+    let mut named = head.headers.get_all(header::HOST).iter();
+    let first = named.next();
+    if named.next().is_some() {
+        return Err(Refusal::bad_request("the header Host is there twice"));
+    }
+    let authority = match (head.uri.authority(), first) {
+        // Of HTTP/2, or of a request to a proxy.
+        (Some(authority), _) => authority.clone(),
+        (None, Some(host)) => {
+            Authority::try_from(host.as_bytes()).map_err(|_| Refusal::bad_request("the header Host is malformed"))?
+        }
+        (None, None) => return Ok(None),
+    };
+    let is_plain = !authority.as_str().contains('@') && !authority.host().is_empty();
+    // A port that is none has been passed over by the parser.
+    let port = &authority.as_str()[authority.host().len()..];
+    if !is_plain || (port.len() > 1 && authority.port_u16().is_none()) {
+        return Err(Refusal::bad_request("the header Host is malformed"));
+    }
+    Ok(Some(authority))
+}

@@ -1,0 +1,153 @@
+//! What of a request is logged and counted, and when: see [`Exchange`].
+
+use crate::access::Peer;
+use crate::api::ApiState;
+use crate::exchange::{Exchange, Subject};
+use crate::request::{Params, Route};
+use crate::status::{Refusal, Refused};
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, Method};
+use http_body::{Frame as BodyFrame, SizeHint};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// Parameters that are logged. Whatever else a query has may be a secret that was sent to the wrong place.
+const LOGGED: [&str; 16] = [
+    "watch",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "limit",
+    "labelSelector",
+    "fieldSelector",
+    "timeoutSeconds",
+    "allowWatchBookmarks",
+    "sendInitialEvents",
+    "pretty",
+    "includeObject",
+    "prefix",
+    "after",
+    "labels",
+    "fields",
+    "verbose",
+];
+
+/// So much of a query is logged.
+const MOST_LOGGED: usize = 1024;
+
+/// What a request is about.
+pub(crate) fn subject(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> Subject {
+    let (verb, resource) = labels(state, head, route);
+    let peer = Peer::of(head).map(|peer| peer.address);
+    Subject { verb, resource, query: shown(head.uri.query().unwrap_or_default()), peer }
+}
+
+/// The labels of a request: few, whatever clients send.
+fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'static str, String) {
+    let method = match head.method {
+        Method::GET | Method::HEAD => "get",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::OPTIONS => "options",
+        _ => "other",
+    };
+    let path = match route {
+        Ok(Route::Objects { version, plural, name, old_watch, .. }) => {
+            let served = state.catalog.resource(&version.group, &version.version, plural);
+            let resource = served.map_or("unknown".to_owned(), |served| served.resource.to_string());
+            let watches = || Params::parse(head.uri.query()).is_ok_and(|params| params.watch);
+            let verb = match method {
+                "get" if *old_watch || watches() => "watch",
+                "get" if name.is_none() => "list",
+                method => method,
+            };
+            return (verb, resource);
+        }
+        Ok(Route::Page | Route::PageEvents) => "/",
+        Ok(Route::Health(_)) => "/readyz",
+        Ok(Route::Metrics) => "/metrics",
+        Ok(Route::Version) => "/version",
+        // Where it is a watch, its place among the open ones says so.
+        Ok(Route::Keys) if method == "get" => return ("list", "/v1/keys".to_owned()),
+        Ok(Route::Keys) => "/v1/keys",
+        Ok(Route::OpenApi(_)) => "/openapi",
+        Ok(Route::CoreVersions) => "/api",
+        Ok(Route::Groups | Route::Group(_) | Route::Resources(_)) => "/apis",
+        Err(_) => "unknown",
+    };
+    (method, path.to_owned())
+}
+
+/// The parameters of a query that may be logged.
+fn shown(query: &str) -> String {
+    let mut shown = String::new();
+    for parameter in query.split('&') {
+        let name = parameter.split('=').next().unwrap_or_default();
+        if LOGGED.contains(&name) && shown.len() + parameter.len() < MOST_LOGGED {
+            if !shown.is_empty() {
+                shown.push('&');
+            }
+            shown.push_str(parameter);
+        }
+    }
+    shown
+}
+
+/// Gives an answer its names, and follows its body to the end.
+pub(crate) fn finish(exchange: Arc<Exchange>, mut response: Response) -> Response {
+    let reason = response.extensions().get::<Refused>().map(|refused| refused.0);
+    exchange.answered(response.status().as_u16(), reason);
+    for name in ["audit-id", "x-request-id"] {
+        response.headers_mut().insert(HeaderName::from_static(name), exchange.id().clone());
+    }
+    response.map(|body| Body::new(FollowedBody { body, exchange }))
+}
+
+/// A body whose bytes are counted.
+struct FollowedBody {
+    body: Body,
+    exchange: Arc<Exchange>,
+}
+
+impl http_body::Body for FollowedBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<BodyFrame<Bytes>, axum::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if let Some(Ok(frame)) = &frame
+            && let Some(data) = frame.data_ref()
+        {
+            self.exchange.sent(data.len());
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_logged_without_secrets() {
+        assert_eq!(shown("watch=1&token=secret&limit=5&access_token=x&continue=abc"), "watch=1&limit=5");
+        assert_eq!(shown(""), "");
+        assert_eq!(shown(&format!("labelSelector={}", "x".repeat(2000))), "");
+    }
+}
