@@ -1,7 +1,7 @@
 //! One object of a resource.
 
 use super::watch::not_ready;
-use super::{WAIT, consistent, json_response, refused};
+use super::{WAIT, consistent, json_response, reachable, refused};
 use crate::catalog::Served;
 use crate::frame::{Form, Object};
 use crate::json::Indent;
@@ -30,7 +30,7 @@ pub(crate) async fn get(
     let read = match params.get_start()? {
         GetStart::Consistent => Read::AtLeast(consistent(cache, deadline).await?),
         GetStart::Any => Read::Any,
-        GetStart::AtLeast(revision) => Read::AtLeast(revision),
+        GetStart::AtLeast(revision) => Read::AtLeast(reachable(cache, revision)?),
     };
     let options = ReadOptions::new(read).timeout(deadline.saturating_duration_since(Instant::now()));
     let found = cache.get_with_async(resource.key(namespace, name), &options).await.map_err(refused)?;

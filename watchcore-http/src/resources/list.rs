@@ -8,7 +8,7 @@ mod body;
 mod pieces;
 
 use super::watch::not_ready;
-use super::{WAIT, consistent, refused};
+use super::{WAIT, consistent, reachable, refused};
 use crate::access::Peer;
 use crate::catalog::Served;
 use crate::frame::Form;
@@ -65,8 +65,8 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
     let (read, token) = match start {
         ListStart::Consistent => (Read::AtLeast(consistent(cache, deadline).await?), None),
         ListStart::Any => (Read::Any, None),
-        ListStart::AtLeast(revision) => (Read::AtLeast(revision), None),
-        ListStart::Exact(revision) => (Read::Exact(revision), None),
+        ListStart::AtLeast(revision) => (Read::AtLeast(reachable(cache, revision)?), None),
+        ListStart::Exact(revision) => (Read::Exact(reachable(cache, revision)?), None),
         ListStart::Continue(token) => (Read::Any, Some(token)),
     };
     let is_newest = token.is_none() && !matches!(read, Read::Exact(_));

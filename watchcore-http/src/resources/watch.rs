@@ -78,7 +78,7 @@ async fn start_of(cache: &Cache, from: &WatchFrom) -> Result<Start, Refusal> {
             let least = match wait {
                 StateWait::None => None,
                 StateWait::Consistent => Some(consistent_revision(cache).await?),
-                StateWait::AtLeast(revision) => Some(*revision),
+                StateWait::AtLeast(revision) => Some(super::reachable(cache, *revision)?),
             };
             if let Some(revision) = least {
                 await_revision(cache, revision).await?;

@@ -4,6 +4,7 @@ mod discovery;
 mod list_forms;
 mod list_model;
 mod lists;
+mod parameters;
 mod sockets;
 mod support;
 mod watch;

@@ -62,13 +62,37 @@ pub(crate) fn node(name: &str) -> Value {
 }
 
 /// Who serves: the two differ in how a watch leaves the server, and must not differ in a byte that a client sees.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Face {
     /// Our own server, where a watch leaves hyper for the direct path.
-    #[default]
     Own,
     /// The router, served by axum: as it is when a program nests it.
     Nested,
+}
+
+/// What the environment says in WATCHCORE_HTTP_FACE, `own` or `nested`; else our own. So all tests can be run with each.
+impl Default for Face {
+    fn default() -> Face {
+        match std::env::var("WATCHCORE_HTTP_FACE").as_deref() {
+            Ok("nested") => Face::Nested,
+            Ok("own") | Err(_) => Face::Own,
+            Ok(other) => panic!("WATCHCORE_HTTP_FACE is {other:?}: say own or nested"),
+        }
+    }
+}
+
+/// What serves, until it is dropped.
+enum Serving {
+    Own(#[expect(dead_code, reason = "ends the server when it is dropped")] Server),
+    Nested(JoinHandle<()>),
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Serving::Nested(task) = self {
+            task.abort();
+        }
+    }
 }
 
 /// What a [`Ground`] is made of.
@@ -87,7 +111,7 @@ pub(crate) struct Ground {
     pub(crate) api: Api,
     pub(crate) address: SocketAddr,
     writer: Mutex<Writer>,
-    server: JoinHandle<()>,
+    _serving: Serving,
 }
 
 impl GroundBuilder {
@@ -135,37 +159,30 @@ impl GroundBuilder {
         let cache = builder.build().expect("a cache");
         let api = self.resources.into_iter().fold(Api::builder().cache(cache.clone()), ApiBuilder::resource);
         let api = (self.api)(api).build().expect("a service");
-        let (address, server) = match self.face {
-            Face::Own if self.nest.is_none() => serve_own(&api).await,
-            Face::Own | Face::Nested => serve_nested(&api, self.nest).await,
+        let router = match self.nest {
+            Some(path) => Router::new().nest(path, api.router()),
+            None => api.router(),
+        };
+        let (address, serving) = match self.face {
+            Face::Own => {
+                let server = Server::builder(api.clone()).router(router).address("127.0.0.1:0").start().await;
+                let server = server.expect("serves");
+                (server.address(), Serving::Own(server))
+            }
+            Face::Nested => serve_nested(router).await,
         };
         let writer = Mutex::new(cache.writer().expect("the only writer"));
-        Ground { cache, api, address, writer, server }
+        Ground { cache, api, address, writer, _serving: serving }
     }
 }
 
-async fn serve_own(api: &Api) -> (SocketAddr, JoinHandle<()>) {
-    let server = Server::builder(api.clone()).address("127.0.0.1:0").start().await.expect("a port");
-    let address = server.address();
-    // It lives as long as the task, which the ground aborts.
-    let server = tokio::spawn(async move {
-        let _server = server;
-        std::future::pending::<()>().await;
-    });
-    (address, server)
-}
-
-async fn serve_nested(api: &Api, nest: Option<&str>) -> (SocketAddr, JoinHandle<()>) {
-    let router = match nest {
-        Some(path) => Router::new().nest(path, api.router()),
-        None => api.router(),
-    };
+async fn serve_nested(router: Router) -> (SocketAddr, Serving) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
-    let server = tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         axum::serve(listener, router).await.expect("serves");
     });
-    (address, server)
+    (address, Serving::Nested(task))
 }
 
 impl Ground {
@@ -222,11 +239,5 @@ impl Ground {
     /// The newest revision.
     pub(crate) fn revision(&self) -> u64 {
         self.cache.position().revision
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        self.server.abort();
     }
 }
