@@ -12,6 +12,9 @@ mod exchange;
 mod figures;
 mod files;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzz;
 mod json;
 mod keys;
 #[doc(hidden)]

@@ -149,7 +149,10 @@ pub(crate) fn accepts_gzip(headers: &HeaderMap) -> bool {
         let gzip = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
         let refused = parts
             .filter_map(|part| part.split_once('='))
-            .any(|(name, value)| name.trim().eq_ignore_ascii_case("q") && !(value.trim().parse().unwrap_or(0.0) > 0.0));
+            .any(|(name, value)| name.trim().eq_ignore_ascii_case("q") && value.trim().parse().unwrap_or(0.0) <= 0.0);
         gzip && !refused
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -355,3 +355,6 @@ fn decoded(text: &str) -> Option<String> {
     }
     percent_decode(bytes).decode_utf8().ok().map(|text| text.into_owned())
 }
+
+#[cfg(test)]
+mod tests;

@@ -282,3 +282,6 @@ fn unescaped(value: &str) -> Result<String, Refusal> {
 fn bad_escape(sequence: &str) -> Refusal {
     Refusal::bad_request(format!("invalid field selector: invalid escape sequence: {sequence}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! What comes from strangers, given to what reads it: paths, queries, selectors, tokens, headers, stored values.
+//!
+//! Each function takes any bytes and panics where what was read of them is not what it has to be: a key outside of its
+//! resource's prefix, a selector with another meaning than the core reads in it, a value that is another value when it
+//! goes out. The programs in `fuzz/` call them with bytes that grow out of what was seen to reach new code; the tests of
+//! the crate call them with bytes at random and with texts that are nearly right.
+
+use crate::catalog::{Catalog, Resource, Served};
+use crate::json::layout::{Identity, Layout};
+use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip, accepts_json, form};
+use http::{HeaderMap, HeaderValue, header};
+use serde_json::{Value, json};
+use std::sync::{Arc, LazyLock};
+use watchcore::{Cache, Change, Code, Filter, Range, Read, ReadOptions};
+
+const GROUP: &str = "matrix.test";
+
+/// Widgets beside keys that lie close to theirs and must not be reached.
+static CATALOG: LazyLock<Catalog> = LazyLock::new(|| {
+    let widgets = Resource::new(GROUP, "v1", "widgets", "Widget")
+        .namespaced(true)
+        .prefix("/registry/widgets/")
+        .field("spec.color", "/spec/color");
+    let nodes = Resource::new("", "v1", "nodes", "Node").prefix("/registry/nodes/");
+    let resources = [widgets, nodes];
+    let prepared = Resource::declare(Cache::builder("/registry/"), &resources).and_then(watchcore::Builder::build);
+    let cache = prepared.unwrap_or_else(|error| panic!("the cache of a test: {error}"));
+    let value = json!({"metadata": {"labels": {"app": "red"}}, "spec": {"color": "red"}}).to_string();
+    let keys = ["widgets/a/b", "widgets/a/c", "widgets/b/b", "nodes/a", "nodes/b", "secrets/a/b", "widgetsx/a/b"];
+    let keys: Vec<String> = keys.iter().map(|key| format!("/registry/{key}")).collect();
+    let written = cache
+        .writer()
+        .and_then(|mut writer| writer.apply(1, keys.iter().map(|key| Change::put(key.as_str(), value.as_str()))));
+    written.unwrap_or_else(|error| panic!("the keys of a test: {error}"));
+    Catalog::new(vec![cache], resources.to_vec(), 1 << 20).unwrap_or_else(|error| panic!("a catalog: {error}"))
+});
+
+fn widgets() -> &'static Arc<Served> {
+    CATALOG.resource(GROUP, "v1", "widgets").unwrap_or_else(|| unreachable!("it is declared"))
+}
+
+/// A path. What it names of a resource is one key of that, or nothing.
+pub fn path(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(Route::Objects { version, plural, namespace, name, .. }) = Route::of(&text) else { return };
+    let served = CATALOG.resource(&version.group, &version.version, &plural).unwrap_or_else(|| widgets());
+    let resource = &served.resource;
+    if let Some(name) = &name
+        && namespace.is_some() == resource.namespaced
+    {
+        let key = resource.key(namespace.as_deref(), name);
+        assert_eq!(resource.identity(&key), Some((namespace.as_deref(), name.as_str())), "{text:?}");
+    }
+    let params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
+    if let Ok(selection) = Selection::of(served, namespace.as_deref(), name.as_deref(), &params) {
+        check_selection(served, &selection);
+    }
+}
+
+/// A query, and what is made of it for a list, a get and a watch.
+pub fn query(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let params = match Params::parse(Some(&text)) {
+        Ok(params) => params,
+        Err(refusal) => return assert_eq!(refusal.code(), 400, "{text:?}"),
+    };
+    for refusal in [
+        params.list_start().err(),
+        params.get_start().err(),
+        params.watch_start().err(),
+        params.old_watch_start().err(),
+    ] {
+        assert!(refusal.is_none_or(|refusal| matches!(refusal.code(), 400 | 422)), "{text:?}");
+    }
+    if let Ok(selection) = Selection::of(widgets(), None, None, &params) {
+        check_selection(widgets(), &selection);
+    }
+}
+
+/// A selector: as one of labels, and as one of fields, where the core reads the same in it.
+pub fn selector(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
+    params.label_selector = Some(text.clone().into_owned());
+    if let Ok(selection) = Selection::of(widgets(), Some("a"), None, &params) {
+        check_selection(widgets(), &selection);
+    }
+    params.label_selector = None;
+    params.field_selector = Some(text.clone().into_owned());
+    for namespace in [None, Some("a")] {
+        let selection = Selection::of(widgets(), namespace, None, &params);
+        match selection {
+            Ok(selection) => check_selection(widgets(), &selection),
+            Err(refusal) => assert_eq!(refusal.code(), 400, "{text:?}"),
+        }
+    }
+    // What is refused for its grammar is refused by the core too, and nothing else is.
+    let named = Selection::of(widgets(), None, None, &params).err();
+    let malformed = named.is_some_and(|refusal| refusal.message().starts_with("invalid"));
+    assert_eq!(Filter::any().fields(text.as_bytes()).is_err(), malformed, "{text:?}");
+}
+
+/// All that a selection lets pass lies in its range, and that in its resource's.
+fn check_selection(served: &Served, selection: &Selection) {
+    let snapshot = served.cache.snapshot().unwrap_or_else(|error| panic!("a state: {error}"));
+    let passed = snapshot.filtered(&selection.filter).unwrap_or_else(|error| panic!("{selection:?}: {error}"));
+    for kv in passed {
+        assert!(kv.key().starts_with(served.resource.prefix.as_bytes()), "{selection:?} reaches {:?}", kv.key());
+        assert!(selection.range.contains(kv.key()), "{selection:?} passes {:?}", kv.key());
+    }
+}
+
+/// A continue token: it is refused, or goes on within the list that it is given to.
+pub fn token(data: &[u8]) {
+    let (range, cache) = (Range::prefix("/registry/widgets/a/"), &widgets().cache);
+    let options = ReadOptions::new(Read::Any).continue_from(String::from_utf8_lossy(data));
+    match cache.list_with(&range, &options) {
+        Ok(page) => assert!(page.iter().all(|kv| range.contains(kv.key()))),
+        Err(error) => assert!(matches!(error.code(), Code::InvalidArgument | Code::Compacted), "{error}"),
+    }
+}
+
+/// The headers Accept and Accept-Encoding.
+pub fn accept(data: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in data.split(|b| *b == b'\n') {
+        if let Ok(value) = HeaderValue::from_bytes(line) {
+            headers.append(header::ACCEPT, value.clone());
+            headers.append(header::ACCEPT_ENCODING, value);
+        }
+    }
+    let params = Params::parse(Some("includeObject=x")).unwrap_or_else(|refusal| panic!("a query: {refusal}"));
+    if let Err(refusal) = form(&headers, &params) {
+        assert!(matches!(refusal.code(), 400 | 406), "{refusal}");
+        assert!(refusal.to_json().len() < 4096, "what was asked for is cut: {refusal}");
+    }
+    let _ = (accepts_json(&headers), accepts_aggregated(&headers), accepts_gzip(&headers));
+}
+
+/// A stored value: it has a layout if it is a JSON object, and goes out as that object with its revision.
+pub fn layout(data: &[u8]) {
+    let identity = Identity { namespace: Some("a"), name: "b" };
+    let parsed: Option<Value> = serde_json::from_slice(data).ok();
+    let Some(layout) = Layout::of(data) else {
+        assert!(!parsed.is_some_and(|value| value.is_object()), "an object without a layout: {data:?}");
+        return;
+    };
+    assert_eq!(Layout::from_bytes(&layout.to_bytes()), Some(layout));
+    let (mut whole, mut metadata) = (Vec::new(), Vec::new());
+    layout.write(data, identity, 42, &mut whole);
+    layout.write_metadata(data, identity, 42, &mut metadata);
+    // Numbers that no machine can hold, and nesting that it does not follow, are no JSON to the other reader.
+    let Some(parsed) = parsed else { return };
+    let [whole, metadata] = [whole, metadata].map(|bytes| -> Value {
+        serde_json::from_slice(&bytes).unwrap_or_else(|error| panic!("{error}: {:?}", String::from_utf8_lossy(&bytes)))
+    });
+    assert_eq!(whole["metadata"], metadata, "{data:?}");
+    assert_eq!(metadata["resourceVersion"], "42", "{data:?}");
+    let mut expected = parsed;
+    expected["metadata"] = metadata;
+    assert_eq!(whole, expected, "nothing but metadata is another: {data:?}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use watchcore::Page;
+
+    const ALL: [fn(&[u8]); 6] = [path, query, selector, token, accept, layout];
+
+    /// Pieces of which texts are made that are nearly right.
+    const PIECES: &[&str] = &[
+        "/",
+        "api",
+        "apis",
+        "v1",
+        "matrix.test",
+        "namespaces",
+        "widgets",
+        "nodes",
+        "watch",
+        "a",
+        "b",
+        "..",
+        "%2F",
+        "%2e",
+        "%",
+        "%00",
+        "%ff",
+        "?",
+        "&",
+        "=",
+        "==",
+        "!=",
+        "!",
+        ",",
+        "\\",
+        " in ",
+        "(",
+        ")",
+        " ",
+        "+",
+        "0",
+        "1",
+        "-1",
+        "18446744073709551615",
+        "watch=",
+        "limit=",
+        "resourceVersion=",
+        "resourceVersionMatch=",
+        "Exact",
+        "NotOlderThan",
+        "sendInitialEvents=",
+        "continue=",
+        "labelSelector=",
+        "fieldSelector=",
+        "metadata.name",
+        "metadata.namespace",
+        "spec.color",
+        "red",
+        "app",
+        "application/json",
+        "*/*",
+        ";",
+        "as=Table",
+        "v=v1",
+        "g=meta.k8s.io",
+        "q=0",
+        "\n",
+        "{",
+        "}",
+        "[",
+        "]",
+        "\"",
+        "\"metadata\":",
+        "\"resourceVersion\":",
+        "\"name\":",
+        "null",
+        ":",
+        "1e9",
+        "\\u006d",
+        "ä",
+    ];
+
+    /// A token of a list, of which others are made that are nearly right.
+    fn real_token() -> String {
+        let options = ReadOptions::new(Read::Any).limit(1);
+        let page: Page = widgets().cache.list_with(&Range::prefix("/registry/widgets/a/"), &options).unwrap();
+        page.continue_token().expect("more than one").to_string()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn random_bytes_break_nothing(data in vec(any::<u8>(), 0..200)) {
+            ALL.iter().for_each(|one| one(&data));
+        }
+
+        #[test]
+        fn nearly_right_texts_break_nothing(pieces in vec(prop::sample::select(PIECES), 0..24)) {
+            let text = pieces.concat();
+            ALL.iter().for_each(|one| one(text.as_bytes()));
+        }
+
+        #[test]
+        fn damaged_tokens_break_nothing(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
+            let mut data = real_token().into_bytes();
+            token(&data);
+            let at = at.index(data.len());
+            data[at] = byte;
+            token(&data);
+            token(&data[..cut.index(data.len())]);
+        }
+    }
+}
