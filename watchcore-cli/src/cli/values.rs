@@ -156,6 +156,27 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     number.ok_or_else(|| format!("{text:?} is no address to listen at; {expected}"))
 }
 
+/// A name of a server, as a client has it in the header Host: without a scheme.
+pub(crate) fn host(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(['/', ' ', '@']) {
+        true => Err(format!(
+            "{text:?} is no name of a server; expected a name or an address, such as watch.example or 192.0.2.7:8080"
+        )),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// An origin of pages, as a browser has it in the header Origin.
+pub(crate) fn origin(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    match rest.is_some_and(|rest| host(rest).is_ok()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} is no origin; expected a scheme and a name, such as https://ops.example, without a path"
+        )),
+    }
+}
+
 /// What the keys of a resource begin with.
 pub(crate) fn directory(text: &str) -> Result<String, String> {
     match text.strip_suffix('/') {

@@ -392,3 +392,41 @@ fn certificates_lie_beside_the_file() {
     let ended = run(&["serve", "--config", &file, "--etcd", NOBODY]).is(2);
     assert!(ended.err.contains(scratch.0.join("absent.key").to_str().expect("UTF-8")), "{ended:?}");
 }
+
+/// The file's tokens, hosts and origins reach the server.
+#[test]
+fn who_may_ask_is_configured() {
+    let scratch = Scratch::new("auth");
+    scratch.file("tokens", "secret,alice\n");
+    let text = format!(
+        "etcd = [\"{NOBODY}\"]\nlisten = \"127.0.0.1:0\"\nhosts = [\"watch.example\"]\norigins = [\"https://ops.example\"]\n[[cache]]\nprefix = \"/\"\n"
+    );
+    let open = scratch.file("open.toml", &text);
+    let closed = scratch.file("closed.toml", &text.replace("[[cache]]", "[auth]\ntokens = \"tokens\"\n[[cache]]"));
+    let code = |server: &Serving, headers: &str| {
+        let mut stream = TcpStream::connect(&server.address).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        write!(stream, "GET /version HTTP/1.1\r\nConnection: close\r\n{headers}\r\n").expect("sent");
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).expect("an answer");
+        line.split(' ').nth(1).expect("a code").to_owned()
+    };
+    let server = Serving::start(command(&["serve", "--config", &open]));
+    for (headers, expected) in [
+        ("Host: watch.example\r\n", "200"),
+        ("Host: other.example\r\n", "403"),
+        ("Host: localhost\r\nOrigin: https://ops.example\r\n", "200"),
+        ("Host: localhost\r\nOrigin: https://other.example\r\n", "403"),
+    ] {
+        assert_eq!(code(&server, headers), expected, "{headers}");
+    }
+    server.end("TERM", 0);
+    let server = Serving::start(command(&["serve", "--config", &closed]));
+    assert_eq!(code(&server, "Host: localhost\r\n"), "401");
+    assert_eq!(code(&server, "Host: localhost\r\nAuthorization: Bearer secret\r\n"), "200");
+    assert_eq!(code(&server, "Host: localhost\r\nAuthorization: Bearer other\r\n"), "401");
+    server.end("TERM", 0);
+    scratch.file("tokens", "no token\n");
+    let ended = run(&["serve", "--config", &closed]).is(2);
+    assert!(ended.err.contains(scratch.0.join("tokens").to_str().expect("UTF-8")), "{ended:?}");
+}

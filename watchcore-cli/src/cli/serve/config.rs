@@ -27,6 +27,11 @@ pub(crate) struct Config {
     pub(crate) insecure_listen: Option<bool>,
     pub(crate) bookmark_interval: Option<Length>,
     pub(crate) grace_period: Option<Length>,
+    pub(crate) stale_limit: Option<Length>,
+    #[serde(default)]
+    pub(crate) hosts: Vec<HostName>,
+    #[serde(default)]
+    pub(crate) origins: Vec<Origin>,
     pub(crate) tls: Option<TlsSection>,
     pub(crate) auth: Option<AuthSection>,
     #[serde(default)]
@@ -126,12 +131,15 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 36] = [
+const EXAMPLES: [(&str, &str); 39] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
     ("bookmark_interval", r#"bookmark_interval = "1m0s""#),
     ("grace_period", r#"grace_period = "10s""#),
+    ("stale_limit", r#"stale_limit = "1m0s""#),
+    ("hosts", r#"hosts = ["watch.example"]"#),
+    ("origins", r#"origins = ["https://ops.example"]"#),
     ("tls", "[tls]"),
     ("tls.certificate", r#"certificate = "server.crt""#),
     ("tls.key", r#"key = "server.key""#),
@@ -204,6 +212,10 @@ of_text! {
     Endpoint(String) = values::endpoint;
     /// Where the server listens.
     Address(SocketAddr) = values::address;
+    /// A name that the server answers to.
+    HostName(String) = values::host;
+    /// An origin whose pages may ask the server.
+    Origin(String) = values::origin;
     /// A time.
     Length(Duration) = values::duration;
     /// The name of a version, of a kind, in one word.
@@ -365,6 +377,9 @@ mod tests {
             ("insecure_listen = 1", "x.toml:1:19: insecure_listen: invalid type: integer `1`, expected a boolean"),
             ("bookmark_interval = \"60\"", "x.toml:1:21: bookmark_interval: the unit is missing"),
             ("bookmark_interval = \"0s\"", "x.toml:1:21: bookmark_interval: must be above zero"),
+            ("hosts = [\"watch.example\", \"https://x\"]", "x.toml:1:27: hosts: \"https://x\" is no name of a server"),
+            ("origins = [\"ops.example\"]", "x.toml:1:12: origins: \"ops.example\" is no origin"),
+            ("stale_limit = \"1\"", "x.toml:1:15: stale_limit: the unit is missing"),
             ("grace_period = \"1 minute\"", "x.toml:1:16: grace_period: expected a number with a unit"),
             (
                 "[limits]\nwatches = 0",

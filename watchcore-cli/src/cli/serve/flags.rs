@@ -36,12 +36,22 @@ pub(crate) struct Flags {
     /// Bearer tokens that authenticate, a line each: token,name; read again when it changes
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) tokens: Option<PathBuf>,
+    /// One more name that the server answers to where nobody is authenticated; may be repeated. Loopback names and the
+    /// address that a client has connected to are its own
+    #[arg(long, value_name = "NAME", action = ArgAction::Append, value_parser = values::host, value_hint = ValueHint::Hostname)]
+    pub(crate) host: Vec<String>,
+    /// One more origin whose pages may ask the server: https://ops.example; may be repeated
+    #[arg(long, value_name = "ORIGIN", action = ArgAction::Append, value_parser = values::origin, value_hint = ValueHint::Url)]
+    pub(crate) origin: Vec<String>,
     /// How often a watch that asked for bookmarks gets one [default: 1m]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) bookmark_interval: Option<Duration>,
     /// How long the watches may take to end after a signal: they end spread over it [default: 10s]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) grace_period: Option<Duration>,
+    /// How long a cache may be without etcd before /readyz fails [default: 1m]
+    #[arg(long, value_name = "D", value_parser = values::duration)]
+    pub(crate) stale_limit: Option<Duration>,
     /// Watches in all; more are answered with 429 [default: 10000]
     #[arg(long, value_name = "N", value_parser = values::size)]
     pub(crate) max_watches: Option<usize>,

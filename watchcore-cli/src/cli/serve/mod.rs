@@ -28,7 +28,7 @@ use signal_hook::consts::SIGTERM;
 use tokio::sync::Notify;
 use watchcore::{Attribute, Cache, Code, Labels};
 use watchcore_etcd::Feeder;
-use watchcore_http::{Api, Resource, Server, Tls};
+use watchcore_http::{Api, Resource, Server, Tls, Tokens};
 
 /// What follows the grace time: the last connections and the feeders.
 const ENDING: Duration = Duration::from_secs(4);
@@ -45,13 +45,7 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
     files::raise_limit();
     let caches =
         settings.caches.iter().map(|cache| self::cache(cache, &serve.common)).collect::<Result<Vec<_>, _>>()?;
-    let mut builder = Api::builder().limits(settings.limits.clone());
-    if let Some(interval) = settings.bookmark_interval {
-        builder = builder.bookmark_interval(interval);
-    }
-    builder = caches.iter().cloned().fold(builder, |builder, cache| builder.cache(cache));
-    let resources = settings.caches.iter().flat_map(|cache| &cache.resources).cloned();
-    let api = resources.fold(builder, |builder, resource| builder.resource(resource)).build()?;
+    let api = api(&settings, &caches)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("watchcore-http")
         .enable_all()
@@ -73,6 +67,33 @@ fn cache(settings: &CacheSettings, common: &Common) -> Result<Cache, Stop> {
         }
     } else {
         builder = Resource::declare(builder, &settings.resources)?;
+    }
+    Ok(builder.build()?)
+}
+
+/// The service over these caches.
+fn api(settings: &Settings, caches: &[Cache]) -> Result<Api, Stop> {
+    let mut builder = Api::builder().limits(settings.limits.clone());
+    for cache in caches {
+        builder = builder.cache(cache.clone());
+    }
+    for resource in settings.caches.iter().flat_map(|cache| &cache.resources) {
+        builder = builder.resource(resource.clone());
+    }
+    for host in &settings.hosts {
+        builder = builder.host(host);
+    }
+    for origin in &settings.origins {
+        builder = builder.origin(origin);
+    }
+    if let Some(path) = &settings.tokens {
+        builder = builder.authenticator(Tokens::from_file(path)?);
+    }
+    if let Some(interval) = settings.bookmark_interval {
+        builder = builder.bookmark_interval(interval);
+    }
+    if let Some(limit) = settings.stale_limit {
+        builder = builder.stale_limit(limit);
     }
     Ok(builder.build()?)
 }

@@ -41,6 +41,9 @@ pub(crate) struct Settings {
     pub(crate) insecure_listen: bool,
     pub(crate) bookmark_interval: Option<Duration>,
     pub(crate) grace_period: Duration,
+    pub(crate) stale_limit: Option<Duration>,
+    pub(crate) hosts: Vec<String>,
+    pub(crate) origins: Vec<String>,
     pub(crate) tls: Option<TlsFiles>,
     pub(crate) tokens: Option<PathBuf>,
     pub(crate) limits: Limits,
@@ -124,6 +127,9 @@ impl Merge<'_> {
             insecure_listen,
             bookmark_interval: flags.bookmark_interval.or(length(&config.bookmark_interval)),
             grace_period: flags.grace_period.or(length(&config.grace_period)).unwrap_or(GRACE),
+            stale_limit: flags.stale_limit.or(length(&config.stale_limit)),
+            hosts: list(&flags.host, config.hosts.into_iter().map(|host| host.0)),
+            origins: list(&flags.origin, config.origins.into_iter().map(|origin| origin.0)),
             tls,
             tokens,
             limits,
@@ -307,6 +313,11 @@ impl Merge<'_> {
             resource,
         })
     }
+}
+
+/// A list of the options, which takes the place of the file's.
+fn list(given: &[String], of_file: impl Iterator<Item = String>) -> Vec<String> {
+    if given.is_empty() { of_file.collect() } else { given.to_vec() }
 }
 
 fn of_section(section: ResourceSection) -> Declared {

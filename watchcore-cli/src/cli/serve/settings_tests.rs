@@ -8,6 +8,9 @@ listen = "127.0.0.1:18080"
 insecure_listen = false
 bookmark_interval = "1m30s"
 grace_period = "3s"
+stale_limit = "5s"
+hosts = ["watch.example"]
+origins = ["https://ops.example", "http://localhost:3000"]
 
 [tls]
 certificate = "server.crt"
@@ -104,6 +107,11 @@ fn every_key_of_the_file_is_taken() {
     assert!(!settings.insecure_listen);
     assert_eq!(settings.bookmark_interval, Some(Duration::from_secs(90)));
     assert_eq!(settings.grace_period, Duration::from_secs(3));
+    assert_eq!(
+        (settings.stale_limit, &*settings.hosts),
+        (Some(Duration::from_secs(5)), &["watch.example".to_owned()][..])
+    );
+    assert_eq!(settings.origins, ["https://ops.example", "http://localhost:3000"]);
     let beside = |name: &str| PathBuf::from(format!("/etc/watchcore/{name}"));
     let tls = settings.tls.as_ref().expect("TLS");
     assert_eq!((&tls.certificate, &tls.key), (&beside("server.crt"), &PathBuf::from("/run/server.key")));
@@ -141,6 +149,7 @@ fn defaults_stand_where_nothing_is_said() {
     assert_eq!(settings.listen, "127.0.0.1:8080".parse().expect("an address"));
     assert_eq!((settings.insecure_listen, settings.tls.is_none(), settings.tokens), (false, true, None));
     assert_eq!((settings.bookmark_interval, settings.grace_period), (None, Duration::from_secs(10)));
+    assert_eq!((settings.stale_limit, settings.hosts.len(), settings.origins.len()), (None, 0, 0));
     assert_eq!(settings.limits, Limits::default());
     assert_eq!((settings.caches.len(), settings.caches[0].prefix.len(), settings.caches[0].capacity), (1, 0, 65_536));
 }
@@ -156,6 +165,9 @@ fn options_go_before_the_file() {
         tokens: Some("other-tokens".into()),
         bookmark_interval: Some(Duration::from_secs(1)),
         grace_period: Some(Duration::from_secs(2)),
+        stale_limit: Some(Duration::from_secs(3)),
+        host: vec!["other.example".to_owned()],
+        origin: vec!["https://other.example".to_owned()],
         max_watches: Some(9),
         ..Flags::default()
     };
@@ -169,6 +181,11 @@ fn options_go_before_the_file() {
     assert_eq!((&tls.certificate, &tls.key), (&here("other.crt"), &here("other.key")), "beside the process");
     assert_eq!((&tls.client_ca, &settings.tokens), (&Some(here("other-ca.crt")), &Some(here("other-tokens"))));
     assert_eq!((settings.bookmark_interval, settings.grace_period.as_secs()), (Some(Duration::from_secs(1)), 2));
+    assert_eq!(settings.stale_limit, Some(Duration::from_secs(3)));
+    assert_eq!(
+        (&*settings.hosts, &*settings.origins),
+        (&["other.example".to_owned()][..], &["https://other.example".to_owned()][..])
+    );
     assert_eq!((settings.limits.watches, settings.limits.watches_per_connection), (9, 6));
     assert_eq!(
         shown(&settings),
