@@ -1,0 +1,105 @@
+package clients
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"watchcore.test/http/internal/history"
+	"watchcore.test/http/internal/world"
+)
+
+// Resource is one of the resources that the writer writes, by its plural.
+func Resource(plural string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: world.Group, Version: world.Version, Resource: plural}
+}
+
+// Config is that of client-go for a server, without a limit of requests.
+func Config(url string) *rest.Config {
+	return &rest.Config{Host: url, QPS: -1}
+}
+
+// How an informer reads its first state: by lists, or by a watch that tells it (client-go's feature WatchListClient).
+const (
+	Lists     = false
+	WatchList = true
+)
+
+// DynamicInformer starts client-go's informer of whole objects. namespace is empty for all of them.
+func DynamicInformer(ctx context.Context, url, plural, namespace string, watchList bool) (*Client, error) {
+	client, err := dynamic.NewForConfig(Config(url))
+	if err != nil {
+		return nil, err
+	}
+	log := newLog("dynamic informer", plural, namespace, watchList)
+	recorder := recordDynamic{client, log, semantics(watchList)}
+	informer := dynamicinformer.NewFilteredDynamicInformer(
+		recorder, Resource(plural), namespace, 0, cache.Indexers{}, nil).Informer()
+	return runInformer(ctx, informer, log, plural), nil
+}
+
+// MetadataInformer starts client-go's informer of objects' metadata.
+func MetadataInformer(ctx context.Context, url, plural, namespace string, watchList bool) (*Client, error) {
+	client, err := metadata.NewForConfig(Config(url))
+	if err != nil {
+		return nil, err
+	}
+	log := newLog("metadata informer", plural, namespace, watchList)
+	recorder := recordMetadata{client, log, semantics(watchList)}
+	informer := metadatainformer.NewFilteredMetadataInformer(
+		recorder, Resource(plural), namespace, 0, cache.Indexers{}, nil).Informer()
+	return runInformer(ctx, informer, log, plural), nil
+}
+
+func newLog(name, plural, namespace string, watchList bool) *history.Log {
+	prefix := plural + "/"
+	if namespace != "" {
+		prefix += namespace + "/"
+	}
+	if watchList {
+		name += " by WatchList"
+	}
+	return history.NewLog(name, prefix)
+}
+
+func runInformer(ctx context.Context, informer cache.SharedIndexInformer, log *history.Log, plural string) *Client {
+	c, ctx := start(ctx, log)
+	c.State = func(*history.Log) (map[string]int64, error) {
+		if !informer.HasSynced() {
+			return nil, fmt.Errorf("the informer has not synchronized")
+		}
+		return stateOf(plural, informer.GetStore().List()), nil
+	}
+	c.run(func() error {
+		informer.RunWithContext(ctx)
+		return nil
+	})
+	return c
+}
+
+func stateOf(plural string, objects []any) map[string]int64 {
+	state := map[string]int64{}
+	for _, object := range objects {
+		if key, revision, ok := place(plural, object); ok {
+			state[key] = revision
+		}
+	}
+	return state
+}
+
+func place(plural string, object any) (key string, revision int64, ok bool) {
+	accessor, err := meta.Accessor(object)
+	if err != nil {
+		return "", 0, false
+	}
+	m := metadataOf{Name: accessor.GetName(), Namespace: accessor.GetNamespace(), ResourceVersion: accessor.GetResourceVersion()}
+	return m.key(plural), m.revision(), true
+}
