@@ -47,7 +47,9 @@ impl ResourceFraming {
             let shown = shown(&self.served, event)?;
             Some(Frame::new(shown.object.value.len() + AROUND, |out| {
                 begin(shown.kind.name(), out);
+                let from = out.len();
                 shown.object.write_as(&self.served, self.form, shown.revision, out);
+                one_line(&mut out[from..]);
                 out.extend_from_slice(b"}\n");
             }))
         };
@@ -142,6 +144,16 @@ fn begin(kind: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(kind.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
+}
+
+/// Makes one line of JSON: an event is a line, and a value may have been stored as many, or with a line's end behind it
+/// as Kubernetes stores custom resources. What ends a line in a JSON text is white space, for in a string it is escaped.
+fn one_line(text: &mut [u8]) {
+    let mut at = 0;
+    while let Some(found) = memchr::memchr2(b'\n', b'\r', &text[at..]) {
+        text[at + found] = b' ';
+        at += found + 1;
+    }
 }
 
 /// An ERROR event.

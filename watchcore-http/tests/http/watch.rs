@@ -427,3 +427,20 @@ async fn connection_is_kept_behind_a_watch() {
         assert!(rest.contains("ADDED") && rest.ends_with("\r\n0\r\n\r\n"), "{face:?}: {rest}");
     }
 }
+
+/// Kubernetes stores custom resources with a line's end behind them, and others store as they like to read.
+#[tokio::test]
+async fn value_of_many_lines_is_one_line() {
+    let ground = Ground::start().await;
+    let text = serde_json::to_string_pretty(&widget("shop/a", "red")).unwrap();
+    ground.put(&widget_key("shop/a"), format!("{text}\r\n"));
+    for accept in ["application/json", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"] {
+        let target = format!("{WIDGETS}?watch=1&sendInitialEvents=true&{LIST}");
+        let mut watching = Watching::open_with(ground.address, &target, &[("Accept", accept)]).await;
+        assert_eq!(watching.told_times(2).await, ["ADDED shop/a@1", "END @1"], "{accept}");
+    }
+    let mut watching = watch(&ground, "resourceVersion=1").await;
+    ground.put(&widget_key("shop/b"), format!("\n{text}\n"));
+    let line = watching.line().await.unwrap();
+    assert!(serde_json::from_slice::<Value>(&line).is_ok(), "{}", String::from_utf8_lossy(&line));
+}
