@@ -111,3 +111,33 @@ impl Framing for LineFraming {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(form: LineForm, error: &Error) -> String {
+        let mut out = Vec::new();
+        LineFraming::new(form, true, 0).failed(error, &mut out);
+        out.iter().map(|frame| String::from_utf8(frame.payload().to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn errors_are_lines() {
+        let compacted = Error::new(Code::Compacted, "gone").with_oldest(41);
+        let line = "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41}\n";
+        assert_eq!(said(LineForm::Lines, &compacted), line);
+        assert_eq!(said(LineForm::Events, &compacted), format!("event: ERROR\ndata: {line}\n"));
+        assert_eq!(said(LineForm::Lines, &Error::new(Code::Closed, "closed")), "", "an end is no error");
+    }
+
+    #[test]
+    fn deadline_is_a_bookmark_where_the_position_moved() {
+        let mut framing = LineFraming::new(LineForm::Lines, true, 7);
+        let mut out = Vec::new();
+        framing.deadline(Position { epoch: 1, revision: 7 }, &mut out);
+        assert!(out.is_empty());
+        framing.deadline(Position { epoch: 1, revision: 8 }, &mut out);
+        assert_eq!(out[0].payload(), &b"{\"type\":\"BOOKMARK\",\"revision\":8}\n"[..]);
+    }
+}

@@ -101,3 +101,42 @@ impl http_body::Body for EventBody {
         self.poll_bytes(context).map(|bytes| bytes.map(|bytes| Ok(BodyFrame::data(bytes))))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::watch::{Framing, OpenWatches};
+    use watchcore::{Cache, Change, Error as CacheError, Event, Position, Start};
+
+    /// The key of an event, as a line.
+    struct EventKeyFraming;
+
+    impl Framing for EventKeyFraming {
+        fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
+            out.push(Frame::new(64, |out| out.extend_from_slice(event.key())));
+            true
+        }
+
+        fn failed(&mut self, _: &CacheError, _: &mut Vec<Frame>) {}
+
+        fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silence_is_broken_by_comments() {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let place = OpenWatches::new(1, 1).admit(None).unwrap();
+        let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), EventKeyFraming, None, place);
+        let mut body = respond(stream).into_body();
+        let from = Instant::now();
+        let mut next = async || http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(next().await, PRELUDE);
+        assert_eq!((next().await, from.elapsed().as_secs()), (Bytes::from_static(COMMENT), 15));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        writer.apply(1, [Change::put("/a", "1")]).unwrap();
+        assert_eq!((next().await, from.elapsed().as_secs()), (Bytes::from_static(b"/a"), 25));
+        assert_eq!((next().await, from.elapsed().as_secs()), (Bytes::from_static(COMMENT), 40), "15 s of silence");
+    }
+}

@@ -232,3 +232,74 @@ async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
         while let Ok(1..) = io.read(&mut rest).await {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::watch::{Framing, OpenWatches};
+    use watchcore::{Cache, Error as CacheError, Event, Position, Start};
+
+    /// The key of an event, as a line.
+    struct MessageFraming;
+
+    impl Framing for MessageFraming {
+        fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
+            out.push(Frame::new(64, |out| out.extend_from_slice(event.key())));
+            true
+        }
+
+        fn failed(&mut self, _: &CacheError, _: &mut Vec<Frame>) {}
+
+        fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
+    }
+
+    /// A served watch, and the other end of its connection.
+    fn served() -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
+        let cache = Cache::builder("/").build().unwrap();
+        let open = OpenWatches::new(1, 1);
+        let place = open.admit(None).unwrap();
+        let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), MessageFraming, None, place);
+        let (io, peer) = tokio::io::duplex(1024);
+        let all = open.clone();
+        let task = tokio::spawn(async move { serve(io, stream, &all).await });
+        (cache, open, task, peer)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_without_pong_is_gone() {
+        let (_cache, open, task, mut peer) = served();
+        let from = Instant::now();
+        let mut ping = [0; 2];
+        peer.read_exact(&mut ping).await.unwrap();
+        assert_eq!((ping, from.elapsed().as_secs()), ([0x89, 0], 30));
+        // It is there, and says nothing: half of a connection looks so.
+        task.await.unwrap();
+        assert_eq!((from.elapsed().as_secs(), open.count()), (60, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pong_keeps_a_watch() {
+        let (_cache, open, task, mut peer) = served();
+        let from = Instant::now();
+        for round in 1..=5 {
+            let mut ping = [0; 2];
+            peer.read_exact(&mut ping).await.unwrap();
+            assert_eq!((ping, from.elapsed().as_secs()), ([0x89, 0], 30 * round));
+            peer.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap();
+        }
+        assert!(!task.is_finished() && open.count() == 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_end_is_bounded() {
+        let (_cache, open, task, mut peer) = served();
+        let from = Instant::now();
+        open.drain(Duration::ZERO).await;
+        let mut close = [0; 4];
+        peer.read_exact(&mut close).await.unwrap();
+        assert_eq!((close[0], &close[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
+        task.await.unwrap();
+        assert_eq!((from.elapsed(), open.count()), (FAREWELL, 0));
+    }
+}

@@ -1,0 +1,336 @@
+//! Watches over WebSockets: the rows of docs/HTTP.md, section HF, that are about them.
+
+use crate::support::ground::{SHOP, WIDGETS};
+use crate::support::{BOUND, Client, Ground, get, within};
+use futures_util::{SinkExt as _, StreamExt as _};
+use proptest::prelude::*;
+use serde_json::Value;
+use std::sync::OnceLock;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::protocol::Message;
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+const KEYS: &str = "/v1/keys?prefix=/registry/&watch=1";
+
+async fn open(ground: &Ground, target: &str) -> Socket {
+    let opened = within("a WebSocket", connect_async(format!("ws://{}{target}", ground.address))).await;
+    opened.unwrap_or_else(|error| panic!("{target}: {error}")).0
+}
+
+async fn message(socket: &mut Socket) -> Option<Message> {
+    within("a message", socket.next()).await.map(|message| message.expect("a message, and no error"))
+}
+
+/// The next message, which is text that is one object of JSON.
+async fn told(socket: &mut Socket) -> Value {
+    match message(socket).await {
+        Some(Message::Text(text)) => {
+            assert!(!text.ends_with('\n'), "a message, not a line: {text:?}");
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+        }
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+/// The code of the close frame that comes next, and behind it the end.
+async fn closed(socket: &mut Socket) -> u16 {
+    let code = loop {
+        match message(socket).await {
+            Some(Message::Close(Some(frame))) => break u16::from(frame.code),
+            Some(Message::Text(_)) => {}
+            other => panic!("no close frame: {other:?}"),
+        }
+    };
+    assert!(message(socket).await.is_none());
+    code
+}
+
+/// A connection that was upgraded by hand, for frames that no client would send.
+async fn raw(ground: &Ground, target: &str) -> TcpStream {
+    let mut client = Client::connect(ground.address).await;
+    client.request("GET", target, &HANDSHAKE).await;
+    let head = client.head().await.expect("an answer");
+    assert_eq!(head.code, 101, "{}", head.text);
+    assert_eq!(head.header("sec-websocket-accept"), Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
+    client.into_stream().0
+}
+
+const HANDSHAKE: [(&str, &str); 4] = [
+    ("Connection", "keep-alive, Upgrade"),
+    ("Upgrade", "WebSocket"),
+    ("Sec-WebSocket-Version", "13"),
+    ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+];
+
+/// What the server sends before it closes.
+async fn rest(stream: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    // A connection that was reset is as closed as one that was shut.
+    let _ = within("the end", stream.read_to_end(&mut rest)).await;
+    rest
+}
+
+/// Whether the last frame is a close frame of this code.
+fn ends_with_close(bytes: &[u8], code: u16) -> bool {
+    (2..=bytes.len().min(128)).any(|from| {
+        let frame = &bytes[bytes.len() - from..];
+        frame[0] == 0x88 && usize::from(frame[1]) == from - 2 && frame.get(2..4) == Some(&code.to_be_bytes()[..])
+    })
+}
+
+#[tokio::test]
+async fn each_event_is_a_text_message() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    let mut objects = open(&ground, &format!("{WIDGETS}?watch=1&allowWatchBookmarks=1")).await;
+    let mut keys = open(&ground, KEYS).await;
+    let added = told(&mut objects).await;
+    assert_eq!((&added["type"], &added["object"]["metadata"]["name"]), (&"ADDED".into(), &"a".into()));
+    assert_eq!(told(&mut objects).await["type"], "BOOKMARK");
+    assert_eq!(told(&mut keys).await["key"], "/registry/matrix.test/widgets/shop/a");
+    assert_eq!(told(&mut keys).await["initial_state_end"], true);
+    ground.put_widget("shop/b", "red");
+    assert_eq!(told(&mut objects).await["object"]["metadata"]["resourceVersion"], "2");
+    assert_eq!(told(&mut keys).await["revision"], 2);
+}
+
+#[tokio::test]
+async fn every_path_of_a_watch_upgrades() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    for path in [SHOP, &format!("{SHOP}/a"), "/apis/matrix.test/v1/watch/namespaces/shop/widgets"] {
+        let mut socket = open(&ground, &format!("{path}?watch=1")).await;
+        assert_eq!(told(&mut socket).await["type"], "ADDED", "{path}");
+    }
+    let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let mut request = format!("ws://{}{SHOP}?watch=1", ground.address).into_client_request().unwrap();
+    request.headers_mut().insert("Accept", table.parse().unwrap());
+    request.headers_mut().insert("Sec-WebSocket-Protocol", "base64.binary.k8s.io".parse().unwrap());
+    // No protocol is chosen: the client of these tests would fail, a browser goes on.
+    let refused = connect_async(request).await.expect_err("a client that insists on its protocol");
+    assert!(refused.to_string().contains("SubProtocol"), "{refused}");
+}
+
+#[tokio::test]
+async fn subprotocols_are_passed_over() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    let mut headers = HANDSHAKE.to_vec();
+    headers.push(("Sec-WebSocket-Protocol", "base64.binary.k8s.io, other"));
+    let mut client = Client::connect(ground.address).await;
+    client.request("GET", &format!("{SHOP}?watch=1"), &headers).await;
+    let head = client.head().await.expect("an answer");
+    assert_eq!((head.code, head.header("sec-websocket-protocol")), (101, None));
+}
+
+#[tokio::test]
+async fn what_is_refused_is_refused_before_the_upgrade() {
+    let ground = Ground::start().await;
+    let with = async |target: &str, headers: &[(&str, &str)]| {
+        Client::connect(ground.address).await.answer("GET", target, headers).await
+    };
+    let old = with(KEYS, &[HANDSHAKE[0], HANDSHAKE[1], HANDSHAKE[3], ("Sec-WebSocket-Version", "8")]).await;
+    assert_eq!(old.status(), (426, "UpgradeRequired".into()));
+    assert_eq!((old.header("sec-websocket-version"), old.header("upgrade")), (Some("13"), Some("websocket")));
+    for key in [None, Some(("Sec-WebSocket-Key", "short"))] {
+        let mut headers = HANDSHAKE[..3].to_vec();
+        headers.extend(key);
+        assert_eq!(with(KEYS, &headers).await.status(), (400, "BadRequest".into()));
+    }
+    assert_eq!(with("/v1/keys?prefix=/x&watch=1", &HANDSHAKE).await.code(), 404);
+    assert_eq!(with(&format!("{WIDGETS}?watch=1&labelSelector=%5E"), &HANDSHAKE).await.code(), 400);
+    ground.put_widget("shop/a", "red");
+    ground.writer().compact(1).unwrap();
+    assert_eq!(with(&format!("{KEYS}&after=0"), &HANDSHAKE).await.code(), 410);
+    // Without the consent of the connection it is a request like any other.
+    let plain = with(&format!("{WIDGETS}"), &[("Upgrade", "websocket")]).await;
+    assert_eq!(plain.names(), ["shop/a"]);
+    assert_eq!(with(WIDGETS, &HANDSHAKE).await.names(), ["shop/a"], "a list is no watch");
+}
+
+#[tokio::test]
+async fn end_of_a_watch_is_a_close_frame() {
+    let ground = Ground::start().await;
+    let mut timed = open(&ground, &format!("{KEYS}&timeoutSeconds=1")).await;
+    assert_eq!(closed(&mut timed).await, 1000);
+    let mut drained = open(&ground, KEYS).await;
+    told(&mut drained).await;
+    ground.api.drain(Duration::ZERO).await;
+    assert_eq!(closed(&mut drained).await, 1001);
+}
+
+#[tokio::test]
+async fn error_of_a_watch_comes_before_its_close_frame() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    ground.put_widget("shop/a", "blue");
+    ground.writer().compact(2).unwrap();
+    let mut socket = open(&ground, &format!("{WIDGETS}?watch=1&resourceVersion=1")).await;
+    let error = told(&mut socket).await;
+    assert_eq!((&error["type"], &error["object"]["code"]), (&"ERROR".into(), &410.into()));
+    assert_eq!(closed(&mut socket).await, 1000);
+}
+
+#[tokio::test]
+async fn client_closes_and_is_answered() {
+    let ground = Ground::start().await;
+    let mut socket = open(&ground, KEYS).await;
+    told(&mut socket).await;
+    socket.close(None).await.unwrap();
+    while let Some(message) = message(&mut socket).await {
+        assert!(matches!(message, Message::Close(_)), "{message:?}");
+    }
+    let gone = async || ground.cache.subscriptions().is_empty().then_some(());
+    crate::support::eventually("the watch has gone", gone).await;
+}
+
+#[tokio::test]
+async fn small_messages_are_passed_over() {
+    let ground = Ground::start().await;
+    let mut socket = open(&ground, KEYS).await;
+    told(&mut socket).await;
+    for size in [0, 1, 4096] {
+        socket.send(Message::text("x".repeat(size))).await.unwrap();
+        socket.send(Message::binary(vec![0; size])).await.unwrap();
+    }
+    socket.send(Message::Ping("are you there".into())).await.unwrap();
+    assert_eq!(message(&mut socket).await, Some(Message::Pong("are you there".into())));
+    ground.put("/registry/a", "1");
+    assert_eq!(told(&mut socket).await["revision"], 1);
+}
+
+#[tokio::test]
+async fn large_message_closes_with_1009() {
+    let ground = Ground::start().await;
+    for large in [Message::text("x".repeat(4097)), Message::binary(vec![0; 1 << 20])] {
+        let mut socket = open(&ground, KEYS).await;
+        told(&mut socket).await;
+        socket.feed(large).await.unwrap();
+        let _ = socket.flush().await;
+        assert_eq!(closed(&mut socket).await, 1009);
+    }
+    // In two frames, each small enough.
+    let mut stream = raw(&ground, KEYS).await;
+    for opcode in [0x02, 0x80] {
+        let mut frame = vec![opcode, 0x80 | 126, 0x0c, 0x00, 0, 0, 0, 0];
+        frame.resize(8 + 0x0c00, 0);
+        stream.write_all(&frame).await.unwrap();
+    }
+    assert!(ends_with_close(&rest(&mut stream).await, 1009));
+}
+
+#[tokio::test]
+async fn broken_frames_close_with_their_codes() {
+    let ground = Ground::start().await;
+    let long_ping = [&[0x89, 0xfe, 0, 126, 0, 0, 0, 0][..], &[0; 126]].concat();
+    for (frame, code, what) in [
+        (&[0x81, 0x01, b'x'][..], 1002, "without a mask"),
+        (&[0x83, 0x80, 0, 0, 0, 0], 1002, "a reserved opcode"),
+        (&[0xc1, 0x80, 0, 0, 0, 0], 1002, "a reserved bit"),
+        (&[0x80, 0x80, 0, 0, 0, 0], 1002, "a continuation of nothing"),
+        (&long_ping, 1002, "a ping that is too long"),
+        (&[0x81, 0x81, 0, 0, 0, 0, 0xff], 1007, "text that is none"),
+    ] {
+        let mut stream = raw(&ground, KEYS).await;
+        stream.write_all(frame).await.unwrap();
+        let rest = rest(&mut stream).await;
+        assert!(ends_with_close(&rest, code), "{what}: {:?}", String::from_utf8_lossy(&rest));
+    }
+}
+
+/// Of the eight that are open nobody reads, and one that reads notices nothing of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_do_not_read_cost_little() {
+    let ground = Ground::builder().cache(|cache| cache.capacity(128)).start().await;
+    let mut silent = Vec::new();
+    for _ in 0..8 {
+        silent.push(raw(&ground, KEYS).await);
+    }
+    let mut reader = open(&ground, KEYS).await;
+    told(&mut reader).await;
+    let value = "v".repeat(100_000);
+    for revision in 1..=150 {
+        ground.put("/registry/a", &value);
+        let event = within("the reader's event", told(&mut reader)).await;
+        assert_eq!(event["revision"], revision);
+    }
+    // 15 MB went by each: what they hold is a batch of the log, not that.
+    let held = ground.cache.stats().bytes();
+    assert!(held < 100 << 20, "{held} bytes");
+    let mut late = silent.pop().unwrap();
+    let rest = rest(&mut late).await;
+    let text = String::from_utf8_lossy(&rest);
+    assert!(text.contains(r#"{"type":"LAGGED""#) && ends_with_close(&rest, 1000), "it is told what it lost");
+}
+
+#[tokio::test]
+async fn watch_counts_while_it_is_open() {
+    let ground = Ground::builder().api(|api| {
+        let mut limits = watchcore_http::Limits::default();
+        limits.watches = 1;
+        api.limits(limits)
+    });
+    let ground = ground.start().await;
+    let mut socket = open(&ground, KEYS).await;
+    told(&mut socket).await;
+    assert_eq!(get(ground.address, KEYS).await.code(), 429);
+    drop(socket);
+    let freed = async || {
+        let mut client = Client::connect(ground.address).await;
+        client.request("GET", KEYS, &[]).await;
+        client.head().await.filter(|head| head.code == 200).map(drop)
+    };
+    crate::support::eventually("its place", freed).await;
+}
+
+/// One server for all hostile connections.
+fn hostile() -> &'static (tokio::runtime::Runtime, Ground) {
+    static HOSTILE: OnceLock<(tokio::runtime::Runtime, Ground)> = OnceLock::new();
+    HOSTILE.get_or_init(|| {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let ground = runtime.block_on(Ground::start());
+        (runtime, ground)
+    })
+}
+
+fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
+    // Frames that begin as frames do, and bytes that do not.
+    let frame = (any::<u8>(), any::<u8>(), any::<[u8; 4]>(), proptest::collection::vec(any::<u8>(), 0..130)).prop_map(
+        |(first, second, mask, payload)| {
+            let length = if second % 4 == 0 { second & 0x7f } else { payload.len().min(125) as u8 };
+            let mut frame = vec![first, 0x80 | length];
+            frame.extend(mask);
+            frame.extend(payload);
+            frame
+        },
+    );
+    let bytes = proptest::collection::vec(any::<u8>(), 0..64);
+    proptest::collection::vec(prop_oneof![frame, bytes], 0..8).prop_map(|parts| parts.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The server ends the connection or goes on with it; the watch goes with the connection, and others are served.
+    #[test]
+    fn hostile_frames_harm_nobody(bytes in hostile_bytes()) {
+        let (runtime, ground) = hostile();
+        runtime.block_on(async {
+            let mut stream = raw(ground, KEYS).await;
+            // It may have closed already.
+            let _ = stream.write_all(&bytes).await;
+            let _ = stream.shutdown().await;
+            rest(&mut stream).await;
+            drop(stream);
+            assert_eq!(get(ground.address, "/v1/keys?prefix=/registry/").await.code(), 200);
+            let gone = async || ground.cache.subscriptions().is_empty().then_some(());
+            crate::support::eventually("the watch goes with its connection", gone).await;
+        });
+        prop_assert!(BOUND > Duration::ZERO);
+    }
+}
