@@ -46,11 +46,10 @@ pub(crate) async fn list(
 ) -> Result<Response, Refusal> {
     let start = params.list_start()?;
     let selection = Selection::of(served, namespace, None, params)?;
-    let only_range = selection.only_range;
     let source = source(served, selection, start, params.limit).await?;
     // An indent makes two or three bytes of one.
     let size = if params.pretty { PIECE / 4 } else { PIECE };
-    let pieces = Pieces::new(served.clone(), form, source, only_range, size);
+    let pieces = Pieces::new(served.clone(), form, source, size);
     Ok(respond(ListBytes::new(pieces, params.pretty), taker).await)
 }
 

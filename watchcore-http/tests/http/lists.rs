@@ -413,6 +413,11 @@ async fn large(limit: impl FnOnce(&mut Limits)) -> Ground {
     ground
 }
 
+/// Waits until a snapshot is held, or none is. Ages are counted in milliseconds: one that was just taken has none.
+async fn snapshot_is_held(cache: &Cache, held: bool) {
+    eventually("a snapshot", async || ((cache.stats().oldest_snapshot > Duration::ZERO) == held).then_some(())).await;
+}
+
 /// A list is made while it is taken: what the client has not got room for is not made, and the snapshot is held.
 #[tokio::test]
 async fn list_is_made_as_it_is_taken() {
@@ -422,27 +427,26 @@ async fn list_is_made_as_it_is_taken() {
     let head = client.head().await.unwrap();
     let first = client.chunk().await.expect("the first piece");
     assert!(head.is_chunked() && first.len() <= 64 << 10, "{}", first.len());
-    assert!(ground.cache.stats().oldest_snapshot > Duration::ZERO, "the rest is not made yet");
+    snapshot_is_held(&ground.cache, true).await;
     // Beside it the cache goes on, and the list does not change.
     ground.delete(&widget_key("shop/w03999"));
     let mut all = first;
     all.extend(client.body(&head).await);
     let list: Value = serde_json::from_slice(&all).unwrap();
     assert_eq!((&list["metadata"]["resourceVersion"], list["items"].as_array().unwrap().len()), (&json!("1"), 4000));
-    eventually("the snapshot goes", async || (ground.cache.stats().oldest_snapshot == Duration::ZERO).then_some(()))
-        .await;
+    snapshot_is_held(&ground.cache, false).await;
 }
 
 /// Who takes nothing of a list is cut off; its snapshot goes.
 #[tokio::test]
 async fn client_that_takes_nothing_is_cut_off() {
-    let ground = large(|limits| limits.stall = Duration::from_millis(200)).await;
+    let ground = large(|limits| limits.stall = Duration::from_millis(500)).await;
     let mut client = Client::connect(ground.address).await;
     client.request("GET", WIDGETS, &[]).await;
     let head = client.head().await.unwrap();
     client.chunk().await.expect("the first piece");
-    eventually("the snapshot goes", async || (ground.cache.stats().oldest_snapshot == Duration::ZERO).then_some(()))
-        .await;
+    snapshot_is_held(&ground.cache, true).await;
+    snapshot_is_held(&ground.cache, false).await;
     assert!(head.is_chunked());
     let rest = client.rest().await;
     assert!(!rest.ends_with(b"0\r\n\r\n"), "no list that looks whole");
@@ -455,12 +459,13 @@ async fn connection_of_a_stalled_list_is_closed() {
     let cache = Resource::declare(Cache::builder("/registry/"), [&widgets()]).unwrap().build().unwrap();
     fill(&mut cache.writer().unwrap());
     let mut limits = Limits::default();
-    limits.stall = Duration::from_millis(200);
+    limits.stall = Duration::from_millis(500);
     let api = Api::builder().cache(cache.clone()).resource(widgets()).limits(limits).build().unwrap();
     let server = Server::builder(api).address("127.0.0.1:0").start().await.unwrap();
     let mut client = Client::connect(server.address()).await;
     client.request("GET", WIDGETS, &[]).await;
     client.head().await.unwrap();
+    snapshot_is_held(&cache, true).await;
     // It reads nothing more: that the connection is gone shows in what cannot be sent on it any more.
     within("the connection is gone", async {
         while client.try_send(b"GET / HTTP/1.1\r\n\r\n").await.is_ok() {

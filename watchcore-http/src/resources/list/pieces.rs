@@ -71,8 +71,8 @@ impl ListSource {
     }
 
     /// The metadata of the list: its revision, and where the next page begins. How many objects remain is only known
-    /// where every key of the range is asked for.
-    fn metadata(&self, only_range: bool) -> Vec<u8> {
+    /// where every key of the range is asked for; a page counts none otherwise.
+    fn metadata(&self) -> Vec<u8> {
         let (revision, page) = match self {
             ListSource::Walk(walk) => (walk.snapshot.revision(), None),
             ListSource::Page { page, .. } => (page.revision(), Some(page)),
@@ -82,7 +82,7 @@ impl ListSource {
         if let Some((page, token)) = page.and_then(|page| page.continue_token().map(|token| (page, token))) {
             out.extend_from_slice(br#","continue":"#);
             quoted(token, &mut out);
-            if only_range && page.remaining() > 0 {
+            if page.remaining() > 0 {
                 out.extend_from_slice(br#","remainingItemCount":"#);
                 out.extend_from_slice(itoa::Buffer::new().format(page.remaining()).as_bytes());
             }
@@ -136,8 +136,8 @@ impl Walk {
 }
 
 impl Pieces {
-    pub(super) fn new(served: Arc<Served>, form: Form, source: ListSource, only_range: bool, size: usize) -> Pieces {
-        let metadata = source.metadata(only_range);
+    pub(super) fn new(served: Arc<Served>, form: Form, source: ListSource, size: usize) -> Pieces {
+        let metadata = source.metadata();
         let mut head = Vec::new();
         let resource = &served.resource;
         let (kind, version) = match form {
