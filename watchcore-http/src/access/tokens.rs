@@ -6,7 +6,7 @@ use crate::status::Refusal;
 use http::header;
 use http::request::Parts;
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use subtle::{ConditionallySelectable, ConstantTimeEq};
@@ -68,7 +68,7 @@ fn bearer(head: &Parts) -> Option<&[u8]> {
 }
 
 impl Known {
-    fn parse(path: &PathBuf, file: &[u8]) -> std::result::Result<Known, String> {
+    fn parse(path: &Path, file: &[u8]) -> std::result::Result<Known, String> {
         let place = |number: usize, what: &str| format!("{}, line {}: {what}", path.display(), number + 1);
         let text = std::str::from_utf8(file).map_err(|_| format!("{}: it is not UTF-8", path.display()))?;
         let (mut known, mut seen) = (Vec::new(), HashSet::new());
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     fn known(text: &str) -> std::result::Result<Known, String> {
-        Known::parse(&PathBuf::from("tokens"), text.as_bytes())
+        Known::parse(Path::new("tokens"), text.as_bytes())
     }
 
     #[test]

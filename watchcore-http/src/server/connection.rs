@@ -115,7 +115,7 @@ async fn begun(ending: &mut watch::Receiver<bool>) {
 }
 
 impl Link {
-    fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
+    pub(super) fn new(peer: Peer, shared: Arc<Shared>, place: Place) -> Link {
         let ending = shared.ending.subscribe();
         Link { peer: Arc::new(peer), activity: Arc::default(), ending, shared, _place: place }
     }
@@ -157,7 +157,7 @@ impl Link {
         }
     }
 
-    async fn http1<IO>(mut self, io: IO, ahead: Bytes)
+    pub(super) async fn http1<IO>(mut self, io: IO, ahead: Bytes)
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -206,7 +206,7 @@ impl Link {
                     }
                     break;
                 }
-                taken = poll_fn(|_| take(&takeover)) => {
+                taken = poll_fn(|_| take(&takeover, &self.activity)) => {
                     // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
                     return match Pin::into_inner(connection).into_parts() {
                         Some(parts) => State::Watching(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
@@ -325,8 +325,12 @@ impl Link {
 }
 
 /// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each
-/// poll of the connection, and it is put there inside of one.
-fn take(takeover: &Takeover) -> Poll<Taken> {
+/// poll of the connection, and it is put there inside of one. It stays there while hyper has bytes of the answer before it
+/// (of a client that sends its requests ahead): then hyper waits for the socket, and is polled again.
+fn take(takeover: &Takeover, activity: &Activity) -> Poll<Taken> {
+    if !activity.is_flushed() {
+        return Poll::Pending;
+    }
     let taken = takeover.lock().unwrap_or_else(PoisonError::into_inner).take();
     taken.map_or(Poll::Pending, Poll::Ready)
 }

@@ -258,3 +258,6 @@ impl Drop for AliveTask {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ pub(super) struct Activity {
     heard: AtomicBool,
     /// A request came.
     asked: AtomicBool,
+    /// An answer is complete, but for bytes of it that hyper may still have.
+    unflushed: AtomicBool,
     /// The socket was dropped, by hyper or by who took it over.
     closed: AtomicBool,
     on_close: Notify,
@@ -95,6 +97,11 @@ impl Activity {
         !self.asked.load(Relaxed) && !self.heard.load(Relaxed)
     }
 
+    /// Whether hyper has written all of the answers so far: where it is taken apart before, what it has is lost.
+    pub(super) fn is_flushed(&self) -> bool {
+        !self.unflushed.load(Relaxed)
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Relaxed)
     }
@@ -129,6 +136,7 @@ impl Activity {
 
 impl Drop for Answering {
     fn drop(&mut self) {
+        self.0.unflushed.store(true, Relaxed);
         self.0.answering.fetch_sub(1, Relaxed);
     }
 }
@@ -176,7 +184,10 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Socket<IO> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.note(1, context)?;
-        Pin::new(&mut self.io).poll_flush(context)
+        std::task::ready!(Pin::new(&mut self.io).poll_flush(context))?;
+        // hyper flushes the socket when it has nothing left itself.
+        self.activity.unflushed.store(false, Relaxed);
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -260,6 +271,7 @@ impl Patience {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test]
@@ -294,5 +306,30 @@ mod tests {
         let ended = tokio::time::timeout(Duration::from_secs(10), reading).await.expect("it ends").unwrap();
         assert_eq!(ended.unwrap_err().kind(), ErrorKind::ConnectionAborted);
         assert!(activity.is_closed());
+    }
+
+    /// The clock stands still but for the waits of the test.
+    #[tokio::test(start_paused = true)]
+    async fn each_pace_has_its_time() {
+        const HEAD: Duration = Duration::from_secs(10);
+        const IDLE: Duration = Duration::from_secs(120);
+        let activity = Arc::new(Activity::default());
+        let mut patience = Patience::new(HEAD, IDLE, true);
+        let mut expired = async |within| {
+            tokio::time::timeout(within, poll_fn(|context| patience.poll_expired(context, &activity))).await.ok()
+        };
+        assert_eq!(expired(HEAD - Duration::from_secs(1)).await, None);
+        let answering = activity.answer();
+        assert_eq!(expired(IDLE * 10).await, None, "an answer takes as long as it takes");
+        drop(answering);
+        assert_eq!(expired(IDLE - Duration::from_secs(1)).await, None, "the time of a head is not that between two");
+        activity.heard.store(true, Relaxed);
+        assert_eq!(expired(HEAD - Duration::from_secs(1)).await, None, "from the first byte on");
+        assert_eq!(expired(Duration::from_secs(2)).await, Some(Pace::Head));
+        drop(activity.answer());
+        assert_eq!(expired(IDLE + Duration::from_secs(1)).await, Some(Pace::Idle));
+        patience.last();
+        let mut expired = poll_fn(|context| patience.poll_expired(context, &activity));
+        assert_eq!(tokio::time::timeout(LAST * 2, &mut expired).await, Ok(Pace::Last));
     }
 }

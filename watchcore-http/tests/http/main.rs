@@ -1,12 +1,16 @@
 //! What the server promises, seen by a client that sees bytes: docs/HTTP.md, row by row.
 
+mod access;
 mod discovery;
 mod keys;
 mod list_forms;
 mod list_model;
 mod lists;
+mod operate;
 mod parameters;
+mod shutdown;
 mod sockets;
 mod support;
+mod tls;
 mod watch;
 mod websocket;

@@ -1,24 +1,332 @@
-//! Our own server: connections, their limits, and their end.
+//! Our own server: connections and their limits. Raw sockets, so that slow and broken clients can be played.
 
-use crate::support::ground::{WIDGETS, widgets};
-use crate::support::{Watching, get, within};
+use crate::support::ground::{Face, WIDGETS};
+use crate::support::{Client, Ground, Watching, eventually, figure, get, within};
+use bytes::Bytes;
+use std::net::SocketAddr;
 use std::time::Duration;
-use watchcore::{Cache, Change};
-use watchcore_http::{Api, Resource, Server};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use watchcore_http::{Limits, Server};
+
+const QUICK: Duration = Duration::from_millis(150);
+const LONG: Duration = Duration::from_secs(600);
+
+/// A server with these limits.
+async fn limited(limit: impl FnOnce(&mut Limits)) -> (Ground, Server) {
+    let mut limits = Limits::default();
+    limit(&mut limits);
+    let ground = Ground::builder().face(Face::Nested).api(move |api| api.limits(limits)).start().await;
+    let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").start().await.expect("a port");
+    (ground, server)
+}
+
+/// How many were refused for this reason. Asked of the nested router, whose connections are not counted.
+async fn refused(ground: &Ground, reason: &str) -> f64 {
+    figure(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await
+}
+
+async fn connections(ground: &Ground) -> f64 {
+    figure(ground.address, "watchcore_http_connections").await
+}
+
+/// Waits until the server closes; what it said before.
+async fn closed(stream: &mut TcpStream) -> String {
+    let mut said = Vec::new();
+    // A reset is an end, too.
+    let _ = within("the end of the connection", stream.read_to_end(&mut said)).await;
+    String::from_utf8_lossy(&said).into_owned()
+}
 
 #[tokio::test]
-async fn a_server_serves_and_ends() {
-    let cache = Resource::declare(Cache::builder("/registry/"), [&widgets()]).unwrap().build().unwrap();
-    let mut writer = cache.writer().unwrap();
-    let api = Api::builder().cache(cache.clone()).resource(widgets()).build().unwrap();
-    let server = Server::builder(api).address("127.0.0.1:0").start().await.unwrap();
-    let address = server.address();
-    assert_eq!(get(address, "/nothing").await.code(), 404);
-    let mut watch = Watching::open(address, &format!("{WIDGETS}?watch=1")).await;
-    writer.apply(5, [Change::put("/registry/matrix.test/widgets/shop/a", "{}")]).unwrap();
-    assert_eq!(watch.told().await, "ADDED shop/a@5");
-    let end = tokio::spawn(server.shutdown(Duration::from_secs(8)));
+async fn silent_client_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
+    let mut silent = TcpStream::connect(server.address()).await.unwrap();
+    assert_eq!(closed(&mut silent).await, "");
+    assert_eq!(refused(&ground, "header_timeout").await, 1.0);
+    eventually("the place is free", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
+}
+
+/// Each byte comes in time; all of them together do not.
+#[tokio::test]
+async fn slow_header_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
+    for (start, more) in [("GET / HTTP/1.1\r\nHost: localhost\r\n", "X"), ("PRI * HT", ""), ("", "X")] {
+        let before = refused(&ground, "header_timeout").await;
+        let mut slow = TcpStream::connect(server.address()).await.unwrap();
+        slow.write_all(start.as_bytes()).await.unwrap();
+        let (mut reading, mut writing) = slow.into_split();
+        let dribble = tokio::spawn(async move {
+            while writing.write_all(more.as_bytes()).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        });
+        let mut said = Vec::new();
+        let _ = within("the end", reading.read_to_end(&mut said)).await;
+        assert!(said.is_empty(), "{start:?}: {:?}", String::from_utf8_lossy(&said));
+        dribble.abort();
+        eventually("it is counted", || async { (refused(&ground, "header_timeout").await > before).then_some(()) })
+            .await;
+        assert_eq!(get(server.address(), "/livez").await.code(), 200, "others are served");
+    }
+}
+
+/// The second head of a connection has no more time than the first.
+#[tokio::test]
+async fn slow_second_header_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
+    let mut client = Client::connect(server.address()).await;
+    assert_eq!(client.answer("GET", "/livez", &[]).await.code(), 200);
+    client.send("GET /livez HT").await;
+    assert_eq!(client.rest().await, b"");
+    assert_eq!(refused(&ground, "header_timeout").await, 1.0);
+}
+
+#[tokio::test]
+async fn idle_connection_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (LONG, QUICK)).await;
+    let mut client = Client::connect(server.address()).await;
+    for _ in 0..3 {
+        assert_eq!(client.answer("GET", "/livez", &[]).await.code(), 200);
+    }
+    assert_eq!(client.rest().await, b"");
+    assert_eq!(refused(&ground, "header_timeout").await, 0.0, "it is no refusal");
+}
+
+/// A watch is an answer, however long nothing happens; what counts begins when it ends.
+#[tokio::test]
+async fn watch_is_not_idle() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, QUICK)).await;
+    let mut watch = Watching::open(server.address(), &format!("{WIDGETS}?watch=1&timeoutSeconds=1")).await;
+    let revision = ground.put_widget("shop/a", "red");
+    assert_eq!(watch.told().await, format!("ADDED shop/a@{revision}"));
     watch.ended().await;
-    within("the end", end).await.unwrap();
-    assert!(tokio::net::TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    assert_eq!(watch.client.rest().await, b"", "idle now");
+}
+
+#[tokio::test]
+async fn large_headers_are_431() {
+    let (ground, server) = limited(|limits| limits.header_bytes = 8 << 10).await;
+    for (value, count) in [("x".repeat(9 << 10), 1), ("x".repeat(1 << 10), 9), ("x".repeat(100 << 10), 1)] {
+        let before = refused(&ground, "header_bytes").await;
+        let mut client = Client::connect(server.address()).await;
+        let names: Vec<String> = (0..count).map(|number| format!("X-{number}")).collect();
+        let headers: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), value.as_str())).collect();
+        client.request("GET", "/livez", &headers).await;
+        // Where more came than the server read, the connection may be reset before the answer is read.
+        if let Some(head) = client.head().await {
+            assert_eq!(head.code, 431, "{}", head.text);
+        }
+        eventually("it is counted", || async { (refused(&ground, "header_bytes").await > before).then_some(()) }).await;
+    }
+    let value = "x".repeat(7 << 10);
+    let answer = Client::connect(server.address()).await.answer("GET", "/livez", &[("X-1", &value)]).await;
+    assert_eq!(answer.code(), 200, "below the limit");
+}
+
+/// Headers without an end: what is kept of them is bounded.
+#[tokio::test]
+async fn endless_headers_are_closed() {
+    let (ground, server) = limited(|limits| limits.header_bytes = 8 << 10).await;
+    let mut client = TcpStream::connect(server.address()).await.unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
+    let line = format!("X: {}\r\n", "x".repeat(1000));
+    let mut sent = 0;
+    while within("write", client.write_all(line.as_bytes())).await.is_ok() {
+        sent += line.len();
+        assert!(sent < 64 << 20, "it is still read");
+    }
+    assert_eq!(refused(&ground, "header_bytes").await, 1.0);
+}
+
+#[tokio::test]
+async fn long_url_is_414() {
+    let (ground, server) = limited(|limits| limits.url_bytes = 1000).await;
+    let target = format!("{WIDGETS}?other={}", "x".repeat(1000));
+    let answer = get(server.address(), &target).await;
+    assert_eq!(answer.status(), (414, "RequestURITooLong".into()));
+    assert_eq!(refused(&ground, "url_bytes").await, 1.0);
+    assert_eq!(get(server.address(), &format!("{WIDGETS}?other={}", "x".repeat(900))).await.code(), 200);
+    let mut client = Client::connect(server.address()).await;
+    client.request("GET", &format!("/{}", "x".repeat(70_000)), &[]).await;
+    if let Some(head) = client.head().await {
+        assert!([414, 431].contains(&head.code), "{}", head.text);
+    }
+}
+
+#[tokio::test]
+async fn malformed_requests_are_refused() {
+    let (ground, server) = limited(|_| ()).await;
+    for (bytes, code) in [
+        ("GET /livez HTTP/1.1\r\n\r\n", "400"),
+        ("GET /livez HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"),
+        ("GET /livez HTTP/1.1\r\nHost: a@localhost\r\n\r\n", "400"),
+        ("nonsense\r\n\r\n", "400"),
+        ("GET /livez HTTP/9.9\r\nHost: localhost\r\n\r\n", "400"),
+        ("GET /livez HTTP/1.1\r\nHost: localhost\r\nBad Header: 1\r\n\r\n", "400"),
+        ("GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", "400"),
+        ("GET /livez HTTP/1.0\r\n\r\n", "200"),
+    ] {
+        let mut client = TcpStream::connect(server.address()).await.unwrap();
+        client.write_all(bytes.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let said = closed(&mut client).await;
+        assert_eq!(said.split(' ').nth(1), Some(code), "{bytes:?}: {said:?}");
+    }
+    assert!(refused(&ground, "malformed").await >= 4.0);
+    let mut client = TcpStream::connect(server.address()).await.unwrap();
+    client.write_all(&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0, 0xff, b'\r', b'\n']).await.unwrap();
+    client.shutdown().await.unwrap();
+    closed(&mut client).await;
+    assert_eq!(get(server.address(), "/livez").await.code(), 200);
+}
+
+#[tokio::test]
+async fn connections_above_the_limit_are_closed() {
+    let (ground, server) = limited(|limits| limits.connections = 2).await;
+    let mut first = Client::connect(server.address()).await;
+    let mut second = Client::connect(server.address()).await;
+    assert_eq!(first.answer("GET", "/livez", &[]).await.code(), 200);
+    assert_eq!(second.answer("GET", "/livez", &[]).await.code(), 200);
+    let mut third = TcpStream::connect(server.address()).await.unwrap();
+    assert_eq!(closed(&mut third).await, "");
+    assert_eq!((refused(&ground, "connections").await, connections(&ground).await), (1.0, 2.0));
+    drop(first);
+    let answer = eventually("a place", || async {
+        let mut client = Client::connect(server.address()).await;
+        client.request("GET", "/livez", &[]).await;
+        client.head().await
+    });
+    assert_eq!(answer.await.code, 200);
+    assert_eq!(second.answer("GET", "/livez", &[]).await.code(), 200, "who was there stays");
+}
+
+/// Sockets of this process whose local end is the server's.
+fn sockets_of(address: SocketAddr) -> usize {
+    let text = std::fs::read_to_string("/proc/net/tcp").expect("a system with /proc");
+    let local = format!(":{:04X}", address.port());
+    let is_open = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let is_local = fields.next().is_some_and(|field| field.ends_with(&local));
+        // Not LISTEN, and not what the kernel keeps after the process has closed it.
+        is_local && fields.nth(1).is_some_and(|state| matches!(state, "01" | "08"))
+    };
+    text.lines().skip(1).filter(is_open).count()
+}
+
+/// In every way in which a client can leave: before a word, within a head, behind a request, within an answer.
+#[tokio::test]
+async fn ten_thousand_connections_come_and_go() {
+    let (ground, server) = limited(|limits| limits.connections = 150).await;
+    let address = server.address();
+    ground.put_widget("shop/a", "red");
+    let watch = format!("GET {WIDGETS}?watch=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let words = ["".to_owned(), "GET /li".into(), "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".into(), watch];
+    for batch in 0..100 {
+        let mut open = Vec::new();
+        for number in 0..100 {
+            let mut stream = within("connect", TcpStream::connect(address)).await.unwrap();
+            let words = &words[(batch + number) % words.len()];
+            // It may be above the limit, and closed already.
+            let _ = stream.write_all(words.as_bytes()).await;
+            open.push(stream);
+        }
+    }
+    eventually("all are gone", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
+    assert_eq!(figure(ground.address, "watchcore_http_watches_open").await, 0.0);
+    eventually("the sockets come back", || async { (sockets_of(address) == 0).then_some(()) }).await;
+    assert_eq!(get(address, "/livez").await.code(), 200);
+}
+
+/// A client of HTTP/2 that says so from its first byte.
+async fn http2(address: SocketAddr) -> h2::client::SendRequest<Bytes> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    within("streams", client.ready()).await.unwrap()
+}
+
+fn request(target: &str) -> http::Request<()> {
+    http::Request::get(format!("http://localhost{target}")).body(()).unwrap()
+}
+
+#[tokio::test]
+async fn http2_has_many_streams() {
+    let (ground, server) = limited(|limits| limits.watches_per_connection = 100).await;
+    ground.put_widget("shop/a", "red");
+    let mut client = http2(server.address()).await;
+    let mut watches = Vec::new();
+    for _ in 0..100 {
+        let (response, _) = client.send_request(request(&format!("{WIDGETS}?watch=1")), true).unwrap();
+        let response = within("a watch", response).await.unwrap();
+        assert_eq!(response.status(), 200);
+        watches.push(response.into_body());
+    }
+    for round in 0..3 {
+        let mut answers = Vec::new();
+        for _ in 0..50 {
+            answers.push(client.send_request(request(WIDGETS), true).unwrap().0);
+            client = within("room", client.ready()).await.unwrap();
+        }
+        for answer in answers {
+            let mut body = within("a list", answer).await.unwrap().into_body();
+            let mut text = Vec::new();
+            while let Some(data) = within("its body", body.data()).await {
+                text.extend_from_slice(&data.unwrap());
+            }
+            assert!(text.trim_ascii_end().ends_with(b"]}"), "round {round}: {:?}", String::from_utf8_lossy(&text));
+        }
+    }
+    for body in &mut watches {
+        let line = within("the state", body.data()).await.unwrap().unwrap();
+        assert!(line.starts_with(br#"{"type":"ADDED""#), "{line:?}");
+    }
+    let (response, _) = client.send_request(request(&format!("{WIDGETS}?watch=1")), true).unwrap();
+    assert_eq!(within("one more", response).await.unwrap().status(), 429, "one above the limit of a connection");
+    drop(watches);
+    eventually("places", || async {
+        (figure(ground.address, "watchcore_http_watches_open").await == 0.0).then_some(())
+    })
+    .await;
+    let (response, _) = client.send_request(request(&format!("{WIDGETS}?watch=1")), true).unwrap();
+    assert_eq!(within("a watch", response).await.unwrap().status(), 200, "the places came back");
+}
+
+#[tokio::test]
+async fn idle_http2_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (LONG, QUICK)).await;
+    let mut client = http2(server.address()).await;
+    let (response, _) = client.send_request(request("/livez"), true).unwrap();
+    assert_eq!(within("an answer", response).await.unwrap().status(), 200);
+    eventually("it is gone", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn http2_that_asks_nothing_is_closed() {
+    let (ground, server) = limited(|limits| (limits.header_timeout, limits.idle) = (QUICK, LONG)).await;
+    let client = http2(server.address()).await;
+    eventually("it is gone", || async { (connections(&ground).await == 0.0).then_some(()) }).await;
+    assert_eq!(refused(&ground, "header_timeout").await, 1.0);
+    drop(client);
+}
+
+/// The list is larger than what the kernel holds, and not read before the watch begins behind it.
+#[tokio::test]
+async fn pipelined_watch_follows_a_whole_list() {
+    let (ground, server) = limited(|_| ()).await;
+    let large = "x".repeat(1 << 20);
+    for number in 0..8 {
+        ground.put_widget(&format!("shop/{number}"), &large);
+    }
+    let mut client = Client::connect(server.address()).await;
+    client.request("GET", WIDGETS, &[]).await;
+    client.request("GET", &format!("{WIDGETS}?watch=1&resourceVersion=8"), &[]).await;
+    let head = client.head().await.expect("the list");
+    let body = client.body(&head).await;
+    assert!(body.len() > 8 << 20 && body.trim_ascii_end().ends_with(b"]}"), "{} bytes", body.len());
+    assert_eq!(client.head().await.expect("the watch").code, 200);
+    ground.put_widget("shop/a", "red");
+    assert!(client.chunk().await.expect("an event").starts_with(br#"{"type":"ADDED""#));
 }

@@ -1,5 +1,6 @@
 //! What the tests stand on: caches with a served router, and a client that sees bytes.
 
+pub(crate) mod certificates;
 pub(crate) mod client;
 pub(crate) mod ground;
 
@@ -7,6 +8,7 @@ pub(crate) use client::{Answer, Client, Watching, get, request};
 pub(crate) use ground::{Ground, GroundBuilder};
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// How long a test waits for anything before it fails. Nothing waits for this time to pass.
@@ -30,4 +32,15 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
         assert!(from.elapsed() < BOUND, "{what}: not within {BOUND:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// A series of `/metrics`, by its name and labels as they are printed there.
+pub(crate) async fn figure(address: SocketAddr, series: &str) -> f64 {
+    let text = get(address, "/metrics").await.text();
+    figure_in(&text, series).unwrap_or_else(|| panic!("no series {series} in:\n{text}"))
+}
+
+/// The same in a text that was scraped.
+pub(crate) fn figure_in(text: &str, series: &str) -> Option<f64> {
+    text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(name, _)| *name == series)?.1.parse().ok()
 }

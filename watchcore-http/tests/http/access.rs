@@ -1,0 +1,254 @@
+//! Who asks, and who may: tokens, hooks, names and origins. The certificates of clients are in `tls`.
+
+use crate::support::certificates::{Authority, Files, install};
+use crate::support::ground::{Face, NODES, SHOP, WIDGETS};
+use crate::support::{Ground, eventually, get, request};
+use std::sync::{Arc, Mutex};
+use watchcore_http::{Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
+
+const BOTH: [Face; 2] = [Face::Own, Face::Nested];
+
+/// A path of each kind.
+const PATHS: [&str; 14] = [
+    "/",
+    "/api",
+    "/apis",
+    "/apis/matrix.test",
+    "/apis/matrix.test/v1",
+    WIDGETS,
+    "/apis/matrix.test/v1/namespaces/shop/widgets/a",
+    "/apis/matrix.test/v1/watch/widgets",
+    "/apis/matrix.test/v1/widgets?watch=1",
+    "/version",
+    "/openapi/v3",
+    "/metrics",
+    "/v1/keys?prefix=/registry/",
+    "/nothing",
+];
+
+async fn with_tokens(face: Face, files: &Files) -> Ground {
+    let tokens = Tokens::from_file(files.write("tokens", "secret,alice\nother,bob\n")).unwrap();
+    Ground::builder().face(face).api(move |api| api.authenticator(tokens)).start().await
+}
+
+#[tokio::test]
+async fn everything_but_health_needs_a_token() {
+    for face in BOTH {
+        let files = Files::new();
+        let ground = with_tokens(face, &files).await;
+        ground.put_widget("shop/a", "red");
+        for path in PATHS {
+            for (headers, why) in [
+                (&[][..], "none"),
+                (&[("Authorization", "Bearer wrong")], "a wrong one"),
+                (&[("Authorization", "Basic c2VjcmV0Og==")], "another scheme"),
+                (&[("Authorization", "Bearer secret"), ("Authorization", "Bearer secret")], "two"),
+            ] {
+                let answer = request(ground.address, "GET", path, headers).await;
+                assert_eq!(answer.status(), (401, "Unauthorized".into()), "{face:?} {path}: {why}");
+                assert!(answer.header("www-authenticate").is_some_and(|value| value.starts_with("Bearer")), "{path}");
+            }
+            let answer = request(ground.address, "POST", path, &[]).await;
+            assert_eq!(answer.code(), 401, "{face:?} {path}: whatever the method");
+        }
+        for path in ["/livez", "/readyz", "/healthz", "/readyz?verbose"] {
+            assert_eq!(get(ground.address, path).await.code(), 200, "{face:?} {path}");
+        }
+        for (path, code) in [(WIDGETS, 200), ("/metrics", 200), ("/nothing", 404), ("/version", 200)] {
+            let answer = request(ground.address, "GET", path, &[("Authorization", "bearer other")]).await;
+            assert_eq!(answer.code(), code, "{face:?} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn tokens_change_under_the_server() {
+    let files = Files::new();
+    let ground = with_tokens(Face::Own, &files).await;
+    let code = async |token: &str| {
+        request(ground.address, "GET", WIDGETS, &[("Authorization", &format!("Bearer {token}"))]).await.code()
+    };
+    assert_eq!((code("secret").await, code("new").await), (200, 401));
+    files.write("tokens", "new,alice\n");
+    eventually("the new token", || async { (code("new").await == 200).then_some(()) }).await;
+    assert_eq!(code("secret").await, 401, "the old one is gone");
+    files.write("tokens", "a line without a comma\n");
+    for _ in 0..3 {
+        assert_eq!(code("new").await, 200, "a wrong file: what was read before stays");
+    }
+    files.write("tokens", "newer,alice\n");
+    eventually("the newer token", || async { (code("newer").await == 200).then_some(()) }).await;
+}
+
+/// Notes what it is asked, and denies what the test says.
+#[derive(Clone, Default)]
+struct Noting(Arc<Mutex<Vec<String>>>);
+
+impl Authorizer for Noting {
+    fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision> {
+        let Asked { verb, group, version, resource, namespace, name, path, .. } = asked;
+        let text = |part: &Option<String>| part.clone().unwrap_or("-".into());
+        self.0.lock().unwrap().push(match resource.as_str() {
+            "" => format!("{} {verb} {path}", user.name()),
+            _ => format!("{} {verb} {group}/{version}/{resource} {} {}", user.name(), text(namespace), text(name)),
+        });
+        let denied = namespace.as_deref() == Some("vault") || path == "/metrics" || resource == "nodes";
+        let decision = if denied { Decision::Deny("it is closed".into()) } else { Decision::Allow };
+        Box::pin(async move {
+            // Hooks may take their time.
+            tokio::task::yield_now().await;
+            decision
+        })
+    }
+}
+
+#[tokio::test]
+async fn authorizer_decides_on_each_request() {
+    for face in BOTH {
+        let files = Files::new();
+        let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
+        let noting = Noting::default();
+        let hook = noting.clone();
+        let ground =
+            Ground::builder().face(face).api(move |api| api.authenticator(tokens).authorizer(hook)).start().await;
+        ground.put_widget("shop/a", "red");
+        let vault = SHOP.replace("shop", "vault");
+        let old_watch = vault.replace("/v1/", "/v1/watch/");
+        for (path, code, noted) in [
+            (WIDGETS.to_owned(), 200, "alice list matrix.test/v1/widgets - -"),
+            (format!("{SHOP}/a"), 200, "alice get matrix.test/v1/widgets shop a"),
+            (format!("{vault}/a"), 403, "alice get matrix.test/v1/widgets vault a"),
+            (vault.clone(), 403, "alice list matrix.test/v1/widgets vault -"),
+            (format!("{vault}?watch=true"), 403, "alice watch matrix.test/v1/widgets vault -"),
+            (format!("{vault}?watch"), 403, "alice watch matrix.test/v1/widgets vault -"),
+            (format!("{vault}?watch=0"), 403, "alice list matrix.test/v1/widgets vault -"),
+            (format!("{vault}?%77atch=1"), 403, "alice watch matrix.test/v1/widgets vault -"),
+            (format!("{vault}/a?watch=1"), 403, "alice watch matrix.test/v1/widgets vault a"),
+            (old_watch, 403, "alice watch matrix.test/v1/widgets vault -"),
+            (vault.replace("vault", "%76ault"), 403, "alice list matrix.test/v1/widgets vault -"),
+            (NODES.to_owned(), 403, "alice list /v1/nodes - -"),
+            ("/metrics".into(), 403, "alice get /metrics"),
+            ("/version".into(), 200, "alice get /version"),
+        ] {
+            noting.0.lock().unwrap().clear();
+            let answer = request(ground.address, "GET", &path, &[("Authorization", "Bearer secret")]).await;
+            assert_eq!(answer.code(), code, "{face:?} {path}: {}", answer.text());
+            assert_eq!(*noting.0.lock().unwrap(), [noted], "{face:?} {path}");
+            if code == 403 {
+                assert_eq!(answer.status().1, "Forbidden");
+                assert!(answer.message().ends_with(": it is closed"), "{}", answer.message());
+            }
+        }
+        let answer = request(ground.address, "GET", &format!("{vault}/a"), &[("Authorization", "Bearer secret")]).await;
+        assert_eq!(
+            answer.message(),
+            r#"widgets.matrix.test "a" is forbidden: User "alice" cannot get resource "widgets" in API group "matrix.test" in the namespace "vault": it is closed"#
+        );
+        noting.0.lock().unwrap().clear();
+        assert_eq!(get(ground.address, "/readyz").await.code(), 200);
+        assert_eq!(get(ground.address, WIDGETS).await.code(), 401);
+        assert!(noting.0.lock().unwrap().is_empty(), "neither health nor the unknown reach it");
+    }
+}
+
+#[tokio::test]
+async fn authorizer_alone_sees_the_anonymous() {
+    let noting = Noting::default();
+    let hook = noting.clone();
+    let ground = Ground::builder().api(move |api| api.authorizer(hook)).start().await;
+    assert_eq!(get(ground.address, WIDGETS).await.code(), 200);
+    assert_eq!(get(ground.address, "/metrics").await.code(), 403);
+    assert_eq!(noting.0.lock().unwrap()[0], "system:anonymous list matrix.test/v1/widgets - -");
+}
+
+#[tokio::test]
+async fn foreign_hosts_and_origins_are_refused() {
+    for face in BOTH {
+        let ground = Ground::builder()
+            .face(face)
+            .api(|api| api.host("watch.example").origin("https://ops.example"))
+            .start()
+            .await;
+        let port = ground.address.port();
+        let own = format!("127.0.0.1:{port}");
+        let own_origin = format!("http://{own}");
+        for (headers, code) in [
+            (&[("Host", "evil.example")][..], 403),
+            (&[("Host", "watch.example")], 200),
+            (&[("Host", "localhost:1")], 200),
+            (&[("Host", "[::1]:1")], 200),
+            (&[("Host", &own), ("Origin", &own_origin)], 200),
+            (&[("Host", &own), ("Origin", "https://ops.example")], 200),
+            (&[("Host", &own), ("Origin", "http://evil.example")], 403),
+            (&[("Host", &own), ("Origin", "null")], 403),
+            (&[("Host", "localhost:1"), ("Origin", "http://localhost:2")], 403),
+        ] {
+            for path in [WIDGETS, "/metrics", "/livez", "/v1/keys?prefix=/registry/"] {
+                let answer = request(ground.address, "GET", path, headers).await;
+                assert_eq!(answer.code(), code, "{face:?} {path} {headers:?}");
+            }
+        }
+        let upgrade = [
+            ("Connection", "Upgrade"),
+            ("Upgrade", "websocket"),
+            ("Sec-WebSocket-Version", "13"),
+            ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+        ];
+        for (origin, code) in [(own_origin.as_str(), 101), ("http://evil.example", 403), ("null", 403)] {
+            for target in [format!("{WIDGETS}?watch=1"), "/v1/keys?prefix=/registry/&watch=1".into()] {
+                let mut client = crate::support::Client::connect(ground.address).await;
+                let headers: Vec<_> = upgrade.into_iter().chain([("Origin", origin)]).collect();
+                client.request("GET", &target, &headers).await;
+                assert_eq!(client.head().await.unwrap().code, code, "{face:?} {target} {origin}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn known_users_may_use_any_host() {
+    let files = Files::new();
+    let ground = with_tokens(Face::Own, &files).await;
+    let bearer = ("Authorization", "Bearer secret");
+    let host = ("Host", "any.example");
+    assert_eq!(request(ground.address, "GET", WIDGETS, &[bearer, host]).await.code(), 200);
+    let foreign = [bearer, host, ("Origin", "http://evil.example")];
+    assert_eq!(request(ground.address, "GET", WIDGETS, &foreign).await.code(), 403, "but no page of another");
+}
+
+#[tokio::test]
+async fn public_address_needs_tls_and_users() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ca = files.write("ca.crt", authority.pem());
+    let tokens = files.write("tokens", "secret,alice\n");
+    let open = Ground::start().await.api.clone();
+    let closed = Ground::builder()
+        .api(move |api| api.authenticator(Tokens::from_file(tokens).unwrap()))
+        .start()
+        .await
+        .api
+        .clone();
+    let tls = || Tls::new(&certificate, &key);
+    let public = |api: &watchcore_http::Api| Server::builder(api.clone()).address("0.0.0.0:0");
+    for (builder, lacks) in [
+        (public(&open), "not encrypted, and nothing says who asks"),
+        (public(&open).tls(tls()), "nothing says who asks"),
+        (public(&closed), "not encrypted"),
+    ] {
+        let error = builder.start().await.err().unwrap_or_else(|| panic!("it starts although {lacks}"));
+        assert!(error.message().contains("insecure") && error.message().contains(lacks), "{}", error.message());
+    }
+    for (builder, what) in [
+        (public(&open).insecure(true), "said to be insecure"),
+        (public(&closed).tls(tls()), "TLS and tokens"),
+        (public(&open).tls(tls().client_ca(&ca)), "TLS and client certificates"),
+        (Server::builder(open.clone()).address("localhost:0"), "loopback"),
+    ] {
+        let started = builder.start().await;
+        assert!(started.is_ok(), "{what}: {:?}", started.err());
+    }
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let error = Server::builder(open.clone()).listener(listener).start().await.err().expect("a socket as an address");
+    assert!(error.message().contains("insecure"));
+}

@@ -1,0 +1,190 @@
+//! Certificates: those of the server, which change under it, and those of clients.
+
+use crate::support::certificates::{Authority, Files, client, connect, der, get, install, shown};
+use crate::support::ground::{Face, WIDGETS};
+use crate::support::{Ground, eventually, figure, within};
+use bytes::Bytes;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use watchcore_http::{ApiBuilder, Limits, Server, Tls, Tokens};
+
+async fn served(api: impl FnOnce(ApiBuilder) -> ApiBuilder + Send + 'static, tls: Tls) -> (Ground, Server) {
+    let ground = Ground::builder().face(Face::Nested).api(api).start().await;
+    let server =
+        Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.expect("certificates");
+    (ground, server)
+}
+
+#[tokio::test]
+async fn both_protocols_are_negotiated() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let (ground, server) = served(|api| api, Tls::new(certificate, key)).await;
+    ground.put_widget("shop/a", "red");
+    for protocols in [&["http/1.1"][..], &[]] {
+        let (code, said) = get(server.address(), &client(&authority, None, protocols), WIDGETS, "").await.unwrap();
+        assert!(code == 200 && said.contains(r#""name":"a""#), "{said}");
+    }
+    let stream = connect(server.address(), &client(&authority, None, &["h2", "http/1.1"])).await.unwrap();
+    assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"h2"[..]));
+    let (client, connection) = within("the preface", h2::client::handshake(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut client: h2::client::SendRequest<Bytes> = within("streams", client.ready()).await.unwrap();
+    let request = http::Request::get(format!("https://localhost{WIDGETS}")).body(()).unwrap();
+    let (response, _) = client.send_request(request, true).unwrap();
+    assert_eq!(within("a list", response).await.unwrap().status(), 200);
+}
+
+/// A watch on a socket with TLS leaves hyper, too, and the connection goes on behind it.
+#[tokio::test]
+async fn watch_over_tls_keeps_the_connection() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let (ground, server) = served(|api| api, Tls::new(certificate, key)).await;
+    ground.put_widget("shop/a", "red");
+    let mut stream = connect(server.address(), &client(&authority, None, &[])).await.unwrap();
+    let request = format!(
+        "GET {WIDGETS}?watch=1&timeoutSeconds=1 HTTP/1.1\r\nHost: localhost\r\n\r\nGET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut said = String::new();
+    within("both answers", stream.read_to_string(&mut said)).await.expect("a clean end");
+    assert!(
+        said.contains(r#"{"type":"ADDED""#) && said.contains("\r\n0\r\n\r\nHTTP/1.1 200") && said.ends_with("ok"),
+        "{said}"
+    );
+}
+
+#[tokio::test]
+async fn certificate_changes_under_the_server() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (first, second) = (authority.sign("first", &[]), authority.sign("second", &[]));
+    let (certificate, key) = install(&files, &first);
+    let (_ground, server) = served(|api| api, Tls::new(&certificate, &key)).await;
+    let client = client(&authority, None, &[]);
+    let mut open = connect(server.address(), &client).await.unwrap();
+    assert_eq!(shown(&open), der(&first));
+
+    files.write("server.crt", &second.certificate);
+    for _ in 0..3 {
+        let stream = connect(server.address(), &client).await.expect("half of a pair: the pair before serves");
+        assert_eq!(shown(&stream), der(&first));
+    }
+    files.write("server.key", &second.key);
+    let stream = connect(server.address(), &client).await.unwrap();
+    assert_eq!(shown(&stream), der(&second), "the next handshake has it");
+
+    std::fs::remove_file(&certificate).unwrap();
+    assert_eq!(shown(&connect(server.address(), &client).await.unwrap()), der(&second), "gone: the pair before serves");
+    files.write("server.crt", "no certificate");
+    assert_eq!(shown(&connect(server.address(), &client).await.unwrap()), der(&second));
+    install(&files, &first);
+    assert_eq!(shown(&connect(server.address(), &client).await.unwrap()), der(&first), "and back");
+
+    open.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut said = String::new();
+    within("an answer", open.read_to_string(&mut said)).await.unwrap();
+    assert!(said.ends_with("ok"), "who is connected stays so: {said}");
+}
+
+#[tokio::test]
+async fn client_certificates_authenticate() {
+    let (authority, other, files) = (Authority::new("ca"), Authority::new("other"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let tokens = files.write("tokens", "secret,bob\n");
+    let ca = files.write("ca.crt", authority.pem());
+    let (_ground, server) = served(
+        move |api| api.authenticator(Tokens::from_file(tokens).unwrap()),
+        Tls::new(certificate, key).client_ca(ca),
+    )
+    .await;
+    let address = server.address();
+    let alice = authority.sign("alice", &["readers"]);
+    let answer = get(address, &client(&authority, Some(&alice), &[]), WIDGETS, "").await.unwrap();
+    assert_eq!(answer.0, 200, "{}", answer.1);
+    let nobody = client(&authority, None, &[]);
+    assert_eq!(get(address, &nobody, WIDGETS, "").await.unwrap().0, 401, "nobody is known by no certificate");
+    assert_eq!(get(address, &nobody, "/livez", "").await.unwrap().0, 200, "but for health");
+    let bearer = "Authorization: Bearer secret\r\n";
+    assert_eq!(get(address, &nobody, WIDGETS, bearer).await.unwrap().0, 200, "a token does as well");
+    let nameless = authority.sign("", &[]);
+    assert_eq!(get(address, &client(&authority, Some(&nameless), &[]), WIDGETS, "").await.unwrap().0, 401, "no name");
+    let foreign = other.sign("alice", &["readers"]);
+    let refused = get(address, &client(&authority, Some(&foreign), &[]), WIDGETS, "").await;
+    assert!(refused.is_err(), "another's certificate: {refused:?}");
+}
+
+/// Where client certificates are asked for, nobody is let in unknown, although the service has no authenticator.
+#[tokio::test]
+async fn client_ca_alone_asks_who() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ca = files.write("ca.crt", authority.pem());
+    let (_ground, server) = served(|api| api, Tls::new(certificate, key).client_ca(ca)).await;
+    let nobody = client(&authority, None, &[]);
+    assert_eq!(get(server.address(), &nobody, "/metrics", "").await.unwrap().0, 401);
+    let alice = client(&authority, Some(&authority.sign("alice", &[])), &[]);
+    assert_eq!(get(server.address(), &alice, "/metrics", "").await.unwrap().0, 200);
+}
+
+/// A new authority takes effect as a new certificate does, and no session of before passes it by.
+#[tokio::test]
+async fn client_ca_changes_under_the_server() {
+    let (old, new, files) = (Authority::new("old"), Authority::new("new"), Files::new());
+    let (certificate, key) = install(&files, &old.sign("server", &[]));
+    let ca = files.write("ca.crt", old.pem());
+    let (_ground, server) = served(|api| api, Tls::new(certificate, key).client_ca(ca)).await;
+    let of_old = client(&old, Some(&old.sign("alice", &[])), &[]);
+    let of_new = client(&old, Some(&new.sign("alice", &[])), &[]);
+    assert_eq!(get(server.address(), &of_old, WIDGETS, "").await.unwrap().0, 200);
+    assert!(get(server.address(), &of_new, WIDGETS, "").await.is_err());
+    files.write("ca.crt", new.pem());
+    assert!(get(server.address(), &of_old, WIDGETS, "").await.is_err());
+    assert_eq!(get(server.address(), &of_new, WIDGETS, "").await.unwrap().0, 200);
+}
+
+#[tokio::test]
+async fn handshakes_have_a_time() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let mut limits = Limits::default();
+    limits.handshake_timeout = Duration::from_millis(150);
+    let (ground, server) = served(move |api| api.limits(limits), Tls::new(certificate, key)).await;
+    let refused =
+        async |reason| figure(ground.address, &format!("watchcore_http_refused_total{{reason=\"{reason}\"}}")).await;
+    let mut silent = TcpStream::connect(server.address()).await.unwrap();
+    let mut said = Vec::new();
+    let _ = within("the end", silent.read_to_end(&mut said)).await;
+    assert!(said.is_empty());
+    assert_eq!(refused("handshake_timeout").await, 1.0);
+    let mut plain = TcpStream::connect(server.address()).await.unwrap();
+    plain.write_all(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+    let _ = within("the end", plain.read_to_end(&mut said)).await;
+    assert!(!said.windows(3).any(|word| word == b"200"));
+    eventually("it is counted", || async { (refused("handshake").await == 1.0).then_some(()) }).await;
+}
+
+#[tokio::test]
+async fn wrong_files_are_errors() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (one, other) = (authority.sign("one", &[]), authority.sign("other", &[]));
+    let (certificate, key) = install(&files, &one);
+    let foreign = files.write("other.key", &other.key);
+    let empty = files.write("empty", "");
+    let missing = files.path("missing");
+    let ground = Ground::start().await;
+    for (tls, says) in [
+        (Tls::new(&missing, &key), "missing"),
+        (Tls::new(&certificate, &missing), "missing"),
+        (Tls::new(&empty, &key), "no certificate in it"),
+        (Tls::new(&certificate, &empty), "no private key"),
+        (Tls::new(&key, &certificate), "server.key"),
+        (Tls::new(&certificate, &foreign), "are no pair"),
+        (Tls::new(&certificate, &key).client_ca(&empty), "no certificate in it"),
+    ] {
+        let started = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await;
+        let error = started.err().unwrap_or_else(|| panic!("it starts although {says}"));
+        assert!(error.message().contains(says) && error.message().contains("PEM"), "{says}: {}", error.message());
+    }
+}
