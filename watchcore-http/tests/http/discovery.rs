@@ -260,6 +260,10 @@ async fn hr_14_unknown_paths_are_not_found() {
     let ground = Ground::start().await;
     ground.put_widget("shop/a", "red");
     ground.put_node("n1");
+    // What a path must not name lies there, to be found.
+    for key in ["widgets/../a", "widgets/shop/a/b", "widgets//a"] {
+        ground.put(&format!("/registry/matrix.test/{key}"), "{}");
+    }
     let paths = [
         "/x",
         "/apis/matrix.test/v1/gadgets",
@@ -277,6 +281,8 @@ async fn hr_14_unknown_paths_are_not_found() {
         "/apis/matrix.test/v1/namespaces/shop%2Fwidgets/a",
         "/apis/matrix.test/v1/namespaces/../widgets/a",
         "/apis/matrix.test/v1/namespaces/%2e%2e/widgets/a",
+        "/apis/matrix.test/v1/namespaces/./widgets",
+        "/apis/matrix.test/v1/namespaces//widgets/a",
         "/apis/matrix.test/v1/namespaces//widgets",
     ];
     for path in paths {
