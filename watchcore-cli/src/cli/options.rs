@@ -375,7 +375,7 @@ pub(crate) fn read(
         Command::Serve(flags) => {
             let (access, prefix, capacity) = (given.clone(), prefix.clone(), common.capacity);
             let (labels, fields) = (common.labels_from, std::mem::take(&mut attributes.fields));
-            let common = serve::Common { access, prefix, capacity, labels, fields };
+            let common = serve::CommonOptions { access, prefix, capacity, labels, fields };
             Task::Serve(Box::new(Serve { flags: *flags, common }))
         }
         Command::Bench { objects, events, subscribers, value_size, selective } => {

@@ -152,7 +152,7 @@ fn it_listens_at_once_and_says_where() {
 fn it_serves_what_the_file_declares() {
     let (etcd, scratch) = (Etcd::start(), Scratch::new("file"));
     let client = etcd.ctl();
-    client.put(&key("one"), widget("one"));
+    client.put(key("one"), widget("one"));
     let file = scratch.file(
         "watchcore.toml",
         &format!(
@@ -172,7 +172,7 @@ fn it_serves_what_the_file_declares() {
 fn a_watch_goes_on_at_another_server() {
     let etcd = Etcd::start();
     let client = etcd.ctl();
-    client.put(&key("one"), widget("one")); // 2
+    client.put(key("one"), widget("one")); // 2
     let endpoint = etcd.url();
     let words = ["--prefix", "/registry/", "--resource", WIDGETS, "--etcd", &endpoint];
     let first = Serving::start(serve(&words));
@@ -182,7 +182,7 @@ fn a_watch_goes_on_at_another_server() {
     let list = first.until(LIST, "HTTP/1.1 200");
     assert!(list.contains("\"resourceVersion\":\"2\""), "{list}");
     first.end("TERM", 0);
-    client.put(&key("two"), widget("two")); // 3
+    client.put(key("two"), widget("two")); // 3
     let mut watch = second.ask("/apis/matrix.test/v1/widgets?watch=1&resourceVersion=2");
     let event = line_with(&mut watch, "\"type\"");
     assert!(
@@ -201,7 +201,7 @@ fn a_restarted_server_refuses_what_is_before_its_window() {
     let etcd = Etcd::start();
     let client = etcd.ctl();
     for name in ["one", "two", "three"] {
-        client.put(&key(name), widget(name)); // 2, 3, 4
+        client.put(key(name), widget(name)); // 2, 3, 4
     }
     let endpoint = etcd.url();
     let server = Serving::start(serve(&["--resource", WIDGETS, "--etcd", &endpoint]));
@@ -328,6 +328,15 @@ fn signals_and_the_timeout_end_it() {
     assert!(said.last().is_some_and(|line| line.starts_with("error: the server has run for 300ms")), "{said:?}");
 }
 
+#[test]
+fn hangups_are_passed_over() {
+    let server = Serving::start(serve(&["--prefix", "/", "--etcd", NOBODY]));
+    server.running.signal("HUP");
+    until(&server.heard, |line| line.starts_with("SIGHUP is passed over: "));
+    assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"), "it lives");
+    server.end("TERM", 0);
+}
+
 /// `watchcore serve | head` must not end it, nor a supervisor that reads only its log.
 #[test]
 fn it_lives_on_when_nobody_reads_its_output() {
@@ -429,4 +438,18 @@ fn who_may_ask_is_configured() {
     scratch.file("tokens", "no token\n");
     let ended = run(&["serve", "--config", &closed]).is(2);
     assert!(ended.err.contains(scratch.0.join("tokens").to_str().expect("UTF-8")), "{ended:?}");
+}
+
+/// systemd takes the unit as it is, where the machine has systemd.
+#[test]
+fn the_unit_is_one() {
+    let scratch = Scratch::new("unit");
+    let unit = include_str!("../../../packaging/watchcore.service");
+    let installed = "ExecStart=/usr/local/bin/watchcore serve ";
+    assert!(unit.contains(installed));
+    let here = format!("ExecStart={} serve ", env!("CARGO_BIN_EXE_watchcore"));
+    let file = scratch.file("watchcore.service", &unit.replace(installed, &here));
+    let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no", &file]).output() else { return };
+    let words = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(said.status.success() && words.is_empty(), "{words}");
 }

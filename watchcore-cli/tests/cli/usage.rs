@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 #[test]
 fn help_and_version_are_no_errors() {
     let help = run(&["--help"]).is(0);
-    for command in ["watch", "list", "get", "count", "diff", "status", "bench", "demo", "completions"] {
+    for command in ["watch", "list", "get", "count", "diff", "status", "serve", "bench", "demo", "completions"] {
         assert!(help.out.contains(&format!("\n  {command} ")), "{}", help.out);
         assert_eq!(run(&["help", command]).is(0).out, run(&[command, "--help"]).is(0).out);
     }

@@ -330,6 +330,14 @@ mod tests {
         }
     }
 
+    #[test]
+    fn every_key_stands_in_the_page_of_the_server() {
+        let page = include_str!("../../../../docs/SERVER.md");
+        for (key, _) in all().filter(|(key, line)| key.contains('.') || !line.starts_with('[')) {
+            assert!(page.contains(&format!("`{key}`")), "docs/SERVER.md has no `{key}`");
+        }
+    }
+
     /// A date is what no key takes.
     #[test]
     fn every_key_refuses_another_type_at_its_place() {

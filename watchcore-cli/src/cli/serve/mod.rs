@@ -13,8 +13,9 @@ mod notify;
 mod settings;
 
 pub(crate) use flags::Flags;
-pub(crate) use settings::Common;
+pub(crate) use settings::CommonOptions;
 
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,8 @@ use super::options::Options;
 use super::signals::Interrupt;
 use super::source;
 use settings::{CacheSettings, Settings};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::iterator::Signals;
 use tokio::sync::Notify;
 use watchcore::{Attribute, Cache, Code, Labels};
 use watchcore_etcd::Feeder;
@@ -37,7 +39,7 @@ const ENDING: Duration = Duration::from_secs(4);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Serve {
     pub(crate) flags: Flags,
-    pub(crate) common: Common,
+    pub(crate) common: CommonOptions,
 }
 
 pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Result<(), Stop> {
@@ -57,7 +59,7 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
 }
 
 /// A cache that waits for its feeder.
-fn cache(settings: &CacheSettings, common: &Common) -> Result<Cache, Stop> {
+fn cache(settings: &CacheSettings, common: &CommonOptions) -> Result<Cache, Stop> {
     let mut builder = Cache::builder(&settings.prefix).capacity(settings.capacity).expect_load(true);
     if settings.resources.is_empty() {
         // Only the plain face shows it, whose selectors name these.
@@ -121,6 +123,7 @@ async fn serving(
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
     interrupt.set_patience(settings.grace_period + ENDING);
+    pass_over_hangups();
     let ended = until_asked(options.timeout, interrupt).await;
     notify::tell("STOPPING=1\nSTATUS=the watches end");
     server.shutdown(settings.grace_period).await;
@@ -128,6 +131,22 @@ async fn serving(
         feeder.stop();
     }
     ended
+}
+
+/// SIGHUP asks a server to read its files again, and would end this one. At a terminal it is the terminal's own end.
+fn pass_over_hangups() {
+    if std::io::stderr().is_terminal() {
+        return;
+    }
+    let Ok(mut signals) = Signals::new([SIGHUP]) else { return };
+    let say = move || {
+        for _ in signals.forever() {
+            super::say(
+                "SIGHUP is passed over: tokens and certificates are read when they change, the configuration at the start",
+            );
+        }
+    };
+    let _ = std::thread::Builder::new().name("hangups".to_owned()).spawn(say);
 }
 
 /// Waits for a signal, or for the end of `--timeout`; what the command ends with.

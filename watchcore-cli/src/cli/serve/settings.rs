@@ -24,7 +24,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// What else the command line says: the options that every command has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Common {
+pub(crate) struct CommonOptions {
     pub(crate) access: Given,
     pub(crate) prefix: Option<Vec<u8>>,
     pub(crate) capacity: Option<usize>,
@@ -85,7 +85,7 @@ struct Declared {
 /// Reads the file of `--config`, and makes settings of it and of the options.
 pub(crate) fn settings(
     flags: &Flags,
-    common: Common,
+    common: CommonOptions,
     variable: &dyn Fn(&str) -> Option<String>,
 ) -> Result<Settings, Failure> {
     let document = flags.config.as_ref().map(|path| Document::read(path)).transpose()?;
@@ -96,7 +96,7 @@ pub(crate) fn settings(
 struct Merge<'a> {
     document: Option<&'a Document>,
     flags: &'a Flags,
-    common: Common,
+    common: CommonOptions,
 }
 
 impl Merge<'_> {

@@ -60,11 +60,16 @@ kind = "Thing"
 prefix = "/registry/large/things/"
 "#;
 
-fn common() -> Common {
-    Common { labels: "/metadata/labels".to_owned(), ..Common::default() }
+fn common() -> CommonOptions {
+    CommonOptions { labels: "/metadata/labels".to_owned(), ..CommonOptions::default() }
 }
 
-fn merged(text: Option<&str>, flags: Flags, common: Common, environment: &[(&str, &str)]) -> Result<Settings, String> {
+fn merged(
+    text: Option<&str>,
+    flags: Flags,
+    common: CommonOptions,
+    environment: &[(&str, &str)],
+) -> Result<Settings, String> {
     let document = text.map(|text| Document::new("/etc/watchcore/x.toml", text));
     let variable =
         |name: &str| environment.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned());
@@ -142,6 +147,23 @@ fn every_key_of_the_file_is_taken() {
     }
 }
 
+/// What is installed with the unit is served as it is; what is commented out in it would be taken too.
+#[test]
+fn the_packaged_configuration_makes_sense() {
+    let packaged = include_str!("../../../../packaging/watchcore.toml");
+    let settings = of_file(packaged).expect("it makes sense");
+    assert_eq!(shown(&settings), ["/registry/ 65536 widgets.matrix.test/v1"]);
+    assert_eq!(settings.listen, LISTEN);
+    let is_key = |line: &str| line.starts_with('[') || line.contains(" = ");
+    let whole: String = packaged
+        .lines()
+        .map(|line| line.strip_prefix("# ").filter(|rest| is_key(rest)).unwrap_or(line))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let settings = of_file(&whole).expect("what is commented out is right too");
+    assert!(settings.tls.is_some_and(|tls| tls.client_ca.is_some()) && settings.tokens.is_some());
+}
+
 #[test]
 fn defaults_stand_where_nothing_is_said() {
     let settings = of_file("[[cache]]\nprefix = \"\"\n").expect("it makes sense");
@@ -172,7 +194,7 @@ fn options_go_before_the_file() {
         ..Flags::default()
     };
     let access = Given { etcd: Some(vec!["http://option:1".to_owned()]), ..Given::default() };
-    let common = Common { access, capacity: Some(5000), ..common() };
+    let common = CommonOptions { access, capacity: Some(5000), ..common() };
     let settings = merged(Some(WHOLE), flags, common, &[]).expect("it makes sense");
     assert_eq!(settings.access.endpoints, ["http://option:1"]);
     assert_eq!((settings.listen.port(), settings.insecure_listen), (1, true));
@@ -202,7 +224,7 @@ fn of_the_environment_only_two_go_before_the_file() {
     assert_eq!(etcd(&[("WATCHCORE_ETCD", "http://own:1")]).endpoints, ["http://own:1"]);
     assert_eq!(etcd(&[("ETCDCTL_ENDPOINTS", "http://theirs:1")]).endpoints, ["http://file:1", "http://file:2"]);
     let access = Given { user: Some("app".to_owned()), ..Given::default() };
-    let with_user = Common { access, ..common() };
+    let with_user = CommonOptions { access, ..common() };
     let settings = merged(Some(WHOLE), Flags::default(), with_user, &[("WATCHCORE_PASSWORD", "secret")]);
     assert_eq!(settings.expect("it makes sense").access.user, Some(("app".to_owned(), "secret".to_owned())));
     let settings = merged(
@@ -221,7 +243,7 @@ fn a_resource_of_the_options_takes_the_place_of_its_namesake() {
     widgets.group = "matrix.test".to_owned();
     let flags = Flags { resource: vec![widgets, given("pods", "/registry/pods/")], ..Flags::default() };
     let fields = vec![("a".to_owned(), "/a".to_owned())];
-    let settings = merged(Some(WHOLE), flags, Common { fields, ..common() }, &[]).expect("it makes sense");
+    let settings = merged(Some(WHOLE), flags, CommonOptions { fields, ..common() }, &[]).expect("it makes sense");
     let names = ["/registry/ 1000 widgets.matrix.test/v1 pods/v1", "/registry/large/ 65536 things/v1"];
     assert_eq!(shown(&settings), names);
     let [widgets, pods] = &settings.caches[0].resources[..] else { panic!("two") };
@@ -231,7 +253,7 @@ fn a_resource_of_the_options_takes_the_place_of_its_namesake() {
 
 #[test]
 fn prefix_takes_the_place_of_all_caches() {
-    let all = Common { prefix: Some(b"/".to_vec()), ..common() };
+    let all = CommonOptions { prefix: Some(b"/".to_vec()), ..common() };
     let settings = merged(Some(WHOLE), Flags::default(), all.clone(), &[]).expect("it makes sense");
     assert_eq!(shown(&settings), ["/ 65536 widgets.matrix.test/v1 things/v1"]);
     let alone = merged(None, Flags::default(), all, &[]).expect("it makes sense");
@@ -296,7 +318,7 @@ fn an_address_is_listened_at_where_it_is_safe_or_asked_for() {
         assert!(taken(address, "insecure_listen = true\n"), "{address}");
     }
     let flags = |insecure_listen| Flags { listen: Some(LISTEN_TO_ALL), insecure_listen, ..Flags::default() };
-    let prefix = Common { prefix: Some(Vec::new()), ..common() };
+    let prefix = CommonOptions { prefix: Some(Vec::new()), ..common() };
     let error = merged(None, flags(false), prefix.clone(), &[]).expect_err("an option, too");
     assert!(error.starts_with("--listen: 0.0.0.0:1 is") && error.contains("insecure"), "{error}");
     assert!(merged(None, flags(true), prefix, &[]).is_ok());
@@ -306,7 +328,7 @@ const LISTEN_TO_ALL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr:
 
 #[test]
 fn options_that_lack_one_another_are_refused() {
-    let prefix = Common { prefix: Some(Vec::new()), ..common() };
+    let prefix = CommonOptions { prefix: Some(Vec::new()), ..common() };
     let some = |name: &str| Some(PathBuf::from(name));
     for (flags, says) in [
         (Flags { tls_certificate: some("c"), ..Flags::default() }, "--tls-certificate without --tls-key"),
@@ -326,7 +348,7 @@ fn options_that_lack_one_another_are_refused() {
     let nothing = merged(None, Flags::default(), common(), &[]).expect_err("nothing to serve");
     assert!(nothing.contains("--prefix /registry/"), "{nothing}");
     let outside = Flags { resource: vec![given("a", "/a/")], ..Flags::default() };
-    let b = Common { prefix: Some(b"/b/".to_vec()), ..common() };
+    let b = CommonOptions { prefix: Some(b"/b/".to_vec()), ..common() };
     let error = merged(None, outside, b, &[]).expect_err("outside");
     assert!(
         error.starts_with(
