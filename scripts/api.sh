@@ -13,7 +13,7 @@ set -euo pipefail
 export LC_ALL=C
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 rust=1.95.0
-crates=(watchcore watchcore-etcd watchcore-toolkit)
+crates=(watchcore watchcore-etcd watchcore-toolkit watchcore-http)
 mode=${1:-compare}
 case $mode in
 compare | bless) ;;

@@ -5,7 +5,7 @@
 set -uo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-find src watchcore-etcd/src watchcore-toolkit/src -name '*.rs' ! -name '*tests.rs' ! -path '*/loom*' | sort | xargs awk '
+find src watchcore-etcd/src watchcore-toolkit/src watchcore-http/src -name '*.rs' ! -name '*tests.rs' ! -path '*/loom*' | sort | xargs awk '
     FNR == 1 { block = 0 }
     /^ *\/\/\// { if (/```/) block = 1; next }
     # Attributes stand between the documentation and its type.

@@ -17,7 +17,7 @@ sources() {
 }
 
 wrong=0
-for crate in watchcore watchcore-toolkit watchcore-etcd watchcore-capi watchcore-cli demo; do
+for crate in watchcore watchcore-toolkit watchcore-etcd watchcore-http watchcore-capi watchcore-cli demo; do
     sources $crate | xargs awk '
         FNR == 1 { guarded = 0; inside = 0 }
         /^ *#\[cfg\(/ { guarded = 1; next }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# docs/OPERATIONS.md names every figure and every message: fails and names those that
-# it lacks. Figures are the public fields of the structs below and the feeder's
+# docs/OPERATIONS.md names every figure and every message, docs/SERVER.md those of the
+# server: fails and names those that they lack. Figures are the public fields of the structs below and the feeder's
 # counters; messages are the texts of the core's and the feeder's log, up to the
 # first of their values.
 set -uo pipefail
@@ -34,22 +34,40 @@ for counter in $counters; do
     grep -qE "(watchcore_feeder_|…_)$counter(_total)?[\`{]" $page || lacks "the metric watchcore_feeder_$counter"
 done
 
-# The whole of each call of a log macro on one line, then its last text.
-messages=$(find src watchcore-etcd/src -name '*.rs' ! -path 'src/loom*' ! -name '*tests.rs' | sort | xargs awk '
-    FNR == 1 { tests = 0; call = "" }
-    /^#\[cfg\((all\()?test/ { tests = 1 }
-    tests { next }
-    call == "" && /(^|[^a-z_])(log|tracing::(error|warn|info|debug|trace))!\(/ && !/macro_rules|^ *\/\// { call = " "; depth = 0 }
-    call != "" {
-        call = call $0
-        depth += gsub(/\(/, "(") - gsub(/\)/, ")")
-        if (depth <= 0) { print call; call = "" }
-    }
-' | sed -nE 's/.*"([^"]+)"[^"]*$/\1/p' | sed -E 's/[;:]? *\{.*//; s/;.*//' | grep -E '.{4}' | sort -u)
+# messages DIRECTORY...: the whole of each call of a log macro on one line, then its last text.
+messages() {
+    find "$@" -name '*.rs' ! -path 'src/loom*' ! -name '*tests.rs' | sort | xargs awk '
+        FNR == 1 { tests = 0; call = "" }
+        /^#\[cfg\((all\()?test/ { tests = 1 }
+        tests { next }
+        call == "" && /(^|[^a-z_])(log|tracing::(error|warn|info|debug|trace))!\(/ && !/macro_rules|^ *\/\// { call = " "; depth = 0 }
+        call != "" {
+            call = call $0
+            depth += gsub(/\(/, "(") - gsub(/\)/, ")")
+            if (depth <= 0) { print call; call = "" }
+        }
+    ' | sed -nE 's/.*"([^"]+)"[^"]*$/\1/p' | sed -E 's/[;:]? *\{.*//; s/;.*//' | grep -E '.{4}' | sort -u
+}
+messages=$(messages src watchcore-etcd/src)
 [ "$(wc -l <<<"$messages")" -ge 25 ] || { echo "only these messages were found: $messages"; wrong=1; }
 while IFS= read -r message; do
     grep -qF -- "$message" $page || lacks "the message '$message'"
 done <<<"$messages"
+operations="$(wc -w <<<"$metrics") metrics, $(wc -w <<<"$figures $counters") figures and $(wc -l <<<"$messages") messages"
 
-[ $wrong = 0 ] && echo "$page names $(wc -w <<<"$metrics") metrics, $(wc -w <<<"$figures $counters") figures and $(wc -l <<<"$messages") messages"
+# The server's: what is registered, by its name behind the prefix of the registry; what is logged above debug.
+page=docs/SERVER.md
+metrics=$(cat watchcore-http/src/figures/mod.rs watchcore-http/src/operate/metrics.rs | tr -d '\n' |
+    grep -oE '(register|[^a-z_]add)\( *"[a-z_]+"' | sed -E 's/.*"(.*)"/\1/' | sort -u)
+[ "$(wc -w <<<"$metrics")" -ge 15 ] || { echo "only these metrics of the server were found: $metrics"; wrong=1; }
+for metric in $metrics; do
+    grep -qE "watchcore_http_$metric(_total)?[\`{]" $page || lacks "the metric watchcore_http_$metric"
+done
+messages=$(messages watchcore-http/src watchcore-cli/src/cli/serve)
+[ "$(wc -l <<<"$messages")" -ge 10 ] || { echo "only these messages of the server were found: $messages"; wrong=1; }
+while IFS= read -r message; do
+    grep -qF -- "$message" $page || lacks "the message '$message'"
+done <<<"$messages"
+
+[ $wrong = 0 ] && echo "docs/OPERATIONS.md names $operations; $page $(wc -w <<<"$metrics") metrics and $(wc -l <<<"$messages") messages"
 exit $wrong
