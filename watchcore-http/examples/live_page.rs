@@ -7,14 +7,16 @@
 use std::time::Duration;
 use tokio::net::TcpListener;
 use watchcore::{Cache, Change, OnLag, Record, ResyncReason, Start, Writer};
-use watchcore_http::Api;
+use watchcore_http::{Api, Resource};
 
 const OBJECTS: u64 = 2_000;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:8080".into());
-    let cache = Cache::builder("/shop/").name("shop").capacity(8192).build()?;
+    let orders = Resource::new("shop.example", "v1", "orders", "Order").prefix("/shop/orders/");
+    let cache = Cache::builder("/shop/").name("shop").capacity(8192);
+    let cache = Resource::declare(cache, [&orders])?.build()?;
     let mut writer = cache.writer()?;
     let keys: Vec<String> = (0..OBJECTS).map(|number| format!("/shop/orders/{number:04}")).collect();
     for (revision, key) in (1..).zip(&keys) {
@@ -24,7 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokio::spawn(read(cache.clone(), name, Duration::from_millis(pause)));
     }
     tokio::spawn(write(writer, keys));
-    let api = Api::builder().cache(cache).build()?;
+    let api = Api::builder().cache(cache).resource(orders).build()?;
     let listener = TcpListener::bind(address).await?;
     println!("http://{}/", listener.local_addr()?);
     axum::serve(listener, api.router()).await?;
@@ -56,13 +58,11 @@ async fn write(mut writer: Writer, keys: Vec<String>) {
 /// What a source does that lost its place: the whole state anew.
 fn resync(writer: &mut Writer, keys: &[String], revision: u64) -> watchcore::Result<()> {
     let value = value(revision);
-    let record = |key: &'_ String| (key.clone(), revision);
-    let records: Vec<(String, u64)> = keys.iter().map(record).collect();
-    let records = records.iter().map(|(key, revision)| Record {
+    let records = keys.iter().map(|key| Record {
         key: key.as_bytes(),
         value: value.as_bytes(),
-        create_revision: *revision,
-        mod_revision: *revision,
+        create_revision: revision,
+        mod_revision: revision,
         version: 1,
         lease: 0,
     });

@@ -6,6 +6,7 @@ use crate::exchange::Exchange;
 use crate::figures::Figures;
 use crate::keys;
 use crate::operate;
+use crate::page::{self, Viewers};
 use crate::request::{Params, Route};
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
@@ -83,6 +84,7 @@ pub(crate) struct ApiState {
     pub(crate) limits: Arc<Limits>,
     pub(crate) bookmark_interval: Duration,
     pub(crate) figures: Arc<Figures>,
+    pub(crate) viewers: Viewers,
     pub(crate) access: Access,
     /// How long a cache may be without its source before the server is not ready.
     pub(crate) stale_limit: Duration,
@@ -203,6 +205,7 @@ impl ApiBuilder {
             limits: Arc::new(self.limits),
             bookmark_interval: self.bookmark_interval.unwrap_or(Duration::from_secs(60)),
             figures: Arc::default(),
+            viewers: Viewers::default(),
             access: self.access,
             stale_limit: self.stale_limit.unwrap_or(Duration::from_secs(60)),
             is_ending: AtomicBool::new(false),
@@ -282,7 +285,8 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await
         }
+        Route::Page => Ok(page::page(&state, &parts)),
+        Route::PageEvents => page::events(&state, &parts),
         Route::Keys => keys::answer(&state, &parts).await,
-        _ => Err(Refusal::no_such_path()),
     }
 }

@@ -20,6 +20,7 @@ mod keys;
 #[doc(hidden)]
 pub mod lines;
 mod operate;
+mod page;
 mod request;
 mod resources;
 mod server;

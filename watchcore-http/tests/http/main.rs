@@ -7,6 +7,7 @@ mod list_forms;
 mod list_model;
 mod lists;
 mod operate;
+mod page;
 mod parameters;
 mod shutdown;
 mod sockets;

@@ -1,0 +1,185 @@
+//! The live page: what a person sees who opens the server in a browser.
+//!
+//! `/` is one document without foreign assets: its style and its script stand in it, and the policy that goes with it
+//! names both by their hashes, so that nothing else runs. It shows what holds when it is asked for, and is whole without
+//! script. With script it follows `/events`: one JSON a second ([`sample`]), which has the same figures for programs, and
+//! the same markup for the page, written by [`markup`] in both cases.
+//!
+//! All viewers share one task that takes the samples. It begins with the first of them and ends with the last.
+
+mod markup;
+mod sample;
+
+use crate::access::Peer;
+use crate::api::ApiState;
+use crate::exchange::Exchange;
+use crate::status::Refusal;
+use crate::transport::sse;
+use axum::body::Body;
+use axum::extract::OriginalUri;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::request::Parts;
+use http::{HeaderValue, header};
+use rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+use sample::{Rates, Sample};
+use std::convert::Infallible;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+use tokio::sync::watch::{Receiver, Sender};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// Between two samples.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// What runs and what styles the page is what stands in it; it loads nothing, and is shown in no frame.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let policy = format!(
+        "default-src 'none'; style-src {}; script-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+        source_of(STYLE),
+        source_of(SCRIPT)
+    );
+    // Hashes in base64 are what a header takes.
+    HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
+});
+
+/// A text that stands in the page, as the policy names it.
+fn source_of(text: &str) -> String {
+    use base64::Engine as _;
+    let suite = TLS13_AES_128_GCM_SHA256.tls13().map(|suite| suite.common.hash_provider.hash(text.as_bytes()));
+    let hash = suite.map(|hash| base64::engine::general_purpose::STANDARD.encode(hash.as_ref()));
+    format!("'sha256-{}'", hash.unwrap_or_default())
+}
+
+/// What all viewers of an [`Api`](crate::Api) share.
+#[derive(Default)]
+pub(crate) struct Viewers(Mutex<ViewersState>);
+
+#[derive(Default)]
+struct ViewersState {
+    /// Where the newest sample lies, while the task runs.
+    samples: Option<Sender<Bytes>>,
+    rates: Rates,
+}
+
+impl Viewers {
+    fn lock(&self) -> MutexGuard<'_, ViewersState> {
+        // What a panic could leave is a rate that is off once.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `/`: the page as it is now.
+pub(crate) fn page(state: &ApiState, request: &Parts) -> Response {
+    let sample = Sample::take(state, &mut state.viewers.lock().rates);
+    let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
+    let events = format!("{}/events", original.path().trim_end_matches('/'));
+    let mut response = Response::new(Body::from(markup::document(&sample, &events, STYLE, SCRIPT)));
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    response
+}
+
+/// `/events`: what keeps the page alive. A viewer counts as a watch.
+///
+/// # Errors
+/// 429 where there are as many watches as there may be.
+pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
+    let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
+    place.account(Exchange::of(request));
+    let samples = subscribe(state);
+    let events = stream::unfold((samples, place), async |(mut samples, place)| {
+        // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
+        samples.changed().await.ok()?;
+        let sample = samples.borrow_and_update().clone();
+        Some((Ok::<_, Infallible>(sample), (samples, place)))
+    });
+    Ok(sse::with_head(Body::from_stream(events)))
+}
+
+/// The samples, from now on; the first viewer starts the task that takes them.
+fn subscribe(state: &Arc<ApiState>) -> Receiver<Bytes> {
+    let mut viewers = state.viewers.lock();
+    if let Some(samples) = &viewers.samples {
+        return samples.subscribe();
+    }
+    let (samples, first) = tokio::sync::watch::channel(Bytes::new());
+    viewers.samples = Some(samples);
+    tokio::spawn(take_samples(Arc::downgrade(state)));
+    first
+}
+
+/// Takes samples until nobody listens, or the server ends.
+async fn take_samples(state: Weak<ApiState>) {
+    let mut ticks = tokio::time::interval(INTERVAL);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    loop {
+        ticks.tick().await;
+        let Some(state) = state.upgrade() else { return };
+        let mut viewers = state.viewers.lock();
+        let ViewersState { samples, rates } = &mut *viewers;
+        let listened = samples.as_ref().is_some_and(|samples| samples.receiver_count() > 0);
+        if !listened || state.open.is_draining() {
+            // Under the lock: who comes now starts another.
+            *samples = None;
+            return;
+        }
+        let sample = Sample::take(&state, rates);
+        if let Some(samples) = samples {
+            let event = format!("data: {}\n\n", sample.to_json(&markup::figures(&sample)));
+            samples.send_replace(Bytes::from(event));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_names_hashes() {
+        assert_eq!(source_of(""), "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='", "of nothing");
+        let policy = POLICY.to_str().unwrap();
+        assert!(!policy.contains("unsafe") && !policy.contains("sha256-'"), "{policy}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn samples_are_taken_while_somebody_looks() {
+        let cache = watchcore::Cache::builder("/").build().unwrap();
+        let api = crate::Api::builder().cache(cache).build().unwrap();
+        let is_running = || api.0.viewers.lock().samples.is_some();
+        assert!(!is_running());
+        let (mut one, mut other) = (subscribe(&api.0), subscribe(&api.0));
+        for _ in 0..3 {
+            one.changed().await.unwrap();
+            other.changed().await.unwrap();
+            let (one, other) = (one.borrow().clone(), other.borrow().clone());
+            assert_eq!(one.as_ptr(), other.as_ptr(), "one sample, and the same memory");
+        }
+        drop(one);
+        other.changed().await.unwrap();
+        drop(other);
+        tokio::time::sleep(INTERVAL * 2).await;
+        assert!(!is_running(), "nobody looks");
+        let mut again = subscribe(&api.0);
+        again.changed().await.unwrap();
+        api.drain(Duration::ZERO).await;
+        assert!(again.changed().await.is_err() && !is_running(), "the server ends");
+    }
+
+    #[test]
+    fn nothing_in_the_page_ends_its_style_or_script() {
+        for text in [STYLE, SCRIPT] {
+            assert!(!text.contains("</"), "it would end its element");
+            assert!(!text.contains("http:") && !text.contains("https:"), "a foreign asset");
+        }
+    }
+}
