@@ -4,7 +4,7 @@
 //! the response, the place of an open watch. When the last of them drops it, it is counted and logged, once, whatever
 //! the transport was, and whether the answer was sent whole or the client went.
 
-use crate::figures::{Figures, RequestLabels};
+use crate::figures::{Figures, RequestLabels, ResourceLabels};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
 use std::net::SocketAddr;
@@ -23,8 +23,7 @@ pub(crate) struct Exchange {
     query: String,
     /// `get`, `list`, `watch`; of other methods the method in small letters, of unknown ones `other`.
     verb: &'static str,
-    /// The plural and the group of a resource that is served, or a path that is no resource's.
-    resource: String,
+    resource: ResourceLabels,
     peer: Option<SocketAddr>,
     id: HeaderValue,
     user: OnceLock<String>,
@@ -40,7 +39,7 @@ pub(crate) struct Exchange {
 /// What a request is about, as far as its head says.
 pub(crate) struct Subject {
     pub(crate) verb: &'static str,
-    pub(crate) resource: String,
+    pub(crate) resource: ResourceLabels,
     /// Without what must not stand in a log.
     pub(crate) query: String,
     pub(crate) peer: Option<SocketAddr>,

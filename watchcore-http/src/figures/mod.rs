@@ -7,11 +7,13 @@ mod text;
 
 pub(crate) use text::prometheus_text;
 
+use crate::catalog::Resource;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -28,18 +30,48 @@ pub(crate) struct Figures {
     answer_bytes: Counter,
 }
 
+/// A resource that is served; or a path that is no resource's, which begins with a slash; or `unknown`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, EncodeLabelSet)]
+pub(crate) struct ResourceLabels {
+    group: String,
+    version: String,
+    /// The plural name alone, as in the metrics of Kubernetes.
+    resource: String,
+}
+
 /// What a finished request is counted by.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 pub(crate) struct RequestLabels {
     pub(crate) verb: &'static str,
-    pub(crate) resource: String,
+    #[prometheus(flatten)]
+    pub(crate) resource: ResourceLabels,
     pub(crate) code: u16,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
 struct DurationLabels {
     verb: &'static str,
-    resource: String,
+    #[prometheus(flatten)]
+    resource: ResourceLabels,
+}
+
+impl ResourceLabels {
+    pub(crate) fn of(resource: &Resource) -> ResourceLabels {
+        let Resource { group, version, plural, .. } = resource;
+        ResourceLabels { group: group.clone(), version: version.clone(), resource: plural.clone() }
+    }
+
+    /// Of no resource.
+    pub(crate) fn path(path: &str) -> ResourceLabels {
+        ResourceLabels { resource: path.to_owned(), ..ResourceLabels::default() }
+    }
+}
+
+impl fmt::Display for ResourceLabels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dot = if self.group.is_empty() { "" } else { "." };
+        write!(f, "{}{dot}{}", self.resource, self.group)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
@@ -117,7 +149,7 @@ impl Figures {
 
     /// A request is done; its resource is given back. The labels have few values: verbs that are known, resources that
     /// are served, codes that are answered.
-    pub(crate) fn request(&self, labels: RequestLabels, took: Duration) -> String {
+    pub(crate) fn request(&self, labels: RequestLabels, took: Duration) -> ResourceLabels {
         self.requests.get_or_create(&labels).inc();
         let RequestLabels { verb, resource, .. } = labels;
         if !matches!(verb, "get" | "list") {

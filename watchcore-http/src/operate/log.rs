@@ -3,6 +3,7 @@
 use crate::access::Peer;
 use crate::api::ApiState;
 use crate::exchange::{Exchange, Subject};
+use crate::figures::ResourceLabels;
 use crate::request::{Params, Route};
 use crate::status::{Refusal, Refused};
 use axum::body::Body;
@@ -46,7 +47,7 @@ pub(crate) fn subject(state: &ApiState, head: &Parts, route: &Result<Route, Refu
 }
 
 /// The labels of a request: few, whatever clients send.
-fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'static str, String) {
+fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'static str, ResourceLabels) {
     let method = match head.method {
         Method::GET | Method::HEAD => "get",
         Method::POST => "post",
@@ -59,7 +60,8 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
     let path = match route {
         Ok(Route::Objects { version, plural, name, old_watch, .. }) => {
             let served = state.catalog.resource(&version.group, &version.version, plural);
-            let resource = served.map_or("unknown".to_owned(), |served| served.resource.to_string());
+            let resource =
+                served.map_or_else(|| ResourceLabels::path("unknown"), |served| ResourceLabels::of(&served.resource));
             let watches = || Params::parse(head.uri.query()).is_ok_and(|params| params.watch);
             let verb = match method {
                 "get" if *old_watch || watches() => "watch",
@@ -73,14 +75,14 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
         Ok(Route::Metrics) => "/metrics",
         Ok(Route::Version) => "/version",
         // Where it is a watch, its place among the open ones says so.
-        Ok(Route::Keys) if method == "get" => return ("list", "/v1/keys".to_owned()),
+        Ok(Route::Keys) if method == "get" => return ("list", ResourceLabels::path("/v1/keys")),
         Ok(Route::Keys) => "/v1/keys",
         Ok(Route::OpenApi(_)) => "/openapi",
         Ok(Route::CoreVersions) => "/api",
         Ok(Route::Groups | Route::Group(_) | Route::Resources(_)) => "/apis",
         Err(_) => "unknown",
     };
-    (method, path.to_owned())
+    (method, ResourceLabels::path(path))
 }
 
 /// The parameters of a query that may be logged.

@@ -1,11 +1,11 @@
 //! `/metrics`: what the server counts, and what its caches say, as text for Prometheus.
 
 use crate::api::ApiState;
-use crate::figures::prometheus_text;
+use crate::figures::{ResourceLabels, prometheus_text};
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, header};
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -17,11 +17,6 @@ use watchcore::{Lag, metrics as caches};
 
 /// Upper bounds of the buckets of lag, in events.
 const EVENTS: [f64; 8] = [0.0, 1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0, 1_000_000.0];
-
-#[derive(Clone, PartialEq, Eq, Hash, Debug, EncodeLabelSet)]
-struct ResourceLabel {
-    resource: String,
-}
 
 /// What exists elsewhere and is read now: a name, what it means, its value.
 #[derive(Debug)]
@@ -106,11 +101,11 @@ fn of_lag(state: &ApiState, registry: &mut Registry) {
 }
 
 fn of_resources(state: &ApiState, registry: &mut Registry) {
-    type Counters = Family<ResourceLabel, prometheus_client::metrics::counter::Counter>;
+    type Counters = Family<ResourceLabels, prometheus_client::metrics::counter::Counter>;
     let (found, made, left_out) = (Counters::default(), Counters::default(), Counters::default());
-    let bytes: Family<ResourceLabel, Gauge<u64, AtomicU64>> = Family::default();
+    let bytes: Family<ResourceLabels, Gauge<u64, AtomicU64>> = Family::default();
     for served in state.catalog.resources() {
-        let label = ResourceLabel { resource: served.resource.to_string() };
+        let label = ResourceLabels::of(&served.resource);
         let (of_found, of_made, of_bytes) = served.frames.figures();
         found.get_or_create(&label).inc_by(of_found);
         made.get_or_create(&label).inc_by(of_made);
