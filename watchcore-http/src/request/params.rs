@@ -106,7 +106,7 @@ impl Params {
     /// # Errors
     /// 400 where a parameter is malformed: a number that is none, an escape that is none, text that is not UTF-8.
     pub(crate) fn parse(query: Option<&str>) -> Result<Params, Refusal> {
-        let query = Query::parse(query.unwrap_or_default())?;
+        let query = KnownParameters::parse(query.unwrap_or_default())?;
         let included = query.text("includeObject");
         let known = match included.as_deref() {
             None | Some("Metadata") => Some(Included::Metadata),
@@ -279,9 +279,9 @@ fn refuse(causes: &[Cause]) -> Result<(), Refusal> {
 }
 
 /// The parameters that are known, decoded, each as it stands first.
-struct Query(Vec<(&'static str, String)>);
+struct KnownParameters(Vec<(&'static str, String)>);
 
-impl Query {
+impl KnownParameters {
     const NAMES: [&'static str; 12] = [
         "watch",
         VERSION,
@@ -297,13 +297,13 @@ impl Query {
         "includeObject",
     ];
 
-    fn parse(query: &str) -> Result<Query, Refusal> {
+    fn parse(query: &str) -> Result<KnownParameters, Refusal> {
         let mut known: Vec<(&'static str, String)> = Vec::new();
         for pair in query.split('&') {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             // A name that cannot be decoded is no name that is known.
             let Some(name) = decoded(name) else { continue };
-            let Some(name) = Query::NAMES.into_iter().find(|known| *known == name) else { continue };
+            let Some(name) = KnownParameters::NAMES.into_iter().find(|known| *known == name) else { continue };
             if known.iter().any(|(there, _)| *there == name) {
                 continue;
             }
@@ -314,7 +314,7 @@ impl Query {
             };
             known.push((name, value));
         }
-        Ok(Query(known))
+        Ok(KnownParameters(known))
     }
 
     fn get(&self, name: &str) -> Option<&str> {
