@@ -9,6 +9,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use std::io::Write as _;
 use watchcore::{Code, Error, Event, KeyValue, Kind, Phase, Resync};
 
 /// The numbers of a key-value.
@@ -123,8 +124,11 @@ impl<'a> Line<'a> {
         self
     }
 
-    pub fn number(&mut self, name: &str, number: impl itoa::Integer) -> &mut Self {
-        self.raw(name, itoa::Buffer::new().format(number))
+    pub fn number(&mut self, name: &str, number: impl std::fmt::Display) -> &mut Self {
+        self.name(name, "");
+        // A Vec takes all that is written.
+        let _ = write!(self.buffer, "{number}");
+        self
     }
 
     pub fn truth(&mut self, name: &str) -> &mut Self {

@@ -1,181 +1,14 @@
 //! JSON lines: one object a line, its members in a fixed order.
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+//!
+//! What the lines of key-values and events look like is written once, in watchcore-http, whose plain face sends the same;
+//! here are those that only the command line has.
 
 use super::exit::Failure;
-use super::shown::{Numbers, Shown};
-use watchcore::{Error, Phase, Resync};
-
-/// One object under construction at the end of a buffer.
-pub(crate) struct Line<'a> {
-    buffer: &'a mut Vec<u8>,
-    empty: bool,
-}
-
-impl<'a> Line<'a> {
-    pub(crate) fn new(buffer: &'a mut Vec<u8>) -> Line<'a> {
-        buffer.push(b'{');
-        Line { buffer, empty: true }
-    }
-
-    /// One that says first whose it is.
-    fn of(buffer: &'a mut Vec<u8>, subscriber: Option<u64>) -> Line<'a> {
-        let mut line = Line::new(buffer);
-        if let Some(subscriber) = subscriber {
-            line.number("subscriber", subscriber);
-        }
-        line
-    }
-
-    fn name(&mut self, name: &str, suffix: &str) {
-        if !self.empty {
-            self.buffer.push(b',');
-        }
-        self.empty = false;
-        self.buffer.push(b'"');
-        self.buffer.extend_from_slice(name.as_bytes());
-        self.buffer.extend_from_slice(suffix.as_bytes());
-        self.buffer.extend_from_slice(b"\":");
-    }
-
-    pub(crate) fn text(&mut self, name: &str, text: &str) -> &mut Self {
-        self.name(name, "");
-        // A string is always JSON and a Vec always takes it.
-        let _ = serde_json::to_writer(&mut *self.buffer, text);
-        self
-    }
-
-    /// Bytes: a string where they are UTF-8, else base64 under `name_base64`.
-    pub(crate) fn bytes(&mut self, name: &str, bytes: &[u8]) -> &mut Self {
-        if let Ok(text) = std::str::from_utf8(bytes) {
-            return self.text(name, text);
-        }
-        self.name(name, "_base64");
-        self.buffer.push(b'"');
-        self.buffer.extend_from_slice(STANDARD.encode(bytes).as_bytes());
-        self.buffer.push(b'"');
-        self
-    }
-
-    pub(crate) fn number(&mut self, name: &str, number: impl std::fmt::Display) -> &mut Self {
-        self.raw(name, &number.to_string())
-    }
-
-    pub(crate) fn truth(&mut self, name: &str) -> &mut Self {
-        self.raw(name, "true")
-    }
-
-    pub(crate) fn text_or_null(&mut self, name: &str, text: Option<&str>) -> &mut Self {
-        match text {
-            Some(text) => self.text(name, text),
-            None => self.raw(name, "null"),
-        }
-    }
-
-    fn raw(&mut self, name: &str, json: &str) -> &mut Self {
-        self.name(name, "");
-        self.buffer.extend_from_slice(json.as_bytes());
-        self
-    }
-
-    fn numbers(&mut self, numbers: Numbers) -> &mut Self {
-        self.number("create_revision", numbers.create_revision)
-            .number("mod_revision", numbers.mod_revision)
-            .number("version", numbers.version);
-        if numbers.lease != 0 {
-            self.number("lease", numbers.lease);
-        }
-        self
-    }
-
-    pub(crate) fn end(&mut self) {
-        self.buffer.extend_from_slice(b"}\n");
-    }
-}
-
-/// ADDED, MODIFIED, DELETED.
-pub(crate) fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &Shown<'_>) {
-    let mut line = Line::of(buffer, subscriber);
-    line.text("type", event.kind);
-    if let Some(revision) = event.revision {
-        line.number("revision", revision);
-    }
-    if event.synthetic {
-        line.truth("synthetic");
-    }
-    line.bytes("key", event.key);
-    if let Some(value) = event.value {
-        line.bytes("value", value);
-    }
-    if let Some(value) = event.prev_value {
-        line.bytes("prev_value", value);
-    }
-    if let Some(numbers) = event.numbers {
-        line.numbers(numbers);
-    }
-    line.end();
-}
-
-pub(crate) fn bookmark(buffer: &mut Vec<u8>, subscriber: Option<u64>, revision: u64, initial_state_end: bool) {
-    let mut line = Line::of(buffer, subscriber);
-    line.text("type", "BOOKMARK").number("revision", revision);
-    if initial_state_end {
-        line.truth("initial_state_end");
-    }
-    line.end();
-}
-
-/// The part of an epoch that people see: counted from 1 since the cache's birth.
-pub(crate) fn epoch(epoch: u64) -> u64 {
-    epoch & u64::from(u32::MAX)
-}
-
-pub(crate) fn resync(buffer: &mut Vec<u8>, subscriber: Option<u64>, resync: &Resync) {
-    let phase = match resync.phase {
-        Phase::Begin => "begin",
-        Phase::End => "end",
-    };
-    Line::of(buffer, subscriber)
-        .text("type", "RESYNC")
-        .text("phase", phase)
-        .text("reason", resync.reason.name())
-        .number("from", resync.from)
-        .number("to", resync.to)
-        .number("epoch", epoch(resync.epoch))
-        .end();
-}
-
-pub(crate) fn lagged(buffer: &mut Vec<u8>, subscriber: Option<u64>, error: &Error) {
-    Line::of(buffer, subscriber)
-        .text("type", "LAGGED")
-        .number("lost_from", error.lost_from())
-        .number("lost_to", error.lost_to())
-        .number("oldest", error.oldest())
-        .number("current", error.current())
-        .end();
-}
+pub(crate) use watchcore_http::lines::{Line, bookmark, epoch, event, key_value, lagged, resync};
 
 pub(crate) fn error(buffer: &mut Vec<u8>, failure: &Failure) {
-    let mut line = Line::of(buffer, failure.subscriber);
-    line.text("type", "ERROR").text("code", failure.code.name()).text("message", &failure.message);
-    if failure.oldest != 0 {
-        line.number("oldest", failure.oldest);
-    }
-    if let Some(token) = &failure.token {
-        line.text("continue", token);
-    }
-    line.end();
-}
-
-/// A line of `list` and `get`; `value` is absent where only keys are asked for.
-pub(crate) fn key_value(buffer: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>, numbers: Numbers) {
-    let mut line = Line::new(buffer);
-    line.bytes("key", key);
-    if let Some(value) = value {
-        line.bytes("value", value);
-    }
-    line.numbers(numbers).end();
+    let Failure { code, message, oldest, token, subscriber } = failure;
+    watchcore_http::lines::error(buffer, *subscriber, *code, message, *oldest, token.as_deref());
 }
 
 /// The line of `count`.
@@ -200,8 +33,9 @@ pub(crate) fn end_of_list(buffer: &mut Vec<u8>, revision: u64, count: u64, token
 
 #[cfg(test)]
 mod tests {
+    use super::super::shown::{Numbers, Shown};
     use super::*;
-    use watchcore::{Code, ResyncReason};
+    use watchcore::{Code, Error, Phase, Resync, ResyncReason};
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut buffer = Vec::new();
