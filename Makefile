@@ -18,6 +18,7 @@ BENCH ?=
 MUTANT ?=
 BASELINE ?=
 SANITIZER ?=
+FUZZ_SECONDS ?= 60
 
 ABI := 0
 HEADER := include/watchcore.h
@@ -104,6 +105,12 @@ test-go: ## the Go tests, with the race detector
 .PHONY: sanitize
 sanitize: ## the core's tests under AddressSanitizer, ThreadSanitizer and Miri; SANITIZER=name for one
 	@scripts/sanitize.sh $(SANITIZER)
+
+.PHONY: fuzz
+fuzz: ## what strangers send to watchcore-http, under cargo-fuzz: each target for FUZZ_SECONDS
+	@command -v cargo-fuzz >/dev/null || { echo "make fuzz needs cargo-fuzz: cargo install cargo-fuzz" >&2; exit 1; }
+	cd watchcore-http && for target in $$($(CARGO) fuzz list); do \
+		RUSTC_BOOTSTRAP=1 $(CARGO) fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); done
 
 .PHONY: mutants
 mutants: ## breaks the code as tests/mutants says and expects the tests to notice; MUTANT=name for one
