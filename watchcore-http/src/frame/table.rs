@@ -180,18 +180,19 @@ impl PointerTree {
         tree.ends.push(number);
     }
 
-    /// Takes the value at which the walk stands, and notes the places that are in it.
+    /// Takes the value at which the walk stands, and notes the places that are in it. What is not noted is skipped, for
+    /// whatever has a layout was checked when that was made.
     fn walk(&self, scan: &mut Scan<'_>, places: &mut Places) -> Option<()> {
         // Of members with one name the last holds, with all that is in it.
         self.forget(places);
         let is_object = scan.starts_with(b'{');
         let from = scan.place();
         if self.members.is_empty() || !(is_object || scan.starts_with(b'[')) {
-            scan.value()?;
+            scan.skip()?;
         } else if is_object {
             scan.members(|scan, name| match self.members.iter().find(|(member, _)| scan.is(&name, member)) {
                 Some((_, below)) => below.walk(scan, places),
-                None => scan.value().map(|_| ()),
+                None => scan.skip().map(|_| ()),
             })?;
         } else {
             let mut index = 0usize;
@@ -201,7 +202,7 @@ impl PointerTree {
                 index += 1;
                 match self.members.iter().find(|(member, _)| member == name) {
                     Some((_, below)) => below.walk(scan, places),
-                    None => scan.value().map(|_| ()),
+                    None => scan.skip().map(|_| ()),
                 }
             })?;
         }

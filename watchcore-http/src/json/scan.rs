@@ -97,6 +97,55 @@ impl<'t> Scan<'t> {
         Some(from..self.at)
     }
 
+    /// Any value of a text that was checked before, without checking it again; where it lies. Of a text that was not, it
+    /// takes something, or nothing, and does not fail.
+    pub(crate) fn skip(&mut self) -> Option<Range<usize>> {
+        let first = self.peek()?;
+        let from = self.at;
+        match first {
+            b'"' => self.skip_string()?,
+            b'{' | b'[' => {
+                let mut open = 0usize;
+                loop {
+                    match self.text.get(self.at)? {
+                        b'"' => {
+                            self.skip_string()?;
+                            continue;
+                        }
+                        b'{' | b'[' => open += 1,
+                        b'}' | b']' => open -= 1,
+                        _ => {}
+                    }
+                    self.at += 1;
+                    if open == 0 {
+                        break;
+                    }
+                }
+            }
+            _ => {
+                let ends = |byte: &u8| matches!(byte, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t');
+                self.at += self.text[from..].iter().position(ends).unwrap_or(self.text.len() - from);
+            }
+        }
+        Some(from..self.at)
+    }
+
+    /// Behind the string that begins here.
+    #[inline]
+    fn skip_string(&mut self) -> Option<()> {
+        self.at += 1;
+        loop {
+            let rest = &self.text[self.at..];
+            let end = memchr::memchr2(b'"', b'\\', rest)?;
+            if rest[end] == b'"' {
+                self.at += end + 1;
+                return Some(());
+            }
+            // What is escaped is one byte, or hexadecimal digits, none of which ends the string.
+            self.at = (self.at + end + 2).min(self.text.len());
+        }
+    }
+
     /// An object: `member` gets each name, with its quotes, and takes the value behind it.
     pub(crate) fn members(&mut self, mut member: impl FnMut(&mut Self, Range<usize>) -> Option<()>) -> Option<()> {
         self.enter(b'{')?;
@@ -186,9 +235,54 @@ impl<'t> Scan<'t> {
     /// Whether a string of the text, with its quotes, is this one when its escapes are resolved.
     pub(crate) fn is(&self, string: &Range<usize>, expected: &str) -> bool {
         let inner = &self.text[string.start + 1..string.end - 1];
+        // An escape is longer than what it stands for.
+        let is_longer = inner.len() > expected.len();
+        if !is_longer && inner != expected.as_bytes() {
+            return false;
+        }
         if memchr::memchr(b'\\', inner).is_none() {
-            return inner == expected.as_bytes();
+            return !is_longer;
         }
         serde_json::from_slice::<String>(&self.text[string.clone()]).is_ok_and(|resolved| resolved == expected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// What is checked and what is skipped end at the same place; of anything else skipping takes no more than there is.
+        #[test]
+        fn skipping_ends_where_checking_ends(text in r#"[ ]?[\[\]{}",:0-9a\\tru e-]{0,24}"#) {
+            for text in [text.clone(), format!("[{text}] ,")] {
+                let (mut checked, mut skipped) = (Scan::new(text.as_bytes()), Scan::new(text.as_bytes()));
+                let (value, skip) = (checked.value(), skipped.skip());
+                prop_assert!(skipped.place() <= text.len());
+                if value.is_some() && (checked.ends() || checked.starts_with(b',')) {
+                    prop_assert_eq!(value, skip, "{}", text);
+                }
+            }
+        }
+
+        #[test]
+        fn strings_are_what_their_escapes_say(one in r#"[ab"\\né]{0,4}"#, two in r#"[ab"\\né]{0,4}"#, escaped in any::<bool>()) {
+            let text = match escaped {
+                false => serde_json::to_string(&one).unwrap(),
+                true => format!("\"{}\"", one.chars().map(|c| format!("\\u{:04x}", u32::from(c))).collect::<String>()),
+            };
+            let scan = Scan::new(text.as_bytes());
+            prop_assert!(scan.is(&(0..text.len()), &one), "{}", text);
+            prop_assert_eq!(scan.is(&(0..text.len()), &two), one == two, "{}", text);
+        }
+
+        #[test]
+        fn json_is_skipped_whole(text in proptest::collection::vec(r#"\PC{0,6}"#, 0..4), number in any::<f64>()) {
+            let value = serde_json::json!([{"a": text, "b": [number, null, true, {}]}, [[]], text.len()]);
+            for text in [value.to_string(), serde_json::to_string_pretty(&value).unwrap()] {
+                prop_assert_eq!(Scan::new(text.as_bytes()).skip(), Some(0..text.len()));
+            }
+        }
     }
 }
