@@ -1,22 +1,36 @@
-//! What comes from strangers, given to what reads it: paths, queries, selectors, tokens, headers, stored values.
+//! What comes from strangers, given to what reads it: paths, queries, selectors, tokens, headers, stored values, whole
+//! requests, frames of a WebSocket.
 //!
 //! Each function takes any bytes and panics where what was read of them is not what it has to be: a key outside of its
 //! resource's prefix, a selector with another meaning than the core reads in it, a value that is another value when it
 //! goes out. The programs in `fuzz/` call them with bytes that grow out of what was seen to reach new code; the tests of
 //! the crate call them with bytes at random and with texts that are nearly right.
 
-use crate::catalog::{Catalog, Resource, Served};
+use crate::api::{Api, ApiBuilder};
+use crate::catalog::{Resource, Served};
+use crate::frame::Form;
 use crate::json::layout::{Identity, Layout};
 use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip, accepts_json, form};
-use http::{HeaderMap, HeaderValue, header};
+use crate::resources::watch::{self, Watched};
+use crate::transport::websocket;
+use axum::body::{Body, to_bytes};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use serde_json::{Value, json};
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::runtime::Runtime;
+use tokio::time::timeout;
+use tower::ServiceExt as _;
 use watchcore::{Cache, Change, Code, Filter, Range, Read, ReadOptions};
 
 const GROUP: &str = "matrix.test";
 
-/// Widgets beside keys that lie close to theirs and must not be reached.
-static CATALOG: LazyLock<Catalog> = LazyLock::new(|| {
+/// What the color of an object outside of every resource is: it must not be seen but by its key.
+const OUTSIDE: &str = "of-no-resource";
+
+/// Widgets and nodes, beside keys that lie close to theirs and must not be reached.
+static API: LazyLock<Api> = LazyLock::new(|| {
     let widgets = Resource::new(GROUP, "v1", "widgets", "Widget")
         .namespaced(true)
         .prefix("/registry/widgets/")
@@ -25,25 +39,104 @@ static CATALOG: LazyLock<Catalog> = LazyLock::new(|| {
     let resources = [widgets, nodes];
     let prepared = Resource::declare(Cache::builder("/registry/"), &resources).and_then(watchcore::Builder::build);
     let cache = prepared.unwrap_or_else(|error| panic!("the cache of a test: {error}"));
-    let value = json!({"metadata": {"labels": {"app": "red"}}, "spec": {"color": "red"}}).to_string();
-    let keys = ["widgets/a/b", "widgets/a/c", "widgets/b/b", "nodes/a", "nodes/b", "secrets/a/b", "widgetsx/a/b"];
-    let keys: Vec<String> = keys.iter().map(|key| format!("/registry/{key}")).collect();
-    let written = cache
-        .writer()
-        .and_then(|mut writer| writer.apply(1, keys.iter().map(|key| Change::put(key.as_str(), value.as_str()))));
+    let value = |color: &str| json!({"metadata": {"labels": {"app": "red"}}, "spec": {"color": color}}).to_string();
+    let inside = ["widgets/a/b", "widgets/a/c", "widgets/b/b", "nodes/a", "nodes/b"].map(|key| (key, value("red")));
+    let outside = ["secrets/a/b", "widgetsx/a/b", "widgets/a/b/c", "nodes/a/b"].map(|key| (key, value(OUTSIDE)));
+    let all: Vec<(String, String)> =
+        inside.into_iter().chain(outside).map(|(key, value)| (format!("/registry/{key}"), value)).collect();
+    let written =
+        cache.writer().and_then(|mut writer| writer.apply(1, all.iter().map(|(key, value)| Change::put(key, value))));
     written.unwrap_or_else(|error| panic!("the keys of a test: {error}"));
-    Catalog::new(vec![cache], resources.to_vec(), 1 << 20).unwrap_or_else(|error| panic!("a catalog: {error}"))
+    let api = resources.into_iter().fold(Api::builder().cache(cache), ApiBuilder::resource).build();
+    api.unwrap_or_else(|error| panic!("the service of a test: {error}"))
+});
+
+/// Where requests are answered.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    runtime.unwrap_or_else(|error| panic!("the runtime of a test: {error}"))
 });
 
 fn widgets() -> &'static Arc<Served> {
-    CATALOG.resource(GROUP, "v1", "widgets").unwrap_or_else(|| unreachable!("it is declared"))
+    API.0.catalog.resource(GROUP, "v1", "widgets").unwrap_or_else(|| unreachable!("it is declared"))
+}
+
+/// A whole request: method and target in the first line, a header in each other. It is answered, or waits for something;
+/// what is said to be JSON is JSON, and nothing of it is of an object outside of the resources.
+pub fn request(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let mut lines = text.lines();
+    let (method, target) = lines.next().and_then(|line| line.split_once(' ')).unwrap_or(("GET", "/"));
+    let mut request = Request::builder().method(method).uri(target);
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        request = request.header(name, value);
+    }
+    let Ok(mut request) = request.body(Body::empty()) else { return };
+    request.headers_mut().entry(header::HOST).or_insert(HeaderValue::from_static("127.0.0.1"));
+    let keys = request.uri().path().contains("keys");
+    // A wait for a revision, and a watch, have no end here.
+    let answered = RUNTIME.block_on(within(PATIENCE, async {
+        let response = API.router().oneshot(request).await.unwrap_or_else(|never| match never {});
+        let (head, body) = response.into_parts();
+        (head, timeout(PATIENCE, to_bytes(body, usize::MAX)).await)
+    }));
+    let Some((head, body)) = answered else { return };
+    assert_ne!(head.status, StatusCode::INTERNAL_SERVER_ERROR, "{text:?}");
+    let Ok(Ok(body)) = body else { return };
+    if head.headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json")
+        && !head.headers.contains_key(header::CONTENT_ENCODING)
+        && !body.is_empty()
+    {
+        // A stream has one value a line.
+        let values = serde_json::Deserializer::from_slice(&body).into_iter::<Value>();
+        values.for_each(|value| assert!(value.is_ok(), "{text:?}: {:?}", String::from_utf8_lossy(&body)));
+    }
+    assert!(keys || memchr::memmem::find(&body, OUTSIDE.as_bytes()).is_none(), "{text:?} reaches what is outside");
+}
+
+/// What a future comes to, if it does so soon. The clock is that of the runtime, so it is asked for there.
+async fn within<T>(patience: Duration, future: impl Future<Output = T>) -> Option<T> {
+    timeout(patience, future).await.ok()
+}
+
+/// How long an answer is waited for, where it need not come.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What a client sends over a WebSocket, and then is gone: the connection ends, and the place of the watch is free.
+pub fn frames(data: &[u8]) {
+    let params = Params::parse(None).unwrap_or_else(|refusal| panic!("no query: {refusal}"));
+    let watched = Watched {
+        served: widgets(),
+        namespace: Some("a"),
+        name: None,
+        form: Form::Json,
+        old_path: false,
+        watcher: None,
+        connection: None,
+        exchange: None,
+    };
+    let ended = RUNTIME.block_on(within(Duration::from_secs(10), async {
+        let stream = watch::open(&API.0, watched, &params).await.unwrap_or_else(|refusal| panic!("a watch: {refusal}"));
+        let (client, server) = tokio::io::duplex(4 << 10);
+        let (mut reads, mut writes) = tokio::io::split(client);
+        let talks = async {
+            // The server may have closed before all of it was sent.
+            let _ = writes.write_all(data).await;
+            let _ = writes.shutdown().await;
+        };
+        let mut heard = Vec::new();
+        let serves = websocket::serve(server, stream, &API.0.open);
+        let (_, read, ()) = tokio::join!(talks, reads.read_to_end(&mut heard), serves);
+        read.is_ok()
+    }));
+    assert!(ended.is_some(), "a WebSocket does not end: {data:?}");
 }
 
 /// A path. What it names of a resource is one key of that, or nothing.
 pub fn path(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(Route::Objects { version, plural, namespace, name, .. }) = Route::of(&text) else { return };
-    let served = CATALOG.resource(&version.group, &version.version, &plural).unwrap_or_else(|| widgets());
+    let served = API.0.catalog.resource(&version.group, &version.version, &plural).unwrap_or_else(|| widgets());
     let resource = &served.resource;
     if let Some(name) = &name
         && namespace.is_some() == resource.namespaced
@@ -168,7 +261,7 @@ mod tests {
     use proptest::prelude::*;
     use watchcore::Page;
 
-    const ALL: [fn(&[u8]); 6] = [path, query, selector, token, accept, layout];
+    const ALL: [fn(&[u8]); 8] = [path, query, selector, token, accept, layout, request, frames];
 
     /// Pieces of which texts are made that are nearly right.
     const PIECES: &[&str] = &[
@@ -263,6 +356,32 @@ mod tests {
         fn nearly_right_texts_break_nothing(pieces in vec(prop::sample::select(PIECES), 0..24)) {
             let text = pieces.concat();
             ALL.iter().for_each(|one| one(text.as_bytes()));
+        }
+
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Paths and parameters that are served, as a rule: lists, watches, documents, keys.
+        #[test]
+        fn requests_are_answered(
+            path in prop::sample::select(&["/apis/matrix.test/v1/widgets", "/api/v1/nodes", "/apis/matrix.test/v1/namespaces/a/widgets/b", "/apis/matrix.test/v1/namespaces/%2e%2e/widgets/b", "/api/v1/nodes/a%2Fb", "/apis", "/openapi/v3/api/v1", "/v1/keys", "/metrics", "/"][..]),
+            query in vec(prop::sample::select(&["watch=1", "limit=1", "resourceVersion=0", "resourceVersion=1", "resourceVersionMatch=Exact", "pretty=1", "fieldSelector=metadata.name=b", "fieldSelector=metadata.namespace!=a", "labelSelector=app", "includeObject=Object", "prefix=/registry/", "timeoutSeconds=1"][..]), 0..5),
+            accept in prop::sample::select(&["*/*", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "text/event-stream", "text/html"][..]),
+        ) {
+            request(format!("GET {path}?{}\nAccept: {accept}", query.join("&")).as_bytes());
+        }
+
+        /// Frames of a client that are nearly right: with a mask and without, of each kind, cut short.
+        #[test]
+        fn nearly_right_frames_break_nothing(frame in vec((any::<u8>(), any::<u8>(), vec(any::<u8>(), 0..140)), 0..4)) {
+            let mut data = Vec::new();
+            for (first, length, rest) in frame {
+                data.extend([first & 0x8f, 0x80 | (length & 0x7f)]);
+                data.extend(rest);
+            }
+            frames(&data);
         }
 
         #[test]

@@ -116,7 +116,7 @@ enum Ending {
 }
 
 /// Sends a watch until either side ends it.
-async fn serve<I: AsyncRead + AsyncWrite + Unpin>(io: I, stream: WatchStream, open: &OpenWatches) {
+pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(io: I, stream: WatchStream, open: &OpenWatches) {
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)

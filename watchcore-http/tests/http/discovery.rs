@@ -238,6 +238,9 @@ async fn hr_12_head_is_get_without_a_body() {
         assert_eq!(head.header("content-type"), whole.header("content-type"), "{path}");
         assert_eq!(head.header("content-length"), Some(whole.body.len().to_string().as_str()), "{path}");
     }
+    // Of a watch too: nothing streams, and the connection is as it was.
+    let watched = client.answer("HEAD", &format!("{SHOP}?watch=1"), &[]).await;
+    assert_eq!((watched.code(), watched.header("content-type")), (200, Some("application/json")));
     // Nothing of a body was on the connection: the next answer is in its place.
     assert_eq!(client.answer("GET", "/api", &[]).await.json()["kind"], "APIVersions");
 }
