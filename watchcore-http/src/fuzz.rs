@@ -125,7 +125,7 @@ pub fn frames(data: &[u8]) {
             let _ = writes.shutdown().await;
         };
         let mut heard = Vec::new();
-        let serves = websocket::serve(server, stream, &API.0.open);
+        let serves = websocket::serve(server, stream, &API.0.open, Duration::from_secs(60));
         let (_, read, ()) = tokio::join!(talks, reads.read_to_end(&mut heard), serves);
         read.is_ok()
     }));

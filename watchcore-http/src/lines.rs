@@ -34,7 +34,7 @@ impl Numbers {
 
 /// An ADDED, MODIFIED or DELETED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shown<'a> {
+pub struct LineEvent<'a> {
     pub kind: &'static str,
     /// Absent in a DELETED of which only the states before and after are known.
     pub revision: Option<u64>,
@@ -47,9 +47,9 @@ pub struct Shown<'a> {
     pub numbers: Option<Numbers>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> LineEvent<'a> {
     /// None for what is no change of a key: bookmarks and resync marks.
-    pub fn of(event: &'a Event) -> Option<Shown<'a>> {
+    pub fn of(event: &'a Event) -> Option<LineEvent<'a>> {
         let deleted = match event.kind() {
             Kind::Added | Kind::Modified | Kind::Put => false,
             Kind::Deleted | Kind::Delete => true,
@@ -61,7 +61,7 @@ impl<'a> Shown<'a> {
             version: event.version(),
             lease: event.lease(),
         };
-        Some(Shown {
+        Some(LineEvent {
             kind: event.kind().name(),
             revision: Some(event.revision()),
             synthetic: event.is_synthetic(),
@@ -164,7 +164,7 @@ impl<'a> Line<'a> {
 }
 
 /// ADDED, MODIFIED, DELETED.
-pub fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &Shown<'_>) {
+pub fn event(buffer: &mut Vec<u8>, subscriber: Option<u64>, event: &LineEvent<'_>) {
     let mut line = Line::of(buffer, subscriber);
     line.text("type", event.kind);
     if let Some(revision) = event.revision {

@@ -7,7 +7,7 @@ pub(crate) use left_out::LeftOut;
 pub use resource::Resource;
 pub(crate) use resource::{Column, Field, LAYOUT, invalid};
 
-use crate::frame::{Frames, TableShape};
+use crate::frame::{Frames, LineForm, TableShape};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use watchcore::{Cache, Result};
@@ -30,6 +30,8 @@ pub(crate) struct Catalog {
     /// In the order of declaration: discovery shows them so.
     resources: Vec<Arc<Served>>,
     by_name: BTreeMap<(String, String, String), Arc<Served>>,
+    /// The frames of the plain face, by the prefix of the cache.
+    lines: BTreeMap<Vec<u8>, Arc<Frames<LineForm>>>,
 }
 
 impl Catalog {
@@ -45,7 +47,8 @@ impl Catalog {
                 String::from_utf8_lossy(pair[0].prefix())
             )));
         }
-        let mut catalog = Catalog { caches, resources: Vec::new(), by_name: BTreeMap::new() };
+        let lines = caches.iter().map(|cache| (cache.prefix().to_vec(), Arc::new(Frames::new(frame_bytes)))).collect();
+        let mut catalog = Catalog { caches, resources: Vec::new(), by_name: BTreeMap::new(), lines };
         for resource in resources {
             resource.check()?;
             let Some(cache) = catalog.cache_of(resource.prefix.as_bytes()).cloned() else {
@@ -78,6 +81,11 @@ impl Catalog {
     /// All of them, in the order of declaration.
     pub(crate) fn resources(&self) -> &[Arc<Served>] {
         &self.resources
+    }
+
+    /// The frames of a cache's keys as lines.
+    pub(crate) fn lines(&self, cache: &Cache) -> Option<&Arc<Frames<LineForm>>> {
+        self.lines.get(cache.prefix())
     }
 
     /// The caches, those of longer prefixes first.

@@ -13,6 +13,17 @@ pub(crate) use table::{TableShape, write_table};
 
 use bytes::Bytes;
 
+/// In what the lines of the plain face go out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum LineForm {
+    /// As they are: one a frame.
+    Lines,
+    /// As server-sent events, each with its type.
+    Events,
+    /// The same with an id: a stream can go on behind it.
+    EventsWithId,
+}
+
 /// The bytes of one event in one form: one chunk of HTTP/1.1, and what is in it. Counted; a clone is the same memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Frame {

@@ -3,22 +3,12 @@
 //! The revision and the number of items stand before the items, so the walk must not fail, nor come to another number,
 //! once the first byte is out: it goes over a snapshot or a page, which change no more.
 
-use crate::lines::{self, Numbers};
-use crate::status::Refusal;
-use axum::body::Body;
-use axum::response::Response;
-use bytes::Bytes;
-use http::{HeaderValue, header};
-use http_body::Frame;
-use std::convert::Infallible;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use watchcore::{Cache, DEFAULT_WAIT, Filter, KeyValue, Page, Range, Read, ReadOptions, Snapshot};
-
 use super::params::KeysList;
-
-/// A piece ends behind the item with which it has come so far.
-const PIECE: usize = 64 << 10;
+use crate::lines::{self, Numbers};
+use crate::resources::list::{ListBytes, ListPieces, PIECE, Taker, respond};
+use crate::status::Refusal;
+use axum::response::Response;
+use watchcore::{Cache, DEFAULT_WAIT, Filter, KeyValue, Page, Range, Read, ReadOptions, Snapshot};
 
 /// What the items are taken from.
 enum Items {
@@ -35,25 +25,30 @@ enum Items {
 }
 
 /// The document on its way.
-struct ListBody {
+struct KeysDocument {
     items: Items,
-    phase: ListPhase,
+    phase: DocumentPhase,
+    made: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum ListPhase {
+enum DocumentPhase {
     Head,
-    First,
-    Further,
+    Items,
     Ended,
 }
 
 /// The answer to a list. `filter` has the range of the keys that are asked for.
-pub(super) async fn answer(cache: &Cache, list: KeysList, filter: Filter, prefix: &[u8]) -> Result<Response, Refusal> {
+pub(super) async fn answer(
+    cache: &Cache,
+    list: KeysList,
+    filter: Filter,
+    prefix: &[u8],
+    taker: Taker,
+) -> Result<Response, Refusal> {
     let items = items(cache, list, filter, prefix).await?;
-    let mut response = Response::new(Body::new(ListBody { items, phase: ListPhase::Head }));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Ok(response)
+    let document = KeysDocument { items, phase: DocumentPhase::Head, made: 0 };
+    Ok(respond(ListBytes::new(document, false), taker).await)
 }
 
 async fn items(cache: &Cache, list: KeysList, filter: Filter, prefix: &[u8]) -> Result<Items, Refusal> {
@@ -126,47 +121,51 @@ impl Items {
     }
 }
 
-impl ListBody {
-    fn piece(&mut self) -> Vec<u8> {
-        let mut piece = Vec::new();
-        if self.phase == ListPhase::Head {
-            let (revision, count) = (self.items.revision(), self.items.count());
-            piece.extend_from_slice(format!("{{\"revision\":{revision},\"count\":{count}").as_bytes());
-            if let Items::Page { page, .. } = &self.items
-                && let Some(token) = page.continue_token()
-            {
-                // A token is base64: nothing in it is escaped.
-                piece.extend_from_slice(format!(",\"continue\":\"{token}\"").as_bytes());
-            }
-            piece.extend_from_slice(b",\"items\":[");
-            self.phase = ListPhase::First;
+impl KeysDocument {
+    fn head(&self) -> Vec<u8> {
+        let (revision, count) = (self.items.revision(), self.items.count());
+        let mut head = format!("{{\"revision\":{revision},\"count\":{count}");
+        if let Items::Page { page, .. } = &self.items
+            && let Some(token) = page.continue_token()
+        {
+            // A token is base64: nothing in it is escaped.
+            head.push_str(&format!(",\"continue\":\"{token}\""));
         }
-        let mut first = self.phase == ListPhase::First;
+        head.push_str(",\"items\":[");
+        head.into_bytes()
+    }
+}
+
+impl ListPieces for KeysDocument {
+    fn next(&mut self) -> Vec<u8> {
+        let mut piece = match self.phase {
+            DocumentPhase::Ended => return Vec::new(),
+            DocumentPhase::Head => self.head(),
+            DocumentPhase::Items => Vec::new(),
+        };
+        let made = &mut self.made;
         let ended = self.items.walk(|kv| {
-            if !std::mem::take(&mut first) {
+            if *made > 0 {
                 piece.push(b',');
             }
+            *made += 1;
             lines::key_value(&mut piece, kv.key(), kv.value(), Numbers::of(kv));
             // Without the end of its line.
             piece.pop();
             piece.len() < PIECE
         });
-        self.phase = if ended { ListPhase::Ended } else { ListPhase::Further };
+        self.phase = if ended { DocumentPhase::Ended } else { DocumentPhase::Items };
         if ended {
             piece.extend_from_slice(b"]}\n");
         }
         piece
     }
-}
 
-impl http_body::Body for ListBody {
-    type Data = Bytes;
-    type Error = Infallible;
+    fn is_over(&self) -> bool {
+        self.phase == DocumentPhase::Ended
+    }
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if self.phase == ListPhase::Ended {
-            return Poll::Ready(None);
-        }
-        Poll::Ready(Some(Ok(Frame::data(self.piece().into()))))
+    fn made(&self) -> usize {
+        self.made
     }
 }

@@ -12,6 +12,9 @@ mod watch;
 use crate::access::Peer;
 use crate::api::ApiState;
 use crate::exchange::Exchange;
+use crate::frame::Frames;
+use crate::request::accepts_gzip;
+use crate::resources::list::Taker;
 use crate::resources::watch::not_ready;
 use crate::resources::watcher;
 use crate::status::Refusal;
@@ -21,7 +24,8 @@ use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderMap, header};
 use params::{KeysTask, KeysWatch, Query};
-use watch::{LineForm, LineFraming};
+use std::sync::Arc;
+use watch::LineFraming;
 use watchcore::{Cache, Filter, Start};
 
 /// The media type of lines of JSON.
@@ -45,15 +49,19 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
         return Err(not_ready(cache));
     }
     let watch = match task {
-        KeysTask::List(list) => return list::answer(cache, list, filter, prefix).await,
+        KeysTask::List(list) => {
+            let peer = request.extensions.get::<Arc<Peer>>().cloned();
+            let taker = Taker { gzip: accepts_gzip(&request.headers), stall: state.limits.stall, peer };
+            return list::answer(cache, list, filter, prefix, taker).await;
+        }
         KeysTask::Watch(watch) => watch,
     };
-    let form = if takes_events && upgrade.is_none() { LineForm::Events } else { LineForm::Lines };
-    let stream = open(state, request, cache, filter, form, &watch)?;
-    Ok(match (upgrade, form) {
-        (Some(upgrade), _) => upgrade.respond(stream, state.open.clone()),
-        (None, LineForm::Events) => sse::respond(stream),
-        (None, LineForm::Lines) => transport::respond(stream, LINES),
+    let is_sent = takes_events && upgrade.is_none();
+    let stream = open(state, request, cache, filter, is_sent, &watch)?;
+    Ok(match upgrade {
+        Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
+        None if is_sent => sse::respond(stream),
+        None => transport::respond(stream, LINES),
     })
 }
 
@@ -92,7 +100,7 @@ fn open(
     request: &Parts,
     cache: &Cache,
     filter: Filter,
-    form: LineForm,
+    is_sent: bool,
     watch: &KeysWatch,
 ) -> Result<WatchStream, Refusal> {
     let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
@@ -106,9 +114,11 @@ fn open(
         .bookmarks(watch.bookmarks)
         .bookmark_interval(state.bookmark_interval)
         // The last event of a revision has an id, so it has to be known when it is framed.
-        .whole_revisions(form == LineForm::Events)
+        .whole_revisions(is_sent)
         .open()
         .map_err(|error| Refusal::from(&error))?;
-    let framing = LineFraming::new(form, watch.bookmarks, watch.after.unwrap_or(0));
+    // Each cache of the catalog has them; without, nothing is shared.
+    let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
+    let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
     Ok(WatchStream::new(subscription, framing, watch.timeout, place))
 }

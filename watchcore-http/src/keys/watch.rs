@@ -1,26 +1,21 @@
 //! Events of keys as lines of JSON, and as server-sent events round such lines.
 
-use crate::frame::Frame;
-use crate::lines::{self, Shown};
+use crate::frame::{Frame, Frames, LineForm};
+use crate::lines::{self, LineEvent};
 use crate::watch::Framing;
 use std::io::Write as _;
+use std::sync::Arc;
 use watchcore::{Code, Error, Event, Kind, Phase, Position};
 
 /// Bytes of a line beside its key and values, or a little more.
 const LINE: usize = 256;
 
-/// In what the lines go out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum LineForm {
-    /// As they are: one a frame.
-    Lines,
-    /// Each as one event with its type, and with an id where a stream can go on behind it.
-    Events,
-}
-
 /// The framing of a watch of keys.
 pub(super) struct LineFraming {
-    form: LineForm,
+    /// Lines, or server-sent events.
+    is_sent: bool,
+    /// Those that all watches of the cache share.
+    frames: Arc<Frames<LineForm>>,
     bookmarks: bool,
     /// Inside a difference: nothing in there is a place to go on from, for it is one change.
     in_difference: bool,
@@ -29,25 +24,25 @@ pub(super) struct LineFraming {
 }
 
 impl LineFraming {
-    /// `after`: what the client has already.
-    pub(super) fn new(form: LineForm, bookmarks: bool, after: u64) -> LineFraming {
-        LineFraming { form, bookmarks, in_difference: false, told: after }
+    /// `is_sent`: as server-sent events. `after`: what the client has already.
+    pub(super) fn new(frames: Arc<Frames<LineForm>>, is_sent: bool, bookmarks: bool, after: u64) -> LineFraming {
+        LineFraming { is_sent, frames, bookmarks, in_difference: false, told: after }
     }
 
     /// The frame of a line of this type; `id`: the revision that is whole behind it.
     fn frame(&self, kind: &str, id: Option<u64>, room: usize, line: impl FnOnce(&mut Vec<u8>)) -> Frame {
-        match self.form {
-            LineForm::Lines => Frame::new(room, line),
-            LineForm::Events => Frame::new(room + LINE / 2, |out| {
-                // A Vec takes all that is written.
-                let _ = write!(out, "event: {kind}\ndata: ");
-                line(out);
-                if let Some(id) = id {
-                    let _ = writeln!(out, "id: {id}");
-                }
-                out.push(b'\n');
-            }),
+        if !self.is_sent {
+            return Frame::new(room, line);
         }
+        Frame::new(room + LINE / 2, |out| {
+            // A Vec takes all that is written.
+            let _ = write!(out, "event: {kind}\ndata: ");
+            line(out);
+            if let Some(id) = id {
+                let _ = writeln!(out, "id: {id}");
+            }
+            out.push(b'\n');
+        })
     }
 
     /// What is said of an event, with the id that it has if its revision ends with it.
@@ -68,11 +63,23 @@ impl LineFraming {
             let id = id.filter(|_| !self.in_difference);
             return Some(self.frame("RESYNC", id, LINE, |out| lines::resync(out, None, &resync)));
         }
-        let shown = Shown::of(event)?;
-        let id = id.filter(|_| !event.is_initial_state() && !self.in_difference);
-        let bytes = [Some(shown.key), shown.value, shown.prev_value];
-        let room = LINE + bytes.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
-        Some(self.frame(shown.kind, id, room, |out| lines::event(out, None, &shown)))
+        let id = id.filter(|_| self.is_sent && !event.is_initial_state() && !self.in_difference);
+        let make = || {
+            let shown = LineEvent::of(event)?;
+            let bytes = [Some(shown.key), shown.value, shown.prev_value];
+            let room = LINE + bytes.into_iter().flatten().map(<[u8]>::len).sum::<usize>();
+            Some(self.frame(shown.kind, id, room, |out| lines::event(out, None, &shown)))
+        };
+        // An initial state is as large as the cache, and would push out what all are about to ask for.
+        if event.is_initial_state() {
+            return make();
+        }
+        let form = match (self.is_sent, id) {
+            (false, _) => LineForm::Lines,
+            (true, None) => LineForm::Events,
+            (true, Some(_)) => LineForm::EventsWithId,
+        };
+        self.frames.get(event.sequence(), form, event.kind(), make)
     }
 }
 
@@ -115,10 +122,15 @@ impl Framing for LineFraming {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use watchcore::{Cache, Change, Start};
 
-    fn said(form: LineForm, error: &Error) -> String {
+    fn framing(is_sent: bool, after: u64) -> LineFraming {
+        LineFraming::new(Arc::new(Frames::new(1 << 20)), is_sent, true, after)
+    }
+
+    fn said(is_sent: bool, error: &Error) -> String {
         let mut out = Vec::new();
-        LineFraming::new(form, true, 0).failed(error, &mut out);
+        framing(is_sent, 0).failed(error, &mut out);
         out.iter().map(|frame| String::from_utf8(frame.payload().to_vec()).unwrap()).collect()
     }
 
@@ -126,18 +138,44 @@ mod tests {
     fn errors_are_lines() {
         let compacted = Error::new(Code::Compacted, "gone").with_oldest(41);
         let line = "{\"type\":\"ERROR\",\"code\":\"COMPACTED\",\"message\":\"gone\",\"oldest\":41}\n";
-        assert_eq!(said(LineForm::Lines, &compacted), line);
-        assert_eq!(said(LineForm::Events, &compacted), format!("event: ERROR\ndata: {line}\n"));
-        assert_eq!(said(LineForm::Lines, &Error::new(Code::Closed, "closed")), "", "an end is no error");
+        assert_eq!(said(false, &compacted), line);
+        assert_eq!(said(true, &compacted), format!("event: ERROR\ndata: {line}\n"));
+        assert_eq!(said(false, &Error::new(Code::Closed, "closed")), "", "an end is no error");
     }
 
     #[test]
     fn deadline_is_a_bookmark_where_the_position_moved() {
-        let mut framing = LineFraming::new(LineForm::Lines, true, 7);
+        let mut framing = framing(false, 7);
         let mut out = Vec::new();
         framing.deadline(Position { epoch: 1, revision: 7 }, &mut out);
         assert!(out.is_empty());
         framing.deadline(Position { epoch: 1, revision: 8 }, &mut out);
         assert_eq!(out[0].payload(), &b"{\"type\":\"BOOKMARK\",\"revision\":8}\n"[..]);
+    }
+    #[test]
+    fn watches_of_a_cache_share_frames() {
+        let cache = Cache::builder("/").build().unwrap();
+        let mut all = cache.subscribe(Start::Now).open().unwrap();
+        cache.writer().unwrap().apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+        let batch = all.poll(9).unwrap();
+        let frames = Arc::new(Frames::new(1 << 20));
+        let framed = |is_sent| {
+            let mut out = Vec::new();
+            let mut framing = LineFraming::new(frames.clone(), is_sent, false, 0);
+            for (event, is_last) in batch.events().iter().zip([false, true]) {
+                framing.event_of_revision(event, is_last, &mut out);
+            }
+            out
+        };
+        let (lines, again, sent) = (framed(false), framed(false), framed(true));
+        assert_eq!(lines.len(), 2);
+        for (one, other) in lines.iter().zip(&again) {
+            assert_eq!(one.chunk().as_ptr(), other.chunk().as_ptr(), "the same memory");
+        }
+        assert!(sent[1].payload().ends_with(b"\nid: 1\n\n") && !sent[0].payload().ends_with(b"\nid: 1\n\n"));
+        // With another selector the first may be the last of its revision: that is another frame.
+        let mut out = Vec::new();
+        LineFraming::new(frames.clone(), true, false, 0).event_of_revision(&batch.events()[0], true, &mut out);
+        assert!(out[0].payload().ends_with(b"\nid: 1\n\n"));
     }
 }

@@ -95,10 +95,10 @@ impl Sample {
         let resources = state.catalog.resources().iter().map(|served| {
             let (frames_found, frames_made, _) = served.frames.figures();
             let resource = &served.resource;
-            let name = resource.to_string();
+            let labels = [&resource.group, &resource.version, &resource.plural].map(String::clone);
             ResourceSample {
-                requests: requests.get(&name).copied().unwrap_or(0),
-                name,
+                requests: requests.get(&labels).copied().unwrap_or(0),
+                name: resource.to_string(),
                 prefix: resource.prefix.clone(),
                 frames_made,
                 frames_found,
@@ -183,15 +183,14 @@ fn reasons(cache: &Cache) -> Vec<(String, u64)> {
     series.filter_map(|line| Some((label(line, "reason")?, value(line)?))).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Requests by resource, of all verbs and codes.
-fn requests(figures: &Figures) -> BTreeMap<String, u64> {
+/// Requests by group, version and resource, of all verbs and codes.
+fn requests(figures: &Figures) -> BTreeMap<[String; 3], u64> {
     let mut registry = Registry::default();
     figures.register(&mut registry);
     let mut requests = BTreeMap::new();
     for line in prometheus_text(&registry).lines().filter(|line| line.starts_with("requests_total{")) {
-        if let (Some(resource), Some(count)) = (label(line, "resource"), value(line)) {
-            *requests.entry(resource).or_insert(0) += count;
-        }
+        let labels = ["group", "version", "resource"].map(|name| label(line, name).unwrap_or_default());
+        *requests.entry(labels).or_insert(0) += value(line).unwrap_or(0);
     }
     requests
 }
@@ -212,8 +211,8 @@ mod tests {
 
     #[test]
     fn series_are_read() {
-        let line = r#"requests_total{verb="list",resource="widgets.matrix.test/v1",code="200"} 17"#;
-        assert_eq!((label(line, "resource").as_deref(), value(line)), (Some("widgets.matrix.test/v1"), Some(17)));
+        let line = r#"requests_total{verb="list",group="matrix.test",resource="widgets",code="200"} 17"#;
+        assert_eq!((label(line, "resource").as_deref(), value(line)), (Some("widgets"), Some(17)));
         assert_eq!((label(line, "user"), value("x")), (None, None));
     }
 

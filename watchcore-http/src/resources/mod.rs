@@ -2,7 +2,7 @@
 
 pub(crate) mod discovery;
 mod get;
-mod list;
+pub(crate) mod list;
 mod openapi;
 pub(crate) mod watch;
 
@@ -68,7 +68,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         };
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
-            Some(upgrade) => upgrade.respond(stream, state.open.clone()),
+            Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
             None => transport::respond(stream, "application/json"),
         });
     }

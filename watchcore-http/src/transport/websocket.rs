@@ -12,7 +12,7 @@
 //! | the client | its close frame, answered |
 //! | a message of more than 4 KiB | close 1009 |
 //! | frames that are none, text that is none | close 1002, close 1007 |
-//! | silence: no pong for 30 s after a ping | the end of the connection |
+//! | silence: no pong for 30 s after a ping, nothing taken for a while after the deadline | the end of the connection |
 
 use crate::frame::Frame;
 use crate::status::Refusal;
@@ -28,7 +28,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{Error, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
@@ -81,12 +81,12 @@ impl Upgrade {
     }
 
     /// The response to it; behind that the connection is the watch's, until one of them ends. `open` says whether the
-    /// server shuts down.
-    pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>) -> Response {
+    /// server shuts down; a client that takes nothing for `stall` after the deadline of the watch is left.
+    pub(crate) fn respond(self, stream: WatchStream, open: Arc<OpenWatches>, stall: Duration) -> Response {
         let Upgrade { upgrade, accept } = self;
         tokio::spawn(async move {
             match upgrade.await {
-                Ok(upgraded) => serve(TokioIo::new(upgraded), stream, &open).await,
+                Ok(upgraded) => serve(TokioIo::new(upgraded), stream, &open, stall).await,
                 Err(error) => tracing::debug!(%error, "a WebSocket was not upgraded to"),
             }
         });
@@ -116,14 +116,19 @@ enum Ending {
 }
 
 /// Sends a watch until either side ends it.
-pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(io: I, stream: WatchStream, open: &OpenWatches) {
+pub(crate) async fn serve<I: AsyncRead + AsyncWrite + Unpin>(
+    io: I,
+    stream: WatchStream,
+    open: &OpenWatches,
+    stall: Duration,
+) {
     let config = WebSocketConfig::default()
         .read_buffer_size(BUFFER)
         .write_buffer_size(BUFFER)
         .max_message_size(Some(LARGEST))
         .max_frame_size(Some(LARGEST));
     let mut socket = WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await;
-    let ending = converse(&mut socket, stream, open).await;
+    let ending = converse(&mut socket, stream, open, stall).await;
     tracing::debug!(?ending, "a WebSocket ends");
     if let Ending::Close(code, reason) = ending {
         // Whoever has gone meanwhile need not be told.
@@ -136,6 +141,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     mut stream: WatchStream,
     open: &OpenWatches,
+    stall: Duration,
 ) -> Ending {
     let mut frames = Vec::new();
     // When the client is asked, or, where it was, when it is taken for gone.
@@ -155,7 +161,7 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
                 None => return Ending::Gone,
             },
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
-                if let Err(ending) = send(socket, &mut stream, &mut frames).await {
+                if let Err(ending) = send(socket, &mut stream, &mut frames, stall).await {
                     return ending;
                 }
                 if progress == Progress::Ended {
@@ -183,6 +189,7 @@ async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     socket: &mut WebSocketStream<I>,
     stream: &mut WatchStream,
     frames: &mut Vec<Frame>,
+    stall: Duration,
 ) -> Result<(), Ending> {
     let all = async {
         for frame in frames.drain(..) {
@@ -190,8 +197,17 @@ async fn send<I: AsyncRead + AsyncWrite + Unpin>(
         }
         socket.flush().await
     };
-    let _ = stream;
-    all.await.map_err(|error| ending_of(&error))
+    // The watch is not polled meanwhile, so its deadline is looked at here. The client has a while more then, for it may
+    // have been about to read.
+    let overdue = async {
+        poll_fn(|context| stream.poll_overdue(context)).await;
+        sleep(stall).await;
+    };
+    tokio::select! {
+        biased;
+        sent = all => sent.map_err(|error| ending_of(&error)),
+        () = overdue => Err(Ending::Gone),
+    }
 }
 
 /// A frame as a message. Values of resources go out as they are stored: if those are no text, the message is binary.
@@ -262,7 +278,7 @@ mod tests {
         let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), MessageFraming, None, place);
         let (io, peer) = tokio::io::duplex(1024);
         let all = open.clone();
-        let task = tokio::spawn(async move { serve(io, stream, &all).await });
+        let task = tokio::spawn(async move { serve(io, stream, &all, Duration::from_secs(60)).await });
         (cache, open, task, peer)
     }
 

@@ -4,6 +4,7 @@ use crate::support::client::{Head, Watching};
 use crate::support::ground::{WIDGETS, widget};
 use crate::support::{Answer, Client, Ground, get, request, within};
 use serde_json::Value;
+use std::io::Read as _;
 use std::time::Duration;
 use watchcore::{Change, Record, ResyncReason};
 
@@ -138,6 +139,24 @@ async fn list_in_pieces_is_the_same_document() {
     assert_eq!((&list["revision"], &list["count"]), (&1.into(), &3000.into()));
     let listed: Vec<&str> = list["items"].as_array().unwrap().iter().map(|kv| kv["key"].as_str().unwrap()).collect();
     assert_eq!(listed, keys);
+}
+
+#[tokio::test]
+async fn large_list_is_compressed_on_demand() {
+    let ground = Ground::start().await;
+    let value = "v".repeat(1000);
+    for number in 0..300 {
+        ground.put(&format!("/registry/{number}"), &value);
+    }
+    let plain = get(ground.address, P).await;
+    assert_eq!((plain.code(), plain.header("content-encoding")), (200, None));
+    let gzip = request(ground.address, "GET", P, &[("Accept-Encoding", "gzip")]).await;
+    assert_eq!((gzip.header("content-encoding"), gzip.header("vary")), (Some("gzip"), Some("Accept-Encoding")));
+    let mut unpacked = Vec::new();
+    flate2::read::GzDecoder::new(&gzip.body[..]).read_to_end(&mut unpacked).expect("gzip");
+    assert!(gzip.body.len() < 20_000 && unpacked == plain.body, "{} bytes", gzip.body.len());
+    let small = request(ground.address, "GET", &format!("{P}1"), &[("Accept-Encoding", "gzip")]).await;
+    assert_eq!(small.header("content-encoding"), None);
 }
 
 #[tokio::test]

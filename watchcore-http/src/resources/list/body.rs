@@ -8,7 +8,7 @@
 //! told by itself.
 
 use super::Taker;
-use super::pieces::{PIECE, Pieces};
+use super::pieces::PIECE;
 use crate::json::Indent;
 use axum::body::Body;
 use axum::response::Response;
@@ -26,9 +26,21 @@ use tokio::time::Instant;
 /// Larger lists are compressed, where the client takes that. As in Kubernetes, it is decided when so much was made.
 const COMPRESSED: usize = 128 << 10;
 
+/// What makes the document of a list, a piece at a time.
+pub(crate) trait ListPieces: Send + 'static {
+    /// The next piece. It may be empty though it is not over.
+    fn next(&mut self) -> Vec<u8>;
+
+    /// Whether everything was made.
+    fn is_over(&self) -> bool;
+
+    /// How many items were made.
+    fn made(&self) -> usize;
+}
+
 /// The bytes of a list, as far as they go without a transport.
-pub(super) struct ListBytes {
-    pieces: Pieces,
+pub(crate) struct ListBytes {
+    pieces: Box<dyn ListPieces>,
     indent: Option<Indent>,
     gzip: Option<Gzip>,
 }
@@ -40,8 +52,8 @@ struct Gzip {
 }
 
 impl ListBytes {
-    pub(super) fn new(pieces: Pieces, pretty: bool) -> ListBytes {
-        ListBytes { pieces, indent: pretty.then(Indent::default), gzip: None }
+    pub(crate) fn new(pieces: impl ListPieces, pretty: bool) -> ListBytes {
+        ListBytes { pieces: Box::new(pieces), indent: pretty.then(Indent::default), gzip: None }
     }
 
     /// The next bytes as they are without compression; they may be none though it is not over.
@@ -81,7 +93,7 @@ impl ListBytes {
 }
 
 /// The response with a list: whole where it is small, else streamed.
-pub(super) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
+pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
     let gzip = taker.gzip;
     let mut first = Vec::new();
     loop {

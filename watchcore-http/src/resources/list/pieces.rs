@@ -1,5 +1,6 @@
 //! A list in pieces: each is made when it is asked for, of at most 64 KiB or one object.
 
+use super::body::ListPieces;
 use crate::catalog::Served;
 use crate::frame::{Form, Object};
 use crate::json::layout::{quoted, quoted_number};
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use watchcore::{KeyValue, Page, Range, Result, Snapshot};
 
 /// At most so much is made at a time, where it is not one object.
-pub(super) const PIECE: usize = 64 << 10;
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// Keys that are visited at a time, whether they are objects of the list or not.
 const VISITED: usize = 1024;
@@ -157,19 +158,19 @@ impl Pieces {
         }
         Pieces { served, form, source, head, step: Step::Head, comma: false, size, made: 0 }
     }
+}
 
-    /// Whether everything was made.
-    pub(super) fn is_over(&self) -> bool {
+impl ListPieces for Pieces {
+    fn is_over(&self) -> bool {
         self.step == Step::Over
     }
 
-    /// How many objects were made.
-    pub(super) fn made(&self) -> usize {
+    fn made(&self) -> usize {
         self.made
     }
 
-    /// The next piece. It may be empty: so many keys were visited, and none was an object of the list.
-    pub(super) fn next(&mut self) -> Vec<u8> {
+    /// It may be empty: so many keys were visited, and none was an object of the list.
+    fn next(&mut self) -> Vec<u8> {
         let mut out = match self.step {
             Step::Over => return Vec::new(),
             Step::Head => std::mem::take(&mut self.head),
