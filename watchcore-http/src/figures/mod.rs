@@ -7,7 +7,6 @@ mod text;
 
 pub(crate) use text::prometheus_text;
 
-use crate::catalog::Resource;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -56,9 +55,8 @@ struct DurationLabels {
 }
 
 impl ResourceLabels {
-    pub(crate) fn of(resource: &Resource) -> ResourceLabels {
-        let Resource { group, version, plural, .. } = resource;
-        ResourceLabels { group: group.clone(), version: version.clone(), resource: plural.clone() }
+    pub(crate) fn new(group: &str, version: &str, plural: &str) -> ResourceLabels {
+        ResourceLabels { group: group.into(), version: version.into(), resource: plural.into() }
     }
 
     /// Of no resource.

@@ -2,6 +2,7 @@
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::catalog::Resource;
 use crate::exchange::{Exchange, Subject};
 use crate::figures::ResourceLabels;
 use crate::request::{Params, Route};
@@ -60,8 +61,7 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
     let path = match route {
         Ok(Route::Objects { version, plural, name, old_watch, .. }) => {
             let served = state.catalog.resource(&version.group, &version.version, plural);
-            let resource =
-                served.map_or_else(|| ResourceLabels::path("unknown"), |served| ResourceLabels::of(&served.resource));
+            let resource = served.map_or_else(|| ResourceLabels::path("unknown"), |served| labels_of(&served.resource));
             let watches = || Params::parse(head.uri.query()).is_ok_and(|params| params.watch);
             let verb = match method {
                 "get" if *old_watch || watches() => "watch",
@@ -83,6 +83,10 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
         Err(_) => "unknown",
     };
     (method, ResourceLabels::path(path))
+}
+
+pub(super) fn labels_of(resource: &Resource) -> ResourceLabels {
+    ResourceLabels::new(&resource.group, &resource.version, &resource.plural)
 }
 
 /// The parameters of a query that may be logged.

@@ -1,5 +1,6 @@
 //! `/metrics`: what the server counts, and what its caches say, as text for Prometheus.
 
+use super::log::labels_of;
 use crate::api::ApiState;
 use crate::figures::{ResourceLabels, prometheus_text};
 use axum::body::Body;
@@ -105,7 +106,7 @@ fn of_resources(state: &ApiState, registry: &mut Registry) {
     let (found, made, left_out) = (Counters::default(), Counters::default(), Counters::default());
     let bytes: Family<ResourceLabels, Gauge<u64, AtomicU64>> = Family::default();
     for served in state.catalog.resources() {
-        let label = ResourceLabels::of(&served.resource);
+        let label = labels_of(&served.resource);
         let (of_found, of_made, of_bytes) = served.frames.figures();
         found.get_or_create(&label).inc_by(of_found);
         made.get_or_create(&label).inc_by(of_made);

@@ -14,7 +14,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl Link {
                 }
                 taken = poll_fn(|_| take(&takeover, &self.activity)) => {
                     // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
-                    return match Pin::into_inner(connection).into_parts() {
+                    return match std::pin::Pin::into_inner(connection).into_parts() {
                         Some(parts) => State::Watching(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
                         None => State::Ended,
                     };
