@@ -427,10 +427,8 @@ async fn clients_that_go_are_499() {
     // A list of a revision that does not come waits for 3 s.
     let mut client = Client::connect(ground.address).await;
     client.request("GET", &format!("{WIDGETS}?resourceVersion=99"), &[("X-Request-Id", "gone")]).await;
-    eventually("it waits", || async {
-        (figure(ground.address, "watchcore_http_connections").await > 1.0).then_some(())
-    })
-    .await;
+    let waiters = format!("watchcore_waiters{{cache=\"{PREFIX}\"}}");
+    eventually("it waits", || async { (figure(ground.address, &waiters).await == 1.0).then_some(()) }).await;
     drop(client);
     let line = logged.line(&["id=\"gone\""]).await;
     assert!(line.contains("code=499"), "{line}");

@@ -330,3 +330,46 @@ async fn pipelined_watch_follows_a_whole_list() {
     ground.put_widget("shop/a", "red");
     assert!(client.chunk().await.expect("an event").starts_with(br#"{"type":"ADDED""#));
 }
+
+/// A server in a process of its own, which lives until its standard input ends: what
+/// [`server_without_descriptors_goes_on`] starts.
+#[test]
+#[ignore = "a process of its own, which server_without_descriptors_goes_on starts"]
+fn few_files_child() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (_ground, server) = runtime.block_on(limited(|_| ()));
+    eprintln!("ADDRESS {}", server.address());
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+}
+
+/// The descriptors of the process are used up: accepting pauses, and does not try again all the time; when some come
+/// back, who waited is served.
+#[tokio::test]
+async fn server_without_descriptors_goes_on() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+    let test = std::env::current_exe().unwrap();
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 40 && exec \"$0\" --exact sockets::few_files_child --ignored --nocapture"])
+        .arg(test)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let address = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("ADDRESS ").map(str::to_owned));
+    let address: SocketAddr = address.expect("it listens").parse().unwrap();
+    let mut open = Vec::new();
+    for _ in 0..60 {
+        open.push(within("the queue of the listener", TcpStream::connect(address)).await.unwrap());
+    }
+    // The one wait for time in these tests: whether something is done all the time shows in time only.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    drop(open);
+    let series = "watchcore_http_refused_total{reason=\"accept\"}";
+    let tried = figure(address, series).await;
+    assert!((1.0..30.0).contains(&tried), "it tried {tried} times within half a second");
+    drop(child.stdin.take());
+    assert!(child.wait().unwrap().success());
+}
