@@ -144,6 +144,10 @@ endif
 bench-peers: ## watchcore beside its peers, ten minutes; QUICK=1 for two, MINUTES=N
 	@scripts/bench-peers.sh
 
+.PHONY: bench-http
+bench-http: ## `watchcore serve` beside Kubernetes' own server and a bare loop; ROWS="fanout idle list latency deaf"
+	@scripts/bench-http.sh
+
 .PHONY: performance
 performance: ## docs/PERFORMANCE.md and docs/figures, from what bench-peers measured
 	@test -x target/peers/release/peers || { echo "nothing was measured: run 'make bench-peers'" >&2; exit 1; }
