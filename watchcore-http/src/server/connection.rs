@@ -65,11 +65,11 @@ pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
         stalled: Notify::new(),
     };
     let mut link = Link::new(peer, shared, place);
-    let Some((stream, ahead)) = link.first_bytes(stream).await else { return };
+    let Some((stream, ahead)) = Box::pin(link.first_bytes(stream)).await else { return };
     if ahead == PREFACE {
         Box::pin(link.http2(stream, ahead)).await;
     } else {
-        link.http1(stream, ahead).await;
+        Box::pin(link.http1(stream, ahead)).await;
     }
 }
 
@@ -164,8 +164,10 @@ impl Link {
         let mut state = State::Requests(Socket::new(io, ahead, self.activity.clone()));
         loop {
             state = match state {
-                State::Requests(socket) => self.requests(socket).await,
-                State::Watching(socket, ahead, taken) => self.watching(socket, ahead, *taken).await,
+                // Each in a place of its own, which is free again in the next: a watch is idle for an hour, and the task
+                // is as large as the largest of what stands in it.
+                State::Requests(socket) => Box::pin(self.requests(socket)).await,
+                State::Watching(socket, ahead, taken) => Box::pin(self.watching(socket, ahead, *taken)).await,
                 State::Upgraded => {
                     self.activity.closed().await;
                     State::Ended

@@ -72,13 +72,14 @@ pub(crate) fn head_bytes(head: &Parts) -> Bytes {
 /// # Errors
 /// Those of the socket; `UnexpectedEof` where the client goes, `TimedOut` where it takes nothing for `stall` after the
 /// deadline of the watch, `InvalidData` where it sends more than it may. The connection is of no more use.
-pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) fn run<I: AsyncRead + AsyncWrite + Unpin>(
     io: &mut I,
     head: Bytes,
     stream: WatchStream,
     ahead: Bytes,
     stall: Duration,
-) -> io::Result<Bytes> {
+) -> impl Future<Output = io::Result<Bytes>> {
+    // Made here and not inside of the future, which would hold each argument a second time, for as long as the watch.
     let mut direct = Direct {
         io,
         stream,
@@ -87,12 +88,15 @@ pub(crate) async fn run<I: AsyncRead + AsyncWrite + Unpin>(
         at: 0,
         written: 0,
         phase: DirectPhase::Streaming,
-        ahead: BytesMut::from(ahead),
+        // A copy, mostly of nothing: what hyper gives back, however short, is a part of its buffer and would hold that.
+        ahead: BytesMut::from(&ahead[..]),
         stalled: None,
         stall,
     };
-    poll_fn(|context| direct.poll(context)).await?;
-    Ok(direct.ahead.freeze())
+    async move {
+        poll_fn(|context| direct.poll(context)).await?;
+        Ok(direct.ahead.freeze())
+    }
 }
 
 impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
