@@ -119,11 +119,11 @@ async fn serving(
     let feeder = source::feeder(&settings.access)?;
     let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
+    pass_over_hangups();
     let said = announcement(settings, server.address());
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
     interrupt.set_patience(settings.grace_period + ENDING);
-    pass_over_hangups();
     let ended = until_asked(options.timeout, interrupt).await;
     notify::tell("STOPPING=1\nSTATUS=the watches end");
     server.shutdown(settings.grace_period).await;
