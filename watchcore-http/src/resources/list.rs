@@ -21,7 +21,10 @@ use pieces::{ListSource, Pieces};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
-use watchcore::{Code, Error, Read, ReadOptions};
+use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
+
+/// In a cache of more objects a page is read elsewhere than where others wait for their turn: about a millisecond.
+const AT_ONCE: u64 = 10_000;
 
 /// Who takes a list, and how.
 pub(crate) struct Taker {
@@ -86,8 +89,25 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
     if let Some(token) = token {
         options = options.continue_from(token);
     }
-    let page = cache.list_with_async(&selection.range, &options).await;
+    let page = page_of(cache, selection.range, options, read).await;
     page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
+}
+
+/// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
+/// is done on a thread of the runtime that may block.
+async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) -> watchcore::Result<Page> {
+    if cache.status().objects <= AT_ONCE {
+        return cache.list_with_async(&range, &options).await;
+    }
+    if let Read::AtLeast(revision) | Read::Exact(revision) = read {
+        // Waited for here, so that no thread is: the revision is there when it is read.
+        cache.wait_until_async(revision, WAIT).await?;
+    }
+    let cache = cache.clone();
+    match tokio::task::spawn_blocking(move || cache.list_with(&range, &options)).await {
+        Ok(page) => page,
+        Err(error) => Err(Error::new(Code::Internal, format!("the list was not read: {error}"))),
+    }
 }
 
 /// What is wrong with a continue token.

@@ -106,6 +106,36 @@ async fn page_and_walk_are_the_same_bytes() {
     }
 }
 
+/// Pages of a large cache are read on another thread, and are the same.
+#[tokio::test]
+async fn large_cache_is_paged_elsewhere() {
+    let served = widgets(AT_ONCE as usize + 100, 10);
+    let mut start = ListStart::Consistent;
+    let (mut names, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = source(&served, selection(&served, ""), start, 5000).await.unwrap();
+        let list: Value = serde_json::from_slice(&all(Pieces::new(served.clone(), Form::Json, page, PIECE))).unwrap();
+        names.extend(list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].clone()));
+        pages += 1;
+        let Some(token) = list["metadata"]["continue"].as_str() else { break };
+        start = ListStart::Continue(token.to_owned());
+    }
+    let whole: Value = serde_json::from_slice(&all(walk(&served, ""))).unwrap();
+    let expected: Vec<_> = whole["items"].as_array().unwrap().iter().map(|item| &item["metadata"]["name"]).collect();
+    assert_eq!((names.iter().collect::<Vec<_>>(), pages), (expected, 3));
+    // What is waited for and what is refused are as elsewhere.
+    let damaged = source(&served, selection(&served, ""), ListStart::Continue("x".into()), 1).await;
+    assert_eq!(damaged.err().map(|refusal| refusal.code()), Some(400));
+    let future = source(&served, selection(&served, ""), ListStart::Exact(2), 1);
+    let (page, ()) = tokio::join!(future, async {
+        served.cache.writer().unwrap().apply(2, [Change::put("/w/shop/z", "{}")]).unwrap();
+    });
+    assert!(page.is_ok());
+    served.cache.writer().unwrap().compact(2).unwrap();
+    let gone = source(&served, selection(&served, ""), ListStart::Exact(1), 1).await;
+    assert_eq!(gone.err().map(|refusal| refusal.code()), Some(410));
+}
+
 /// What is newest is walked; what has a limit, a token or a revision is a page.
 #[tokio::test]
 async fn only_the_newest_is_walked() {
