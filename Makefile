@@ -157,6 +157,10 @@ performance: ## docs/PERFORMANCE.md and docs/figures, from what bench-peers meas
 demo: ## a live demonstration against etcd; FAULT=name adds a fault
 	@scripts/demo.sh "$(FAULT)"
 
+.PHONY: demo-http
+demo-http: ## the same for watchcore serve: curl, client-go, kubectl, kube-rs, WebSocket and EventSource at once
+	@scripts/demo-http.sh
+
 .PHONY: install
 install: $(if $(NO_BUILD),,lib) ## header, libraries, pkg-config files and man pages below DESTDIR and PREFIX
 	install -d '$(DESTDIR)$(INCLUDEDIR)' '$(DESTDIR)$(LIBDIR)' '$(DESTDIR)$(PKGCONFIGDIR)'

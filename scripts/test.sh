@@ -140,6 +140,8 @@ step_vet() { scripts/go.sh vet ./... && scripts/go.sh vet -tags debug ./... && s
 step_go() { scripts/with-etcd.sh scripts/go.sh test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
 # A module of its own, which alone needs Kubernetes' modules: go gets them from its proxy.
 step_go-kubernetes() { scripts/go.sh -C kubernetes test -v -race -count=1 ./... | grep --line-buffered -v '^=== '; }
+# Real clients against watchcore serve, and the comparison with Kubernetes' API server.
+step_http-tests() { scripts/http-tests.sh -v ./... | grep --line-buffered -v '^=== '; }
 # What README.md says to users of C and Go, and the Go tests with the shared library and the tag debug.
 step_installed() { scripts/test-installed.sh; }
 # Programs of strangers, built outside of the tree as the documentation says; the names begin with the group.
@@ -294,6 +296,7 @@ if [ $go = yes ]; then
     step vet
     step go
     step go-kubernetes
+    step http-tests
 fi
 if [ $c = yes ] || [ $go = yes ]; then
     step installed

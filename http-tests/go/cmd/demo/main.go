@@ -9,14 +9,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 	"time"
-
-	"k8s.io/klog/v2"
 
 	"watchcore.test/http/internal/clients"
 	"watchcore.test/http/internal/world"
@@ -28,9 +25,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// client-go logs each connection that a restart broke.
-	klog.LogToStderr(false)
-	klog.SetOutput(io.Discard)
+	clients.Quiet()
 	if err := run(ctx, *objects, *changes); err != nil {
 		fmt.Printf("\nFAILED: %v\n", err)
 		if ctx.Err() != nil {

@@ -8,13 +8,26 @@ package clients
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
+	"io"
 	"strconv"
 	"sync"
 	"time"
 
+	"k8s.io/klog/v2"
+
 	"watchcore.test/http/internal/history"
 )
+
+// Quiet keeps client-go from logging each connection that a restart broke.
+func Quiet() {
+	flags := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(flags)
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard)
+	_ = flags.Set("stderrthreshold", "FATAL")
+}
 
 // A Client is one that runs.
 type Client struct {

@@ -72,6 +72,17 @@ func (p *Process) Ended() <-chan struct{} { return p.ended }
 // Output is the last of what it wrote.
 func (p *Process) Output() string { return p.output.String() }
 
+// Wait waits until it has ended. The error is how it ended, or that it did not within Patience.
+func (p *Process) Wait() error {
+	select {
+	case <-p.ended:
+		return p.err
+	case <-time.After(Patience):
+		p.Kill()
+		return fmt.Errorf("%s did not end within %v", p.command.Path, Patience)
+	}
+}
+
 // Kill ends it at once, as kill -9 does, and waits.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()

@@ -84,7 +84,7 @@ func (s *Server) Start(ctx context.Context) error {
 		case <-s.process.Ended():
 			return nil
 		default:
-			return healthy(s.URL + "/apis/" + Group + "/" + Version + "/widgets?limit=1")
+			return healthy(s.URL + "/readyz")
 		}
 	})
 	select {
@@ -147,7 +147,9 @@ func StartKubernetes(ctx context.Context, binary, etcd string) (*Kubernetes, err
 		process.Kill()
 		return nil, fmt.Errorf("the API server does not start:\n%s", process.Output())
 	}
-	if err := Until(ctx, "the API server is ready", func() error { return healthy(k.URL + "/readyz") }); err != nil {
+	// Its informers are of what another API server would have: they never are in step.
+	ready := k.URL + "/readyz?exclude=informer-sync"
+	if err := Until(ctx, "the API server is ready", func() error { return healthy(ready) }); err != nil {
 		k.Close()
 		return nil, fmt.Errorf("%w\n%s", err, process.Output())
 	}
@@ -192,7 +194,8 @@ func definition(plural, singular, kind, scope, short, fields string) string {
       "selectableFields": %[6]s,
       "additionalPrinterColumns": [
         {"name": "Color", "type": "string", "jsonPath": ".spec.color"},
-        {"name": "Serial", "type": "integer", "jsonPath": ".spec.serial"}],
+        {"name": "Serial", "type": "integer", "jsonPath": ".spec.serial"},
+        {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}],
       "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "color": {"type": "string"}, "size": {"type": "integer"}, "serial": {"type": "integer"}}}}}}
     }]

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -142,29 +143,31 @@ func (w *World) Trouble(ctx context.Context, changes int) error {
 	})
 }
 
-// during makes changes, and does something else when a third of them is made. It returns when both are done.
+// during makes a third of the changes before something is done, a third while it is done, spread over that time, and the
+// rest behind it.
 func (w *World) during(ctx context.Context, changes int, do func() error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	wrote := make(chan error, 1)
-	before := w.Writer.History.Len()
-	go func() { wrote <- w.Writer.Churn(ctx, changes) }()
-	for w.Writer.History.Len() < before+changes/3 {
+	target := w.Writer.History.Len() + changes
+	if err := w.Writer.Churn(ctx, changes/3); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	reserve := target - changes/3
+	for {
 		select {
-		case err := <-wrote:
-			return err
+		case err := <-done:
+			if err != nil {
+				return err
+			}
+			return w.Writer.Churn(ctx, target-w.Writer.History.Len())
 		case <-time.After(time.Millisecond):
+			if w.Writer.History.Len() < reserve {
+				if err := w.Writer.Churn(ctx, 1); err != nil {
+					return errors.Join(err, <-done)
+				}
+			}
 		}
 	}
-	done := do()
-	if done != nil {
-		cancel()
-	}
-	err := <-wrote
-	if done != nil {
-		return done
-	}
-	return err
 }
 
 // compactAway cuts the server off, makes changes, compacts all of them away, and lets the server come back.
