@@ -83,7 +83,6 @@ impl ResourceFraming {
         quoted(&version, &mut object);
         object.extend_from_slice(b",\"metadata\":{\"resourceVersion\":");
         quoted_number(revision, &mut object);
-        object.extend_from_slice(b",\"creationTimestamp\":null");
         if ends_initial_state {
             object.extend_from_slice(b",\"annotations\":{\"");
             object.extend_from_slice(INITIAL_EVENTS_END.as_bytes());
