@@ -101,7 +101,9 @@ pub enum Decision {
 
 /// What a request asks for, as an [`Authorizer`] sees it.
 ///
-/// The parts of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery.
+/// The parts of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery. The plain face
+/// `/v1/keys` shows every key of its caches, those of resources too, and the page `/` their names: an authorizer that
+/// keeps users from a resource denies them that path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Asked {
