@@ -5,7 +5,7 @@ mod resource;
 
 pub(crate) use left_out::LeftOut;
 pub use resource::Resource;
-pub(crate) use resource::{Column, Field, LAYOUT, invalid};
+pub(crate) use resource::{Field, LAYOUT, invalid};
 
 use crate::frame::{Frames, LineForm, TableShape};
 use std::collections::BTreeMap;

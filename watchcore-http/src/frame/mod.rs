@@ -9,7 +9,7 @@ mod table;
 pub(crate) use event::ResourceFraming;
 pub(crate) use object::{Form, Included, Object};
 pub(crate) use shared::Frames;
-pub(crate) use table::{TableShape, write_table};
+pub(crate) use table::TableShape;
 
 use bytes::Bytes;
 
