@@ -95,10 +95,33 @@ pub(crate) struct ApiState {
 /// The service over some caches: a [`Router`] that a program nests, or a server of its own.
 ///
 /// A clone is the same service.
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use watchcore::Cache;
+/// use watchcore_http::Api;
+///
+/// let api = Api::builder().cache(Cache::builder("/registry/").build()?).build()?;
+/// let app: Router = Router::new().route("/hello", get(|| async { "hello" })).merge(api.router());
+/// # let _ = app;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Api(pub(crate) Arc<ApiState>);
 
 /// What an [`Api`] is built of.
+///
+/// ```
+/// use std::time::Duration;
+/// use watchcore::Cache;
+/// use watchcore_http::{Api, Resource};
+///
+/// let pods = Resource::new("", "v1", "pods", "Pod").namespaced(true).prefix("/registry/pods/");
+/// let cache = Resource::declare(Cache::builder("/registry/"), [&pods])?.build()?;
+/// let api = Api::builder().cache(cache).resource(pods).bookmark_interval(Duration::from_secs(10)).build()?;
+/// # let _ = api;
+/// # Ok::<(), watchcore::Error>(())
+/// ```
 #[derive(Default)]
 pub struct ApiBuilder {
     caches: Vec<Cache>,

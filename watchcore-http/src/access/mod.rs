@@ -91,6 +91,13 @@ pub trait Authorizer: Send + Sync + 'static {
 }
 
 /// What an [`Authorizer`] says.
+///
+/// ```
+/// use watchcore_http::Decision;
+///
+/// let decision = Decision::Deny("ask for your own namespace".to_owned());
+/// assert_ne!(decision, Decision::Allow);
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// The request goes on.
@@ -104,6 +111,18 @@ pub enum Decision {
 /// The parts of a resource are empty for other paths, such as `/metrics`, `/v1/keys` and discovery. The plain face
 /// `/v1/keys` shows every key of its caches, those of resources too, and the page `/` their names: an authorizer that
 /// keeps users from a resource denies them that path.
+///
+/// ```
+/// use watchcore_http::{Asked, Decision};
+///
+/// /// Everybody may list, and nobody may watch.
+/// fn decide(asked: &Asked) -> Decision {
+///     match &*asked.verb {
+///         "watch" => Decision::Deny(format!("{} are only listed", asked.resource)),
+///         _ => Decision::Allow,
+///     }
+/// }
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Asked {

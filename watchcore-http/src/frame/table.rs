@@ -26,7 +26,7 @@ pub(crate) struct TableShape {
     /// The array of column definitions.
     definitions: Vec<u8>,
     /// What the declared columns show, in their order.
-    columns: Vec<Shown>,
+    columns: Vec<CellKind>,
     root: PointerTree,
     /// No pointer leads out of `metadata`.
     only_metadata: bool,
@@ -34,7 +34,7 @@ pub(crate) struct TableShape {
 
 /// How the cell of a declared column is made of its value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Shown {
+enum CellKind {
     Text,
     Integer,
     Number,
@@ -74,7 +74,7 @@ impl TableShape {
         shape.define("Name", "string", "name", NAME);
         for (at, column) in resource.columns.iter().enumerate() {
             shape.root.add(&column.pointer, DECLARED_AT + at);
-            shape.columns.push(Shown::of(&column.kind, &column.pointer));
+            shape.columns.push(CellKind::of(&column.kind, &column.pointer));
             shape.define(&column.name, &column.kind, "", &format!("The value at {} of the object", column.pointer));
         }
         shape.define("Age", "date", "", AGE);
@@ -125,7 +125,7 @@ impl TableShape {
         }
         out.push(b',');
         match value(CREATED_AT) {
-            Some(created) if created != b"null" => Shown::Date.write(Some(created), object, revision, now, out),
+            Some(created) if created != b"null" => CellKind::Date.write(Some(created), object, revision, now, out),
             _ => quoted(UNKNOWN, out),
         }
         out.extend_from_slice(br#"],"object":"#);
@@ -218,18 +218,18 @@ impl PointerTree {
     }
 }
 
-impl Shown {
-    fn of(kind: &str, pointer: &str) -> Shown {
+impl CellKind {
+    fn of(kind: &str, pointer: &str) -> CellKind {
         match (pointer, kind) {
-            ("/metadata/resourceVersion", _) => Shown::Version,
-            ("/metadata/namespace", _) => Shown::Namespace,
-            ("/metadata/name", _) => Shown::Name,
-            (_, "string") => Shown::Text,
-            (_, "integer") => Shown::Integer,
-            (_, "number") => Shown::Number,
-            (_, "boolean") => Shown::Boolean,
-            (_, "date") => Shown::Date,
-            _ => Shown::Any,
+            ("/metadata/resourceVersion", _) => CellKind::Version,
+            ("/metadata/namespace", _) => CellKind::Namespace,
+            ("/metadata/name", _) => CellKind::Name,
+            (_, "string") => CellKind::Text,
+            (_, "integer") => CellKind::Integer,
+            (_, "number") => CellKind::Number,
+            (_, "boolean") => CellKind::Boolean,
+            (_, "date") => CellKind::Date,
+            _ => CellKind::Any,
         }
     }
 
@@ -237,24 +237,26 @@ impl Shown {
     /// or one of another type.
     fn write(self, value: Option<&[u8]>, object: &Object<'_>, revision: u64, now: SystemTime, out: &mut Vec<u8>) {
         match (self, value) {
-            (Shown::Version, _) => return quoted_number(revision, out),
-            (Shown::Name, value) => return write_name(value, object, out),
-            (Shown::Namespace, value) => {
+            (CellKind::Version, _) => return quoted_number(revision, out),
+            (CellKind::Name, value) => return write_name(value, object, out),
+            (CellKind::Namespace, value) => {
                 return write_identity(value, object.identity.namespace, out);
             }
             _ => {}
         }
         let Some(value) = value.filter(|value| *value != b"null") else { return out.extend_from_slice(b"null") };
         match (self, value[0]) {
-            (Shown::Any, _) | (Shown::Text, b'"') | (Shown::Number, b'-' | b'0'..=b'9') => out.extend_from_slice(value),
-            (Shown::Boolean, b't' | b'f') => out.extend_from_slice(value),
-            (Shown::Integer, b'-' | b'0'..=b'9') => write_integer(value, out),
-            (Shown::Date, b'"') => match serde_json::from_slice::<String>(value) {
+            (CellKind::Any, _) | (CellKind::Text, b'"') | (CellKind::Number, b'-' | b'0'..=b'9') => {
+                out.extend_from_slice(value)
+            }
+            (CellKind::Boolean, b't' | b'f') => out.extend_from_slice(value),
+            (CellKind::Integer, b'-' | b'0'..=b'9') => write_integer(value, out),
+            (CellKind::Date, b'"') => match serde_json::from_slice::<String>(value) {
                 Ok(text) => quoted(&age(&text, now), out),
                 Err(_) => out.extend_from_slice(b"null"),
             },
             // The text of a value that is none: a map or list as compact JSON.
-            (Shown::Text, _) => match serde_json::from_slice::<Value>(value) {
+            (CellKind::Text, _) => match serde_json::from_slice::<Value>(value) {
                 Ok(value) => quoted(&value.to_string(), out),
                 Err(_) => out.extend_from_slice(b"null"),
             },

@@ -56,6 +56,19 @@ pub struct Server {
 }
 
 /// What a [`Server`] is started with.
+///
+/// ```no_run
+/// use watchcore::Cache;
+/// use watchcore_http::{Api, Server, Tls, Tokens};
+///
+/// # async fn start() -> watchcore::Result<()> {
+/// let cache = Cache::builder("/registry/").build()?;
+/// let api = Api::builder().cache(cache).authenticator(Tokens::from_file("tokens")?).build()?;
+/// let server = Server::builder(api).address("0.0.0.0:8443").tls(Tls::new("server.crt", "server.key")).start().await?;
+/// # drop(server);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "start() starts it"]
 pub struct ServerBuilder {
     api: Api,
