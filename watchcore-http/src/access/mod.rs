@@ -71,13 +71,14 @@ pub trait Authenticator: Send + Sync + 'static {
 /// ```
 /// use watchcore_http::{Api, Asked, Authorizer, Decision, HookFuture, User};
 ///
-/// /// Everybody reads the namespace of their own name.
+/// /// Everybody reads the namespace of their own name, and discovery.
 /// struct OwnNamespace;
 ///
 /// impl Authorizer for OwnNamespace {
 ///     fn authorize<'a>(&'a self, user: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision> {
-///         let own = asked.namespace.as_deref() == Some(user.name()) || asked.resource.is_empty();
-///         let decision = if own { Decision::Allow } else { Decision::Deny(String::new()) };
+///         let own = asked.namespace.as_deref() == Some(user.name());
+///         let discovery = asked.resource.is_empty() && asked.path.starts_with("/api");
+///         let decision = if own || discovery { Decision::Allow } else { Decision::Deny(String::new()) };
 ///         Box::pin(async move { decision })
 ///     }
 /// }
