@@ -49,7 +49,7 @@ async fn write(mut writer: Writer, keys: Vec<String>) {
         if writer.apply(revision, changed.map(|key| Change::put(key, &value))).is_err() {
             return;
         }
-        if revision % 1_000 == 0 && resync(&mut writer, &keys, revision + 1).is_ok() {
+        if revision.is_multiple_of(1_000) && resync(&mut writer, &keys, revision + 1).is_ok() {
             revision += 1;
         }
     }

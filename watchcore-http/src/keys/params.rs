@@ -10,7 +10,10 @@ use watchcore::{Cache, Filter, Range};
 
 /// The parameters as they are written: bytes, for a prefix need be no text. Of one that is there twice the first counts,
 /// and those that nobody knows are ignored.
-pub(super) struct Query<'q>(Vec<(Cow<'q, [u8]>, Cow<'q, [u8]>)>);
+pub(super) struct Query<'q>(Vec<(Text<'q>, Text<'q>)>);
+
+/// A name or a value, decoded.
+type Text<'q> = Cow<'q, [u8]>;
 
 /// What is done with the keys.
 #[derive(Debug, PartialEq, Eq)]

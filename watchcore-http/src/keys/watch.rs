@@ -50,7 +50,7 @@ impl LineFraming {
         let revision = event.revision();
         if event.kind() == Kind::Bookmark {
             let ends = event.ends_initial_state();
-            if !ends && !(self.bookmarks && revision > self.told) {
+            if !ends && (!self.bookmarks || revision <= self.told) {
                 return None;
             }
             self.told = revision;

@@ -148,7 +148,7 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
     ground.writer().compact(1).unwrap();
     assert_eq!(with(&format!("{KEYS}&after=0"), &HANDSHAKE).await.code(), 410);
     // Without the consent of the connection it is a request like any other.
-    let plain = with(&format!("{WIDGETS}"), &[("Upgrade", "websocket")]).await;
+    let plain = with(WIDGETS, &[("Upgrade", "websocket")]).await;
     assert_eq!(plain.names(), ["shop/a"]);
     assert_eq!(with(WIDGETS, &HANDSHAKE).await.names(), ["shop/a"], "a list is no watch");
 }
