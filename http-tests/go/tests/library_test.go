@@ -165,8 +165,9 @@ func TestUntilWithSync(t *testing.T) {
 		},
 	}
 	before := w.Writer.History.Last("gizmos/")
-	synced := make(chan struct{})
+	synced, wrote := make(chan struct{}), make(chan struct{})
 	go func() {
+		defer close(wrote)
 		<-synced
 		w.Etcd.Kill()
 		if err := w.Etcd.Start(ctx); err != nil {
@@ -186,6 +187,7 @@ func TestUntilWithSync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	<-wrote
 	name := event.Object.(*unstructured.Unstructured).GetName()
 	if !strings.HasPrefix(name, "object-") {
 		t.Errorf("the condition holds for %q", name)
