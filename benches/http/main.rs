@@ -78,6 +78,8 @@ async fn fanout(etcd: &Etcd, widgets: &mut Widgets) {
         let mut length = 0;
         for start in Server::ALL {
             let Some(server) = start(&etcd.url()).await else { continue };
+            // A server that has just begun knows nothing of before.
+            widgets.window(1, "").await;
             let path = format!("{}?watch=1&resourceVersion={}", servers::PATH, widgets.revision());
             let watchers = Watchers::open(server.address, &path, count, MARKER, 0, false).await;
             let mut taken = Vec::new();
@@ -181,6 +183,7 @@ async fn latency(etcd: &Etcd, widgets: &mut Widgets) {
     println!("| server | events/s | p50, ms | p99, ms | CPU, share of one |\n| --- | --- | --- | --- | --- |");
     for start in Server::ALL {
         let Some(server) = start(&etcd.url()).await else { continue };
+        widgets.window(1, "").await;
         let path = format!("{}?watch=1&resourceVersion={}", servers::PATH, widgets.revision());
         let watchers = Watchers::open(server.address, &path, 1000, MARKER, 10, false).await;
         let bare = widgets.bare_watch().await;
@@ -211,6 +214,8 @@ async fn deaf(etcd: &Etcd, widgets: &mut Widgets) {
         let Some(server) = start(&etcd.url()).await else { continue };
         for round in 0..ROUNDS * 2 {
             let silent = if round % 2 == 0 { 0 } else { 1000 };
+            // A server that has just begun knows nothing of before.
+            widgets.window(1, "").await;
             let path = format!("{}?watch=1&resourceVersion={}", servers::PATH, widgets.revision());
             let deaf = Watchers::open(server.address, &path, silent, MARKER, 0, true).await;
             let watchers = Watchers::open(server.address, &path, 1000, MARKER, 10, false).await;

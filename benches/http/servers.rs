@@ -76,7 +76,7 @@ impl Server {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let server = Server { name, address, child };
         let begin = Instant::now();
-        while status(address, &format!("{PATH}?limit=1")).await != Some(200) {
+        while status(address, &format!("{PATH}?limit=1&resourceVersion=0")).await != Some(200) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{name} does not answer");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -189,7 +189,7 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> (Instant, u64) {
     loop {
         let read = socket.read(&mut room).await.expect("an answer");
         if read == 0 {
-            return (first.expect("a body"), bytes);
+            return (first.unwrap_or_else(|| panic!("no list: {}", String::from_utf8_lossy(&head))), bytes);
         }
         bytes += read as u64;
         if first.is_none() {

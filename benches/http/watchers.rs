@@ -55,9 +55,7 @@ impl Watchers {
             let (places, request, watchers) = (places.clone(), request.clone(), watchers.clone());
             opening.spawn(async move {
                 let _place = places.acquire_owned().await.expect("open");
-                let mut socket = TcpStream::connect(address).await.expect("a server that takes so many");
-                socket.write_all(request.as_bytes()).await.expect("a server that reads");
-                let rest = head(&mut socket).await;
+                let (socket, rest) = watch(address, &request).await;
                 let is_sampled = sampled != 0 && number % sampled == 0;
                 let reader = watchers.clone();
                 let task = tokio::spawn(async move {
@@ -143,14 +141,24 @@ impl Watchers {
     }
 }
 
-/// Reads a head; what came behind it.
-async fn head(socket: &mut TcpStream) -> Vec<u8> {
-    let mut text = Vec::new();
+/// Opens a watch: its socket, and what came behind the head. Kubernetes' server asks who comes too fast to come again.
+async fn watch(address: SocketAddr, request: &str) -> (TcpStream, Vec<u8>) {
     loop {
-        if let Some(at) = memchr::memmem::find(&text, b"\r\n\r\n") {
-            assert!(text.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&text));
-            return text.split_off(at + 4);
+        let mut socket = TcpStream::connect(address).await.expect("a server that takes so many");
+        socket.write_all(request.as_bytes()).await.expect("a server that reads");
+        let mut text = Vec::new();
+        while memchr::memmem::find(&text, b"\r\n\r\n").is_none() {
+            assert!(
+                socket.read_buf(&mut text).await.expect("a head") > 0,
+                "closed: {}",
+                String::from_utf8_lossy(&text)
+            );
         }
-        assert!(socket.read_buf(&mut text).await.expect("a head") > 0, "closed: {}", String::from_utf8_lossy(&text));
+        if text.starts_with(b"HTTP/1.1 200") {
+            let at = memchr::memmem::find(&text, b"\r\n\r\n").unwrap_or_default();
+            return (socket, text.split_off(at + 4));
+        }
+        assert!(text.starts_with(b"HTTP/1.1 429"), "{}", String::from_utf8_lossy(&text));
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -5,7 +5,7 @@ use crate::support::ground::{Face, NODES, SHOP, WIDGETS, node, node_key, widget,
 use crate::support::{Ground, get, request};
 use serde_json::{Value, json};
 use std::time::Duration;
-use watchcore::{Change, Record, ResyncReason};
+use watchcore::{Record, ResyncReason};
 
 /// shop/a at 1, shop/b at 2, shop/a again at 3, a node at 4.
 async fn filled() -> Ground {

@@ -4,7 +4,6 @@
 use super::{BOUND, within};
 use serde_json::Value;
 use std::net::SocketAddr;
-use std::time::Instant;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -13,16 +12,7 @@ pub(crate) struct Client {
     stream: TcpStream,
     /// What was read and not taken.
     unread: Vec<u8>,
-    /// Each read of the socket that gave something: what the server flushed at once comes in one, as a rule.
-    reads: Vec<SocketRead>,
     closed: bool,
-}
-
-/// A read of the socket.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SocketRead {
-    pub(crate) at: Instant,
-    pub(crate) bytes: usize,
 }
 
 /// The head of a response.
@@ -113,7 +103,7 @@ impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Client {
         let stream = within("connect", TcpStream::connect(address)).await.expect("connects");
         stream.set_nodelay(true).expect("a socket");
-        Client { stream, unread: Vec::new(), reads: Vec::new(), closed: false }
+        Client { stream, unread: Vec::new(), closed: false }
     }
 
     /// Sends bytes as they are.
@@ -142,17 +132,13 @@ impl Client {
     /// Reads once; `false`: the server has closed its side.
     async fn read(&mut self) -> bool {
         let mut bytes = vec![0; 64 << 10];
-        let count = match within("read", self.stream.read(&mut bytes)).await {
-            Ok(count) => count,
-            // A connection that was reset is as closed as one that was shut.
-            Err(_) => 0,
-        };
+        // A connection that was reset is as closed as one that was shut.
+        let count = within("read", self.stream.read(&mut bytes)).await.unwrap_or_default();
         if count == 0 {
             self.closed = true;
             return false;
         }
         self.unread.extend_from_slice(&bytes[..count]);
-        self.reads.push(SocketRead { at: Instant::now(), bytes: count });
         true
     }
 
@@ -236,12 +222,6 @@ impl Client {
         let body = if empty { Vec::new() } else { self.body(&head).await };
         Answer { head, body }
     }
-
-    /// What came from the socket, read by read.
-    pub(crate) fn reads(&self) -> &[SocketRead] {
-        &self.reads
-    }
-
     /// Whether the server was seen to close the connection.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed

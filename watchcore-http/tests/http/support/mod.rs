@@ -5,7 +5,7 @@ pub(crate) mod client;
 pub(crate) mod ground;
 
 pub(crate) use client::{Answer, Client, Watching, get, request};
-pub(crate) use ground::{Ground, GroundBuilder};
+pub(crate) use ground::Ground;
 
 use std::future::Future;
 use std::net::SocketAddr;
