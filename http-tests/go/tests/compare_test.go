@@ -148,7 +148,7 @@ func matches(pattern, field string) bool {
 func TestComparison(t *testing.T) {
 	ctx := bounded(t)
 	w := newWorld(ctx, t, 40)
-	kubernetes, err := world.StartKubernetes(ctx, programs.APIServer, w.Etcd.URL)
+	kubernetes, err := world.StartKubernetes(ctx, programs.APIServer, w.Etcd.URL, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -115,8 +115,8 @@ type Kubernetes struct {
 	input   io.Closer
 }
 
-// StartKubernetes starts one over an etcd. The resources are not declared yet: see Declare.
-func StartKubernetes(ctx context.Context, binary, etcd string) (*Kubernetes, error) {
+// StartKubernetes starts one over an etcd. What it writes lies below directory. The resources are not declared yet: see Declare.
+func StartKubernetes(ctx context.Context, binary, etcd, directory string) (*Kubernetes, error) {
 	reader, writer := io.Pipe()
 	// It ends when its input does, and so not later than this program.
 	input, hold, err := os.Pipe()
@@ -124,7 +124,9 @@ func StartKubernetes(ctx context.Context, binary, etcd string) (*Kubernetes, err
 		return nil, err
 	}
 	defer input.Close()
-	process, err := Command{Name: binary, Arguments: []string{"-etcd", etcd}, Input: input, Output: writer}.Start()
+	process, err := Command{
+		Name: binary, Arguments: []string{"-etcd", etcd}, Environment: []string{"TMPDIR=" + directory}, Input: input, Output: writer,
+	}.Start()
 	if err != nil {
 		hold.Close()
 		return nil, err
