@@ -61,6 +61,9 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
         .filter(selection.filter)
         .name(label)
         .on_lag(OnLag::Stop)
+        // A client that goes on from the revision of its last event has to have all of it. So a watch ends between
+        // revisions, and that is behind a batch.
+        .whole_revisions(true)
         .bookmarks(params.bookmarks)
         .bookmark_interval(state.bookmark_interval)
         .open();
