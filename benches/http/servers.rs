@@ -76,7 +76,7 @@ impl Server {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         let server = Server { name, address, child };
         let begin = Instant::now();
-        while status(address, &format!("{PATH}?limit=1&resourceVersion=0")).await != Some(200) {
+        while status(address, &format!("{PATH}?limit=1")).await != Some(200) {
             assert!(begin.elapsed() < Duration::from_secs(60), "{name} does not answer");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -175,7 +175,8 @@ async fn asked(address: SocketAddr, path: &str) -> std::io::Result<TcpStream> {
     Ok(socket)
 }
 
-async fn status(address: SocketAddr, path: &str) -> Option<u16> {
+/// The code that a request is answered with.
+pub(crate) async fn status(address: SocketAddr, path: &str) -> Option<u16> {
     let mut text = Vec::new();
     asked(address, path).await.ok()?.read_to_end(&mut text).await.ok()?;
     String::from_utf8_lossy(text.get(9..12)?).parse().ok()
