@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Holds docs/CONTRACT.md and docs/TOOLKIT.md against the test run: every row has a test that ran and
-# passed, every surface or the reason why it lacks one, and, where a fault is
+# Holds docs/CONTRACT.md, docs/TOOLKIT.md and docs/HTTP.md against the test run: every row has a test
+# that ran and passed, every surface or the reason why it lacks one, and, where a fault is
 # silent, a mutation; and every mutation applies to the tree. A row of the toolkit
 # has a test in Rust and one in Go, or "–" in place of one, with the reason in
-# the row. Names what does not hold, and fails.
+# the row; a row of the server any tests at all. Names what does not hold, and fails.
 #
 #   scripts/contract.sh [GROUP...]     rust loom c go: whose logs are there (all)
 #
@@ -27,6 +27,7 @@ for step in rust doc; do
     log_of $step | awk '
         /^ *Running unittests src\/lib\.rs .*\/watchcore_etcd-/ { binary = "lib::etcd"; next }
         /^ *Running unittests src\/lib\.rs .*\/watchcore_toolkit-/ { binary = "lib::toolkit"; next }
+        /^ *Running unittests src\/lib\.rs .*\/watchcore_http-/ { binary = "lib::http"; next }
         /^ *Running unittests src\/lib\.rs / { binary = "lib"; next }
         /^ *Running unittests src\/main\.rs / { binary = "bin"; next }
         /^ *Running unittests / { binary = $3; sub(/.*\//, "", binary); sub(/\.rs$/, "", binary); next }
@@ -45,7 +46,7 @@ log_of c | awk '
     { program = "" }
     /^ok +[a-z0-9.-]+$/ { print "c: " $2 }
 ' >>"$tmp/passed"
-for step in go go-kubernetes installed; do
+for step in go go-kubernetes http-tests installed; do
     log_of $step | sed -n 's/^ *--- PASS: \([^ ]*\) .*/go: \1/p' >>"$tmp/passed"
 done
 
@@ -224,4 +225,44 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
     }
 ' docs/TOOLKIT.md
 toolkit=$?
-[ $contract = 0 ] && [ $toolkit = 0 ] && [ $stale = 0 ]
+
+awk -v groups="$groups" -v passed="$tmp/passed" '
+    function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
+    function complain(row, what) { printf "%s: %s\n", row, what; wrong++ }
+    # As the logs have it: unit tests stand below their crate, those of the command line below its binary.
+    function in_the_logs(name) {
+        if (name ~ /^lib::/) { sub(/^lib::/, "lib::http::", name); return name }
+        return name in ran ? name : "bin::cli::" name
+    }
+    BEGIN { while ((getline line <passed) > 0) ran[line] = 1 }
+    /^\| *H[A-Z]-[0-9]+ *\|/ {
+        n = split($0, cell, "|")
+        row = trim(cell[2]); rest = cell[n - 1]; count = 0; rows++
+        if (row in seen) complain(row, "stands twice")
+        seen[row] = 1
+        while (match(rest, /`[^`]+`/)) {
+            name = substr(rest, RSTART + 1, RLENGTH - 2)
+            rest = substr(rest, RSTART + RLENGTH)
+            count++
+            # A script is a test by itself, which says where it was passed over.
+            if (name ~ /\.sh$/) { if (system("test -x " name) != 0) complain(row, "is no script: " name); continue }
+            group = name ~ /^go: / ? "go" : "rust"
+            if (index(groups, " " group " ") == 0) passed_over[name] = 1
+            else if (!(in_the_logs(name) in ran)) complain(row, "did not run and pass: " name)
+            else proven[name] = 1
+        }
+        if (count == 0) complain(row, "has no test")
+        next
+    }
+    /^\| *H[A-Z]-/ { complain("line " NR, "not a row: " $0) }
+    END {
+        if (rows < 150) complain("docs/HTTP.md", "only " rows + 0 " rows were found")
+        for (name in proven) p++
+        for (name in passed_over) o++
+        printf "%d rows of the server, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
+        if (wrong) printf "%d complaints about docs/HTTP.md\n", wrong
+        exit wrong > 0
+    }
+' docs/HTTP.md
+server=$?
+[ $contract = 0 ] && [ $toolkit = 0 ] && [ $server = 0 ] && [ $stale = 0 ]
