@@ -8,6 +8,7 @@ use crate::lines::{self, Numbers};
 use crate::resources::list::{ListBytes, ListPieces, PIECE, Taker, respond};
 use crate::status::Refusal;
 use axum::response::Response;
+use tokio::time::Instant;
 use watchcore::{Cache, DEFAULT_WAIT, Filter, KeyValue, Page, Range, Read, ReadOptions, Snapshot};
 
 /// What the items are taken from.
@@ -55,8 +56,10 @@ async fn items(cache: &Cache, list: KeysList, filter: Filter, prefix: &[u8]) -> 
     let refused = |error: watchcore::Error| Refusal::from(&error);
     if list.continue_token.is_none() && list.revision.is_none() {
         // What was written before the request is in the answer, as in a list of etcd itself.
-        let least = cache.consistent_revision_async(DEFAULT_WAIT).await.map_err(refused)?;
-        cache.wait_until_async(least, DEFAULT_WAIT).await.map_err(refused)?;
+        let deadline = Instant::now() + DEFAULT_WAIT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let least = cache.consistent_revision_async(left()).await.map_err(refused)?;
+        cache.wait_until_async(least, left()).await.map_err(refused)?;
     }
     let read = match list.revision {
         None | Some(0) => Read::Any,

@@ -1,5 +1,6 @@
 //! The watch of a resource: from what was asked for to a stream.
 
+use super::{WAIT, consistent, reachable};
 use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::exchange::Exchange;
@@ -10,7 +11,8 @@ use crate::watch::WatchStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
-use watchcore::{Cache, Code, DEFAULT_WAIT, OnLag, Start};
+use tokio::time::Instant;
+use watchcore::{Cache, Code, OnLag, Start};
 
 /// How long a watch lasts that does not say: at random between these, so that those that began together do not end
 /// together.
@@ -74,34 +76,33 @@ pub(crate) async fn open(state: &ApiState, watched: Watched<'_>, params: &Params
     }
 }
 
-/// Where the subscription begins, after what is waited for.
+/// Where the subscription begins, after what is waited for: all of it together as long as a list waits.
 async fn start_of(cache: &Cache, from: &WatchFrom) -> Result<Start, Refusal> {
+    let deadline = Instant::now() + WAIT;
     Ok(match from {
         WatchFrom::State(wait) => {
             let least = match wait {
                 StateWait::None => None,
-                StateWait::Consistent => Some(consistent_revision(cache).await?),
-                StateWait::AtLeast(revision) => Some(super::reachable(cache, *revision)?),
+                StateWait::Consistent => Some(consistent(cache, deadline).await?),
+                StateWait::AtLeast(revision) => Some(reachable(cache, *revision)?),
             };
             if let Some(revision) = least {
-                await_revision(cache, revision).await?;
+                await_revision(cache, revision, deadline).await?;
             }
             Start::State
         }
         WatchFrom::After(revision) => Start::After(*revision),
-        WatchFrom::AfterConsistent => Start::After(consistent_revision(cache).await?),
+        WatchFrom::AfterConsistent => Start::After(consistent(cache, deadline).await?),
         WatchFrom::Now => Start::Now,
     })
 }
 
-/// What etcd has now, as a read of it would say.
-pub(crate) async fn consistent_revision(cache: &Cache) -> Result<u64, Refusal> {
-    cache.consistent_revision_async(DEFAULT_WAIT).await.map_err(|error| Refusal::from(&error))
-}
-
-/// Waits until the cache has reached a revision, at most 3 s.
-pub(crate) async fn await_revision(cache: &Cache, revision: u64) -> Result<(), Refusal> {
-    match cache.wait_until_async(revision, DEFAULT_WAIT).await {
+/// Waits until the cache has reached a revision.
+///
+/// # Errors
+/// 504 where it has not by then.
+async fn await_revision(cache: &Cache, revision: u64, deadline: Instant) -> Result<(), Refusal> {
+    match cache.wait_until_async(revision, deadline.saturating_duration_since(Instant::now())).await {
         Ok(_) => Ok(()),
         Err(error) if matches!(error.code(), Code::Timeout | Code::FutureRevision) => {
             Err(Refusal::too_large_revision(revision, cache.position().revision))
