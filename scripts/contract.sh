@@ -92,6 +92,8 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v gofiles="$tmp/gofiles" -v pat
         while ((getline line <patches) > 0) {
             name = line; sub(/ .*/, "", name)
             head = substr(line, length(name) + 2)
+            # Those of the server are held below.
+            if (head ~ /^# row H[A-Z]-[0-9]+; /) continue
             if (head !~ /^# row [0-9]+\.[0-9]+; /) { complain("tests/mutants/" name, "its first line is not \"# row N.N; COMMAND\""); continue }
             row = head; sub(/^# row /, "", row); sub(/;.*/, "", row)
             patch_row[name] = row
@@ -226,7 +228,7 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
 ' docs/TOOLKIT.md
 toolkit=$?
 
-awk -v groups="$groups" -v passed="$tmp/passed" '
+awk -v groups="$groups" -v passed="$tmp/passed" -v patches="$tmp/patches" '
     function trim(s) { gsub(/^[ \t]+|[ \t]+$/, "", s); return s }
     function complain(row, what) { printf "%s: %s\n", row, what; wrong++ }
     # As the logs have it: unit tests stand below their crate, those of the command line below its binary.
@@ -234,10 +236,26 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
         if (name ~ /^lib::/) { sub(/^lib::/, "lib::http::", name); return name }
         return name in ran ? name : "bin::cli::" name
     }
-    BEGIN { while ((getline line <passed) > 0) ran[line] = 1 }
+    BEGIN {
+        while ((getline line <passed) > 0) ran[line] = 1
+        while ((getline line <patches) > 0) if (line ~ / # row H[A-Z]-[0-9]+; /) {
+            name = line; sub(/ .*/, "", name)
+            test = line; sub(/.* /, "", test)
+            patch_test[name] = (line ~ / --lib / ? "lib::" : "http::") test
+            sub(/.* # row /, "", line); sub(/;.*/, "", line)
+            patch_row[name] = line
+        }
+    }
     /^\| *H[A-Z]-[0-9]+ *\|/ {
         n = split($0, cell, "|")
-        row = trim(cell[2]); rest = cell[n - 1]; count = 0; rows++
+        row = trim(cell[2]); rest = cell[4]; count = 0; rows++
+        # A mutation, where the section has that column, breaks its row, and makes one of its tests fail.
+        for (left = n == 6 ? cell[5] : ""; match(left, /`[^`]+`/); left = substr(left, RSTART + RLENGTH)) {
+            name = substr(left, RSTART + 1, RLENGTH - 2)
+            if (patch_row[name] != row) complain(row, "tests/mutants/" name ".patch is not there, or of another row")
+            else if (index(rest, "`" patch_test[name] "`") == 0) complain(row, name ".patch must make one of its tests fail, not " patch_test[name])
+            named[name] = 1; mutations++
+        }
         if (row in seen) complain(row, "stands twice")
         seen[row] = 1
         while (match(rest, /`[^`]+`/)) {
@@ -257,9 +275,10 @@ awk -v groups="$groups" -v passed="$tmp/passed" '
     /^\| *H[A-Z]-/ { complain("line " NR, "not a row: " $0) }
     END {
         if (rows < 150) complain("docs/HTTP.md", "only " rows + 0 " rows were found")
+        for (name in patch_row) if (!(name in named)) complain("tests/mutants/" name, "row " patch_row[name] " does not name it")
         for (name in proven) p++
         for (name in passed_over) o++
-        printf "%d rows of the server, %d tests ran and passed%s\n", rows, p, o ? ", " o " of other groups were not looked for" : ""
+        printf "%d rows of the server, %d tests ran and passed, %d mutations%s\n", rows, p, mutations, o ? ", " o " of other groups were not looked for" : ""
         if (wrong) printf "%d complaints about docs/HTTP.md\n", wrong
         exit wrong > 0
     }

@@ -4,10 +4,11 @@
 #
 #   scripts/mutants.sh [NAME...]
 #
-# The first line of a patch names the row of docs/CONTRACT.md that it breaks and
+# The first line of a patch names the row of docs/CONTRACT.md, or of docs/HTTP.md, that it breaks and
 # the command that must fail, and, where a test may hang instead, says so:
 #
 #   # row 1.3; cargo test --no-default-features --test contract guarantees::x
+#   # row HW-13; cargo test -p watchcore-http --test http watch::x
 #   # row 6.2; may hang; scripts/go.sh test -run TestX ./...
 #
 # Commands: cargo test ..., scripts/go.sh test ..., make -C ffi-tests run-PROGRAM.
@@ -44,8 +45,8 @@ wrong() { broken=$((broken + 1)); printf '%-14s %s: %s\n' "$1" "$2" "$3"; }
 
 # What the first line of a patch says.
 head_of() { head -n 1 "$root/tests/mutants/$1.patch"; }
-command_of() { head_of "$1" | sed -n 's/^# row [0-9.]*; \(may hang; \)\{0,1\}//p'; }
-may_hang() { head_of "$1" | grep -q '^# row [0-9.]*; may hang; '; }
+command_of() { head_of "$1" | sed -n 's/^# row [A-Z0-9.-]*; \(may hang; \)\{0,1\}//p'; }
+may_hang() { head_of "$1" | grep -q '^# row [A-Z0-9.-]*; may hang; '; }
 
 # The library for C and Go, where something that it is made of is newer.
 library='if [ ! -e target/watchcore/libwatchcore.a ] || [ ! -e "$(scripts/go-dist.sh --object)" ] ||
