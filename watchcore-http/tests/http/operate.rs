@@ -293,7 +293,7 @@ async fn watches_are_counted_with_their_lag() {
 
 #[tokio::test]
 async fn connections_are_counted() {
-    let ground = Ground::start().await;
+    let ground = Ground::builder().face(Face::Own).start().await;
     let open = async || figure(ground.address, "watchcore_http_connections").await;
     assert_eq!(open().await, 1.0, "that of the scrape");
     let mut others = Vec::new();
@@ -352,7 +352,8 @@ async fn requests_are_logged_without_secrets() {
     let (logged, _guard) = Logged::start();
     let files = Files::new();
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
-    let ground = Ground::builder().api(move |api| api.authenticator(tokens)).start().await;
+    // It knows who is at the other end.
+    let ground = Ground::builder().face(Face::Own).api(move |api| api.authenticator(tokens)).start().await;
     let target = format!("{WIDGETS}?limit=5&token=hidden&access_token=hidden");
     let headers = [("Authorization", "Bearer secret"), ("X-Request-Id", "of-client-1")];
     let answer = request(ground.address, "GET", &target, &headers).await;
