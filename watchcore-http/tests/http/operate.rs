@@ -3,9 +3,10 @@
 use crate::support::certificates::Files;
 use crate::support::ground::{Face, PREFIX, SHOP, WIDGETS};
 use crate::support::{Client, Ground, Watching, eventually, figure, figure_in, get, request, within};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use watchcore::{Code, Error, SourceState};
@@ -320,12 +321,24 @@ impl Write for Logged {
     }
 }
 
+thread_local! {
+    /// Where the lines of this thread go: a test has one, and its server runs on it.
+    static LINES: RefCell<Logged> = RefCell::default();
+}
+
 impl Logged {
-    fn start() -> (Logged, tracing::subscriber::DefaultGuard) {
+    /// One subscriber for all tests, which asks the thread where a line goes. With one a thread a line was lost now and
+    /// then: whether anybody listens to a place in the code is kept for all threads, and was found out while none did.
+    fn start() -> Logged {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            let here = || LINES.with_borrow(Logged::clone);
+            let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(here).finish();
+            tracing::subscriber::set_global_default(subscriber).expect("the only one");
+        });
         let logged = Logged::default();
-        let to = logged.clone();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || to.clone()).finish();
-        (logged, tracing::subscriber::set_default(subscriber))
+        LINES.set(logged.clone());
+        logged
     }
 
     fn all(&self) -> String {
@@ -349,7 +362,7 @@ impl Logged {
 
 #[tokio::test]
 async fn requests_are_logged_without_secrets() {
-    let (logged, _guard) = Logged::start();
+    let logged = Logged::start();
     let files = Files::new();
     let tokens = Tokens::from_file(files.write("tokens", "secret,alice\n")).unwrap();
     // It knows who is at the other end.
@@ -387,7 +400,7 @@ async fn requests_are_logged_without_secrets() {
 #[tokio::test]
 async fn streams_are_logged_when_they_end() {
     for face in [Face::Own, Face::Nested] {
-        let (logged, guard) = Logged::start();
+        let logged = Logged::start();
         let ground = Ground::builder().face(face).start().await;
         for (id, target) in
             [("resource", format!("{WIDGETS}?watch=1")), ("keys", "/v1/keys?prefix=/registry/&watch=1".into())]
@@ -403,13 +416,12 @@ async fn streams_are_logged_when_they_end() {
             let bytes = logged.split("bytes=").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
             assert!(bytes.parse::<usize>().unwrap() >= line.len(), "{face:?} {id}: {logged}");
         }
-        drop(guard);
     }
 }
 
 #[tokio::test]
 async fn websockets_are_logged_when_they_end() {
-    let (logged, _guard) = Logged::start();
+    let logged = Logged::start();
     let ground = Ground::start().await;
     let url = format!("ws://{}{WIDGETS}?watch=1", ground.address);
     let (socket, _) = within("upgrade", tokio_tungstenite::connect_async(&url)).await.unwrap();
@@ -423,7 +435,7 @@ async fn websockets_are_logged_when_they_end() {
 /// Nobody is there to be answered: it is told apart from an answer, and counted.
 #[tokio::test]
 async fn clients_that_go_are_499() {
-    let (logged, _guard) = Logged::start();
+    let logged = Logged::start();
     let ground = Ground::start().await;
     // A list of a revision that does not come waits for 3 s.
     let mut client = Client::connect(ground.address).await;
