@@ -14,6 +14,7 @@ use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::log::ring::{LogEnd, progress_of};
 use crate::position::Position;
+use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, ord};
 use crate::sys::clock;
 use std::sync::Arc;
@@ -179,7 +180,7 @@ impl<'s> Awake<'s> {
         self.shared.caught_up(now);
         self.shared.polled_at(now);
         if self.cursor.seq() >= frontier.head {
-            self.cursor.reach(progress_of(frontier.progress, self.position().epoch));
+            self.reach_head(frontier);
         }
         if frontier.closed && self.cursor.seq() >= frontier.head {
             return Err(say::closed("subscription").into());
@@ -195,6 +196,23 @@ impl<'s> Awake<'s> {
             return Ok(batch.finish(position));
         }
         Ok(Batch::empty(position))
+    }
+
+    /// At the head: it is where the cache is for everybody else. Who has seen the cache at a revision, and then polls,
+    /// finds a position that is not below it.
+    #[inline]
+    fn reach_head(&mut self, frontier: &Frontier) {
+        let epoch = self.position().epoch;
+        self.cursor.reach(progress_of(frontier.progress, epoch));
+        // The progress word alone may be that of the revision before. Who looks at each event has seen that one; who
+        // reads a chain, or was moved by the notifier, asks.
+        let moved_unseen = self.own.take(Flag::MovedUnseen) || self.own.cold.is_some();
+        if moved_unseen
+            && let Some(now) = self.inner().ring.position(frontier.progress, frontier.head, &reclaim::pin())
+            && now.epoch == epoch
+        {
+            self.cursor.reach(now.revision);
+        }
     }
 
     /// Publishes where it stands: for other threads, and for the next call.

@@ -159,7 +159,8 @@ impl Subscription {
         self.awake(|awake| awake.poll(max))
     }
 
-    /// The position: every match up to and with it was handed out. 0 during the initial state.
+    /// The position: every match up to and with it was handed out. 0 during the initial state. After a poll that gave
+    /// nothing it is not below any position of the cache that was seen before that poll.
     pub fn position(&self) -> Position {
         self.shared.position()
     }

@@ -47,6 +47,8 @@ pub(super) enum Flag {
     KeepsOpen = 8,
     /// It sleeps, or slept and has not looked since.
     Parked = 16,
+    /// The notifier moved it over events: its position may be below theirs.
+    MovedUnseen = 32,
 }
 
 /// What few subscriptions need, or each only for a while.

@@ -1,11 +1,11 @@
 //! What a consumer's thread does not do.
 
 use crate::reclaim::is_pinned;
-use crate::sync::Relaxed;
-use crate::{Cache, Change, Filter, OnLag, Range, Read, ReadOptions, Start};
+use crate::sync::{Relaxed, hooked};
+use crate::{Cache, Change, Filter, Index, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
 #[test]
@@ -81,4 +81,68 @@ fn panicking_poll_leaves_the_cursor() {
         assert_eq!(one.poll(100).unwrap().len(), 0);
         assert_eq!(one.stats().delivered_keys, if policy == OnLag::Stop { 0 } else { 40 });
     }
+}
+
+/// The cache shows a revision from its head on: who has seen it there, and then finds nothing to take, stands at it.
+#[test]
+fn empty_poll_stands_where_the_cache_was_seen() {
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let open = |filter| cache.subscribe(Start::State).filter(filter).open().unwrap();
+    let mut readers = [open(Filter::any().prefix("/idle/")), open(Filter::any().key("/idle"))];
+    for revision in 1..=8 {
+        writer.apply(revision, [Change::put("/busy", "x")]).unwrap();
+        for reader in &mut readers {
+            while !reader.poll(64).unwrap().is_empty() {}
+        }
+    }
+    assert!(matches!(readers[1].stats().read_path, ReadPath::Chain { .. }));
+    let seen = Arc::new(AtomicBool::new(false));
+    let (watched, saw) = (cache.clone(), seen.clone());
+    let look = move |step| {
+        if step == "head published" {
+            assert_eq!(watched.position().revision, 9);
+            for reader in &mut readers {
+                assert!(reader.poll(64).unwrap().is_empty());
+                assert_eq!(reader.position(), watched.position());
+            }
+            saw.store(true, Relaxed);
+        }
+    };
+    hooked(look, || writer.apply(9, [Change::put("/busy", "y")])).unwrap();
+    assert!(seen.load(Relaxed));
+}
+
+/// The same for one that sleeps, and that the notifier has moved over what it does not want.
+#[test]
+fn sleeper_stands_where_the_cache_was_seen() {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut idle = cache.subscribe(Start::State).filter(Filter::any().prefix("/idle/")).open().unwrap();
+    let set = WakeSet::new().unwrap();
+    set.add(&mut idle, 1).unwrap();
+    writer.apply(1, [Change::put("/busy", "x")]).unwrap();
+    while !idle.poll(64).unwrap().is_empty() {}
+    let idle = Arc::new(Mutex::new(idle));
+    let looked = Arc::new(AtomicU64::new(0));
+    // Each time it looks at one event: the notifier has not come by yet, and the next revision tries again.
+    for revision in 2..2_000 {
+        assert!(!idle.lock().unwrap().arm().unwrap());
+        let (watched, one, looks) = (cache.clone(), idle.clone(), looked.clone());
+        let look = move |step| {
+            if step == "head published" {
+                watched.inner.hubs.notify(&watched.inner);
+                (0..revision % 50).for_each(|_| std::thread::yield_now());
+                let mut one = one.lock().unwrap();
+                assert!(one.poll(64).unwrap().is_empty());
+                assert_eq!(one.position(), watched.position());
+                looks.store(one.stats().looked_at, Relaxed);
+            }
+        };
+        hooked(look, || writer.apply(revision, [Change::put("/busy", "y")])).unwrap();
+        if looked.load(Relaxed) + 20 < revision {
+            return;
+        }
+    }
+    panic!("the notifier never came by");
 }

@@ -257,8 +257,9 @@ impl Awake<'_> {
     }
 
     fn slept(&mut self, unparked: Unparked) {
-        if self.own.is_live() {
+        if self.own.is_live() && self.cursor.seq() < unparked.resume {
             self.cursor.jump(unparked.resume);
+            self.own.set(Flag::MovedUnseen, true);
         }
         // Until it was woken it had everything.
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
