@@ -1,6 +1,7 @@
 //! Accepting connections, and ending all of them.
 
-use super::{Place, Shared, connection};
+use super::connection::{self, Stage};
+use super::{Place, Shared};
 use crate::figures::Reason;
 use socket2::{SockRef, TcpKeepalive};
 use std::future::pending;
@@ -10,6 +11,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, Sleep};
@@ -25,13 +27,19 @@ const ALIVE: TcpKeepalive =
 const CUT: Duration = Duration::from_secs(5);
 
 /// Accepts until told to stop, then ends what is there.
-pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped: oneshot::Receiver<Duration>) {
+pub(super) async fn run(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    mut staged: UnboundedReceiver<Stage>,
+    mut stopped: oneshot::Receiver<Duration>,
+) {
     let mut connections = JoinSet::new();
     let mut pause: Option<Pin<Box<Sleep>>> = None;
     let grace = loop {
         tokio::select! {
             biased;
             grace = &mut stopped => break grace.unwrap_or_default(),
+            Some(stage) = staged.recv() => drop(connections.spawn(stage)),
             Some(ended) = connections.join_next() => note(ended),
             () = over(&mut pause) => pause = None,
             accepted = listener.accept(), if pause.is_none() => match accepted {
@@ -41,7 +49,7 @@ pub(super) async fn run(listener: TcpListener, shared: Arc<Shared>, mut stopped:
         }
     };
     drop(listener);
-    end(connections, &shared, grace).await;
+    end(connections, staged, &shared, grace).await;
 }
 
 async fn over(pause: &mut Option<Pin<Box<Sleep>>>) {
@@ -92,11 +100,28 @@ fn note(ended: Result<(), JoinError>) {
 }
 
 /// Watches are told to end over most of the grace time; the rest is for their last bytes.
-async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration) {
+async fn end(
+    mut connections: JoinSet<()>,
+    mut staged: UnboundedReceiver<Stage>,
+    shared: &Arc<Shared>,
+    grace: Duration,
+) {
     let begin = Instant::now();
     shared.api.begin_end();
     shared.ending.send_replace(true);
-    let all_gone = async { while connections.join_next().await.map(note).is_some() {} };
+    let all_gone = async {
+        loop {
+            tokio::select! {
+                // A task sends what it goes on with before it ends: who has seen the end sees that, too.
+                biased;
+                Some(stage) = staged.recv() => drop(connections.spawn(stage)),
+                ended = connections.join_next() => match ended {
+                    Some(ended) => note(ended),
+                    None => return,
+                },
+            }
+        }
+    };
     let drained = async {
         shared.api.drain(grace / 4 * 3).await;
         pending::<()>().await;
@@ -115,6 +140,7 @@ async fn end(mut connections: JoinSet<()>, shared: &Arc<Shared>, grace: Duration
         () = over => {}
     }
     connections.shutdown().await;
+    drop(staged); // with the connections that were on their way from one task to the next
     if tokio::time::timeout(CUT, shared.alive.none()).await.is_err() {
         tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
     }

@@ -1,20 +1,22 @@
 //! One connection, from the accepted socket to its end.
 //!
-//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and then goes from state to
-//! state. Each state has a time limit of its own, so that no client that says nothing holds a place for ever.
+//! The task of a connection makes the TLS handshake, finds out which HTTP the client speaks, and serves requests. What may
+//! last for hours (a watch, a WebSocket) is a [`Stage`] of its own: the task ends, and another begins with the socket, for
+//! a task is as large as the largest of what it ever does. Each has a time limit of its own, so that no client that says
+//! nothing holds a place for ever.
 
 use super::handler::{Handler, Taken, Takeover};
 use super::socket::{Activity, Pace, Patience, Socket};
 use super::{Place, Shared};
 use crate::access::Peer;
 use crate::figures::Reason;
-use crate::transport::direct;
+use crate::transport::direct::Direct;
 use bytes::{Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -42,16 +44,8 @@ pub(super) struct Link {
     _place: Place,
 }
 
-/// What a connection of HTTP/1.1 is at.
-enum State<IO> {
-    /// hyper reads requests and writes answers.
-    Requests(Socket<IO>),
-    /// A watch is written to it, past hyper; behind it, what hyper had read ahead.
-    Watching(Socket<IO>, Bytes, Box<Taken>),
-    /// Another task has the socket: a WebSocket.
-    Upgraded,
-    Ended,
-}
+/// What a connection goes on with, as a task of its own.
+pub(super) type Stage = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A connection without TLS.
 pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Shared>, place: Place) {
@@ -69,7 +63,7 @@ pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
     if ahead == PREFACE {
         Box::pin(link.http2(stream, ahead)).await;
     } else {
-        Box::pin(link.http1(stream, ahead)).await;
+        link.http1(stream, ahead).await;
     }
 }
 
@@ -105,7 +99,7 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     if is_http2 {
         Box::pin(link.http2(stream, Bytes::new())).await;
     } else {
-        Box::pin(link.http1(stream, Bytes::new())).await;
+        link.http1(stream, Bytes::new()).await;
     }
 }
 
@@ -157,28 +151,35 @@ impl Link {
         }
     }
 
-    pub(super) async fn http1<IO>(mut self, io: IO, ahead: Bytes)
+    pub(super) fn http1<IO>(self, io: IO, ahead: Bytes) -> Stage
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut state = State::Requests(Socket::new(io, ahead, self.activity.clone()));
-        loop {
-            state = match state {
-                // Each in a place of its own, which is free again in the next: a watch is idle for an hour, and the task
-                // is as large as the largest of what stands in it.
-                State::Requests(socket) => Box::pin(self.requests(socket)).await,
-                State::Watching(socket, ahead, taken) => Box::pin(self.watching(socket, ahead, *taken)).await,
-                State::Upgraded => {
-                    self.activity.closed().await;
-                    State::Ended
-                }
-                State::Ended => return,
-            };
-        }
+        let socket = Socket::new(io, ahead, self.activity.clone());
+        self.requests(socket)
+    }
+
+    /// The task of this connection ends, and that of this stage begins. Where the server is gone, so is the connection.
+    fn go_on(shared: &Shared, stage: Stage) {
+        let _ = shared.stages.send(stage);
     }
 
     /// hyper has the socket, until the client is done, or too slow, or asks for something else than answers.
-    async fn requests<IO>(&mut self, socket: Socket<IO>) -> State<IO>
+    fn requests<IO>(mut self, socket: Socket<IO>) -> Stage
+    where
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        Box::pin(async move {
+            let shared = self.shared.clone();
+            match self.answer(socket).await {
+                Next::Watch(socket, ahead, taken) => Link::go_on(&shared, self.watch(socket, ahead, *taken)),
+                Next::Upgraded => Link::go_on(&shared, Box::pin(self.upgraded())),
+                Next::End => {}
+            }
+        })
+    }
+
+    async fn answer<IO>(&mut self, socket: Socket<IO>) -> Next<IO>
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
@@ -210,55 +211,61 @@ impl Link {
                 }
                 taken = poll_fn(|_| take(&takeover, &self.activity)) => {
                     // The connection is not pinned by anything of its own: hyper's is a state machine of plain fields.
-                    return match std::pin::Pin::into_inner(connection).into_parts() {
-                        Some(parts) => State::Watching(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
-                        None => State::Ended,
+                    return match Pin::into_inner(connection).into_parts() {
+                        Some(parts) => Next::Watch(parts.io.into_inner(), parts.read_buf, Box::new(taken)),
+                        None => Next::End,
                     };
                 }
                 pace = poll_fn(|context| patience.poll_expired(context, &self.activity)) => {
                     if self.is_over(pace) {
-                        return State::Ended;
+                        return Next::End;
                     }
                     connection.as_mut().graceful_shutdown();
                     patience.last();
                 }
-                () = self.peer.stalled.notified() => return State::Ended,
+                () = self.peer.stalled.notified() => return Next::End,
                 () = begun(&mut self.ending), if !is_ending => {
                     is_ending = true;
                     if self.activity.is_fresh() {
-                        return State::Ended;
+                        return Next::End;
                     }
                     connection.as_mut().graceful_shutdown();
                 }
             }
         }
         drop(connection);
-        if self.activity.is_closed() { State::Ended } else { State::Upgraded }
+        if self.activity.is_closed() { Next::End } else { Next::Upgraded }
     }
 
     /// The watch has the socket, until it ends or the client goes. Nothing of hyper is left meanwhile.
-    async fn watching<IO>(&mut self, mut socket: Socket<IO>, ahead: Bytes, taken: Taken) -> State<IO>
+    fn watch<IO>(self, socket: Socket<IO>, ahead: Bytes, taken: Taken) -> Stage
     where
         IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Taken { head, stream, keeps_alive, body } = taken;
-        let written = direct::run(&mut socket, head, stream, ahead, self.shared.limits().stall).await;
-        drop(body);
-        match written {
-            Ok(ahead) if keeps_alive && !*self.ending.borrow() => {
-                socket.put_back(ahead);
-                State::Requests(socket)
+        // Made here and not inside of the future, which would hold each part of it a second time, for as long as the watch.
+        let mut direct = Direct::new(socket, head, stream, ahead, self.shared.limits().stall);
+        Box::pin(async move {
+            let written = poll_fn(|context| direct.poll(context)).await;
+            drop(body);
+            let (mut socket, ahead) = direct.into_parts();
+            match written {
+                Ok(()) if keeps_alive && !*self.ending.borrow() => {
+                    socket.put_back(ahead);
+                    let shared = self.shared.clone();
+                    Link::go_on(&shared, self.requests(socket));
+                }
+                Ok(()) => Box::pin(close(socket)).await,
+                Err(error) => {
+                    tracing::debug!(target: "watchcore_http", address = %self.peer.address, "watch: {error}");
+                }
             }
-            Ok(_) => {
-                // The client sees the end of the stream either way; its part of the closing is not waited for.
-                let _ = tokio::time::timeout(CLOSING, socket.shutdown()).await;
-                State::Ended
-            }
-            Err(error) => {
-                tracing::debug!(target: "watchcore_http", address = %self.peer.address, "watch: {error}");
-                State::Ended
-            }
-        }
+        })
+    }
+
+    /// A WebSocket has the socket: the connection has its place until that is dropped.
+    async fn upgraded(self) {
+        self.activity.closed().await;
     }
 
     async fn http2<IO>(mut self, io: IO, ahead: Bytes)
@@ -324,6 +331,20 @@ impl Link {
         }
         tracing::debug!(target: "watchcore_http", address = %self.peer.address, "connection: {error}");
     }
+}
+
+/// What hyper gave a socket back for.
+enum Next<IO> {
+    /// A watch is to be written to it; behind it, what hyper had read ahead.
+    Watch(Socket<IO>, Bytes, Box<Taken>),
+    /// Another task has the socket: a WebSocket.
+    Upgraded,
+    End,
+}
+
+/// The client sees the end of the stream either way; its part of the closing is not waited for.
+async fn close<IO: AsyncWrite + Unpin>(mut socket: Socket<IO>) {
+    let _ = tokio::time::timeout(CLOSING, socket.shutdown()).await;
 }
 
 /// A watch that the service has left for the task of the connection. Never waits by itself: it is looked at behind each

@@ -1,7 +1,7 @@
 //! A server of an [`Api`]'s own: sockets, TLS, connections, and their end.
 //!
 //! A program that has a server already nests [`Api::router`] into it. One that has none starts a [`Server`]: it accepts
-//! connections on the caller's tokio runtime, one task each, speaks HTTP/1.1 and HTTP/2 on the same port, holds the
+//! connections on the caller's tokio runtime, one task each at a time, speaks HTTP/1.1 and HTTP/2 on the same port, holds the
 //! limits of [`Limits`](crate::Limits), and ends without cutting anybody off.
 //!
 //! The life of a connection: `accept` takes it, if there is a place; `connection` makes the handshake, finds out what is
@@ -22,12 +22,13 @@ use crate::api::{Api, Limits};
 use crate::figures::Figures;
 use crate::files::Reloaded;
 use axum::Router;
-use connection::Streams;
+use connection::{Stage, Streams};
 use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use watchcore::{Code, Error, Result};
@@ -162,17 +163,19 @@ impl ServerBuilder {
         listener.set_nonblocking(true).map_err(of_listener)?;
         let listener = TcpListener::from_std(listener).map_err(of_listener)?;
         let alive = Arc::new(Alive::default());
+        let (stages, staged) = unbounded_channel();
         let shared = Arc::new(Shared {
             router: self.router.unwrap_or_else(|| self.api.router()),
             api: self.api,
             tls,
             asks_certificate,
             ending: watch::Sender::new(false),
+            stages,
             streams: Streams(alive.clone()),
             alive,
         });
         let (stop, stopped) = oneshot::channel();
-        let accepting = tokio::spawn(accept::run(listener, shared, stopped));
+        let accepting = tokio::spawn(accept::run(listener, shared, staged, stopped));
         Ok(Server { address, stop, accepting })
     }
 }
@@ -216,6 +219,8 @@ struct Shared {
     asks_certificate: bool,
     /// True when the server ends.
     ending: watch::Sender<bool>,
+    /// Takes what a connection goes on with. As many at most as there are connections.
+    stages: UnboundedSender<Stage>,
     streams: Streams,
     alive: Arc<Alive>,
 }

@@ -15,12 +15,19 @@ fn shared() -> Arc<Shared> {
     cache.writer().unwrap().apply(1, [Change::put("/w/a", "{}")]).unwrap();
     let api = Api::builder().cache(cache).resource(widgets).build().unwrap();
     let alive = Arc::new(Alive::default());
+    let (stages, mut staged) = unbounded_channel();
+    tokio::spawn(async move {
+        while let Some(stage) = staged.recv().await {
+            tokio::spawn(stage);
+        }
+    });
     Arc::new(Shared {
         router: api.router(),
         api,
         tls: None,
         asks_certificate: false,
         ending: watch::Sender::new(false),
+        stages,
         streams: Streams(alive.clone()),
         alive,
     })

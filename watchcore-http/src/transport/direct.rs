@@ -9,7 +9,7 @@ use crate::watch::{Progress, WatchStream};
 use bytes::{Buf, Bytes, BytesMut};
 use http::header;
 use http::response::Parts;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -24,8 +24,8 @@ const MOST_AHEAD: usize = 8 << 10;
 const MOST_SLICES: usize = 64;
 
 /// A watch on its way.
-struct Direct<'s, I> {
-    io: &'s mut I,
+pub(crate) struct Direct<I> {
+    io: I,
     stream: WatchStream,
     /// What is being written: first `own` (the head, or the last chunk), then frames from `at` on, of the first of which
     /// `written` bytes are out.
@@ -66,41 +66,35 @@ pub(crate) fn head_bytes(head: &Parts) -> Bytes {
     Bytes::from(bytes)
 }
 
-/// Writes a watch to a socket that hyper has given back, until it ends or the client goes. `ahead` is what hyper had read
-/// of the next request; the same with what came since is returned, for whoever serves that.
-///
-/// # Errors
-/// Those of the socket; `UnexpectedEof` where the client goes, `TimedOut` where it takes nothing for `stall` after the
-/// deadline of the watch, `InvalidData` where it sends more than it may. The connection is of no more use.
-pub(crate) fn run<I: AsyncRead + AsyncWrite + Unpin>(
-    io: &mut I,
-    head: Bytes,
-    stream: WatchStream,
-    ahead: Bytes,
-    stall: Duration,
-) -> impl Future<Output = io::Result<Bytes>> {
-    // Made here and not inside of the future, which would hold each argument a second time, for as long as the watch.
-    let mut direct = Direct {
-        io,
-        stream,
-        own: head,
-        frames: Vec::new(),
-        at: 0,
-        written: 0,
-        phase: DirectPhase::Streaming,
-        // A copy, mostly of nothing: what hyper gives back, however short, is a part of its buffer and would hold that.
-        ahead: BytesMut::from(&ahead[..]),
-        stalled: None,
-        stall,
-    };
-    async move {
-        poll_fn(|context| direct.poll(context)).await?;
-        Ok(direct.ahead.freeze())
+impl<I: AsyncRead + AsyncWrite + Unpin> Direct<I> {
+    /// A watch for a socket that hyper has given back. `ahead` is what hyper had read of the next request.
+    pub(crate) fn new(io: I, head: Bytes, stream: WatchStream, ahead: Bytes, stall: Duration) -> Direct<I> {
+        Direct {
+            io,
+            stream,
+            own: head,
+            frames: Vec::new(),
+            at: 0,
+            written: 0,
+            phase: DirectPhase::Streaming,
+            // A copy, mostly of nothing: what hyper gives back, however short, is a part of its buffer and would hold that.
+            ahead: BytesMut::from(&ahead[..]),
+            stalled: None,
+            stall,
+        }
     }
-}
 
-impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// The socket, and what came ahead of the next request.
+    pub(crate) fn into_parts(self) -> (I, Bytes) {
+        (self.io, self.ahead.freeze())
+    }
+
+    /// Writes the watch, until it ends or the client goes.
+    ///
+    /// # Errors
+    /// Those of the socket; `UnexpectedEof` where the client goes, `TimedOut` where it takes nothing for `stall` after
+    /// the deadline of the watch, `InvalidData` where it sends more than it may. The connection is of no more use.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.read_ahead(context)?;
         loop {
             if self.poll_write(context)?.is_pending() {
@@ -115,7 +109,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
                     Poll::Pending => {
                         // An idle watch has no buffer.
                         (self.frames, self.own) = (Vec::new(), Bytes::new());
-                        ready!(Pin::new(&mut *self.io).poll_flush(context))?;
+                        ready!(Pin::new(&mut self.io).poll_flush(context))?;
                         return Poll::Pending;
                     }
                 },
@@ -123,7 +117,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
                     self.own = Bytes::from_static(b"0\r\n\r\n");
                     self.phase = DirectPhase::Ended;
                 }
-                DirectPhase::Ended => return Pin::new(&mut *self.io).poll_flush(context),
+                DirectPhase::Ended => return Pin::new(&mut self.io).poll_flush(context),
             }
         }
     }
@@ -133,7 +127,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
         let mut room = [0; 512];
         loop {
             let mut read = ReadBuf::new(&mut room);
-            match Pin::new(&mut *self.io).poll_read(context, &mut read)? {
+            match Pin::new(&mut self.io).poll_read(context, &mut read)? {
                 Poll::Ready(()) if read.filled().is_empty() => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Poll::Ready(()) if self.ahead.len() + read.filled().len() > MOST_AHEAD => {
                     return Err(io::ErrorKind::InvalidData.into());
@@ -147,7 +141,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
     /// Writes what there is; pending while the socket takes no more.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.own.is_empty() {
-            let written = ready!(Pin::new(&mut *self.io).poll_write(context, &self.own))?;
+            let written = ready!(Pin::new(&mut self.io).poll_write(context, &self.own))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
@@ -161,7 +155,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> Direct<'_, I> {
                 *slice = IoSlice::new(&frame.chunk()[from..]);
                 count += 1;
             }
-            let mut written = ready!(Pin::new(&mut *self.io).poll_write_vectored(context, &slices[..count]))?;
+            let mut written = ready!(Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }

@@ -4,6 +4,7 @@ use crate::catalog::Resource;
 use crate::frame::Form;
 use crate::request::Params;
 use crate::resources::watch::{Watched, open};
+use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use watchcore::{Cache, Change, Writer};
 
@@ -48,10 +49,14 @@ impl Ground {
 
     /// A client's end of a socket of so many bytes, and the watch that is written to the other.
     async fn client(&self, query: &str, room: usize, ahead: &'static [u8]) -> (DuplexStream, Watching) {
-        let (client, mut server) = duplex(room);
+        let (client, server) = duplex(room);
         let stream = self.stream(query).await;
         let head = Bytes::from_static(b"HEAD\r\n\r\n");
-        let task = async move { run(&mut server, head, stream, Bytes::from_static(ahead), STALL).await };
+        let mut direct = Direct::new(server, head, stream, Bytes::from_static(ahead), STALL);
+        let task = async move {
+            poll_fn(|context| direct.poll(context)).await?;
+            Ok(direct.into_parts().1)
+        };
         (client, tokio::spawn(task))
     }
 }
