@@ -23,6 +23,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 const ALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(60)).with_interval(Duration::from_secs(20)).with_retries(3);
 
+/// Bytes of a client that the system holds unsent, at most. Left to itself it holds megabytes for a client that
+/// never reads, and it has one limit for all sockets together.
+const UNSENT: u32 = 128 << 10;
+
 /// How long streams of HTTP/2 may take to notice that their connection was cut off.
 const CUT: Duration = Duration::from_secs(5);
 
@@ -66,16 +70,23 @@ fn connect(stream: TcpStream, address: SocketAddr, shared: &Arc<Shared>, connect
         return;
     }
     let place = Place(figures.clone());
-    // An event goes out when it is there; and a client whose machine is gone says nothing, so the system asks for it.
-    // Where the socket has closed already, that is found when it is read.
-    let _ = stream.set_nodelay(true);
-    let _ = SockRef::from(&stream).set_tcp_keepalive(&ALIVE);
+    prepare(&stream);
     let shared = shared.clone();
     if shared.tls.is_some() {
         connections.spawn(connection::secure(stream, address, shared, place));
     } else {
         connections.spawn(connection::plain(stream, address, shared, place));
     }
+}
+
+/// An event goes out when it is there; a client whose machine is gone says nothing, so the system asks for it; what a
+/// client does not take stays here. Where the socket has closed already, that is found when it is read.
+fn prepare(stream: &TcpStream) {
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&ALIVE);
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let _ = socket.set_tcp_notsent_lowat(UNSENT);
 }
 
 /// A client that has gone before it was accepted is nothing. All else is the system's: file descriptors or memory are
@@ -143,5 +154,24 @@ async fn end(
     drop(staged); // with the connections that were on their way from one task to the next
     if tokio::time::timeout(CUT, shared.alive.none()).await.is_err() {
         tracing::warn!(target: "watchcore_http", "requests of cut connections are still being answered");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_system_holds_little_for_who_never_reads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        prepare(&stream);
+        stream.writable().await.unwrap();
+        let mut held = 0;
+        while let Ok(written) = stream.try_write(&[0; 16 << 10]) {
+            held += written;
+            assert!(held < 1 << 20, "{held} bytes for a client that reads none of them");
+        }
     }
 }
