@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
-use watchcore::{Batch, Error, Event, Position, Subscription};
+use watchcore::{Batch, Code, Error, Event, Position, Subscription};
 
 /// At most so much is framed at a time: what a client that does not read costs beside its batch.
 const PIECE_BYTES: usize = 64 << 10;
@@ -58,6 +58,20 @@ enum Source {
     /// There was no subscription to be had; why is the only thing that goes out.
     Refused(Error),
     Ended,
+}
+
+/// The next batch, as the stream of the subscription gives it. Of the initial state it is only what goes out in one piece:
+/// a batch of it is made for this watch alone, and one whose client never reads should hold little.
+fn poll_batch(subscription: &mut Subscription, context: &mut Context<'_>) -> Poll<Option<Result<Batch, Error>>> {
+    if subscription.position().revision == 0 {
+        match subscription.poll(PIECE_FRAMES) {
+            // Nothing yet: the stream waits for it.
+            Ok(batch) if batch.is_empty() => {}
+            Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
+            polled => return Poll::Ready(Some(polled)),
+        }
+    }
+    Pin::new(subscription).poll_next(context)
 }
 
 /// What a poll of a [`WatchStream`] gave.
@@ -144,7 +158,7 @@ impl WatchStream {
                 self.framing.deadline(subscription.position(), out);
                 return Poll::Ready(Progress::Ended);
             }
-            match Pin::new(subscription).poll_next(context) {
+            match poll_batch(subscription, context) {
                 Poll::Ready(Some(Ok(batch))) => (self.batch, self.next) = (batch, 0),
                 Poll::Ready(Some(Err(error))) => {
                     self.framing.failed(&error, out);
@@ -192,3 +206,6 @@ impl WatchStream {
         None
     }
 }
+
+#[cfg(test)]
+mod tests;
