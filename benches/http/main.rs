@@ -15,10 +15,12 @@
 mod support;
 
 mod bare;
+mod faces;
 mod process;
 mod servers;
 mod watchers;
 
+use faces::Face;
 use servers::{Server, Widgets};
 use std::time::{Duration, Instant};
 use support::etcd::Etcd;
@@ -48,6 +50,7 @@ fn main() {
                 "idle" => idle(&etcd).await,
                 "latency" => latency(&etcd, &mut widgets).await,
                 "deaf" => deaf(&etcd, &mut widgets).await,
+                "fill" => widgets.fill(150_000).await,
                 "list" => {
                     widgets.fill(150_000).await;
                     list(&etcd).await;
@@ -128,24 +131,51 @@ async fn bare_loop(count: usize, length: usize) -> Vec<f64> {
     taken
 }
 
-/// Memory of the server for a watch that has nothing to do.
+/// Memory of the server for a watch that has nothing to do, over each face.
 async fn idle(etcd: &Etcd) {
-    println!("| server | watchers | bytes of memory a watch |\n| --- | --- | --- |");
-    for start in Server::ALL {
-        let Some(server) = start(&etcd.url()).await else { continue };
-        let path = format!(
-            "{}?watch=1&resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
-            servers::PATH
-        );
-        let warm = Watchers::open(server.address, &path, 100, MARKER, 0, false).await;
-        let before = process::memory(server.pid(), "VmRSS");
-        let count = 5000;
-        let watchers = Watchers::open(server.address, &path, count, MARKER, 0, false).await;
-        let each = process::memory(server.pid(), "VmRSS").saturating_sub(before) / count as u64;
-        println!("| {} | {count} | {each} |", server.name);
-        watchers.close();
-        warm.close();
+    println!("| server | over | watches | bytes of memory a watch, median (range of 3) |\n| --- | --- | --- | --- |");
+    for face in Face::ALL {
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            let (server, certificate) = match face {
+                Face::Tls => {
+                    let (server, certificate) = Server::watchcore_tls(&etcd.url()).await;
+                    (server, Some(certificate))
+                }
+                _ => (Server::ALL[0](&etcd.url()).await.expect("always there"), None),
+            };
+            taken.push(idle_of(&server, face, certificate.as_ref()).await);
+        }
+        row_of_idle("watchcore serve", face, taken);
     }
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let Some(server) = Server::ALL[1](&etcd.url()).await else { return };
+        taken.push(idle_of(&server, Face::Plain, None).await);
+    }
+    row_of_idle("Kubernetes' server", Face::Plain, taken);
+}
+
+const IDLE: usize = 5000;
+
+fn row_of_idle(server: &str, face: Face, taken: Vec<f64>) {
+    let (median, least, most) = spread(taken);
+    println!("| {server} | {} | {IDLE} | {median:.0} ({least:.0} to {most:.0}) |", face.name());
+}
+
+async fn idle_of(server: &Server, face: Face, certificate: Option<&servers::Certificate>) -> f64 {
+    let path = format!(
+        "{}?watch=1&resourceVersion=0&sendInitialEvents=false&resourceVersionMatch=NotOlderThan",
+        servers::PATH
+    );
+    let warm = face.open(server.address, &path, 100, certificate).await;
+    at_rest(server).await;
+    let before = process::memory(server.pid(), "VmRSS");
+    let watches = face.open(server.address, &path, IDLE, certificate).await;
+    at_rest(server).await;
+    let each = process::memory(server.pid(), "VmRSS").saturating_sub(before) as f64 / IDLE as f64;
+    drop((warm, watches));
+    each
 }
 
 /// A list of everything: first byte, whole, processor time, memory above what there was.

@@ -11,6 +11,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::pki_types::CertificateDer;
 
 /// Where the objects are served.
 pub(crate) const PATH: &str = "/apis/bench.test/v1/widgets";
@@ -32,24 +33,31 @@ impl Server {
         [|endpoint| Box::pin(Server::watchcore(endpoint)), |endpoint| Box::pin(Server::kubernetes(endpoint))];
 
     async fn watchcore(endpoint: &str) -> Option<Server> {
-        let binary = std::env::var("WATCHCORE_SERVER")
-            .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/watchcore").into());
-        let port = free_port();
-        // More than the most that is measured, so that no limit is met.
-        let configuration = format!(
-            "etcd = [\"{endpoint}\"]\nlisten = \"127.0.0.1:{port}\"\n[limits]\nwatches = 40000\nconnections = 40000\n[[cache]]\nprefix = \"/registry/\"\n[[resource]]\ngroup = \"bench.test\"\nversion = \"v1\"\nplural = \"widgets\"\nkind = \"Widget\"\nnamespaced = true\nprefix = \"{PREFIX}\"\n"
-        );
-        let file = std::env::temp_dir().join(format!("watchcore-bench-{}.toml", std::process::id()));
-        std::fs::write(&file, configuration).expect("a temporary directory");
-        let child = Command::new(&binary)
-            .args(["serve", "--config"])
-            .arg(&file)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap_or_else(|error| panic!("{binary}: {error}; build it: cargo build --release -p watchcore-cli"));
-        let server = Server::ready("watchcore serve", port, child).await;
-        let _ = std::fs::remove_file(file);
-        Some(server)
+        let (port, child) = spawn(endpoint, "");
+        Some(Server::ready("watchcore serve", port, child).await)
+    }
+
+    /// The same with TLS, and what its clients are to trust.
+    pub(crate) async fn watchcore_tls(endpoint: &str) -> (Server, Certificate) {
+        let directory = std::env::temp_dir();
+        let [cert, key] =
+            ["crt", "key"].map(|kind| directory.join(format!("watchcore-bench-{}.{kind}", std::process::id())));
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        std::fs::write(&cert, made.cert.pem()).expect("a temporary directory");
+        std::fs::write(&key, made.signing_key.serialize_pem()).expect("a temporary directory");
+        let (port, child) = spawn(endpoint, &format!("[tls]\ncertificate = {cert:?}\nkey = {key:?}\n"));
+        let server = Server { name: "watchcore serve", address: SocketAddr::from(([127, 0, 0, 1], port)), child };
+        // It has read both when it listens. The cache is small, and filled soon after.
+        let begin = Instant::now();
+        while TcpStream::connect(server.address).await.is_err() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "it does not listen");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for file in [cert, key] {
+            let _ = std::fs::remove_file(file);
+        }
+        (server, Certificate { der: made.cert.der().clone() })
     }
 
     async fn kubernetes(endpoint: &str) -> Option<Server> {
@@ -120,6 +128,32 @@ async fn declare(address: SocketAddr) {
         assert!(begin.elapsed() < Duration::from_secs(60), "not declared: {}", String::from_utf8_lossy(&text));
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
+}
+
+/// A certificate that a server shows.
+pub(crate) struct Certificate {
+    pub(crate) der: CertificateDer<'static>,
+}
+
+/// Starts `watchcore serve`, with more in its configuration.
+fn spawn(endpoint: &str, more: &str) -> (u16, Child) {
+    let binary = std::env::var("WATCHCORE_SERVER")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../target/release/watchcore").into());
+    let port = free_port();
+    // More than the most that is measured, so that no limit is met.
+    let configuration = format!(
+        "etcd = [\"{endpoint}\"]\nlisten = \"127.0.0.1:{port}\"\n{more}[limits]\nwatches = 40000\nconnections = 40000\n[[cache]]\nprefix = \"/registry/\"\n[[resource]]\ngroup = \"bench.test\"\nversion = \"v1\"\nplural = \"widgets\"\nkind = \"Widget\"\nnamespaced = true\nprefix = \"{PREFIX}\"\n"
+    );
+    // Read once, at the start; whoever listens has read it, and the next server writes it anew.
+    let file = std::env::temp_dir().join(format!("watchcore-bench-{}.toml", std::process::id()));
+    std::fs::write(&file, configuration).expect("a temporary directory");
+    let child = Command::new(&binary)
+        .args(["serve", "--config"])
+        .arg(&file)
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap_or_else(|error| panic!("{binary}: {error}; build it: cargo build --release -p watchcore-cli"));
+    (port, child)
 }
 
 fn free_port() -> u16 {
