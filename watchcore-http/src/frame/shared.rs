@@ -1,41 +1,55 @@
 //! Frames that many watchers share: made by the first who needs one, kept while all come by.
+//!
+//! Ten thousand watchers ask for the same few events at about the same time. So to find a frame is a look at one place, that
+//! of the event's sequence number, which readers share. The lock over all is for who keeps a frame: once for each event, and
+//! not for each watcher. It is taken before that of a place, never behind it.
 
 use super::{Form, Frame};
-use std::collections::{BTreeMap, HashMap};
-use std::hash::Hash;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use watchcore::Kind;
+
+/// A place for so many bytes of the limit: the places themselves take a fiftieth of it.
+const BYTES_A_PLACE: usize = 2048;
+
+const LEAST_PLACES: usize = 64;
 
 /// The frames of one resource, by form, or those of the keys of one cache. Bounded in bytes over all forms.
 pub(crate) struct Frames<F = Form> {
-    kept: Mutex<Kept<F>>,
+    /// By sequence number of the log, modulo their number. Made with the first frame that is kept.
+    places: OnceLock<Box<[RwLock<Place<F>>]>>,
+    kept: Mutex<Kept>,
     limit: usize,
     /// Frames that were found, and that had to be made. Relaxed: figures, nothing depends on them.
     found: AtomicU64,
     made: AtomicU64,
 }
 
-struct Kept<F> {
-    /// By sequence number of the log, so that the oldest leave first.
-    events: BTreeMap<u64, Event<F>>,
+/// The frames of one event: a few forms of at most three kinds.
+struct Place<F> {
+    sequence: u64,
+    frames: Vec<(F, Kind, Frame)>,
+}
+
+/// How many bytes of which event, so that the oldest leave first.
+#[derive(Default)]
+struct Kept {
+    events: BTreeMap<u64, usize>,
     bytes: usize,
 }
 
-/// The frames of one event: at most a few forms of at most three kinds.
-type Event<F> = HashMap<(F, u32), Frame>;
-
-impl<F: Copy + Eq + Hash> Frames<F> {
+impl<F: Copy + Eq> Frames<F> {
     /// None are kept where `limit` is 0.
     pub(crate) fn new(limit: usize) -> Frames<F> {
-        let kept = Mutex::new(Kept { events: BTreeMap::new(), bytes: 0 });
-        Frames { kept, limit, found: AtomicU64::new(0), made: AtomicU64::new(0) }
+        let (found, made) = (AtomicU64::new(0), AtomicU64::new(0));
+        Frames { places: OnceLock::new(), kept: Mutex::default(), limit, found, made }
     }
 
     /// The frame of an event of the log, made now if nobody has made it yet. `None` of `make` (the event does not go
     /// out) is not kept.
     ///
-    /// It is made outside of the lock: two who come at once both make one, and both frames hold the same bytes.
+    /// It is made outside of the locks: two who come at once both make one, and both frames hold the same bytes.
     pub(crate) fn get(
         &self,
         sequence: u64,
@@ -43,37 +57,62 @@ impl<F: Copy + Eq + Hash> Frames<F> {
         kind: Kind,
         make: impl FnOnce() -> Option<Frame>,
     ) -> Option<Frame> {
-        let key = (form, kind as u32);
-        if let Some(frame) = self.lock().events.get(&sequence).and_then(|event| event.get(&key)) {
+        if let Some(frame) = self.find(sequence, form, kind) {
             self.found.fetch_add(1, Relaxed);
-            return Some(frame.clone());
+            return Some(frame);
         }
         let frame = make()?;
         self.made.fetch_add(1, Relaxed);
-        self.keep(sequence, key, &frame);
+        if frame.chunk().len() <= self.limit {
+            drop(self.keep(sequence, form, kind, &frame));
+        }
         Some(frame)
     }
 
-    fn keep(&self, sequence: u64, key: (F, u32), frame: &Frame) {
+    fn find(&self, sequence: u64, form: F, kind: Kind) -> Option<Frame> {
+        let places = self.places.get()?;
+        let place = places[at(sequence, places.len())].read().unwrap_or_else(PoisonError::into_inner);
+        place.frame(sequence, form, kind).cloned()
+    }
+
+    /// Keeps a frame; what had to leave for it is the caller's to free.
+    fn keep(&self, sequence: u64, form: F, kind: Kind, frame: &Frame) -> Vec<(F, Kind, Frame)> {
         let bytes = frame.chunk().len();
-        let mut released = Vec::new();
+        let mut left = Vec::new();
         let mut kept = self.lock();
+        let oldest = kept.events.first_key_value().map(|(oldest, _)| *oldest);
+        let mut place = self.place(sequence);
         // Who reads behind everything that is kept reads alone, and would only push out what others are about to need.
-        let is_behind = kept.events.first_key_value().is_some_and(|(oldest, _)| sequence < *oldest);
-        if bytes > self.limit || (is_behind && kept.bytes + bytes > self.limit) {
-            return;
+        let is_behind = oldest.is_some_and(|oldest| sequence < oldest) && kept.bytes + bytes > self.limit;
+        if is_behind || (place.sequence > sequence && !place.frames.is_empty()) {
+            return left;
         }
-        if kept.events.entry(sequence).or_default().insert(key, frame.clone()).is_none() {
+        if place.sequence != sequence {
+            left.append(&mut place.frames);
+            let before = std::mem::replace(&mut place.sequence, sequence);
+            kept.release(before);
+        }
+        if place.frame(sequence, form, kind).is_none() {
+            place.frames.push((form, kind, frame.clone()));
+            *kept.events.entry(sequence).or_default() += bytes;
             kept.bytes += bytes;
         }
+        drop(place);
         while kept.bytes > self.limit {
-            let Some((_, oldest)) = kept.events.pop_first() else { break };
-            kept.bytes -= oldest.values().map(|frame| frame.chunk().len()).sum::<usize>();
-            released.push(oldest);
+            let Some((&oldest, _)) = kept.events.first_key_value() else { break };
+            kept.release(oldest);
+            left.append(&mut self.place(oldest).frames);
         }
-        // Freed behind the lock.
-        drop(kept);
-        drop(released);
+        left
+    }
+
+    /// The place of an event, or of another one that has it.
+    fn place(&self, sequence: u64) -> RwLockWriteGuard<'_, Place<F>> {
+        let places = self.places.get_or_init(|| {
+            let count = (self.limit / BYTES_A_PLACE).max(LEAST_PLACES);
+            (0..count).map(|_| RwLock::new(Place { sequence: 0, frames: Vec::new() })).collect()
+        });
+        places[at(sequence, places.len())].write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// (found, made, bytes kept).
@@ -81,9 +120,26 @@ impl<F: Copy + Eq + Hash> Frames<F> {
         (self.found.load(Relaxed), self.made.load(Relaxed), self.lock().bytes)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept<F>> {
+    fn lock(&self) -> MutexGuard<'_, Kept> {
         // A panic inside leaves at most a figure that is off by one frame.
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn at(sequence: u64, places: usize) -> usize {
+    (sequence % places as u64) as usize
+}
+
+impl<F: Copy + Eq> Place<F> {
+    fn frame(&self, sequence: u64, form: F, kind: Kind) -> Option<&Frame> {
+        let is_it = |one: &&(F, Kind, Frame)| one.0 == form && one.1 == kind;
+        if self.sequence == sequence { self.frames.iter().find(is_it).map(|(_, _, frame)| frame) } else { None }
+    }
+}
+
+impl Kept {
+    fn release(&mut self, sequence: u64) {
+        self.bytes -= self.events.remove(&sequence).unwrap_or(0);
     }
 }
 

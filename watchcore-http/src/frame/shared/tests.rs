@@ -45,3 +45,41 @@ fn oldest_frames_leave_first() {
     assert_eq!(get(&frames, 6, Form::Json, Kind::Added, &huge), huge, "larger than all that is kept");
     assert_eq!(frames.figures().2, 30);
 }
+
+/// Two events whose numbers lie a round apart have one place: the later one has it, whoever comes first.
+#[test]
+fn a_place_is_the_later_events() {
+    let frames = Frames::new(1000);
+    let later = 7 + LEAST_PLACES as u64;
+    assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "early"), "early");
+    assert_eq!(get(&frames, later, Form::Json, Kind::Added, "later"), "later");
+    assert_eq!(get(&frames, 7, Form::Json, Kind::Added, "again"), "again", "it had to leave");
+    assert_eq!(get(&frames, later, Form::Json, Kind::Added, "again"), "later", "and does not come back");
+    assert_eq!(frames.figures().2, "later".len() + 5);
+}
+
+/// Who finds is never given another event's frame, while others keep and push out.
+#[test]
+fn many_ask_at_once() {
+    let frames = Frames::new(4000);
+    std::thread::scope(|threads| {
+        for thread in 0..4 {
+            let frames = &frames;
+            threads.spawn(move || {
+                for sequence in 0..20_000_u64 {
+                    let form = if (sequence + thread) % 3 == 0 { Form::Metadata } else { Form::Json };
+                    let expected = format!("{sequence} {form:?}");
+                    assert_eq!(get(frames, sequence, form, Kind::Added, &expected), expected);
+                }
+            });
+        }
+    });
+    let (found, made, bytes) = frames.figures();
+    assert_eq!(found + made, 80_000);
+    let kept = frames.lock().events.values().sum::<usize>();
+    assert!(bytes <= 4000 && bytes == kept, "{bytes} {kept}");
+    let places = frames.places.get().unwrap().iter();
+    let held =
+        places.flat_map(|place| place.read().unwrap().frames.iter().map(|one| one.2.chunk().len()).collect::<Vec<_>>());
+    assert_eq!(held.sum::<usize>(), bytes);
+}
