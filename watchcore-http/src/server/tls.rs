@@ -4,7 +4,7 @@ use crate::access::User;
 use crate::files::Reloaded;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use std::path::PathBuf;
@@ -60,8 +60,8 @@ impl Tls {
 fn config(paths: &[PathBuf], files: &[Vec<u8>]) -> std::result::Result<ServerConfig, String> {
     let in_file = |at: usize, what: String| format!("{}: {what}", name_of(paths, at));
     let chain = certificates(&files[0]).map_err(|why| in_file(0, why))?;
-    let key =
-        PrivateKeyDer::from_pem_slice(&files[1]).map_err(|error| in_file(1, format!("no private key: {error}")))?;
+    let key = PrivateKeyDer::from_pem_slice(&files[1])
+        .map_err(|error| in_file(1, format!("no private key: {}", said(&error))))?;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()
@@ -101,7 +101,19 @@ fn certificates(pem: &[u8]) -> std::result::Result<Vec<CertificateDer<'static>>,
     match all {
         Ok(all) if all.is_empty() => Err("no certificate in it".into()),
         Ok(all) => Ok(all),
-        Err(error) => Err(format!("no certificate: {error}")),
+        Err(error) => Err(format!("no certificate: {}", said(&error))),
+    }
+}
+
+/// What is wrong in a file. The text of the error itself has the line that is wrong in it, and in a file whose line ends
+/// were lost that line is the whole key: it must not stand in a log.
+fn said(error: &pem::Error) -> &'static str {
+    match error {
+        pem::Error::IllegalSectionStart { .. } => "a line that begins a section has more in it than -----BEGIN …-----",
+        pem::Error::MissingSectionEnd { .. } => "a section has no line -----END …----- of its own",
+        pem::Error::Base64Decode(_) => "a section is no base64",
+        pem::Error::NoItemsFound => "there is none in it that is not encrypted",
+        _ => "it cannot be read as PEM",
     }
 }
 

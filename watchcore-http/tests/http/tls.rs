@@ -188,3 +188,31 @@ async fn wrong_files_are_errors() {
         assert!(error.message().contains(says) && error.message().contains("PEM"), "{says}: {}", error.message());
     }
 }
+
+/// A key whose line ends were lost, as happens on its way through a variable of the environment, is one wrong line: what
+/// says so has nothing of it.
+#[tokio::test]
+async fn errors_show_nothing_of_a_key() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ground = Ground::start().await;
+    let text = std::fs::read_to_string(&key).unwrap();
+    let secret = text.lines().nth(1).expect("a line of the key").to_owned();
+    let lines: Vec<&str> = text.lines().collect();
+    for broken in [lines.join(" "), lines.concat(), lines[..2].concat(), lines[..2].join("\n"), text.replace("M", "*")]
+    {
+        let broken = files.write("broken.key", broken);
+        for tls in
+            [Tls::new(&certificate, &broken), Tls::new(&broken, &key), Tls::new(&certificate, &key).client_ca(&broken)]
+        {
+            let error = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.err();
+            let message = error.expect("it does not start").message().to_owned();
+            assert!(message.contains("broken.key"), "{message}");
+            for at in 0..secret.len() - 8 {
+                let part = &secret[at..at + 8];
+                let numbers = format!("{:?}", part.as_bytes());
+                assert!(!message.contains(part) && !message.contains(numbers.trim_matches(['[', ']'])), "{message}");
+            }
+        }
+    }
+}
