@@ -4,14 +4,23 @@
 //! an interval, they are looked at first, on a thread that may block. While they cannot be read, or make no value (half
 //! of a pair was replaced), the last good value serves, and one warning says why.
 
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::hash::BuildHasher;
+use std::io::{Error, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 
 /// A file that changed so shortly before it was read may change once more without another time of change.
 const CLOCK_OF_FILES: Duration = Duration::from_secs(2);
+
+/// How long a caller waits for the files to be looked at.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// More than any certificate or list of tokens has. What is larger was named by mistake.
+const MOST_BYTES: u64 = 16 << 20;
 
 /// What makes a value of the contents of the files, in their order; or a sentence that names the file and what is wrong.
 type Make<T> = dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync;
@@ -80,33 +89,17 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
         self.lock().value.clone()
     }
 
-    /// The value of the files as they are, or as they were at most an interval ago.
+    /// The value of the files as they are, or as they were at most an interval ago. Where they cannot be read in time it is
+    /// the value before.
     pub(crate) async fn current(self: &Arc<Self>) -> Arc<T> {
-        {
-            let mut held = self.lock();
-            if held.looking || held.looked.elapsed() < self.interval {
-                return held.value.clone();
-            }
-            held.looking = true;
+        if let Some(look) = Look::begin(self) {
+            // It goes on where the caller is cancelled, or takes what there is because a file system does not answer.
+            let _ = timeout(PATIENCE, spawn_blocking(move || look.0.look())).await;
         }
-        let this = self.clone();
-        // It goes on where the caller is cancelled, and `look` ends with `looking` false in any case; so its result, and
-        // whether the runtime ends meanwhile, do not matter.
-        let _ = tokio::task::spawn_blocking(move || this.look()).await;
         self.latest()
     }
 
     fn look(&self) {
-        /// Others may look again, also behind a panic of `make`.
-        struct Done<'r, T: Send + Sync + 'static>(&'r Reloaded<T>);
-        impl<T: Send + Sync + 'static> Drop for Done<'_, T> {
-            fn drop(&mut self) {
-                let mut held = self.0.lock();
-                held.looking = false;
-                held.looked = Instant::now();
-            }
-        }
-        let _done = Done(self);
         let (old, contents) = {
             let held = self.lock();
             (held.stamps.clone(), held.contents)
@@ -155,6 +148,30 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
     }
 }
 
+/// The right to look at the files, which one caller has at a time. It goes back when this is dropped: at the end of the
+/// look, behind a panic of `make`, and where the runtime ends before the look has begun.
+struct Look<T: Send + Sync + 'static>(Arc<Reloaded<T>>);
+
+impl<T: Send + Sync + 'static> Look<T> {
+    /// `None`: somebody looks already, or did so less than an interval ago.
+    fn begin(files: &Arc<Reloaded<T>>) -> Option<Look<T>> {
+        let mut held = files.lock();
+        if held.looking || held.looked.elapsed() < files.interval {
+            return None;
+        }
+        held.looking = true;
+        Some(Look(files.clone()))
+    }
+}
+
+impl<T: Send + Sync + 'static> Drop for Look<T> {
+    fn drop(&mut self) {
+        let mut held = self.0.lock();
+        held.looking = false;
+        held.looked = Instant::now();
+    }
+}
+
 /// `None` where one of them is not there.
 fn stamps(paths: &[PathBuf]) -> Option<Vec<Stamp>> {
     paths.iter().map(|path| std::fs::metadata(path).ok().map(|metadata| Stamp::of(&metadata))).collect()
@@ -170,11 +187,22 @@ fn are_settled(stamps: &[Stamp]) -> bool {
 }
 
 fn read(paths: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
-    paths.iter().map(|path| std::fs::read(path).map_err(|error| unreadable(path, &error))).collect()
+    paths.iter().map(|path| read_one(path)).collect()
 }
 
-fn unreadable(path: &Path, error: &std::io::Error) -> String {
-    format!("cannot read {}: {error}", path.display())
+/// Reads a regular file, also through symbolic links. A pipe is none: it would block the reader, and be empty the next
+/// time. A device may never end.
+fn read_one(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: Error| format!("cannot read {}: {error}", path.display());
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(format!("{} is no regular file", path.display()));
+    }
+    let mut contents = Vec::new();
+    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut contents)).map_err(unreadable)?;
+    if contents.len() as u64 > MOST_BYTES {
+        return Err(format!("{} has more than {MOST_BYTES} bytes", path.display()));
+    }
+    Ok(contents)
 }
 
 impl Stamp {
@@ -190,3 +218,6 @@ impl Stamp {
         Stamp { modified: metadata.modified().ok(), length: metadata.len(), inode: None }
     }
 }
+
+#[cfg(test)]
+mod tests;

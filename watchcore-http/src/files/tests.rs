@@ -1,0 +1,163 @@
+use super::*;
+use futures_util::FutureExt;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc;
+use tokio::runtime::{Builder, Runtime};
+
+/// A directory that is gone with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("watchcore-files-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        std::fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The text of the files; one that ends in a `!` is half of a value.
+fn text(files: &[Vec<u8>]) -> Result<String, String> {
+    let text = String::from_utf8(files.concat()).unwrap();
+    if text.ends_with('!') { Err("half of it".into()) } else { Ok(text) }
+}
+
+fn reloaded(paths: Vec<PathBuf>) -> Result<Arc<Reloaded<String>>, String> {
+    Reloaded::new("text", paths, Duration::ZERO, text).map(Arc::new)
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap()
+}
+
+/// As Kubernetes mounts a secret: the files are links into a directory that is replaced as a whole, by another link.
+#[tokio::test]
+async fn links_to_a_replaced_directory_are_followed() {
+    let scratch = Scratch::new();
+    for name in ["one", "two"] {
+        std::fs::create_dir(scratch.path(name)).unwrap();
+        for (file, text) in [("key", "key of"), ("crt", "certificate of")] {
+            let path = scratch.write(&format!("{name}/{file}"), &format!("{text} {name} "));
+            // All of one age and length, and so old that a file of the same stamp is not read again.
+            File::options().write(true).open(path).unwrap().set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
+    }
+    symlink("one", scratch.path("..data")).unwrap();
+    for name in ["key", "crt"] {
+        symlink(format!("..data/{name}"), scratch.path(name)).unwrap();
+    }
+    let files = reloaded(vec![scratch.path("key"), scratch.path("crt")]).unwrap();
+    assert_eq!(*files.current().await, "key of one certificate of one ");
+    symlink("two", scratch.path("..new")).unwrap();
+    std::fs::rename(scratch.path("..new"), scratch.path("..data")).unwrap();
+    assert_eq!(*files.current().await, "key of two certificate of two ");
+}
+
+#[tokio::test]
+async fn last_good_value_serves() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let files = reloaded(vec![path.clone()]).unwrap();
+    for broken in ["half!", "half again!"] {
+        scratch.write("text", broken);
+        assert_eq!(*files.current().await, "first");
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(*files.current().await, "first", "it is gone");
+    std::fs::create_dir(&path).unwrap();
+    assert_eq!(*files.current().await, "first", "a directory");
+    std::fs::remove_dir(&path).unwrap();
+    scratch.write("text", "second");
+    assert_eq!(*files.current().await, "second", "the same length, right behind the other");
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_refused() {
+    let scratch = Scratch::new();
+    let pipe = scratch.path("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // A thread of its own: it would block in a pipe that nobody writes to.
+    for path in [pipe, "/dev/zero".into(), scratch.0.clone()] {
+        let (say, said) = mpsc::channel();
+        let named = path.clone();
+        std::thread::spawn(move || say.send(reloaded(vec![named]).err()));
+        let error = said.recv_timeout(Duration::from_secs(10)).expect("an answer").expect("an error");
+        assert_eq!(error, format!("{} is no regular file", path.display()));
+    }
+    let path = scratch.write("text", "");
+    File::options().write(true).open(&path).unwrap().set_len(MOST_BYTES + 1).unwrap();
+    let error = reloaded(vec![path]).err().expect("too large");
+    assert!(error.ends_with("has more than 16777216 bytes"), "{error}");
+}
+
+/// A service outlives the runtime that it was used on: tests do so, and programs that start a server anew.
+#[test]
+fn runtime_that_ends_leaves_the_look_to_others() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let files = reloaded(vec![path]).unwrap();
+    let first = runtime();
+    let handle = first.handle().clone();
+    first.shutdown_background();
+    {
+        // A task that is still polled while its runtime ends: nothing that blocks is begun any more.
+        let _inside = handle.enter();
+        assert_eq!(files.current().now_or_never().as_deref().map(String::as_str), Some("first"));
+    }
+    scratch.write("text", "second");
+    let second = runtime();
+    let seen = second.block_on(async {
+        let read = async {
+            while *files.current().await != "second" {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), read).await
+    });
+    assert!(seen.is_ok(), "nobody looks any more");
+}
+
+/// A file system that does not answer holds one thread, and no request.
+#[test]
+fn nobody_waits_for_ever() {
+    let scratch = Scratch::new();
+    let path = scratch.write("text", "first");
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let is_first = AtomicUsize::new(0);
+    let stuck = move |files: &[Vec<u8>]| {
+        if is_first.fetch_add(1, Relaxed) > 0 {
+            let _ = wait.lock().unwrap().recv();
+        }
+        text(files)
+    };
+    let files = Arc::new(Reloaded::new("text", vec![path], Duration::ZERO, stuck).unwrap());
+    scratch.write("text", "second");
+    let runtime = runtime();
+    let (say, said) = mpsc::channel();
+    let asked = files.clone();
+    std::thread::spawn(move || {
+        let _ = say.send(runtime.block_on(asked.current()).to_string());
+        runtime.shutdown_background();
+    });
+    let value = said.recv_timeout(Duration::from_secs(10));
+    drop(go);
+    assert_eq!(value.as_deref(), Ok("first"));
+}
