@@ -7,6 +7,7 @@
 use crate::figures::{Figures, RequestLabels, ResourceLabels};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method};
+use percent_encoding::{CONTROLS, utf8_percent_encode};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -52,8 +53,8 @@ impl Exchange {
         Arc::new(Exchange {
             began: Instant::now(),
             method: head.method.clone(),
-            path: head.uri.path().to_owned(),
-            query,
+            path: plain(head.uri.path()),
+            query: plain(&query),
             verb,
             resource,
             peer,
@@ -136,6 +137,12 @@ impl Drop for Exchange {
             id = self.id.to_str().unwrap_or_default(),
         );
     }
+}
+
+/// Text of a request line for a line of the log. A request line may have any UTF-8 in it, which may end a line for who
+/// reads the log, or turn its text round; it is written as clients should have written it, with percent signs.
+fn plain(text: &str) -> String {
+    utf8_percent_encode(text, CONTROLS).to_string()
 }
 
 /// What the client calls the request, if that can stand in a log and a header; else a name that nobody else has.

@@ -397,6 +397,20 @@ async fn requests_are_logged_without_secrets() {
     assert!(!logged.all().contains("secret") && !logged.all().contains("hidden"), "{}", logged.all());
 }
 
+/// A request line may have any UTF-8 in it: what ends a line elsewhere, what turns its text round, what a terminal obeys.
+#[tokio::test]
+async fn logged_lines_are_plain_text() {
+    let logged = Logged::start();
+    let ground = Ground::builder().face(Face::Own).start().await;
+    let target = "/\u{2028}x\u{85}y\u{202e}z?labelSelector=\u{9b}31m\u{2029}";
+    let answer = request(ground.address, "GET", target, &[("X-Request-Id", "wild")]).await;
+    assert_eq!(answer.code(), 404);
+    let line = logged.line(&["id=\"wild\""]).await;
+    assert!(line.is_ascii(), "{line:?}");
+    let shown = ["path=/%E2%80%A8x%C2%85y%E2%80%AEz ", "query=labelSelector=%C2%9B31m%E2%80%A9 "];
+    assert!(shown.iter().all(|word| line.contains(word)), "{line}");
+}
+
 #[tokio::test]
 async fn streams_are_logged_when_they_end() {
     for face in [Face::Own, Face::Nested] {
