@@ -5,7 +5,7 @@ use crate::api::ApiState;
 use crate::catalog::Resource;
 use crate::exchange::{Exchange, Subject};
 use crate::figures::ResourceLabels;
-use crate::request::{Params, Route};
+use crate::request::{Health, Params, Route};
 use crate::status::{Refusal, Refused};
 use axum::body::Body;
 use axum::response::Response;
@@ -71,7 +71,9 @@ fn labels(state: &ApiState, head: &Parts, route: &Result<Route, Refusal>) -> (&'
             return (verb, resource);
         }
         Ok(Route::Page | Route::PageEvents) => "/",
-        Ok(Route::Health(_)) => "/readyz",
+        Ok(Route::Health(Health::Live)) => "/livez",
+        Ok(Route::Health(Health::Ready)) => "/readyz",
+        Ok(Route::Health(Health::Healthz)) => "/healthz",
         Ok(Route::Metrics) => "/metrics",
         Ok(Route::Version) => "/version",
         // Where it is a watch, its place among the open ones says so.

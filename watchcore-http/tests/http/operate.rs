@@ -205,6 +205,9 @@ async fn requests_are_counted_by_verb_resource_code() {
         }
         request(ground.address, "DELETE", &one, &[]).await;
         request(ground.address, "BREW", &one, &[]).await;
+        for path in ["/livez", "/healthz"] {
+            get(ground.address, path).await;
+        }
         get(ground.address, "/v1/keys?prefix=/registry/").await;
         let text = eventually("all are counted", || async {
             let text = get(ground.address, "/metrics").await.text();
@@ -221,6 +224,8 @@ async fn requests_are_counted_by_verb_resource_code() {
             ("other", "widgets", 405, 1.0),
             ("list", "unknown", 404, 50.0),
             ("get", "unknown", 404, 1.0),
+            ("get", "/livez", 200, 1.0),
+            ("get", "/healthz", 200, 1.0),
         ] {
             let (group, version) = if resource == "widgets" { ("matrix.test", "v1") } else { ("", "") };
             let labels = format!(
