@@ -81,7 +81,11 @@ impl OpenWatches {
         let step = grace.checked_div(open.len() as u32).unwrap_or_default();
         let begin = tokio::time::Instant::now();
         for (at, number) in open.into_iter().enumerate() {
-            tokio::time::sleep_until(begin + step * at as u32).await;
+            // A grace time beyond what clocks can say never ends: who gives it waits for clients to go by themselves.
+            match begin.checked_add(step * at as u32) {
+                Some(turn) => tokio::time::sleep_until(turn).await,
+                None => std::future::pending().await,
+            }
             // Outside of the lock: closing wakes the watch, which may go at once.
             let closer = self.lock().watches.get(&number).cloned().flatten();
             if let Some(closer) = closer {

@@ -66,6 +66,22 @@ async fn ready_fails_and_nobody_connects() {
     within("the end", ended).await.unwrap();
 }
 
+/// A grace time that no clock can say is one without an end: watches behind the first go when their clients do.
+#[tokio::test]
+async fn endless_grace_ends_nobody() {
+    let ground = Ground::start().await;
+    let open = async || figure(ground.address, "watchcore_http_watches_open").await;
+    let target = format!("{WIDGETS}?watch=1");
+    let watches = [Watching::open(ground.address, &target).await, Watching::open(ground.address, &target).await];
+    let api = ground.api.clone();
+    let drained = tokio::spawn(async move { api.drain(Duration::MAX).await });
+    eventually("the first is ended", || async { (open().await == 1.0).then_some(()) }).await;
+    assert!(!drained.is_finished(), "it waits for the other");
+    drop(watches);
+    eventually("both are gone", || async { (open().await == 0.0).then_some(()) }).await;
+    drained.abort();
+}
+
 /// Without a watch there is nothing to wait for, whatever the grace time is.
 #[tokio::test]
 async fn idle_connections_close_at_once() {
