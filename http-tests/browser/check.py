@@ -5,7 +5,7 @@ Usage: check.py [--screenshot FILE]
 
 It starts the example `live_page` of watchcore-http (built before by the caller, see check.sh), which keeps a cache busy,
 opens its page, and fails where the page shows no live numbers, says anything on its console, runs what is a watcher's
-name, does not fit a small screen, or is empty without script. With --screenshot it leaves a picture of the page.
+name, does not fit a small screen, is empty without script, or does not come back behind a refusal. With --screenshot it leaves a picture of the page.
 """
 
 import base64
@@ -167,6 +167,31 @@ def look(browser, url, screenshot):
     require('http-equiv="refresh"' in markup, "without script the page is loaded again and again")
 
 
+# Turns the first stream that the page opens away, as a server does that has no place for it.
+REFUSE_FIRST = """
+const Real = EventSource;
+let refused = false;
+window.EventSource = class extends Real {
+  constructor(url) {
+    super(refused ? url : "/nothing");
+    refused = true;
+  }
+};
+"""
+
+
+def come_back(browser, url):
+    """Behind a refusal a browser does not ask again by itself."""
+    browser.ask("Emulation.setScriptExecutionDisabled", value=False)
+    added = browser.ask("Page.addScriptToEvaluateOnNewDocument", source=REFUSE_FIRST)["identifier"]
+    browser.ask("Page.navigate", url=url)
+    said = "document.getElementById('live')?.textContent"
+    browser.until("the refusal is said", f"{said} === 'the server is out of reach; trying again'")
+    browser.until("the page lives all the same", f"{said} === 'live'")
+    require(True, "the page comes back behind a refusal")
+    browser.ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
+
+
 def main():
     screenshot = sys.argv[2] if sys.argv[1:2] == ["--screenshot"] else None
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -183,6 +208,7 @@ def main():
             browser = Browser(program, profile)
             try:
                 look(browser, url, screenshot)
+                come_back(browser, url)
             finally:
                 browser.end()
     finally:

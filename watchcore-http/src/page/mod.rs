@@ -61,8 +61,9 @@ pub(crate) struct Viewers(Mutex<ViewersState>);
 
 #[derive(Default)]
 struct ViewersState {
-    /// Where the newest sample lies, while the task runs.
-    samples: Option<Sender<Bytes>>,
+    /// Where the newest sample is seen, while there is a task: the sender is the task's, so that it is gone with it,
+    /// also where the runtime of that task ends and the service goes on upon another.
+    samples: Option<Receiver<Bytes>>,
     rates: Rates,
 }
 
@@ -108,35 +109,34 @@ pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response,
 /// The samples, from now on; the first viewer starts the task that takes them.
 fn subscribe(state: &Arc<ApiState>) -> Receiver<Bytes> {
     let mut viewers = state.viewers.lock();
-    if let Some(samples) = &viewers.samples {
-        return samples.subscribe();
+    if let Some(samples) = &viewers.samples
+        && samples.has_changed().is_ok()
+    {
+        return samples.clone();
     }
-    let (samples, first) = tokio::sync::watch::channel(Bytes::new());
-    viewers.samples = Some(samples);
-    tokio::spawn(take_samples(Arc::downgrade(state)));
-    first
+    let (sender, samples) = tokio::sync::watch::channel(Bytes::new());
+    viewers.samples = Some(samples.clone());
+    tokio::spawn(take_samples(Arc::downgrade(state), sender));
+    samples
 }
 
 /// Takes samples until nobody listens, or the server ends.
-async fn take_samples(state: Weak<ApiState>) {
+async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     loop {
         ticks.tick().await;
         let Some(state) = state.upgrade() else { return };
         let mut viewers = state.viewers.lock();
-        let ViewersState { samples, rates } = &mut *viewers;
-        let listened = samples.as_ref().is_some_and(|samples| samples.receiver_count() > 0);
-        if !listened || state.open.is_draining() {
+        // One receiver is the one that viewers are given copies of.
+        if samples.receiver_count() <= 1 || state.open.is_draining() {
             // Under the lock: who comes now starts another.
-            *samples = None;
+            viewers.samples = None;
             return;
         }
-        let sample = Sample::take(&state, rates);
-        if let Some(samples) = samples {
-            let event = format!("data: {}\n\n", sample.to_json(&markup::figures(&sample)));
-            samples.send_replace(Bytes::from(event));
-        }
+        let sample = Sample::take(&state, &mut viewers.rates);
+        let event = format!("data: {}\n\n", sample.to_json(&markup::figures(&sample)));
+        samples.send_replace(Bytes::from(event));
     }
 }
 
@@ -173,6 +173,21 @@ mod tests {
         again.changed().await.unwrap();
         api.drain(Duration::ZERO).await;
         assert!(again.changed().await.is_err() && !is_running(), "the server ends");
+    }
+
+    /// A service outlives a runtime that it is used on.
+    #[test]
+    fn samples_go_on_upon_another_runtime() {
+        let cache = watchcore::Cache::builder("/").build().unwrap();
+        let api = crate::Api::builder().cache(cache).build().unwrap();
+        for round in 0..2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let seen = runtime.block_on(async {
+                let mut samples = subscribe(&api.0);
+                tokio::time::timeout(Duration::from_secs(10), samples.changed()).await
+            });
+            assert!(matches!(seen, Ok(Ok(()))), "round {round}: {seen:?}");
+        }
     }
 
     #[test]
