@@ -185,13 +185,15 @@ impl Resource {
         if !self.prefix.ends_with('/') {
             return bad(&format!("prefix {:?} does not end in \"/\"", self.prefix));
         }
-        for (what, value) in [("version", &self.version), ("plural", &self.plural), ("kind", &self.kind)] {
-            if value.is_empty() || value.contains(|c: char| c == '/' || c == '%' || c.is_control() || c == ' ') {
-                return bad(&format!("{what} {value:?} is no name"));
+        let names =
+            [("version", &self.version), ("plural", &self.plural), ("kind", &self.kind), ("singular", &self.singular)];
+        let group = Some(("group", &self.group)).filter(|(_, group)| !group.is_empty());
+        let short_names = self.short_names.iter().map(|name| ("short name", name));
+        for (what, name) in names.into_iter().chain(group).chain(short_names) {
+            // They stand in paths, documents, labels of metrics and lines of the log, and need an escape in none of them.
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)) {
+                return bad(&format!("{what} {name:?} is no name. Take letters, digits, \"-\", \".\" and \"_\"."));
             }
-        }
-        if self.group.contains(['/', '%', ' ']) {
-            return bad(&format!("group {:?} is no name", self.group));
         }
         for pointer in self.fields.iter().map(|field| &field.pointer).chain(self.columns.iter().map(|c| &c.pointer)) {
             Attribute::json("checked", pointer).map_err(|error| invalid(format!("resource {self}: {error}")))?;
@@ -283,4 +285,29 @@ fn segment_attribute(depth: usize) -> String {
 
 pub(crate) fn invalid(message: String) -> Error {
     Error::new(Code::InvalidArgument, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_need_no_escape() {
+        let widgets = || Resource::new("matrix.test", "v1", "widgets", "Widget").prefix("/w/").short_name("wd");
+        assert!(widgets().check().is_ok());
+        for wild in ["", "a b", "a/b", "a%2f", "a\"b", "a\\b", "a\nb", "a\0b", "\u{202e}a", "<a>", "a?b"] {
+            let resources = [
+                Resource { version: wild.into(), ..widgets() },
+                Resource { plural: wild.into(), ..widgets() },
+                Resource { kind: wild.into(), ..widgets() },
+                widgets().singular(wild),
+                widgets().short_name(wild),
+            ];
+            let group = Some(Resource { group: wild.into(), ..widgets() }).filter(|_| !wild.is_empty());
+            for resource in resources.into_iter().chain(group) {
+                let error = resource.check().expect_err(wild);
+                assert!(error.message().contains(&format!("{wild:?} is no name")), "{error:?}");
+            }
+        }
+    }
 }
