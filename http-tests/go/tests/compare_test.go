@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"mime"
-	"net/http"
 	"net/url"
 	"os"
 	"sort"
@@ -21,7 +20,6 @@ import (
 // there were fewer objects, {FUTURE} one that does not come, {NAME} a widget in the namespace default.
 type ask struct {
 	name   string
-	method string // GET
 	target string // below /apis/matrix.test/v1 where it does not begin with a slash
 	accept string
 	// events is how many lines of a watch are read. 0: the whole answer is read.
@@ -29,8 +27,6 @@ type ask struct {
 	// ours are the fields in which the answers differ on purpose, each with the reason. A field ends with * for all
 	// that begin so. The difference has to be there.
 	ours map[string]string
-	// either are fields that are there in one answer only now and then, or that each server chooses freely.
-	either []string
 }
 
 const (
@@ -48,13 +44,9 @@ func get(ctx context.Context, t *testing.T, base string, one ask) answer {
 	if !strings.HasPrefix(target, "/") {
 		target = "/apis/matrix.test/v1/" + target
 	}
-	method := one.method
-	if method == "" {
-		method = http.MethodGet
-	}
 	ctx, cancel := context.WithTimeout(ctx, world.Patience)
 	defer cancel()
-	response := open(ctx, t, method, base+target, one.accept)
+	response := open(ctx, t, base+target, one.accept)
 	defer response.Body.Close()
 	media, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	found := answer{"code": fmt.Sprint(response.StatusCode), "type": media}
@@ -227,11 +219,6 @@ func compare(t *testing.T, one ask, theirs, ours answer, report *bytes.Buffer) {
 	failed := false
 fields:
 	for _, field := range fields {
-		for _, pattern := range one.either {
-			if matches(pattern, field) {
-				continue fields
-			}
-		}
 		for pattern, reason := range one.ours {
 			if matches(pattern, field) {
 				reasons[reason], used[pattern] = true, true

@@ -14,7 +14,7 @@ import (
 // fetch asks for a URL and reads all of the answer.
 func fetch(ctx context.Context, t *testing.T, url, accept string) (int, http.Header, []byte) {
 	t.Helper()
-	response := open(ctx, t, http.MethodGet, url, accept)
+	response := open(ctx, t, url, accept)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
@@ -23,9 +23,9 @@ func fetch(ctx context.Context, t *testing.T, url, accept string) (int, http.Hea
 	return response.StatusCode, response.Header, body
 }
 
-func open(ctx context.Context, t *testing.T, method, url, accept string) *http.Response {
+func open(ctx context.Context, t *testing.T, url, accept string) *http.Response {
 	t.Helper()
-	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func open(ctx context.Context, t *testing.T, method, url, accept string) *http.R
 // stream asks for a watch and gives its lines as they come. It is closed with the watch, which ends with the test.
 func stream(ctx context.Context, t *testing.T, url, accept string) <-chan []byte {
 	t.Helper()
-	response := open(ctx, t, http.MethodGet, url, accept)
+	response := open(ctx, t, url, accept)
 	t.Cleanup(func() { response.Body.Close() })
 	lines := make(chan []byte)
 	go func() {

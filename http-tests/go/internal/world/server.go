@@ -144,9 +144,11 @@ func StartKubernetes(ctx context.Context, binary, etcd, directory string) (*Kube
 	case text := <-line:
 		k.URL = strings.TrimPrefix(text, "listening on ")
 	case <-process.Ended():
+		k.Close()
 		return nil, fmt.Errorf("the API server ended:\n%s", process.Output())
 	case <-time.After(Patience):
 		process.Kill()
+		k.Close()
 		return nil, fmt.Errorf("the API server does not start:\n%s", process.Output())
 	}
 	// Its informers are of what another API server would have: they never are in step.
