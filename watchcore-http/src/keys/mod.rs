@@ -13,7 +13,6 @@ use crate::access::Peer;
 use crate::api::ApiState;
 use crate::exchange::Exchange;
 use crate::frame::Frames;
-use crate::request::accepts_gzip;
 use crate::resources::list::Taker;
 use crate::resources::watch::not_ready;
 use crate::resources::watcher;
@@ -39,25 +38,23 @@ const LINES: &str = "application/x-ndjson";
 pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response, Refusal> {
     let upgrade = websocket::Upgrade::of(request)?;
     let takes_events = takes_events(&request.headers);
-    let last_event = last_event(&request.headers)?.filter(|_| takes_events && upgrade.is_none());
+    let is_sent = takes_events && upgrade.is_none();
+    let last_event = last_event(&request.headers)?.filter(|_| is_sent);
     let query = Query::of(request.uri.query());
     let prefix = query.prefix()?;
     let task = query.task(takes_events || upgrade.is_some(), last_event)?;
     let cache = cache_of(state, prefix)?;
-    let filter = query.filter(cache, prefix)?;
+    let selection = query.selection(cache, prefix)?;
     if !cache.is_ready() {
         return Err(not_ready(cache));
     }
     let watch = match task {
         KeysTask::List(list) => {
-            let peer = request.extensions.get::<Arc<Peer>>().cloned();
-            let taker = Taker { gzip: accepts_gzip(&request.headers), stall: state.limits.stall, peer };
-            return list::answer(cache, list, filter, prefix, taker).await;
+            return list::answer(cache, list, selection, Taker::of(request, &state.limits)).await;
         }
         KeysTask::Watch(watch) => watch,
     };
-    let is_sent = takes_events && upgrade.is_none();
-    let stream = open(state, request, cache, filter, is_sent, &watch)?;
+    let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
     Ok(match upgrade {
         Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
         None if is_sent => sse::respond(stream),

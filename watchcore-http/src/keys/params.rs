@@ -1,7 +1,7 @@
 //! What a request for keys asks for.
 
 use crate::catalog::Field;
-use crate::request::{core_term, field_terms};
+use crate::request::{Selection, core_term, field_terms};
 use crate::status::Refusal;
 use percent_encoding::percent_decode;
 use std::borrow::Cow;
@@ -133,17 +133,19 @@ impl<'q> Query<'q> {
         Ok(KeysTask::Watch(KeysWatch { after, bookmarks: self.truth("bookmarks"), timeout }))
     }
 
-    /// The filter of the prefix and of both selectors.
-    pub(super) fn filter(&self, cache: &Cache, prefix: &[u8]) -> Result<Filter, Refusal> {
+    /// The keys of the prefix that both selectors let pass.
+    pub(super) fn selection(&self, cache: &Cache, prefix: &[u8]) -> Result<Selection, Refusal> {
         let refused = |error: watchcore::Error| Refusal::bad_request(error.message());
-        let mut filter = Filter::any().range(Range::prefix(prefix));
-        if let Some(selector) = self.text("labels")? {
+        let range = Range::prefix(prefix);
+        let mut filter = Filter::any().range(range.clone());
+        let (labels, fields) = (self.text("labels")?, self.text("fields")?);
+        if let Some(selector) = labels {
             filter = filter.labels(selector).map_err(refused)?;
         }
-        if let Some(selector) = self.text("fields")? {
+        if let Some(selector) = fields {
             filter = filter.fields(declared(cache, selector)?).map_err(refused)?;
         }
-        Ok(filter)
+        Ok(Selection { filter, range, only_range: labels.is_none() && fields.is_none() })
     }
 }
 

@@ -2,29 +2,35 @@
 //!
 //! A list of everything at the newest revision walks a snapshot. One with a limit, one that goes on behind a page, and one
 //! of an exact revision is a page of the core. Either is a [`ListSource`], which cannot fail any more; what can fail did so
-//! before the response head went out. The bytes are made when the transport asks for them: [`pieces`], [`body`].
+//! before the response head went out. The bytes are made when the transport asks for them: [`pieces`], [`body`]. The list of
+//! the plain face is of the same parts, with items of its own.
 
 mod body;
+mod elsewhere;
 mod pieces;
+mod source;
 
 use super::watch::not_ready;
 use super::{WAIT, consistent, reachable, refused};
 use crate::access::Peer;
+use crate::api::Limits;
 use crate::catalog::Served;
 use crate::frame::Form;
-use crate::request::{ListStart, Params, Selection};
+use crate::request::{ListStart, Params, Selection, accepts_gzip};
 use crate::status::Refusal;
 use axum::response::Response;
-pub(crate) use body::{ListBytes, ListPieces, respond};
-pub(crate) use pieces::PIECE;
-use pieces::{ListSource, Pieces};
+#[cfg(test)]
+pub(crate) use body::ListPieces;
+pub(crate) use body::{ListBytes, respond};
+use elsewhere::elsewhere;
+use http::Version;
+use http::request::Parts;
+pub(crate) use pieces::{ListItems, PIECE, Pieces};
+pub(crate) use source::ListSource;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
-
-/// In a cache of more objects a page is read elsewhere than where others wait for their turn: about a millisecond.
-const AT_ONCE: u64 = 10_000;
 
 /// Who takes a list, and how.
 pub(crate) struct Taker {
@@ -34,6 +40,15 @@ pub(crate) struct Taker {
     pub(crate) stall: Duration,
     /// Its connection, which is cut off with the list, where that is to be.
     pub(crate) peer: Option<Arc<Peer>>,
+}
+
+impl Taker {
+    /// The sender of a request.
+    pub(crate) fn of(request: &Parts, limits: &Limits) -> Taker {
+        // On HTTP/2 the connection has other answers, and the end of the body ends this one.
+        let peer = Peer::of(request).filter(|_| request.version < Version::HTTP_2);
+        Taker { gzip: accepts_gzip(&request.headers), stall: limits.stall, peer: peer.cloned() }
+    }
 }
 
 /// The list of what a request selects.
@@ -95,8 +110,8 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
 
 /// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
 /// is done on a thread of the runtime that may block.
-async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) -> watchcore::Result<Page> {
-    if cache.status().objects <= AT_ONCE {
+pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) -> watchcore::Result<Page> {
+    if !elsewhere::is_large(cache) {
         return cache.list_with_async(&range, &options).await;
     }
     if let Read::AtLeast(revision) | Read::Exact(revision) = read {
@@ -104,10 +119,7 @@ async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) 
         cache.wait_until_async(revision, WAIT).await?;
     }
     let cache = cache.clone();
-    match tokio::task::spawn_blocking(move || cache.list_with(&range, &options)).await {
-        Ok(page) => page,
-        Err(error) => Err(Error::new(Code::Internal, format!("the list was not read: {error}"))),
-    }
+    elsewhere(move || cache.list_with(&range, &options)).await?
 }
 
 /// What is wrong with a continue token.

@@ -10,13 +10,13 @@ use crate::access::{Peer, User};
 use crate::api::ApiState;
 use crate::catalog::Served;
 use crate::exchange::Exchange;
-use crate::request::{self, LAST_REVISION, Params, accepts_gzip, form};
+use crate::request::{self, LAST_REVISION, Params, form};
 use crate::status::Refusal;
 use crate::transport;
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
-use http::{HeaderValue, Version, header};
+use http::{HeaderValue, header};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -75,9 +75,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
     if let Some(name) = &path.name {
         return get::get(served, path.namespace.as_deref(), name, &params, form).await;
     }
-    // On HTTP/2 the connection has other answers, and the end of the body ends this one.
-    let peer = parts.extensions.get::<Arc<Peer>>().filter(|_| parts.version < Version::HTTP_2);
-    let taker = list::Taker { gzip: accepts_gzip(&parts.headers), stall: state.limits.stall, peer: peer.cloned() };
+    let taker = list::Taker::of(parts, &state.limits);
     list::list(served, path.namespace.as_deref(), &params, form, taker).await
 }
 

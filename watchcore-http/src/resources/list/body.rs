@@ -98,7 +98,6 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
     let mut first = Vec::new();
     loop {
         let piece = bytes.plain();
-        let is_empty = piece.is_empty();
         match first.is_empty() {
             true => first = piece,
             false => first.extend_from_slice(&piece),
@@ -106,10 +105,8 @@ pub(crate) async fn respond(mut bytes: ListBytes, taker: Taker) -> Response {
         if bytes.is_over() || !gzip || first.len() > COMPRESSED {
             break;
         }
-        if is_empty {
-            // So many keys were visited for nothing: others may go on.
-            tokio::task::yield_now().await;
-        }
+        // Many keys may have been visited for little: others may go on.
+        tokio::task::yield_now().await;
     }
     let compressed = gzip && first.len() > COMPRESSED;
     let first = Bytes::from(first);
@@ -147,6 +144,8 @@ struct RestState {
     bytes: Option<ListBytes>,
     /// When the transport asked last: then it had room, so the client had taken what came before.
     asked: Instant,
+    /// Many keys may have been visited for what was made last: others have their turn before more is made.
+    rests: bool,
     cut: bool,
 }
 
@@ -159,7 +158,7 @@ impl Rest {
 
 impl ListBody {
     fn new(first: Bytes, bytes: ListBytes, taker: Taker) -> ListBody {
-        let state = RestState { bytes: Some(bytes), asked: Instant::now(), cut: false };
+        let state = RestState { bytes: Some(bytes), asked: Instant::now(), rests: false, cut: false };
         let rest = Arc::new(Rest(Mutex::new(state)));
         let watcher = tokio::spawn(cut_off(Arc::downgrade(&rest), taker)).abort_handle();
         ListBody { first, rest, watcher }
@@ -168,7 +167,7 @@ impl ListBody {
 
 /// Cuts a list off once its client took nothing for so long.
 async fn cut_off(rest: Weak<Rest>, taker: Taker) {
-    let stall = taker.stall;
+    let Taker { stall, peer, .. } = taker;
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };
@@ -181,9 +180,9 @@ async fn cut_off(rest: Weak<Rest>, taker: Taker) {
                 drop(state);
                 if let Some(bytes) = cut {
                     let made = bytes.pieces.made();
-                    let address = taker.peer.as_ref().map(|peer| peer.address);
+                    let address = peer.as_ref().map(|peer| peer.address);
                     tracing::info!(target: "watchcore_http", ?address, ?stall, made, "a list is cut off: its client takes nothing of it");
-                    if let Some(peer) = &taker.peer {
+                    if let Some(peer) = &peer {
                         peer.stalled.notify_one();
                     }
                 }
@@ -213,11 +212,18 @@ impl http_body::Body for ListBody {
         if !this.first.is_empty() {
             return Poll::Ready(Some(Ok(BodyFrame::data(std::mem::take(&mut this.first)))));
         }
+        if std::mem::take(&mut state.rests) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let Some(bytes) = &mut state.bytes else { return Poll::Ready(None) };
         let made = bytes.next();
+        // A transport that has room for more than was made asks again at once.
+        let is_little = made.as_ref().is_ok_and(|made| (1..PIECE / 2).contains(&made.len()));
         if bytes.is_over() || made.is_err() {
             state.bytes = None;
         }
+        state.rests = is_little && state.bytes.is_some();
         match made {
             Ok(made) if !made.is_empty() => Poll::Ready(Some(Ok(BodyFrame::data(made)))),
             Err(error) => Poll::Ready(Some(Err(error))),

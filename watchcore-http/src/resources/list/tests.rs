@@ -1,9 +1,11 @@
+use super::elsewhere::AT_ONCE;
 use super::*;
 use crate::catalog::{Catalog, Resource};
 use http_body::Body as _;
 use serde_json::{Value, json};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use watchcore::{Cache, Change};
 
 /// So many widgets `shop/w00000` of a color and at least so many bytes, all of revision 1.
@@ -234,4 +236,37 @@ async fn compression_begins_behind_its_limit() {
         assert_eq!(response.headers().contains_key("content-encoding"), compressed);
         assert_eq!(response.into_body().size_hint().exact().is_some(), !compressed);
     }
+}
+
+/// A piece that is small took as many keys as a large one. Where few match, others have their turn between two pieces, also
+/// where the transport takes one after the other.
+#[tokio::test]
+async fn others_have_their_turn_between_small_pieces() {
+    let served = widgets(10_000, 10);
+    let blue = json!({"spec": {"color": "blue"}}).to_string();
+    let keys: Vec<String> = (0..10).map(|at| format!("/w/shop/w{:05}", at * 1000 + 500)).collect();
+    let changes: Vec<Change<'_>> = keys.iter().map(|key| Change::put(key.as_bytes(), blue.as_bytes())).collect();
+    served.cache.writer().unwrap().apply(2, changes).unwrap();
+    let query = "fieldSelector=spec.color%3Dblue";
+    let bytes = || ListBytes::new(walk(&served, query), false);
+    let mut body = respond(bytes(), taker(false, Duration::MAX)).await.into_body();
+    let (mut pieces, mut turns) = (0, 0);
+    loop {
+        match frame(&mut body) {
+            Some(Some(piece)) => {
+                piece.unwrap();
+                pieces += 1;
+            }
+            Some(None) => break,
+            None => turns += 1,
+        }
+    }
+    assert!(pieces >= 8 && turns + 2 >= pieces, "{pieces} pieces, {turns} turns");
+    // Where the client takes gzip, all of it is made before the head goes out.
+    let mut response = std::pin::pin!(respond(bytes(), taker(true, Duration::MAX)));
+    let mut turns = 0;
+    while response.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        turns += 1;
+    }
+    assert!(turns >= 8, "{turns} turns");
 }
