@@ -7,6 +7,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::net::TcpStream as StdStream;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -99,16 +101,24 @@ impl TlsConnection {
         }
     }
 
-    /// A write failed: what the server said before it closed the connection may wait to be read.
-    fn look_for_alert(&mut self, cx: &mut Context<'_>) {
-        let mut buffer = [0; 256];
-        let _ = Pin::new(&mut *self).poll_read(cx, &mut ReadBuf::new(&mut buffer));
+    /// A write failed: what the server said before it closed the connection may wait to be read. It is read past the
+    /// runtime, which may not know of it yet.
+    fn look_for_alert(&mut self) {
+        let (tcp, session) = self.stream.get_mut();
+        // The same socket under another number: it does not block, and is of no more use for anything else.
+        let Ok(mut socket) = tcp.as_fd().try_clone_to_owned().map(StdStream::from) else { return };
+        while session.read_tls(&mut socket).is_ok_and(|read| read > 0) {
+            if let Err(error) = session.process_new_packets() {
+                self.notice(&io::Error::new(io::ErrorKind::InvalidData, error));
+                return;
+            }
+        }
     }
 
-    fn after_write<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn after_write<T>(&mut self, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &written {
             self.notice(error);
-            self.look_for_alert(cx);
+            self.look_for_alert();
         }
         written
     }
@@ -127,7 +137,7 @@ impl AsyncRead for TlsConnection {
 impl AsyncWrite for TlsConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.after_write(cx, written)
+        self.after_write(written)
     }
 
     fn poll_write_vectored(
@@ -136,7 +146,7 @@ impl AsyncWrite for TlsConnection {
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
-        self.after_write(cx, written)
+        self.after_write(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -145,10 +155,78 @@ impl AsyncWrite for TlsConnection {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.after_write(cx, flushed)
+        self.after_write(flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Tls;
+    use super::*;
+    use std::io::Write;
+    use std::net::TcpListener;
+    use std::task::Waker;
+    use std::time::{Duration, Instant};
+    use tokio_rustls::rustls::pki_types::pem::PemObject;
+    use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use tokio_rustls::rustls::server::WebPkiClientVerifier;
+    use tokio_rustls::rustls::{RootCertStore, ServerConfig, ServerConnection};
+
+    const BOUND: Duration = Duration::from_secs(10);
+
+    /// A server that asks for a certificate, takes one connection, refuses it, and closes.
+    fn strict(certificate: &str, key: &str) -> (u16, std::thread::JoinHandle<()>) {
+        let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+        let mut roots = RootCertStore::empty();
+        roots.add(chain[0].clone()).unwrap();
+        let verifier = WebPkiClientVerifier::builder(roots.into()).build().unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+        let mut config =
+            ServerConfig::builder().with_client_cert_verifier(verifier).with_single_cert(chain, key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serving = std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let mut session = ServerConnection::new(Arc::new(config)).unwrap();
+            let ended = loop {
+                if let Err(error) = session.complete_io(&mut socket) {
+                    break error;
+                }
+            };
+            assert!(ended.to_string().contains("certificate"), "{ended}");
+            while session.wants_write() {
+                session.write_tls(&mut socket).unwrap();
+            }
+            socket.flush().unwrap();
+        });
+        (port, serving)
+    }
+
+    /// The alert lies in the socket, and nobody has told the runtime: a write fails before it has looked.
+    #[tokio::test]
+    async fn an_alert_behind_a_failed_write_is_found() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let (pem, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let (port, serving) = strict(&pem, &key);
+        let credentials = Arc::new(Credentials::new(Tls::new().ca_pem(pem)));
+        let config = credentials.current().await.unwrap();
+        let tcp = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(config).connect(name, tcp).await.unwrap();
+        let mut connection = TlsConnection { stream, credentials: credentials.clone() };
+        // From here on the runtime does not run.
+        serving.join().unwrap();
+        let context = &mut Context::from_waker(Waker::noop());
+        let begin = Instant::now();
+        while !matches!(Pin::new(&mut connection).poll_write(context, b"PRI"), Poll::Ready(Err(_))) {
+            assert!(begin.elapsed() < BOUND, "a closed connection takes all");
+        }
+        let refusal = credentials.take_refusal().expect("the alert");
+        assert!(refusal.text.contains("asks for a client certificate"), "{refusal}");
     }
 }
