@@ -346,8 +346,9 @@ func abandonable[R any](ctx context.Context, f func(context.Context) (R, error),
 	}
 	answers := make(chan answer, 1)
 	go func() {
-		result, err := f(ctx)
-		answers <- answer{result, err}
+		a := answer{err: errors.New("the source ended its goroutine, which runtime.Goexit and a test's FailNow do")}
+		defer func() { answers <- a }()
+		a.result, a.err = f(ctx)
 	}()
 	select {
 	case a := <-answers:

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -382,6 +384,27 @@ func TestRetryWatcherStopsWhileASourceHangs(t *testing.T) {
 	await(t, w.Done(), "the end")
 	close(release)
 	eventually(t, "the late watch is stopped", late.IsStopped)
+}
+
+// A source that ends its goroutine and answers nothing is asked again.
+func TestRetryWatcherOutlivesASourceThatEndsItsGoroutine(t *testing.T) {
+	noLeak(t)
+	given := watch.NewFake[string]()
+	first := true
+	w := retry(t, 1, watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
+		if first {
+			first = false
+			runtime.Goexit()
+		}
+		return given, nil
+	}), watch.RetryOptions[string]{MinRestartDelay: -1})
+	w.ResultChan()
+	eventually(t, "another attempt", func() bool { return w.Stats().Opens == 2 })
+	if err := w.Stats().LastError; !strings.Contains(fmt.Sprint(err), "ended its goroutine") {
+		t.Fatal(err)
+	}
+	w.Stop()
+	await(t, w.Done(), "the end")
 }
 
 // The original tries a revision that is gone again and again, once a second for ever.
