@@ -17,7 +17,7 @@ use crate::resources::list::Taker;
 use crate::resources::watch::not_ready;
 use crate::resources::watcher;
 use crate::status::Refusal;
-use crate::transport::{self, sse, websocket};
+use crate::transport::{self, Stall, sse, websocket};
 use crate::watch::WatchStream;
 use axum::response::Response;
 use http::request::Parts;
@@ -57,8 +57,8 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     let stream = open(state, request, cache, selection.filter, is_sent, &watch)?;
     Ok(match upgrade {
         Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
-        None if is_sent => sse::respond(stream),
-        None => transport::respond(stream, LINES),
+        None if is_sent => sse::respond(stream, Stall::of(request, state.limits.stall)),
+        None => transport::respond(stream, LINES, Stall::of(request, state.limits.stall)),
     })
 }
 

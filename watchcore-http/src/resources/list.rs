@@ -12,23 +12,21 @@ mod source;
 
 use super::watch::not_ready;
 use super::{WAIT, consistent, reachable, refused};
-use crate::access::Peer;
 use crate::api::Limits;
 use crate::catalog::Served;
 use crate::frame::Form;
 use crate::request::{ListStart, Params, Selection, accepts_gzip};
 use crate::status::Refusal;
+use crate::transport::Stall;
 use axum::response::Response;
 #[cfg(test)]
 pub(crate) use body::ListPieces;
 pub(crate) use body::{ListBytes, respond};
 use elsewhere::elsewhere;
-use http::Version;
 use http::request::Parts;
 pub(crate) use pieces::{ListItems, PIECE, Pieces};
 pub(crate) use source::ListSource;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
 
@@ -37,17 +35,13 @@ pub(crate) struct Taker {
     /// It takes gzip.
     pub(crate) gzip: bool,
     /// How long it may take nothing.
-    pub(crate) stall: Duration,
-    /// Its connection, which is cut off with the list, where that is to be.
-    pub(crate) peer: Option<Arc<Peer>>,
+    pub(crate) stall: Stall,
 }
 
 impl Taker {
     /// The sender of a request.
     pub(crate) fn of(request: &Parts, limits: &Limits) -> Taker {
-        // On HTTP/2 the connection has other answers, and the end of the body ends this one.
-        let peer = Peer::of(request).filter(|_| request.version < Version::HTTP_2);
-        Taker { gzip: accepts_gzip(&request.headers), stall: limits.stall, peer: peer.cloned() }
+        Taker { gzip: accepts_gzip(&request.headers), stall: Stall::of(request, limits.stall) }
     }
 }
 

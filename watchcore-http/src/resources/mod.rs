@@ -12,7 +12,7 @@ use crate::catalog::Served;
 use crate::exchange::Exchange;
 use crate::request::{self, LAST_REVISION, Params, form};
 use crate::status::Refusal;
-use crate::transport;
+use crate::transport::{self, Stall};
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
@@ -69,7 +69,7 @@ pub(crate) async fn answer(state: &ApiState, path: ObjectPath, parts: &Parts) ->
         let stream = watch::open(state, watched, &params).await?;
         return Ok(match upgrade {
             Some(upgrade) => upgrade.respond(stream, state.open.clone(), state.limits.stall),
-            None => transport::respond(stream, "application/json"),
+            None => transport::respond(stream, "application/json", Stall::of(parts, state.limits.stall)),
         });
     }
     if let Some(name) = &path.name {

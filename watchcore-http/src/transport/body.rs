@@ -1,77 +1,52 @@
 //! A watch as the body of a response, and as what the direct path takes out of that.
 
-use crate::frame::Frame;
-use crate::watch::{Progress, WatchStream};
+use super::stall::{BodyShared, BodyWatch, Stall};
+use crate::watch::WatchStream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::Frame as BodyFrame;
-use std::collections::VecDeque;
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// In the extensions of a response whose body is a watch: the same watch, for a connection that writes it itself. Whoever
 /// takes it out first has it; the body of the response is empty then.
 #[derive(Clone)]
-pub(crate) struct DirectStream(Arc<Mutex<Option<WatchStream>>>);
+pub(crate) struct DirectStream(Arc<BodyShared>);
 
 impl DirectStream {
     /// The watch, if nobody has it yet.
     pub(crate) fn take(&self) -> Option<WatchStream> {
-        // Locked for this one move: a panic inside leaves it as it was.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.take()
     }
 }
 
 /// The response that a watch is: its head goes out at once.
-pub(crate) fn respond(stream: WatchStream, content_type: &'static str) -> Response {
-    let direct = DirectStream(Arc::new(Mutex::new(Some(stream))));
-    let mut response = Response::new(Body::new(WatchBody::Waiting(direct.clone())));
+pub(crate) fn respond(stream: WatchStream, content_type: &'static str, stall: Stall) -> Response {
+    // The connection of our own server takes it out, as a rule, and looks at its deadline itself.
+    let is_taken = stall.peer.is_some();
+    let mut watch = BodyWatch::new(stream, stall);
+    if !is_taken {
+        watch.begin();
+    }
+    let direct = DirectStream(watch.shared().clone());
+    let mut response = Response::new(Body::new(WatchBody(watch)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(direct);
     response
 }
 
 /// Frames as pieces of a body.
-enum WatchBody {
-    Waiting(DirectStream),
-    Streaming { stream: Box<WatchStream>, frames: VecDeque<Frame> },
-    Ended,
-}
+struct WatchBody(BodyWatch);
 
 impl http_body::Body for WatchBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
-        loop {
-            match &mut *self {
-                WatchBody::Waiting(direct) => {
-                    *self = match direct.take() {
-                        Some(stream) => WatchBody::Streaming { stream: Box::new(stream), frames: VecDeque::new() },
-                        None => WatchBody::Ended,
-                    }
-                }
-                WatchBody::Streaming { stream, frames } => {
-                    if let Some(frame) = frames.pop_front() {
-                        return Poll::Ready(Some(Ok(BodyFrame::data(frame.payload()))));
-                    }
-                    let mut piece = Vec::new();
-                    let progress = ready!(stream.poll_frames(context, &mut piece));
-                    if piece.is_empty() && progress == Progress::Ended {
-                        *self = WatchBody::Ended;
-                    } else {
-                        *frames = piece.into();
-                    }
-                }
-                WatchBody::Ended => return Poll::Ready(None),
-            }
-        }
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
+        self.0.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
     }
 }

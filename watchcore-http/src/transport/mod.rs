@@ -3,6 +3,8 @@
 mod body;
 pub(crate) mod direct;
 pub(crate) mod sse;
+mod stall;
 pub(crate) mod websocket;
 
 pub(crate) use body::{DirectStream, respond};
+pub(crate) use stall::Stall;

@@ -4,18 +4,17 @@
 //! that lost it tries again, and comments that keep whatever lies in between from taking it for dead. The comments come
 //! by a timer of their own, so that a watch with nothing to say costs its subscription nothing.
 
-use crate::frame::Frame;
-use crate::watch::{Progress, WatchStream};
+use super::stall::{BodyWatch, Stall};
+use crate::watch::WatchStream;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use http_body::Frame as BodyFrame;
-use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
@@ -30,22 +29,17 @@ pub(crate) const EVENT_STREAM: &str = "text/event-stream";
 
 /// Events as pieces of a body.
 struct EventBody {
-    stream: WatchStream,
-    frames: VecDeque<Frame>,
+    watch: BodyWatch,
     has_begun: bool,
-    has_ended: bool,
     keep_alive: Pin<Box<Sleep>>,
 }
 
 /// The response that a watch is whose framing makes server-sent events.
-pub(crate) fn respond(stream: WatchStream) -> Response {
-    with_head(Body::new(EventBody {
-        stream,
-        frames: VecDeque::new(),
-        has_begun: false,
-        has_ended: false,
-        keep_alive: Box::pin(tokio::time::sleep(KEEP_ALIVE)),
-    }))
+pub(crate) fn respond(stream: WatchStream, stall: Stall) -> Response {
+    let mut watch = BodyWatch::new(stream, stall);
+    watch.begin();
+    let keep_alive = Box::pin(tokio::time::sleep(KEEP_ALIVE));
+    with_head(Body::new(EventBody { watch, has_begun: false, keep_alive }))
 }
 
 /// A response of server-sent events, which nothing on its way may keep or gather.
@@ -59,46 +53,29 @@ pub(crate) fn with_head(body: Body) -> Response {
 }
 
 impl EventBody {
-    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+    fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            return Poll::Ready(Some(Bytes::from_static(PRELUDE)));
+            return Poll::Ready(Some(Ok(Bytes::from_static(PRELUDE))));
         }
-        loop {
-            if let Some(frame) = self.frames.pop_front() {
-                return Poll::Ready(Some(frame.payload()));
+        let bytes = match self.watch.poll_bytes(context) {
+            Poll::Pending => {
+                ready!(self.keep_alive.as_mut().poll(context));
+                Some(Ok(Bytes::from_static(COMMENT)))
             }
-            if self.has_ended {
-                return Poll::Ready(None);
-            }
-            let mut piece = Vec::new();
-            match self.stream.poll_frames(context, &mut piece) {
-                Poll::Ready(progress) => self.has_ended = progress == Progress::Ended,
-                Poll::Pending if self.keep_alive.as_mut().poll(context).is_ready() => {
-                    self.rest();
-                    return Poll::Ready(Some(Bytes::from_static(COMMENT)));
-                }
-                Poll::Pending => return Poll::Pending,
-            }
-            self.frames = piece.into();
-            self.rest();
-        }
-    }
-
-    /// Something goes out: silence begins anew.
-    fn rest(&mut self) {
+            Poll::Ready(bytes) => bytes,
+        };
+        // Something goes out: silence begins anew.
         self.keep_alive.as_mut().reset(Instant::now() + KEEP_ALIVE);
+        Poll::Ready(bytes)
     }
 }
 
 impl http_body::Body for EventBody {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<BodyFrame<Bytes>, Infallible>>> {
-        self.poll_bytes(context).map(|bytes| bytes.map(|bytes| Ok(BodyFrame::data(bytes))))
+    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<BodyFrame<Bytes>>>> {
+        self.poll_bytes(context).map(|bytes| bytes.map(|bytes| bytes.map(BodyFrame::data)))
     }
 }
 
@@ -106,6 +83,7 @@ impl http_body::Body for EventBody {
 mod tests {
     use super::*;
 
+    use crate::frame::Frame;
     use crate::watch::{Framing, OpenWatches};
     use watchcore::{Cache, Change, Error as CacheError, Event, Position, Start};
 
@@ -129,7 +107,8 @@ mod tests {
         let mut writer = cache.writer().unwrap();
         let place = OpenWatches::new(1, 1).admit(None).unwrap();
         let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), EventKeyFraming, None, place);
-        let mut body = respond(stream).into_body();
+        let stall = Stall { limit: Duration::from_secs(60), peer: None };
+        let mut body = respond(stream, stall).into_body();
         let from = Instant::now();
         let mut next = async || http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(next().await, PRELUDE);

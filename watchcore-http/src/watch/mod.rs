@@ -172,11 +172,18 @@ impl WatchStream {
         }
     }
 
-    /// Whether the deadline has passed, for a transport whose client takes nothing: it does not poll for frames then.
+    /// When it ends by itself.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.as_ref().map(|deadline| deadline.deadline())
+    }
+
+    /// Whether the deadline has passed, or the stream has ended before, for a transport whose client takes nothing: it does
+    /// not poll for frames then.
     pub(crate) fn poll_overdue(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        match &mut self.deadline {
-            Some(deadline) => deadline.as_mut().poll(context),
-            None => Poll::Pending,
+        match (&self.source, &mut self.deadline) {
+            (Source::Ended, _) => Poll::Ready(()),
+            (_, Some(deadline)) => deadline.as_mut().poll(context),
+            (_, None) => Poll::Pending,
         }
     }
 

@@ -11,6 +11,7 @@ mod page;
 mod parameters;
 mod shutdown;
 mod sockets;
+mod stalled;
 mod support;
 mod tls;
 mod watch;

@@ -10,6 +10,7 @@
 use super::Taker;
 use super::pieces::PIECE;
 use crate::json::Indent;
+use crate::transport::Stall;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -167,7 +168,7 @@ impl ListBody {
 
 /// Cuts a list off once its client took nothing for so long.
 async fn cut_off(rest: Weak<Rest>, taker: Taker) {
-    let Taker { stall, peer, .. } = taker;
+    let Stall { limit: stall, peer } = taker.stall;
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };

@@ -6,7 +6,7 @@ use crate::request::Params;
 use crate::resources::watch::{Watched, open};
 use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use watchcore::{Cache, Change, Writer};
+use watchcore::{Cache, Change, ResyncReason, Writer};
 
 const BOUND: Duration = Duration::from_secs(10);
 const STALL: Duration = Duration::from_secs(5);
@@ -206,4 +206,16 @@ async fn deadline_ends_it_behind_a_whole_revision() {
     let all = read_until(&mut client, "\r\n0\r\n\r\n").await;
     assert_eq!(all.matches("ADDED").count(), 2500);
     assert!(task.await.unwrap().is_ok());
+}
+
+/// What is left of a watch that has ended is not held for a client that takes nothing.
+#[tokio::test(start_paused = true)]
+async fn client_that_never_reads_ends_with_its_watch() {
+    let mut ground = Ground::new(1024);
+    let (mut client, task) = ground.client("watch=1&resourceVersion=0&timeoutSeconds=3600", 64, b"").await;
+    read_until(&mut client, "HEAD\r\n\r\n").await;
+    let begin = tokio::time::Instant::now();
+    ground.writer.resync(9, [], ResyncReason::HistoryReset).unwrap();
+    assert_eq!(task.await.unwrap().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert_eq!(begin.elapsed(), STALL);
 }

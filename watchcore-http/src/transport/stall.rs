@@ -1,0 +1,161 @@
+//! A watch that a body has, and its end where the client takes nothing.
+//!
+//! hyper asks a body for more when it has room. Of a client that takes nothing it has none: then the watch is not polled
+//! any more, and does not see its own deadline. So a task beside the body looks, once that has passed: a client that has
+//! taken nothing for `limits.stall` since is left. Its place and its cursor go; the body ends with an error if it is ever
+//! asked again, which is no clean end; and on HTTP/1.1 of our own server the connection closes, which is told by itself.
+//! The task goes with the body. A watch on the direct path and one on a WebSocket look at their deadlines themselves.
+
+use crate::access::Peer;
+use crate::frame::Frame;
+use crate::watch::{Progress, WatchStream};
+use bytes::Bytes;
+use http::Version;
+use http::request::Parts;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// What becomes of an answer whose client takes nothing.
+pub(crate) struct Stall {
+    /// After so long it is cut off.
+    pub(crate) limit: Duration,
+    /// Its connection, which is cut off with it, where that is to be.
+    pub(crate) peer: Option<Arc<Peer>>,
+}
+
+impl Stall {
+    /// That of the answer to a request.
+    pub(crate) fn of(request: &Parts, limit: Duration) -> Stall {
+        // On HTTP/2 the connection has other answers, and the end of the body ends this one.
+        let peer = Peer::of(request).filter(|_| request.version < Version::HTTP_2);
+        Stall { limit, peer: peer.cloned() }
+    }
+}
+
+/// A watch as a body has it.
+pub(super) struct BodyWatch {
+    shared: Arc<BodyShared>,
+    /// What the task has to know, until it runs.
+    stall: Option<Stall>,
+    watcher: Option<AbortHandle>,
+}
+
+/// What the body shares with the task that watches the client, and with who takes the watch out of it.
+pub(super) struct BodyShared(Mutex<BodyState>);
+
+struct BodyState {
+    /// `None`: it has ended, was taken out, or was cut off.
+    stream: Option<WatchStream>,
+    /// Of a piece, what the transport has not asked for yet.
+    frames: VecDeque<Frame>,
+    /// These are the last ones.
+    is_last: bool,
+    /// When the transport asked last: then it had room, so the client had taken what came before.
+    asked: Instant,
+    cut: bool,
+}
+
+impl BodyShared {
+    fn lock(&self) -> MutexGuard<'_, BodyState> {
+        // A panic in the middle of a piece drops the body; what is left is not asked for again.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The watch, if nobody has it yet and the body has not begun.
+    pub(super) fn take(&self) -> Option<WatchStream> {
+        self.lock().stream.take()
+    }
+}
+
+impl BodyWatch {
+    pub(super) fn new(stream: WatchStream, stall: Stall) -> BodyWatch {
+        let state = BodyState {
+            stream: Some(stream),
+            frames: VecDeque::new(),
+            is_last: false,
+            asked: Instant::now(),
+            cut: false,
+        };
+        BodyWatch { shared: Arc::new(BodyShared(Mutex::new(state))), stall: Some(stall), watcher: None }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<BodyShared> {
+        &self.shared
+    }
+
+    /// From now on its client is watched: at the latest when the body is asked first. A transport whose client has given it
+    /// no room never asks, so one that has the body for certain says so before.
+    pub(super) fn begin(&mut self) {
+        let Some(stall) = self.stall.take() else { return };
+        let deadline = self.shared.lock().stream.as_ref().and_then(WatchStream::deadline);
+        self.watcher = deadline
+            .map(|deadline| tokio::spawn(cut_off(Arc::downgrade(&self.shared), deadline, stall)).abort_handle());
+    }
+
+    /// The next frame; `None`: the end.
+    ///
+    /// # Errors
+    /// `TimedOut` where the client took nothing for too long.
+    pub(super) fn poll_bytes(&mut self, context: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
+        self.begin();
+        let mut state = self.shared.lock();
+        if state.cut {
+            let why = "the watch was cut off: its deadline has passed, and its client took nothing of it for too long";
+            return Poll::Ready(Some(Err(io::Error::new(io::ErrorKind::TimedOut, why))));
+        }
+        state.asked = Instant::now();
+        loop {
+            if let Some(frame) = state.frames.pop_front() {
+                return Poll::Ready(Some(Ok(frame.payload())));
+            }
+            if state.is_last {
+                state.stream = None;
+            }
+            let Some(stream) = &mut state.stream else { return Poll::Ready(None) };
+            let mut piece = Vec::new();
+            let progress = ready!(stream.poll_frames(context, &mut piece));
+            state.is_last = progress == Progress::Ended;
+            state.frames = piece.into();
+        }
+    }
+}
+
+impl Drop for BodyWatch {
+    fn drop(&mut self) {
+        if let Some(watcher) = &self.watcher {
+            watcher.abort();
+        }
+    }
+}
+
+/// Cuts a watch off once its deadline has passed and its client took nothing for so long.
+async fn cut_off(shared: Weak<BodyShared>, deadline: Instant, stall: Stall) {
+    let mut from = deadline;
+    loop {
+        // A moment that the clock cannot hold never comes.
+        let Some(at) = from.checked_add(stall.limit) else { return };
+        sleep_until(at).await;
+        let Some(shared) = shared.upgrade() else { return };
+        let mut state = shared.lock();
+        if state.asked > from {
+            from = state.asked;
+            continue;
+        }
+        let cut = (state.stream.take(), std::mem::take(&mut state.frames));
+        state.cut = cut.0.is_some();
+        drop(state);
+        if cut.0.is_some() {
+            let address = stall.peer.as_ref().map(|peer| peer.address);
+            tracing::info!(target: "watchcore_http", ?address, limit = ?stall.limit, "a watch is cut off: its deadline has passed, and its client takes nothing of it");
+            if let Some(peer) = &stall.peer {
+                peer.stalled.notify_one();
+            }
+        }
+        return;
+    }
+}
