@@ -4,7 +4,11 @@
 //! connection and the watch, and does one of three things at a time: it hears the client (only whether it is there, and
 //! whether it closes; what it says is not looked at), it sends what the watch has, or it asks whether anybody is there.
 //! While it sends, it does nothing else: a client that does not read holds the task there, with one piece of the watch
-//! and its place in the log.
+//! and its place in the log. A pong is sent before more is heard, so a client that asks and does not read waits for itself.
+//! None of the three keeps the others waiting: one that talks all the time is heard, and its watch ends in its time.
+//!
+//! Events are written past the protocol's own buffer, which would copy each for each client, and keep the room of the
+//! largest for as long as the connection lasts. Only a frame's head is made here: a server's frames have no mask.
 //!
 //! | who ends it | what the client sees |
 //! | --- | --- |
@@ -12,27 +16,33 @@
 //! | the client | its close frame, answered |
 //! | a message of more than 4 KiB | close 1009 |
 //! | frames that are none, text that is none | close 1002, close 1007 |
-//! | silence: no pong for 30 s after a ping, nothing taken for a while after the deadline | the end of the connection |
+//! | silence: no pong for 30 s after a ping, nothing taken for `limits.stall` after the deadline | the end of the connection |
 
 use crate::frame::Frame;
 use crate::status::Refusal;
 use crate::watch::{OpenWatches, Progress, WatchStream};
 use axum::body::Body;
 use axum::response::Response;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures_util::{SinkExt as _, StreamExt as _};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::io::{self, IoSlice};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::task::unconstrained;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{Error, ProtocolError};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{CloseCode, Data as OpData, OpCode};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Bytes, Utf8Bytes};
 
@@ -72,8 +82,8 @@ impl Upgrade {
                 "this server speaks version 13 of WebSocket: send Sec-WebSocket-Version: 13",
             ));
         }
-        // 16 bytes in base64.
-        let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(|key| key.len() == 24);
+        let is_key = |key: &&HeaderValue| STANDARD.decode(key).is_ok_and(|key| key.len() == 16);
+        let key = headers.get(header::SEC_WEBSOCKET_KEY).filter(is_key);
         let key = key.ok_or_else(|| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
         let accept = HeaderValue::try_from(derive_accept_key(key.as_bytes()))
             .map_err(|_| Refusal::bad_request("Sec-WebSocket-Key is to be 16 bytes in base64"))?;
@@ -147,40 +157,89 @@ async fn converse<I: AsyncRead + AsyncWrite + Unpin>(
     // When the client is asked, or, where it was, when it is taken for gone.
     let (mut due, mut was_asked) = (Instant::now() + PULSE, false);
     loop {
-        tokio::select! {
-            // What the client has sent comes first: its pong may lie there when its time is over.
-            biased;
-            heard = socket.next() => match heard {
-                Some(Ok(Message::Close(_))) => {
-                    // The answer to it is queued, and goes out with this.
-                    let _ = timeout(FAREWELL, socket.flush()).await;
-                    return Ending::Gone;
-                }
-                Some(Ok(_)) => (due, was_asked) = (Instant::now() + PULSE, false),
-                Some(Err(error)) => return ending_of(&error),
-                None => return Ending::Gone,
-            },
+        // In any order: who is always ready would keep the others waiting.
+        let happened = tokio::select! {
+            heard = socket.next() => hear(socket, heard, &mut stream, stall).await.map(|()| true),
             progress = poll_fn(|context| stream.poll_frames(context, &mut frames)) => {
-                if let Err(ending) = send(socket, &mut stream, &mut frames, stall).await {
-                    return ending;
-                }
-                if progress == Progress::Ended {
-                    return match open.is_draining() {
-                        true => Ending::Close(CloseCode::Away, "the server is shutting down"),
-                        false => Ending::Close(CloseCode::Normal, ""),
-                    };
-                }
+                let sent = send(socket, &mut stream, &mut frames, stall).await;
+                sent.and(if progress == Progress::Ended { Err(end_of(open)) } else { Ok(false) })
             }
-            () = sleep_until(due) => {
-                if was_asked {
-                    return Ending::Gone;
-                }
-                if let Err(error) = socket.send(Message::Ping(Bytes::new())).await {
-                    return ending_of(&error);
-                }
+            () = sleep_until(due), if was_asked => match already(unconstrained(socket.next())).await {
+                // It may have said so while something was sent.
+                Some(heard) => hear(socket, heard, &mut stream, stall).await.map(|()| true),
+                None => Err(Ending::Gone),
+            },
+            () = sleep_until(due), if !was_asked => {
                 (due, was_asked) = (Instant::now() + PULSE, true);
+                ask(socket, due).await.map(|()| false)
             }
+        };
+        match happened {
+            Ok(was_heard) if was_heard => (due, was_asked) = (Instant::now() + PULSE, false),
+            Ok(_) => {}
+            Err(ending) => return ending,
         }
+    }
+}
+
+/// How a watch that has ended is closed.
+fn end_of(open: &OpenWatches) -> Ending {
+    match open.is_draining() {
+        true => Ending::Close(CloseCode::Away, "the server is shutting down"),
+        false => Ending::Close(CloseCode::Normal, ""),
+    }
+}
+
+/// What a future comes to at once, if it does.
+async fn already<T>(future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Answers what the client said, as far as it is to be answered.
+async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
+    socket: &mut WebSocketStream<I>,
+    heard: Option<Result<Message, Error>>,
+    stream: &mut WatchStream,
+    stall: Duration,
+) -> Result<(), Ending> {
+    match heard {
+        Some(Ok(Message::Close(_))) => {
+            // The answer to it is queued, and goes out with this.
+            let _ = timeout(FAREWELL, socket.flush()).await;
+            Err(Ending::Gone)
+        }
+        // Each pong has its place in a buffer without an end: so it is written before the next ping is heard.
+        Some(Ok(Message::Ping(_))) => taken(socket.flush(), stream, stall).await?.map_err(|error| ending_of(&error)),
+        Some(Ok(_)) => Ok(()),
+        Some(Err(error)) => Err(ending_of(&error)),
+        None => Err(Ending::Gone),
+    }
+}
+
+/// Asks whether the client is there. Until `due` it has to have taken that.
+async fn ask<I: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<I>, due: Instant) -> Result<(), Ending> {
+    match timeout_at(due, socket.send(Message::Ping(Bytes::new()))).await {
+        Ok(sent) => sent.map_err(|error| ending_of(&error)),
+        Err(_) => Err(Ending::Gone),
+    }
+}
+
+/// What a write comes to, for as long as the client may take to read. The watch is not polled meanwhile, so its deadline is
+/// looked at here. The client has a while more then, for it may have been about to read.
+async fn taken<T>(write: impl Future<Output = T>, stream: &mut WatchStream, stall: Duration) -> Result<T, Ending> {
+    let overdue = async {
+        poll_fn(|context| stream.poll_overdue(context)).await;
+        sleep(stall).await;
+    };
+    tokio::select! {
+        biased;
+        written = write => Ok(written),
+        () = overdue => Err(Ending::Gone),
     }
 }
 
@@ -191,32 +250,52 @@ async fn send<I: AsyncRead + AsyncWrite + Unpin>(
     frames: &mut Vec<Frame>,
     stall: Duration,
 ) -> Result<(), Ending> {
-    let all = async {
-        for frame in frames.drain(..) {
-            socket.feed(message(&frame)).await?;
-        }
-        socket.flush().await
-    };
-    // The watch is not polled meanwhile, so its deadline is looked at here. The client has a while more then, for it may
-    // have been about to read.
-    let overdue = async {
-        poll_fn(|context| stream.poll_overdue(context)).await;
-        sleep(stall).await;
-    };
-    tokio::select! {
-        biased;
-        sent = all => sent.map_err(|error| ending_of(&error)),
-        () = overdue => Err(Ending::Gone),
+    if frames.is_empty() {
+        return Ok(());
     }
+    let messages: Vec<Bytes> = frames.drain(..).flat_map(|frame| message(&frame)).collect();
+    let all = async {
+        // What the protocol has to say by itself comes first, and leaves nothing half written.
+        socket.flush().await?;
+        write_all(socket.get_mut(), &messages).await.map_err(Error::from)
+    };
+    taken(all, stream, stall).await?.map_err(|error| ending_of(&error))
 }
 
-/// A frame as a message. Values of resources go out as they are stored: if those are no text, the message is binary.
-fn message(frame: &Frame) -> Message {
-    let bytes = frame.message();
-    match Utf8Bytes::try_from(bytes.clone()) {
-        Ok(text) => Message::Text(text),
-        Err(_) => Message::Binary(bytes),
+/// Writes buffers where they lie, many at a time.
+async fn write_all<I: AsyncWrite + Unpin>(io: &mut I, buffers: &[Bytes]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = buffers.iter().map(|buffer| IoSlice::new(buffer)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        let written = io.write_vectored(left).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        IoSlice::advance_slices(&mut left, written);
     }
+    io.flush().await
+}
+
+/// A frame as a message: its head, and what is in it where it lies. Values of resources go out as they are stored: if those
+/// are no text, the message is binary.
+fn message(frame: &Frame) -> [Bytes; 2] {
+    const FINAL: u8 = 0x80;
+    let payload = frame.message();
+    let kind = if std::str::from_utf8(&payload).is_ok() { OpData::Text } else { OpData::Binary };
+    let mut head = Vec::with_capacity(10);
+    head.push(FINAL | u8::from(OpCode::Data(kind)));
+    match payload.len() {
+        length @ ..126 => head.push(length as u8),
+        length @ 126..=0xffff => {
+            head.push(126);
+            head.extend_from_slice(&(length as u16).to_be_bytes());
+        }
+        length => {
+            head.push(127);
+            head.extend_from_slice(&(length as u64).to_be_bytes());
+        }
+    }
+    [Bytes::from(head), payload]
 }
 
 /// How a connection ends after this error.
@@ -250,72 +329,4 @@ async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    use crate::watch::{Framing, OpenWatches};
-    use watchcore::{Cache, Error as CacheError, Event, Position, Start};
-
-    /// The key of an event, as a line.
-    struct MessageFraming;
-
-    impl Framing for MessageFraming {
-        fn event(&mut self, event: &Event, out: &mut Vec<Frame>) -> bool {
-            out.push(Frame::new(64, |out| out.extend_from_slice(event.key())));
-            true
-        }
-
-        fn failed(&mut self, _: &CacheError, _: &mut Vec<Frame>) {}
-
-        fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
-    }
-
-    /// A served watch, and the other end of its connection.
-    fn served() -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
-        let cache = Cache::builder("/").build().unwrap();
-        let open = OpenWatches::new(1, 1);
-        let place = open.admit(None).unwrap();
-        let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), MessageFraming, None, place);
-        let (io, peer) = tokio::io::duplex(1024);
-        let all = open.clone();
-        let task = tokio::spawn(async move { serve(io, stream, &all, Duration::from_secs(60)).await });
-        (cache, open, task, peer)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn peer_without_pong_is_gone() {
-        let (_cache, open, task, mut peer) = served();
-        let from = Instant::now();
-        let mut ping = [0; 2];
-        peer.read_exact(&mut ping).await.unwrap();
-        assert_eq!((ping, from.elapsed().as_secs()), ([0x89, 0], 30));
-        // It is there, and says nothing: half of a connection looks so.
-        task.await.unwrap();
-        assert_eq!((from.elapsed().as_secs(), open.count()), (60, 0));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn pong_keeps_a_watch() {
-        let (_cache, open, task, mut peer) = served();
-        let from = Instant::now();
-        for round in 1..=5 {
-            let mut ping = [0; 2];
-            peer.read_exact(&mut ping).await.unwrap();
-            assert_eq!((ping, from.elapsed().as_secs()), ([0x89, 0], 30 * round));
-            peer.write_all(&[0x8a, 0x80, 0, 0, 0, 0]).await.unwrap();
-        }
-        assert!(!task.is_finished() && open.count() == 1);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn silent_end_is_bounded() {
-        let (_cache, open, task, mut peer) = served();
-        let from = Instant::now();
-        open.drain(Duration::ZERO).await;
-        let mut close = [0; 4];
-        peer.read_exact(&mut close).await.unwrap();
-        assert_eq!((close[0], &close[2..]), (0x88, &1001_u16.to_be_bytes()[..]));
-        task.await.unwrap();
-        assert_eq!((from.elapsed(), open.count()), (FAREWELL, 0));
-    }
-}
+mod tests;

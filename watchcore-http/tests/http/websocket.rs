@@ -137,10 +137,11 @@ async fn what_is_refused_is_refused_before_the_upgrade() {
     let old = with(KEYS, &[HANDSHAKE[0], HANDSHAKE[1], HANDSHAKE[3], ("Sec-WebSocket-Version", "8")]).await;
     assert_eq!(old.status(), (426, "UpgradeRequired".into()));
     assert_eq!((old.header("sec-websocket-version"), old.header("upgrade")), (Some("13"), Some("websocket")));
-    for key in [None, Some(("Sec-WebSocket-Key", "short"))] {
+    // None, one that is short, one that is no base64, 18 bytes.
+    for key in [None, Some("short"), Some("!!!!!!!!!!!!!!!!!!!!!!!!"), Some("AAAAAAAAAAAAAAAAAAAAAAAA")] {
         let mut headers = HANDSHAKE[..3].to_vec();
-        headers.extend(key);
-        assert_eq!(with(KEYS, &headers).await.status(), (400, "BadRequest".into()));
+        headers.extend(key.map(|key| ("Sec-WebSocket-Key", key)));
+        assert_eq!(with(KEYS, &headers).await.status(), (400, "BadRequest".into()), "{key:?}");
     }
     assert_eq!(with("/v1/keys?prefix=/x&watch=1", &HANDSHAKE).await.code(), 404);
     assert_eq!(with(&format!("{WIDGETS}?watch=1&labelSelector=%5E"), &HANDSHAKE).await.code(), 400);
