@@ -14,7 +14,7 @@ use crate::api::ApiState;
 use crate::exchange::Exchange;
 use crate::frame::Frames;
 use crate::resources::list::Taker;
-use crate::resources::watch::not_ready;
+use crate::resources::watch::{not_ready, random_deadline};
 use crate::resources::watcher;
 use crate::status::Refusal;
 use crate::transport::{self, Stall, sse, websocket};
@@ -39,7 +39,7 @@ pub(crate) async fn answer(state: &ApiState, request: &Parts) -> Result<Response
     let upgrade = websocket::Upgrade::of(request)?;
     let takes_events = takes_events(&request.headers);
     let is_sent = takes_events && upgrade.is_none();
-    let last_event = last_event(&request.headers)?.filter(|_| is_sent);
+    let last_event = if is_sent { last_event(&request.headers)? } else { None };
     let query = Query::of(request.uri.query());
     let prefix = query.prefix()?;
     let task = query.task(takes_events || upgrade.is_some(), last_event)?;
@@ -110,12 +110,17 @@ fn open(
         .name(name)
         .bookmarks(watch.bookmarks)
         .bookmark_interval(state.bookmark_interval)
-        // The last event of a revision has an id, so it has to be known when it is framed.
-        .whole_revisions(is_sent)
+        // A client that goes on from the revision of its last event has to have all of it: a watch ends behind a batch.
+        // Of server-sent events the last of a revision has an id, so it has to be known when it is framed.
+        .whole_revisions(true)
         .open()
         .map_err(|error| Refusal::from(&error))?;
     // Each cache of the catalog has them; without, nothing is shared.
     let frames = state.catalog.lines(cache).cloned().unwrap_or_else(|| Arc::new(Frames::new(0)));
     let framing = LineFraming::new(frames, is_sent, watch.bookmarks, watch.after.unwrap_or(0));
-    Ok(WatchStream::new(subscription, framing, watch.timeout, place))
+    let deadline = watch.timeout.unwrap_or_else(random_deadline);
+    Ok(WatchStream::new(subscription, framing, Some(deadline), place))
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,7 @@ pub(super) struct KeysWatch {
     /// The state first, where there is none.
     pub(super) after: Option<u64>,
     pub(super) bookmarks: bool,
+    /// How long it lasts, where that is said.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -70,13 +71,11 @@ impl<'q> Query<'q> {
 
     fn number(&self, name: &str) -> Result<Option<u64>, Refusal> {
         let Some(text) = self.text(name)? else { return Ok(None) };
-        match text.parse() {
-            // A sign is no digit.
-            Ok(number) if text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Some(number)),
-            _ => Err(Refusal::bad_request(format!(
+        number_of(text).map(Some).ok_or_else(|| {
+            Refusal::bad_request(format!(
                 "{name}={text}: expected a whole number, as in {name}=17; see `revision` of a list"
-            ))),
-        }
+            ))
+        })
     }
 
     /// True when it is there with anything but `0` and `false`.
@@ -122,7 +121,7 @@ impl<'q> Query<'q> {
             return Ok(KeysTask::List(list));
         }
         let after = match last_event.map(str::trim).filter(|id| !id.is_empty()) {
-            Some(id) => Some(id.parse().map_err(|_| {
+            Some(id) => Some(number_of(id).ok_or_else(|| {
                 Refusal::bad_request(format!(
                     "Last-Event-ID {id:?} is no revision: send the id of an event of this stream"
                 ))
@@ -164,6 +163,11 @@ fn declared(cache: &Cache, selector: &str) -> Result<String, Refusal> {
         }
     }
     Ok(terms.join(","))
+}
+
+/// A whole number. A sign is no digit.
+fn number_of(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// As forms are written: `+` is a blank, `%2F` a byte.
@@ -234,7 +238,9 @@ mod tests {
     fn where_a_stream_broke_off_counts_before_the_address() {
         assert_eq!(watch("after=9", true, Some("12")).after, Some(12));
         assert_eq!(watch("after=9", true, Some("")).after, Some(9));
-        assert_eq!(Query::of(None).task(true, Some("12x")).unwrap_err().code(), 400);
+        for wrong in ["12x", "+12", "-1", "18446744073709551616"] {
+            assert_eq!(Query::of(None).task(true, Some(wrong)).unwrap_err().code(), 400, "{wrong}");
+        }
     }
 
     #[test]

@@ -125,6 +125,7 @@ pub(crate) fn not_ready(cache: &Cache) -> Refusal {
     )
 }
 
-fn random_deadline() -> Duration {
+/// How long a watch lasts that does not say.
+pub(crate) fn random_deadline() -> Duration {
     SHORTEST + (LONGEST - SHORTEST).mul_f64(fastrand::f64())
 }
