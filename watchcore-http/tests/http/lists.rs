@@ -192,7 +192,9 @@ async fn tokens_are_of_their_list() {
     let ground = six().await;
     let page = list(&ground, SHOP, "limit=2").await;
     let good = token(&page);
-    let damaged = format!("{}%41", &good[..good.len() - 3]);
+    // Its last letter is another one.
+    let last = if good.ends_with("%41") { "%51" } else { "%41" };
+    let damaged = format!("{}{last}", &good[..good.len() - 3]);
     for (path, query) in [
         (SHOP, format!("continue={damaged}")),
         (SHOP, "continue=abc".into()),

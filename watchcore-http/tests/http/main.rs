@@ -6,6 +6,7 @@ mod keys;
 mod list_forms;
 mod list_model;
 mod lists;
+mod newest;
 mod operate;
 mod page;
 mod parameters;

@@ -1,0 +1,90 @@
+//! A list of keys without a revision is as new as etcd: the feeder is played by the test.
+
+use crate::support::{Client, Ground, eventually, get};
+use serde_json::Value;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const P: &str = "/v1/keys?prefix=/registry/";
+
+/// An etcd that is not asked but through the writer.
+struct Silent;
+
+impl watchcore::Source for Silent {
+    fn wake(&self) {}
+}
+
+/// A cache with one key, whose feeder is the test.
+async fn fed() -> Ground {
+    let ground = Ground::start().await;
+    ground.put("/registry/a", "1");
+    ground.writer().attach(Arc::new(Silent)).unwrap();
+    ground
+}
+
+/// The ticket with which etcd is asked for its newest revision, behind this one.
+async fn asked(ground: &Ground, before: u64) -> u64 {
+    eventually("etcd is asked", async || {
+        let ticket = ground.writer().demand().consistent;
+        (ticket > before).then_some(ticket)
+    })
+    .await
+}
+
+/// What was written before the request is in the answer, however far behind the cache is.
+#[tokio::test]
+async fn list_waits_for_what_etcd_has() {
+    let ground = fed().await;
+    for (number, query) in ["", "&limit=100", "&labels=app%21%3Dx"].into_iter().enumerate() {
+        let mut client = Client::connect(ground.address).await;
+        let before = ground.writer().demand().consistent;
+        client.request("GET", &format!("{P}{query}"), &[]).await;
+        let ticket = asked(&ground, before).await;
+        let newest = ground.revision() + 2;
+        ground.writer().serve_consistent(ticket, newest);
+        ground.put("/registry/b", "on the way");
+        assert_eq!(
+            get(ground.address, &format!("{P}&revision=0")).await.json()["revision"],
+            newest - 1,
+            "what is there"
+        );
+        let last = format!("written before {number}");
+        ground.put("/registry/b", &last);
+        let head = client.head().await.unwrap();
+        let list: Value = serde_json::from_slice(&client.body(&head).await).unwrap();
+        assert_eq!((head.code, &list["revision"]), (200, &newest.into()), "{query}");
+        assert_eq!((&list["count"], &list["items"][1]["value"]), (&2.into(), &last.into()), "{query}");
+    }
+}
+
+/// etcd does not answer, or the cache does not get as far: 504 within the time of a wait, and the next may be asked.
+#[tokio::test]
+async fn list_that_waits_in_vain_is_504() {
+    let ground = fed().await;
+    let from = Instant::now();
+    let waits = async |query: &str| get(ground.address, &format!("{P}{query}")).await;
+    let lags = async {
+        let ticket = asked(&ground, 0).await;
+        // It says that there is a revision, and that does not come.
+        ground.writer().serve_consistent(ticket, 9);
+    };
+    let (lagging, ()) = tokio::join!(waits(""), lags);
+    assert_eq!(lagging.status(), (504, "Timeout".into()));
+    assert_eq!(lagging.message(), "Timeout: Too large resource version: 9, current: 1");
+    let silent = waits("&limit=1").await;
+    assert_eq!(silent.status(), (504, "Timeout".into()));
+    assert!(silent.message().starts_with("Timeout: "), "{}", silent.message());
+    for answer in [lagging, silent] {
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        assert_eq!(answer.json()["details"]["retryAfterSeconds"], 1);
+    }
+    let took = from.elapsed();
+    assert!((Duration::from_secs(6)..Duration::from_secs(9)).contains(&took), "two waits of 3 s: {took:?}");
+    assert_eq!(waits("&revision=0").await.json()["count"], 1, "what is there is there");
+    let before = ground.writer().demand().consistent;
+    let (after, ()) = tokio::join!(waits(""), async {
+        let ticket = asked(&ground, before).await;
+        ground.writer().serve_consistent(ticket, 1);
+    });
+    assert_eq!((after.code(), &after.json()["count"]), (200, &1.into()));
+}
