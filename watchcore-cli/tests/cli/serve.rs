@@ -328,6 +328,23 @@ fn signals_and_the_timeout_end_it() {
     assert!(said.last().is_some_and(|line| line.starts_with("error: the server has run for 300ms")), "{said:?}");
 }
 
+/// The first line is also what systemd is told, line by line.
+#[test]
+fn a_prefix_of_any_bytes_is_one_line() {
+    let server = Serving::start(serve(&["--prefix", "/a\nMAINPID=1\u{202e}/", "--etcd", NOBODY]));
+    assert!(server.said.ends_with(r": /a\nMAINPID=1\u{202e}/"), "{}", server.said);
+    server.end("TERM", 0);
+}
+
+/// A duration is at most what 64 bits of seconds hold; the server gives itself some more on top.
+#[test]
+fn the_longest_grace_period_is_taken() {
+    let longest = format!("{}s2047s", u64::MAX - 2047);
+    let server = Serving::start(serve(&["--prefix", "/", "--etcd", NOBODY, "--grace-period", &longest]));
+    assert!(server.get("/livez").0.starts_with("HTTP/1.1 200"), "it lives");
+    server.end("TERM", 0);
+}
+
 #[test]
 fn hangups_are_passed_over() {
     let server = Serving::start(serve(&["--prefix", "/", "--etcd", NOBODY]));

@@ -123,7 +123,7 @@ async fn serving(
     let said = announcement(settings, server.address());
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
-    interrupt.set_patience(settings.grace_period + ENDING);
+    interrupt.set_patience(settings.grace_period.saturating_add(ENDING));
     let ended = until_asked(options.timeout, interrupt).await;
     notify::tell("STOPPING=1\nSTATUS=the watches end");
     server.shutdown(settings.grace_period).await;
@@ -173,9 +173,10 @@ async fn until_asked(timeout: Option<Duration>, interrupt: &Interrupt) -> Result
 fn announcement(settings: &Settings, address: SocketAddr) -> String {
     let scheme = if settings.tls.is_some() { "https" } else { "http" };
     let shown = |cache: &CacheSettings| {
+        // Escaped, for it is one line: here, and for systemd, to which each line is a word of its own.
         let prefix = match &*String::from_utf8_lossy(&cache.prefix) {
             "" => "every key".to_owned(),
-            prefix => prefix.to_owned(),
+            prefix => prefix.escape_debug().to_string(),
         };
         match cache.resources.len() {
             0 => prefix,
