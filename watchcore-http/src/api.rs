@@ -297,7 +297,7 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
     let discover = |path| discovery::answer(&state, &path, &parts);
     match route {
         Route::Health(which) => Ok(operate::health(&state, which, &parts)),
-        Route::Metrics => Ok(operate::metrics(&state)),
+        Route::Metrics => operate::metrics(state).await,
         Route::CoreVersions => discover(DiscoveryPath::CoreVersions),
         Route::Groups => discover(DiscoveryPath::Groups),
         Route::Group(group) => discover(DiscoveryPath::Group(group)),
@@ -308,7 +308,7 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await
         }
-        Route::Page => Ok(page::page(&state, &parts)),
+        Route::Page => page::page(state, &parts).await,
         Route::PageEvents => page::events(&state, &parts),
         Route::Keys => keys::answer(&state, &parts).await,
     }

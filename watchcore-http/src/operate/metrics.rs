@@ -2,7 +2,8 @@
 
 use super::log::labels_of;
 use crate::api::ApiState;
-use crate::figures::{ResourceLabels, prometheus_text};
+use crate::figures::{ResourceLabels, gathered, prometheus_text};
+use crate::status::Refusal;
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderValue, header};
@@ -13,6 +14,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use watchcore::{Lag, metrics as caches};
 
@@ -53,14 +55,21 @@ impl prometheus_client::collector::Collector for Reading {
 }
 
 /// The answer to a scrape.
-pub(crate) fn metrics(state: &ApiState) -> Response {
-    let mut text = prometheus_text(&registry(state));
-    text.push_str(&caches::text(state.catalog.caches()));
+///
+/// # Errors
+/// 500 where the runtime ends.
+pub(crate) async fn metrics(state: Arc<ApiState>) -> Result<Response, Refusal> {
+    let text = gathered(move || {
+        let mut text = prometheus_text(&registry(&state));
+        text.push_str(&caches::text(state.catalog.caches()));
+        text
+    });
+    let text = text.await.map_err(|error| Refusal::from(&error))?;
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(caches::CONTENT_TYPE));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
+    Ok(response)
 }
 
 fn registry(state: &ApiState) -> Registry {

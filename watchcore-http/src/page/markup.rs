@@ -137,7 +137,12 @@ fn write_figures(out: &mut String, sample: &Sample) -> fmt::Result {
                 Counted(resource.left_out)
             )?;
         }
-        out.push_str("</tbody></table></div></section>");
+        out.push_str("</tbody></table></div>");
+        if sample.more_resources > 0 {
+            let more = Counted(sample.more_resources as u64);
+            write!(out, "<p class=\"more\">and {more} more with no more requests</p>")?;
+        }
+        out.push_str("</section>");
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod sample;
 use crate::access::Peer;
 use crate::api::ApiState;
 use crate::exchange::Exchange;
+use crate::figures::gathered;
 use crate::status::Refusal;
 use crate::transport::sse;
 use axum::body::Body;
@@ -75,18 +76,21 @@ impl Viewers {
 }
 
 /// `/`: the page as it is now.
-pub(crate) fn page(state: &ApiState, request: &Parts) -> Response {
-    let sample = Sample::take(state, &mut state.viewers.lock().rates);
+///
+/// # Errors
+/// 500 where the runtime ends.
+pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
     let events = format!("{}/events", original.path().trim_end_matches('/'));
-    let mut response = Response::new(Body::from(markup::document(&sample, &events, STYLE, SCRIPT)));
+    let document = gathered(move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
+    let mut response = Response::new(Body::from(document.await.map_err(|error| Refusal::from(&error))?));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    response
+    Ok(response)
 }
 
 /// `/events`: what keeps the page alive. A viewer counts as a watch.
@@ -127,16 +131,21 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
     loop {
         ticks.tick().await;
         let Some(state) = state.upgrade() else { return };
-        let mut viewers = state.viewers.lock();
-        // One receiver is the one that viewers are given copies of.
-        if samples.receiver_count() <= 1 || state.open.is_draining() {
-            // Under the lock: who comes now starts another.
-            viewers.samples = None;
-            return;
+        {
+            let mut viewers = state.viewers.lock();
+            // One receiver is the one that viewers are given copies of.
+            if samples.receiver_count() <= 1 || state.open.is_draining() {
+                // Under the lock: who comes now starts another.
+                viewers.samples = None;
+                return;
+            }
         }
-        let sample = Sample::take(&state, &mut viewers.rates);
-        let event = format!("data: {}\n\n", sample.to_json(&markup::figures(&sample)));
-        samples.send_replace(Bytes::from(event));
+        let event = gathered(move || {
+            let sample = Sample::take(&state);
+            Bytes::from(format!("data: {}\n\n", sample.to_json(&markup::figures(&sample))))
+        });
+        let Ok(event) = event.await else { return };
+        samples.send_replace(event);
     }
 }
 

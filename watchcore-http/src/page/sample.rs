@@ -10,6 +10,8 @@ use watchcore::{Cache, Stats, Status, SubscriptionInfo, metrics};
 
 /// So many watchers of a cache are shown: those that are furthest behind.
 pub(super) const WATCHERS: usize = 50;
+/// So many resources are shown: where there are more, those that were asked for most.
+const RESOURCES: usize = 100;
 /// A rate is taken over at least so long, and at most so long.
 const SHORTEST: Duration = Duration::from_millis(900);
 const LONGEST: Duration = Duration::from_secs(120);
@@ -18,7 +20,9 @@ const LONGEST: Duration = Duration::from_secs(120);
 pub(super) struct Sample {
     pub(super) server: ServerSample,
     pub(super) caches: Vec<CacheSample>,
+    /// In the order of declaration, or where there are too many the most asked for first.
     pub(super) resources: Vec<ResourceSample>,
+    pub(super) more_resources: usize,
 }
 
 /// The server itself.
@@ -81,10 +85,10 @@ impl Rates {
 }
 
 impl Sample {
-    pub(super) fn take(state: &ApiState, rates: &mut Rates) -> Sample {
+    pub(super) fn take(state: &ApiState) -> Sample {
         let caches = state.catalog.caches();
         let stats: Vec<Stats> = caches.iter().map(Cache::stats).collect();
-        let rates = rates.of(stats.iter().map(|stats| stats.events).collect());
+        let rates = state.viewers.lock().rates.of(stats.iter().map(|stats| stats.events).collect());
         let caches = caches
             .iter()
             .zip(stats)
@@ -105,10 +109,16 @@ impl Sample {
                 left_out: served.left_out.count(),
             }
         });
+        let mut resources: Vec<ResourceSample> = resources.collect();
+        let more_resources = resources.len().saturating_sub(RESOURCES);
+        if more_resources > 0 {
+            resources.sort_by_key(|resource| std::cmp::Reverse(resource.requests));
+            resources.truncate(RESOURCES);
+        }
         let (events, bytes, refused) = state.open.figures();
         let (watches, connections) = (state.open.count(), state.figures.connections());
         let server = ServerSample { watches, connections, events, bytes, refused };
-        Sample { server, caches, resources: resources.collect() }
+        Sample { server, caches, resources, more_resources }
     }
 
     /// As `/events` sends it, with the markup that the page takes over.
@@ -127,6 +137,7 @@ impl Sample {
             },
             "caches": self.caches.iter().map(CacheSample::to_json).collect::<Vec<_>>(),
             "resources": resources.collect::<Vec<_>>(),
+            "more_resources": self.more_resources,
             "markup": markup,
         })
     }
@@ -208,12 +219,31 @@ fn value(line: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::{RequestLabels, ResourceLabels};
 
     #[test]
     fn series_are_read() {
         let line = r#"requests_total{verb="list",group="matrix.test",resource="widgets",code="200"} 17"#;
         assert_eq!((label(line, "resource").as_deref(), value(line)), (Some("widgets"), Some(17)));
         assert_eq!((label(line, "user"), value("x")), (None, None));
+    }
+
+    #[test]
+    fn resources_most_asked_for_are_shown() {
+        let resource = |number: usize| {
+            crate::Resource::new("", "v1", format!("p{number}"), format!("P{number}")).prefix(format!("/{number}/"))
+        };
+        let cache = Cache::builder("/").build().unwrap();
+        let builder = (0..250).fold(crate::Api::builder().cache(cache), |api, number| api.resource(resource(number)));
+        let api = builder.build().unwrap();
+        let asked = RequestLabels { verb: "get", resource: ResourceLabels::new("", "v1", "p249"), code: 200 };
+        drop(api.0.figures.request(asked, Duration::ZERO));
+        let sample = Sample::take(&api.0);
+        let shown: Vec<&str> = sample.resources.iter().map(|resource| &*resource.name).collect();
+        assert_eq!((shown.len(), sample.more_resources), (100, 150));
+        assert_eq!(shown[..3], ["p249/v1", "p0/v1", "p1/v1"]);
+        let markup = super::super::markup::figures(&sample);
+        assert!(markup.contains("and 150 more with no more requests") && markup.len() < 20_000, "{}", markup.len());
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::sync::{Arc, Mutex, Once};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 use tokio::net::TcpStream;
-use watchcore::{Code, Error, SourceState};
+use watchcore::{Code, Error, Source, SourceMetric, SourceState};
 use watchcore_http::Tokens;
 
 #[tokio::test]
@@ -243,6 +244,38 @@ async fn requests_are_counted_by_verb_resource_code() {
         };
         assert_eq!((of("list"), of("get"), of("delete")), (Some(3.0), Some(2.0), None));
         assert!(figure_in(&text, "watchcore_http_answer_bytes_total").unwrap() > 1000.0);
+    }
+}
+
+/// Notes the threads on which its figures are asked for, as those of a feeder are.
+#[derive(Default)]
+struct NotedThreads(Mutex<HashSet<ThreadId>>);
+
+impl Source for NotedThreads {
+    fn wake(&self) {}
+
+    fn metrics(&self, _each: &mut dyn FnMut(SourceMetric)) {
+        self.0.lock().unwrap().insert(thread::current().id());
+    }
+}
+
+/// With ten thousand watches it takes some milliseconds, in which no event would go out.
+#[tokio::test]
+async fn figures_are_gathered_off_the_runtime() {
+    let ground = Ground::builder().face(Face::Own).start().await;
+    let source = Arc::new(NotedThreads::default());
+    ground.writer().attach(source.clone()).unwrap();
+    // The server runs on the thread of the test.
+    let here = thread::current().id();
+    for path in ["/metrics", "/", "/events"] {
+        if path == "/events" {
+            let mut events = Watching::open(ground.address, path).await;
+            events.line().await.expect("a sample");
+        } else {
+            assert_eq!(get(ground.address, path).await.code(), 200, "{path}");
+        }
+        let noted = std::mem::take(&mut *source.0.lock().unwrap());
+        assert!(!noted.is_empty() && !noted.contains(&here), "{path}: {noted:?}, the server is on {here:?}");
     }
 }
 
