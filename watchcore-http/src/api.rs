@@ -1,7 +1,7 @@
 //! The service: what an embedding program builds, and the way of a request through it.
 
 use crate::access::{Access, Asked, Authenticator, Authorizer};
-use crate::catalog::{Catalog, Resource};
+use crate::catalog::{Catalog, Resource, invalid};
 use crate::exchange::Exchange;
 use crate::figures::Figures;
 use crate::keys;
@@ -21,6 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use watchcore::{Cache, Result};
+
+/// Fewer `header_bytes` are refused, for what browsers and proxies send would not fit.
+const LEAST_HEADER_BYTES: usize = 8 << 10;
 
 /// How much and how many a server takes: see [`ApiBuilder::limits`].
 ///
@@ -220,8 +223,15 @@ impl ApiBuilder {
     /// The service.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice.
+    /// INVALID_ARGUMENT where a resource lies in no cache, cannot be served, or is there twice; where `header_bytes` are
+    /// too few.
     pub fn build(self) -> Result<Api> {
+        if self.limits.header_bytes < LEAST_HEADER_BYTES {
+            let given = self.limits.header_bytes;
+            let message =
+                format!("header_bytes is {given}: requests would not fit. Give {LEAST_HEADER_BYTES} or more.");
+            return Err(invalid(message));
+        }
         Ok(Api(Arc::new(ApiState {
             catalog: Catalog::new(self.caches, self.resources, self.limits.frame_bytes)?,
             open: OpenWatches::new(self.limits.watches, self.limits.watches_per_connection),

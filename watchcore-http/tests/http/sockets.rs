@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use watchcore_http::{Limits, Server};
+use watchcore::Code;
+use watchcore_http::{Api, Limits, Server};
 
 const QUICK: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_secs(600);
@@ -102,6 +103,18 @@ async fn watch_is_not_idle() {
     assert_eq!(watch.told().await, format!("ADDED shop/a@{revision}"));
     watch.ended().await;
     assert_eq!(watch.client.rest().await, b"", "idle now");
+}
+
+#[test]
+fn headers_have_room() {
+    let built = |header_bytes| {
+        let mut limits = Limits::default();
+        limits.header_bytes = header_bytes;
+        Api::builder().limits(limits).build().err().map(|error| (error.code(), error.message().to_owned()))
+    };
+    let (code, message) = built(8191).expect("an error");
+    assert!(code == Code::InvalidArgument && message.contains("Give 8192 or more"), "{message}");
+    assert_eq!(built(8192), None);
 }
 
 #[tokio::test]

@@ -62,7 +62,7 @@ pub(crate) struct LimitsSection {
     watches: Option<Count>,
     watches_per_connection: Option<Count>,
     connections: Option<Count>,
-    header_bytes: Option<Count>,
+    header_bytes: Option<HeaderBytes>,
     url_bytes: Option<Count>,
     queued_bytes: Option<Count>,
     frame_bytes: Option<Count>,
@@ -80,7 +80,7 @@ impl LimitsSection {
         set(&mut limits.watches, &self.watches);
         set(&mut limits.watches_per_connection, &self.watches_per_connection);
         set(&mut limits.connections, &self.connections);
-        set(&mut limits.header_bytes, &self.header_bytes);
+        limits.header_bytes = self.header_bytes.map_or(limits.header_bytes, |given| given.0);
         set(&mut limits.url_bytes, &self.url_bytes);
         set(&mut limits.queued_bytes, &self.queued_bytes);
         set(&mut limits.frame_bytes, &self.frame_bytes);
@@ -253,22 +253,34 @@ pub(crate) struct Count(pub(crate) usize);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Count, D::Error> {
-        from.deserialize_i64(Counted)
+        from.deserialize_i64(Counted { least: 1 }).map(Count)
     }
 }
 
-struct Counted;
+/// Bytes of a head, no fewer than the library takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeaderBytes(usize);
+
+impl<'de> Deserialize<'de> for HeaderBytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<HeaderBytes, D::Error> {
+        from.deserialize_i64(Counted { least: 8 << 10 }).map(HeaderBytes)
+    }
+}
+
+struct Counted {
+    least: usize,
+}
 
 impl Visitor<'_> for Counted {
-    type Value = Count;
+    type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a whole number from 1")
+        write!(f, "a whole number from {}", self.least)
     }
 
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Count, E> {
-        let count = usize::try_from(number).ok().filter(|count| *count > 0);
-        count.map(Count).ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<usize, E> {
+        let count = usize::try_from(number).ok().filter(|count| *count >= self.least);
+        count.ok_or_else(|| E::invalid_value(Unexpected::Signed(number), &self))
     }
 }
 
@@ -406,6 +418,10 @@ mod tests {
             (
                 "[limits]\nwatches = -1",
                 "x.toml:2:11: limits.watches: invalid value: integer `-1`, expected a whole number from 1",
+            ),
+            (
+                "[limits]\nheader_bytes = 8191",
+                "x.toml:2:16: limits.header_bytes: invalid value: integer `8191`, expected a whole number from 8192",
             ),
             ("limits = { watches = \"9\" }", "x.toml:1:22: limits.watches: invalid type: string \"9\""),
             ("[limit]\nwatches = 9", "x.toml:1:2: limit: unknown key `limit`, expected one of `etcd`,"),
