@@ -41,8 +41,8 @@ pub struct Limits {
     /// Bytes of frames that are kept for each resource, so that an event is framed once. Default 16 MiB.
     pub frame_bytes: usize,
     /// How long a list, or a watch whose deadline has passed, may wait for a client that takes nothing of it; then it is
-    /// cut off, and with it, on HTTP/1.1 of a [`Server`](crate::Server), its connection. The client has taken something
-    /// when what is queued for its connection was sent. Default 60 s.
+    /// cut off, and with it, in a [`Server`](crate::Server), its connection, or its stream of HTTP/2. The client has taken
+    /// something when what is queued for its connection was sent. Default 60 s.
     pub stall: Duration,
     /// Connections of a [`Server`](crate::Server). One more is closed at once. Default 20,000.
     pub connections: usize,

@@ -11,6 +11,7 @@ use super::{Place, Shared};
 use crate::access::Peer;
 use crate::figures::Reason;
 use crate::transport::direct::Direct;
+use crate::transport::until_cut;
 use bytes::{Bytes, BytesMut};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -368,6 +369,7 @@ where
 {
     fn execute(&self, stream: F) {
         let alive = self.0.enter();
+        let stream = until_cut(stream);
         tokio::spawn(async move {
             stream.await;
             drop(alive);

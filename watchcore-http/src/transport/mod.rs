@@ -7,4 +7,4 @@ mod stall;
 pub(crate) mod websocket;
 
 pub(crate) use body::{DirectStream, respond};
-pub(crate) use stall::Stall;
+pub(crate) use stall::{Stall, until_cut};

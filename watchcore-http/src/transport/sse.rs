@@ -107,7 +107,7 @@ mod tests {
         let mut writer = cache.writer().unwrap();
         let place = OpenWatches::new(1, 1).admit(None).unwrap();
         let stream = WatchStream::new(cache.subscribe(Start::Now).open().unwrap(), EventKeyFraming, None, place);
-        let stall = Stall { limit: Duration::from_secs(60), peer: None };
+        let stall = Stall { limit: Duration::from_secs(60), peer: None, stream: None };
         let mut body = respond(stream, stall).into_body();
         let from = Instant::now();
         let mut next = async || http_body_util::BodyExt::frame(&mut body).await.unwrap().unwrap().into_data().unwrap();

@@ -3,8 +3,9 @@
 //! hyper asks a body for more when it has room. Of a client that takes nothing it has none: then the watch is not polled
 //! any more, and does not see its own deadline. So a task beside the body looks, once that has passed: a client that has
 //! taken nothing for `limits.stall` since is left. Its place and its cursor go; the body ends with an error if it is ever
-//! asked again, which is no clean end; and on HTTP/1.1 of our own server the connection closes, which is told by itself.
-//! The task goes with the body. A watch on the direct path and one on a WebSocket look at their deadlines themselves.
+//! asked again, which is no clean end. What hyper has of it goes too, in our own server: on HTTP/1.1 the connection closes,
+//! on HTTP/2 the stream is reset; both are told by themselves, for neither asks the body. The task goes with the body. A
+//! watch on the direct path and one on a WebSocket look at their deadlines themselves.
 
 use crate::access::Peer;
 use crate::frame::Frame;
@@ -13,10 +14,12 @@ use bytes::Bytes;
 use http::Version;
 use http::request::Parts;
 use std::collections::VecDeque;
+use std::future::Future;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
 
@@ -26,14 +29,45 @@ pub(crate) struct Stall {
     pub(crate) limit: Duration,
     /// Its connection, which is cut off with it, where that is to be.
     pub(crate) peer: Option<Arc<Peer>>,
+    /// Its stream of HTTP/2, likewise.
+    pub(crate) stream: Option<Arc<Notify>>,
+}
+
+tokio::task_local! {
+    /// Where a stream of HTTP/2 is told that its answer was cut off. Its task is the one that makes that answer.
+    static STREAM: Arc<Notify>;
+}
+
+/// A stream of HTTP/2, until it is complete, or its answer is cut off: it is dropped then, which resets it.
+pub(crate) fn until_cut(stream: impl Future<Output = ()> + Send + 'static) -> impl Future<Output = ()> + Send {
+    let cut = Arc::new(Notify::new());
+    // Outside of the future, which would have room for it twice.
+    let mut stream = Box::pin(STREAM.scope(cut.clone(), stream));
+    async move {
+        tokio::select! {
+            biased;
+            () = cut.notified() => {}
+            () = &mut stream => {}
+        }
+    }
 }
 
 impl Stall {
     /// That of the answer to a request.
     pub(crate) fn of(request: &Parts, limit: Duration) -> Stall {
-        // On HTTP/2 the connection has other answers, and the end of the body ends this one.
+        // On HTTP/2 the connection has other answers.
         let peer = Peer::of(request).filter(|_| request.version < Version::HTTP_2);
-        Stall { limit, peer: peer.cloned() }
+        Stall { limit, peer: peer.cloned(), stream: STREAM.try_with(Arc::clone).ok() }
+    }
+
+    /// Cuts off what is cut off with the answer.
+    pub(crate) fn cut(&self) {
+        if let Some(peer) = &self.peer {
+            peer.stalled.notify_one();
+        }
+        if let Some(stream) = &self.stream {
+            stream.notify_one();
+        }
     }
 }
 
@@ -152,9 +186,7 @@ async fn cut_off(shared: Weak<BodyShared>, deadline: Instant, stall: Stall) {
         if cut.0.is_some() {
             let address = stall.peer.as_ref().map(|peer| peer.address);
             tracing::info!(target: "watchcore_http", ?address, limit = ?stall.limit, "a watch is cut off: its deadline has passed, and its client takes nothing of it");
-            if let Some(peer) = &stall.peer {
-                peer.stalled.notify_one();
-            }
+            stall.cut();
         }
         return;
     }

@@ -4,13 +4,12 @@
 //! goes out; the rest is a [`ListBody`]. It holds a snapshot, which keeps the log from its revision on, so a task beside it
 //! watches that its client takes something: where it takes nothing for as long as the limit says, the task drops what is
 //! left of the list, and the body ends with an error, which is no clean end of the response. The task goes with the body.
-//! A transport that has no room does not ask its body, so it does not see that end: the connection of our own server is
-//! told by itself.
+//! A transport that has no room does not ask its body, so it does not see that end: in our own server the connection, or on
+//! HTTP/2 the stream, is told by itself.
 
 use super::Taker;
 use super::pieces::PIECE;
 use crate::json::Indent;
-use crate::transport::Stall;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
@@ -168,7 +167,7 @@ impl ListBody {
 
 /// Cuts a list off once its client took nothing for so long.
 async fn cut_off(rest: Weak<Rest>, taker: Taker) {
-    let Stall { limit: stall, peer } = taker.stall;
+    let stall = taker.stall.limit;
     loop {
         let at = {
             let Some(rest) = rest.upgrade() else { return };
@@ -181,11 +180,9 @@ async fn cut_off(rest: Weak<Rest>, taker: Taker) {
                 drop(state);
                 if let Some(bytes) = cut {
                     let made = bytes.pieces.made();
-                    let address = peer.as_ref().map(|peer| peer.address);
+                    let address = taker.stall.peer.as_ref().map(|peer| peer.address);
                     tracing::info!(target: "watchcore_http", ?address, ?stall, made, "a list is cut off: its client takes nothing of it");
-                    if let Some(peer) = &peer {
-                        peer.stalled.notify_one();
-                    }
+                    taker.stall.cut();
                 }
                 return;
             }

@@ -47,7 +47,7 @@ fn is_held(served: &Served) -> bool {
 }
 
 fn taker(gzip: bool, stall: Duration) -> Taker {
-    Taker { gzip, stall: Stall { limit: stall, peer: None } }
+    Taker { gzip, stall: Stall { limit: stall, peer: None, stream: None } }
 }
 
 #[test]
