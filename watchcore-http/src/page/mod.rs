@@ -51,6 +51,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
 /// A text that stands in the page, as the policy names it.
 fn source_of(text: &str) -> String {
     use base64::Engine as _;
+    // The SHA-256 of rustls, which is there anyway.
     let suite = TLS13_AES_128_GCM_SHA256.tls13().map(|suite| suite.common.hash_provider.hash(text.as_bytes()));
     let hash = suite.map(|hash| base64::engine::general_purpose::STANDARD.encode(hash.as_ref()));
     format!("'sha256-{}'", hash.unwrap_or_default())

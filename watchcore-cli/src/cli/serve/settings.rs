@@ -116,7 +116,7 @@ impl Merge<'_> {
         };
         let insecure_listen = self.flags.insecure_listen || config.insecure_listen == Some(true);
         let guarded = tls.as_ref().is_some_and(|tls| tls.client_ca.is_some() || tokens.is_some());
-        if !listen.ip().is_loopback() && !guarded && !insecure_listen {
+        if !listen.ip().to_canonical().is_loopback() && !guarded && !insecure_listen {
             return Err(self.at(&origin, &insecure(listen, tls.is_some())));
         }
         let length = |length: &Option<Length>| length.as_ref().map(|length| length.0);

@@ -308,10 +308,10 @@ fn an_address_is_listened_at_where_it_is_safe_or_asked_for() {
     };
     let tls = "[tls]\ncertificate = \"c\"\nkey = \"k\"\n";
     let (client_ca, tokens) = (format!("{tls}client_ca = \"ca\"\n"), format!("{tls}[auth]\ntokens = \"t\"\n"));
-    for loopback in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1"] {
+    for loopback in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
         assert!(taken(loopback, ""), "{loopback}");
     }
-    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1"] {
+    for address in ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "[::ffff:192.0.2.1]:1"] {
         assert!(!taken(address, "") && !taken(address, tls), "{address}");
         assert!(!taken(address, "[auth]\ntokens = \"t\"\n"), "{address}: a token in clear text");
         assert!(taken(address, &client_ca) && taken(address, &tokens), "{address}");
