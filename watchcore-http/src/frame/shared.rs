@@ -15,10 +15,13 @@ const BYTES_A_PLACE: usize = 2048;
 
 const LEAST_PLACES: usize = 64;
 
+/// As many as a log of the default capacity has events: 3 MiB of places, however large the limit is.
+const MOST_PLACES: usize = 1 << 16;
+
 /// The frames of one resource, by form, or those of the keys of one cache. Bounded in bytes over all forms.
 pub(crate) struct Frames<F = Form> {
     /// By sequence number of the log, modulo their number. Made with the first frame that is kept.
-    places: OnceLock<Box<[RwLock<Place<F>>]>>,
+    places: OnceLock<Box<[RwLock<EventFrames<F>>]>>,
     kept: Mutex<Kept>,
     limit: usize,
     /// Frames that were found, and that had to be made. Relaxed: figures, nothing depends on them.
@@ -27,7 +30,7 @@ pub(crate) struct Frames<F = Form> {
 }
 
 /// The frames of one event: a few forms of at most three kinds.
-struct Place<F> {
+struct EventFrames<F> {
     sequence: u64,
     frames: Vec<(F, Kind, Frame)>,
 }
@@ -107,10 +110,10 @@ impl<F: Copy + Eq> Frames<F> {
     }
 
     /// The place of an event, or of another one that has it.
-    fn place(&self, sequence: u64) -> RwLockWriteGuard<'_, Place<F>> {
+    fn place(&self, sequence: u64) -> RwLockWriteGuard<'_, EventFrames<F>> {
         let places = self.places.get_or_init(|| {
-            let count = (self.limit / BYTES_A_PLACE).max(LEAST_PLACES);
-            (0..count).map(|_| RwLock::new(Place { sequence: 0, frames: Vec::new() })).collect()
+            let count = (self.limit / BYTES_A_PLACE).clamp(LEAST_PLACES, MOST_PLACES);
+            (0..count).map(|_| RwLock::new(EventFrames { sequence: 0, frames: Vec::new() })).collect()
         });
         places[at(sequence, places.len())].write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +133,7 @@ fn at(sequence: u64, places: usize) -> usize {
     (sequence % places as u64) as usize
 }
 
-impl<F: Copy + Eq> Place<F> {
+impl<F: Copy + Eq> EventFrames<F> {
     fn frame(&self, sequence: u64, form: F, kind: Kind) -> Option<&Frame> {
         let is_it = |one: &&(F, Kind, Frame)| one.0 == form && one.1 == kind;
         if self.sequence == sequence { self.frames.iter().find(is_it).map(|(_, _, frame)| frame) } else { None }

@@ -46,6 +46,15 @@ fn oldest_frames_leave_first() {
     assert_eq!(frames.figures().2, 30);
 }
 
+/// A limit that is none takes no memory for frames that nobody has made.
+#[test]
+fn places_have_a_bound_of_their_own() {
+    let frames = Frames::new(usize::MAX);
+    assert_eq!(get(&frames, 1, Form::Json, Kind::Added, "one"), "one");
+    assert_eq!(get(&frames, 1, Form::Json, Kind::Added, "again"), "one", "kept");
+    assert_eq!(frames.places.get().unwrap().len(), MOST_PLACES);
+}
+
 /// Two events whose numbers lie a round apart have one place: the later one has it, whoever comes first.
 #[test]
 fn a_place_is_the_later_events() {
