@@ -63,8 +63,11 @@ func (l *ListWatch) WatchWithContext(ctx context.Context, options metav1.ListOpt
 		LabelSelector: selected.labels,
 		FieldSelector: selected.fields,
 		MaxBatch:      batchSize,
-		Bookmarks:     s.bookmarks,
-		StopOnResync:  true,
+		// Who goes on from the revision of the last event has to have all of it: a watch ends between
+		// revisions, and that is behind a batch.
+		WholeRevisions: true,
+		Bookmarks:      s.bookmarks,
+		StopOnResync:   true,
 	}
 	if s.bookmarks {
 		subscribe.BookmarkInterval = l.config.BookmarkInterval
@@ -103,21 +106,24 @@ type stream struct {
 	bookmarks bool // the consumer wants them
 	endMark   bool // the one that ends the initial state has the annotation
 
-	caller context.Context
-	ctx    context.Context // ends by stop, the caller's context or the time
-	stop   context.CancelFunc
-	begin  sync.Once // by the first ResultChan, or by Stop
+	open  context.Context // ends by stop, or the caller's context
+	ctx   context.Context // ends by the time, too
+	stop  context.CancelFunc
+	begin sync.Once // by the first ResultChan, or by Stop
 }
 
 // errUnwanted says that the watch has ended while there was an event to give.
 var errUnwanted = errors.New("the watch has ended")
 
 func (l *ListWatch) stream(ctx context.Context, timeout time.Duration) *stream {
-	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, ahead), caller: ctx}
+	s := &stream{translator: translator{l: l}, out: make(chan watch.Event, ahead)}
+	var end context.CancelFunc
+	s.open, end = context.WithCancel(ctx)
+	s.ctx, s.stop = s.open, end
 	if timeout > 0 {
-		s.ctx, s.stop = context.WithTimeout(ctx, timeout)
-	} else {
-		s.ctx, s.stop = context.WithCancel(ctx)
+		var inTime context.CancelFunc
+		s.ctx, inTime = context.WithTimeout(s.open, timeout)
+		s.stop = func() { inTime(); end() }
 	}
 	return s
 }
@@ -145,7 +151,10 @@ func (s *stream) run() {
 }
 
 // forward gives events until there are no more, and says why.
+//
+// The time ends it between two revisions: of one of which the consumer has a part, it gets the rest.
 func (s *stream) forward() error {
+	var last uint64
 	for {
 		batch, err := s.sub.Next(s.ctx)
 		if err != nil {
@@ -158,7 +167,14 @@ func (s *stream) forward() error {
 			if err != nil {
 				return err
 			}
-			if given.Type != "" && !s.send(given) {
+			if given.Type == "" {
+				continue
+			}
+			until := s.ctx
+			if e.Revision == last {
+				until = s.open
+			}
+			if last = e.Revision; !s.send(until, given) {
 				return errUnwanted
 			}
 		}
@@ -196,14 +212,14 @@ func (s *stream) bookmark(revision uint64, end bool) (watch.Event, error) {
 }
 
 // send waits for the consumer; false: nobody wants it any more.
-func (s *stream) send(e watch.Event) bool {
-	if s.ctx.Err() != nil {
+func (s *stream) send(until context.Context, e watch.Event) bool {
+	if until.Err() != nil {
 		return false
 	}
 	select {
 	case s.out <- e:
 		return true
-	case <-s.ctx.Done():
+	case <-until.Done():
 		return false
 	}
 }
@@ -211,10 +227,10 @@ func (s *stream) send(e watch.Event) bool {
 // end gives the last event, if there is one to give.
 func (s *stream) end(why error) {
 	if s.ctx.Err() == nil {
-		s.send(s.l.errorEvent(why))
+		s.send(s.ctx, s.l.errorEvent(why))
 		return
 	}
-	timedOut := errors.Is(s.ctx.Err(), context.DeadlineExceeded) && s.caller.Err() == nil
+	timedOut := errors.Is(s.ctx.Err(), context.DeadlineExceeded) && s.open.Err() == nil
 	if at := s.sub.Position().Revision; timedOut && why != errUnwanted && s.bookmarks && at > 0 {
 		// The consumer was given everything up to the position. A bookmark is a help and need
 		// not be waited for.

@@ -209,6 +209,29 @@ func TestKU20BookmarkAtTheEndLosesNothing(t *testing.T) {
 	takes(t, w, "closed")
 }
 
+// Who goes on from the last event behind the end by time has all of that revision, or none.
+func TestKU20EndIsBetweenRevisions(t *testing.T) {
+	leavesNothing(t)
+	c := newCluster(t, watchcore.Config{})
+	l := newListWatch(t, c)
+	c.put("ns", "early", nil, "")
+	w := watching(t, l, metav1.ListOptions{ResourceVersion: "1", TimeoutSeconds: ptr.To(int64(1))})
+	var changes []watchcore.Change
+	for number := range 300 {
+		name := fmt.Sprintf("%03d", number)
+		changes = append(changes, watchcore.Put(podKey("ns", name), podValue("ns", name, nil, "")))
+	}
+	check(t, c.writer.Apply(2, changes...))
+	check(t, c.writer.Apply(3, watchcore.Put(podKey("ns", "next"), podValue("ns", "next", nil, ""))))
+	w.ResultChan()
+	eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
+	of := map[string]int{}
+	for e := range w.ResultChan() {
+		of[asked(t, e.Object).ResourceVersion]++
+	}
+	want(t, "events of revision 2", of["2"], 300)
+}
+
 // Stop may be called at any time, by anybody, as often as one likes, never waits, and closes the
 // channel; nothing stays behind.
 func TestKU14StopNeverWaitsAndLeavesNothing(t *testing.T) {
