@@ -71,6 +71,8 @@ impl Known {
     fn parse(path: &Path, file: &[u8]) -> std::result::Result<Known, String> {
         let place = |number: usize, what: &str| format!("{}, line {}: {what}", path.display(), number + 1);
         let text = std::str::from_utf8(file).map_err(|_| format!("{}: it is not UTF-8", path.display()))?;
+        // Some editors put a mark before the first token, with which nobody would send it.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let (mut known, mut seen) = (Vec::new(), HashSet::new());
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -124,6 +126,12 @@ mod tests {
         for token in ["", "secre", "secrets", "secret,alice", "Secret", "# ours"] {
             assert_eq!(name(token), None, "{token}");
         }
+    }
+
+    #[test]
+    fn mark_of_an_editor_is_no_token() {
+        let known = known("\u{feff}secret,alice\n").unwrap();
+        assert_eq!(known.user_of(b"secret").map(User::name), Some("alice"));
     }
 
     #[test]
