@@ -18,12 +18,10 @@ impl Display for Escaped<'_> {
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
                 // Control characters, and those that turn the direction of text round.
-                c if c.is_control()
-                    || ('\u{202a}'..='\u{202e}').contains(&c)
-                    || ('\u{2066}'..='\u{2069}').contains(&c) =>
-                {
+                '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
                     f.write_char('\u{fffd}')?;
                 }
+                c if c.is_control() => f.write_char('\u{fffd}')?,
                 c => f.write_char(c)?,
             }
         }
@@ -248,6 +246,9 @@ mod tests {
     fn nothing_of_a_name_is_markup() {
         let text = Escaped("<script>\"a\" & 'b'\u{202e}\n</script>").to_string();
         assert_eq!(text, "&lt;script&gt;&quot;a&quot; &amp; &#39;b&#39;\u{fffd}\u{fffd}&lt;/script&gt;");
+        for turns in ['\u{61c}', '\u{200e}', '\u{200f}', '\u{202a}', '\u{2069}', '\u{9b}'] {
+            assert_eq!(Escaped(&turns.to_string()).to_string(), "\u{fffd}", "{turns:?}");
+        }
     }
 
     #[test]
