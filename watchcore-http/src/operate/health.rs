@@ -5,12 +5,11 @@
 //! server does not end.
 
 use crate::api::ApiState;
-use crate::request::Health;
+use crate::request::{Health, decoded};
 use axum::body::Body;
 use axum::response::Response;
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, header};
-use percent_encoding::percent_decode_str;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
@@ -29,7 +28,7 @@ pub(crate) fn health(state: &ApiState, which: Health, head: &Parts) -> Response 
     let parameter = |name: &'static str| {
         query.split('&').filter_map(move |pair| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (key == name).then(|| percent_decode_str(&value.replace('+', " ")).decode_utf8_lossy().into_owned())
+            (key == name).then(|| decoded(value)).flatten()
         })
     };
     let excluded: Vec<String> = parameter("exclude").collect();

@@ -344,7 +344,7 @@ impl KnownParameters {
 }
 
 /// What stands in a query, with `+` for a space; `None`: an escape is broken, or it is no text.
-fn decoded(text: &str) -> Option<String> {
+pub(crate) fn decoded(text: &str) -> Option<String> {
     let spaced = text.replace('+', " ");
     let bytes = spaced.as_bytes();
     for (at, _) in bytes.iter().enumerate().filter(|(_, b)| **b == b'%') {
