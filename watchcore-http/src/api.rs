@@ -304,16 +304,15 @@ async fn dispatch(state: Arc<ApiState>, route: Route, parts: Parts) -> std::resu
     if parts.method != Method::GET && parts.method != Method::HEAD {
         return Err(Refusal::read_only(&parts.method));
     }
-    let discover = |path| discovery::answer(&state, &path, &parts);
     match route {
         Route::Health(which) => Ok(operate::health(&state, which, &parts)),
         Route::Metrics => operate::metrics(state).await,
-        Route::CoreVersions => discover(DiscoveryPath::CoreVersions),
-        Route::Groups => discover(DiscoveryPath::Groups),
-        Route::Group(group) => discover(DiscoveryPath::Group(group)),
-        Route::Resources(version) => discover(DiscoveryPath::Resources(version)),
-        Route::Version => discover(DiscoveryPath::Version),
-        Route::OpenApi(path) => discover(DiscoveryPath::OpenApi(path)),
+        Route::CoreVersions => discovery::answer(state, DiscoveryPath::CoreVersions, parts).await,
+        Route::Groups => discovery::answer(state, DiscoveryPath::Groups, parts).await,
+        Route::Group(group) => discovery::answer(state, DiscoveryPath::Group(group), parts).await,
+        Route::Resources(version) => discovery::answer(state, DiscoveryPath::Resources(version), parts).await,
+        Route::Version => discovery::answer(state, DiscoveryPath::Version, parts).await,
+        Route::OpenApi(path) => discovery::answer(state, DiscoveryPath::OpenApi(path), parts).await,
         Route::Objects { version, plural, namespace, name, old_watch } => {
             let path = ObjectPath { version, plural, namespace, name, old_watch };
             resources::answer(&state, path, &parts).await

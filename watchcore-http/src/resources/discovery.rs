@@ -8,6 +8,7 @@
 use super::openapi;
 use crate::api::ApiState;
 use crate::catalog::Resource;
+use crate::figures::gathered;
 use crate::request::{Params, Version, accepts_aggregated, accepts_json};
 use crate::status::Refusal;
 use axum::response::{IntoResponse, Response};
@@ -16,6 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use serde_json::{Value, json};
 use std::cmp::{Ordering, Reverse};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 /// The version of Kubernetes whose server this one answers as: clients look whether they are much newer or older.
 const MAJOR: &str = "1";
@@ -23,6 +25,9 @@ const MINOR: &str = "37";
 
 /// The media type of the aggregated form, by which clients tell it from the other.
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+/// With more resources a document takes longer than a watch should wait, and is made on a thread that may block.
+const AT_ONCE: usize = 500;
 
 /// What a path of discovery names.
 pub(crate) enum DiscoveryPath {
@@ -49,8 +54,15 @@ pub(super) struct GroupShown<'s> {
 /// The answer to a request for what is served.
 ///
 /// # Errors
-/// 404 where there is no such group or version; 406 where no JSON is accepted.
-pub(crate) fn answer(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
+/// 404 where there is no such group or version; 406 where no JSON is accepted; 500 where the runtime ends.
+pub(crate) async fn answer(state: Arc<ApiState>, path: DiscoveryPath, parts: Parts) -> Result<Response, Refusal> {
+    if state.catalog.resources().len() <= AT_ONCE {
+        return said(&state, &path, &parts);
+    }
+    gathered(move || said(&state, &path, &parts)).await.map_err(|error| Refusal::from(&error))?
+}
+
+fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {
     let groups = groups(state.catalog.resources().iter().map(|served| &served.resource));
     let chosen = |core: bool| groups.iter().filter(move |group| group.name.is_empty() == core);
     let document = match path {
@@ -291,6 +303,27 @@ fn respond<const N: usize>(code: StatusCode, headers: [(HeaderName, &'static str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use futures_util::FutureExt;
+
+    /// The one thread that may block is busy: what is pending waits for it, and not on a thread of the runtime.
+    #[test]
+    fn many_resources_are_shown_off_the_runtime() {
+        let cache = watchcore::Cache::builder("/").build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || wait.recv());
+        for (count, at_once) in [(AT_ONCE, true), (AT_ONCE + 1, false)] {
+            let api = (0..count).fold(crate::Api::builder().cache(cache.clone()), |api, number| {
+                api.resource(Resource::new("g.test", "v1", format!("p{number}"), "Kind").prefix("/p/"))
+            });
+            let api = api.build().unwrap();
+            let (parts, ()) = http::Request::new(()).into_parts();
+            let _inside = runtime.enter();
+            let answered = answer(api.0, DiscoveryPath::Groups, parts).now_or_never();
+            assert_eq!(answered.map(|answer| answer.is_ok()), Some(true).filter(|_| at_once), "{count}");
+        }
+        drop(go);
+    }
 
     #[test]
     fn versions_stand_as_in_kubernetes() {
