@@ -159,7 +159,11 @@ def look(browser, url, screenshot):
     end = time.monotonic() + BOUND
     while True:
         document = browser.ask("DOM.getDocument", depth=-1)["root"]["nodeId"]
-        markup = browser.ask("DOM.getOuterHTML", nodeId=document)["outerHTML"]
+        try:
+            markup = browser.ask("DOM.getOuterHTML", nodeId=document)["outerHTML"]
+        except SystemExit:
+            # The page before was replaced between the two.
+            markup = ""
         if "</main>" in markup or time.monotonic() > end:
             break
         time.sleep(0.05)
