@@ -63,6 +63,8 @@ pub(super) struct Options {
     /// Of `https` endpoints, once the options are checked; `None`: they are `http`.
     pub(super) credentials: Option<Arc<Credentials>>,
     pub(super) start_revision: Option<u64>,
+    /// Revisions below the newest one at which the first listing is; 0: it is at the newest.
+    pub(super) history: u64,
     pub(super) only_key: Option<Vec<u8>>,
     pub(super) stop_after_listing: bool,
     /// The most keys of a page, where pages were asked for.
@@ -101,6 +103,7 @@ impl FeederBuilder {
             tls: None,
             credentials: None,
             start_revision: None,
+            history: 0,
             only_key: None,
             stop_after_listing: false,
             page_size: None,
@@ -136,6 +139,16 @@ impl FeederBuilder {
     /// there on. It works as far back as etcd is not compacted. 0 is the newest.
     pub fn start_revision(mut self, revision: u64) -> Self {
         self.options.start_revision = (revision > 0).then_some(revision);
+        self
+    }
+
+    /// Lists so many revisions below the newest one, or at the oldest that etcd still has, and fills the log with what
+    /// followed: who was at one of these revisions before the program began goes on from there, and need not read the
+    /// state again. 0, the default, lists the newest. Until that history is replayed the cache is behind etcd, as a
+    /// position or a consistent read says. With [`FeederBuilder::start_revision`] that one holds, and a feeder that stops after
+    /// its listing lists the newest.
+    pub fn history(mut self, revisions: u64) -> Self {
+        self.options.history = revisions;
         self
     }
 

@@ -201,7 +201,7 @@ impl<'a> Session<'a> {
             tokio::time::sleep(self.listings_in_a_row.next()).await;
         }
         self.shared.take_resync();
-        let at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
+        let mut at = self.config.options.start_revision.filter(|_| step == NextStep::Load);
         let started = Instant::now();
         let listing = match step {
             NextStep::Resync(wanted) => {
@@ -212,7 +212,14 @@ impl<'a> Session<'a> {
             }
             NextStep::Load | NextStep::Watch => {
                 let mut pages = LoadedPages::new(self.writer);
-                let listing = self.read(reader, at, url, &mut pages).await?;
+                let has_history = self.config.options.history > 0 && !self.config.options.stop_after_listing;
+                let listing = if at.is_none() && has_history {
+                    let (listing, from) = self.read_history(reader, url, &mut pages).await?;
+                    at = from;
+                    listing
+                } else {
+                    self.read(reader, at, url, &mut pages).await?
+                };
                 pages.publish()?;
                 listing
             }
@@ -224,6 +231,28 @@ impl<'a> Session<'a> {
         self.reporter.listed(listing.header.revision.max(listing.revision));
         self.shared.moved();
         Ok(())
+    }
+
+    /// Reads a listing so many revisions below the newest as were asked for; where etcd is compacted above that, at the
+    /// oldest that it has. With the revision that was listed, unless it is the newest.
+    async fn read_history(
+        &mut self,
+        reader: &Reader,
+        url: &str,
+        takes: &mut impl TakesPages,
+    ) -> Result<(Listing, Option<u64>), Failure> {
+        let newest = reader.newest(&self.config.range).await?.revision;
+        let mut at = Some(newest.saturating_sub(self.config.options.history).max(1)).filter(|at| *at < newest);
+        loop {
+            match self.read(reader, at, url, takes).await {
+                Ok(listing) => return Ok((listing, at)),
+                // Each time it is compacted further up, and the newest is never compacted.
+                Err(Failure { class: Class::Compacted(kept), .. }) if at.is_some() => {
+                    at = at.filter(|at| *at < kept).map(|_| kept);
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
     }
 
     /// Reads a listing, at the revision `at` or the newest.

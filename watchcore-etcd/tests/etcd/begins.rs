@@ -75,6 +75,44 @@ fn a_replay_longer_than_the_window_keeps_the_pace_of_a_subscription() {
     assert_eq!((counters.fragment_switches, counters.resyncs()), (1, 0));
 }
 
+/// As far back as it was asked for, as there is anything, as etcd still has it.
+#[test]
+fn history_begins_below_the_newest_revision() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    ctl.put("/g/gone", "0");
+    for i in 0..30 {
+        ctl.put("/g/x", i.to_string());
+    }
+    let newest = ctl.delete("/g/gone");
+    for (asked, compacted, expected) in
+        [(0, 0, newest), (10, 0, newest - 10), (1_000_000, 0, 1), (10, newest - 4, newest - 4), (3, 0, newest - 3)]
+    {
+        if compacted > 0 {
+            ctl.compact(compacted);
+        }
+        let cache = cache("/g/");
+        let feeder = feeder(&etcd.url()).history(asked).too_far_behind(1).start(cache.writer().unwrap()).unwrap();
+        cache.wait_until(newest, BOUND).unwrap();
+        assert_eq!(cache.oldest(), expected + 1, "{asked} revisions, compacted at {compacted}");
+        let recorder = Recorder::start(&cache, Start::After(expected));
+        if expected < newest {
+            let seen = recorder.until("the newest", |seen| seen.revision == newest);
+            let revisions: Vec<u64> = seen.iter().map(|seen| seen.revision).collect();
+            assert_eq!(revisions, (expected + 1..=newest).collect::<Vec<u64>>());
+            assert_eq!(seen.last().unwrap().kind, Kind::Deleted);
+        }
+        assert_eq!(feeder.counters().resyncs(), 0);
+        assert_same(&cache, &ctl);
+    }
+    // One that does not follow says what is there now.
+    let cache = cache("/g/");
+    let feeder = feeder(&etcd.url()).history(10).stop_after_listing(true).start(cache.writer().unwrap()).unwrap();
+    cache.wait_ready(BOUND).unwrap();
+    assert_eq!(cache.position().revision, newest);
+    drop(feeder);
+}
+
 #[test]
 fn a_start_revision_that_is_compacted_says_so() {
     let etcd = Etcd::start();
