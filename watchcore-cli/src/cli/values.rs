@@ -103,6 +103,11 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
     count(text).and_then(|count| count.try_into().map_err(|_| "too many".to_owned()))
 }
 
+/// Revisions, perhaps none.
+pub(crate) fn revisions(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a whole number; 0 is none".to_owned())
+}
+
 /// A count where 0 is all.
 pub(crate) fn limit(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "expected a whole number; 0 is all".to_owned())

@@ -54,6 +54,16 @@ impl Serving {
         Serving { running, heard, said, address }
     }
 
+    /// What a watch says that ends by itself, with 410.
+    #[track_caller]
+    fn all_of_watch_after(&self, revision: u64) -> String {
+        let mut watch = self.ask(&format!("{LIST}?watch=1&resourceVersion={revision}"));
+        let mut all = String::new();
+        watch.read_to_string(&mut all).expect("it ends by itself");
+        assert!(all.contains("\"code\":410"), "{all}");
+        all
+    }
+
     /// A request and the connection, from which nothing was read yet.
     #[track_caller]
     fn ask(&self, path: &str) -> BufReader<TcpStream> {
@@ -204,13 +214,40 @@ fn a_restarted_server_refuses_what_is_before_its_window() {
         client.put(key(name), widget(name)); // 2, 3, 4
     }
     let endpoint = etcd.url();
-    let server = Serving::start(serve(&["--resource", WIDGETS, "--etcd", &endpoint]));
+    let server = Serving::start(serve(&["--resource", WIDGETS, "--etcd", &endpoint, "--history", "0"]));
     server.until(LIST, "HTTP/1.1 200");
-    let mut watch = server.ask("/apis/matrix.test/v1/widgets?watch=1&resourceVersion=2");
-    let mut all = String::new();
-    watch.read_to_string(&mut all).expect("it ends by itself");
-    assert!(all.contains("\"code\":410") && all.contains("Expired"), "{all}");
+    assert!(server.all_of_watch_after(2).contains("Expired"));
     server.end("TERM", 0);
+}
+
+/// A client that was at a revision before the server began goes on from there, as far back as etcd has it.
+#[test]
+fn a_restarted_server_knows_the_history_of_before() {
+    let etcd = Etcd::start();
+    let client = etcd.ctl();
+    for name in ["one", "two", "three", "four"] {
+        client.put(key(name), widget(name)); // 2 to 5
+    }
+    let endpoint = etcd.url();
+    for (compacted, begins) in [(0, 1), (3, 3)] {
+        if compacted > 0 {
+            client.compact(compacted);
+        }
+        let server = Serving::start(serve(&["--resource", WIDGETS, "--etcd", &endpoint]));
+        server.until(LIST, "HTTP/1.1 200");
+        for after in begins..5 {
+            let mut watch = server.ask(&format!("{LIST}?watch=1&resourceVersion={after}"));
+            for revision in after + 1..=5 {
+                let event = line_with(&mut watch, "\"type\"");
+                let is_it = format!("\"resourceVersion\":\"{revision}\"");
+                assert!(event.contains("\"ADDED\"") && event.contains(&is_it), "after {after}: {event}");
+            }
+        }
+        if begins > 1 {
+            assert!(server.all_of_watch_after(begins - 1).contains("Expired"));
+        }
+        server.end("TERM", 0);
+    }
 }
 
 #[track_caller]

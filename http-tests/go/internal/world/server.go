@@ -21,9 +21,11 @@ type Server struct {
 	process        *Process
 }
 
+// Without a history each restart makes the clients list anew, which is what they are watched at.
 const configuration = `etcd = [%q]
 listen = %q
 bookmark_interval = "1s"
+history = 0
 
 [[cache]]
 prefix = "/registry/"

@@ -28,6 +28,7 @@ pub(crate) struct Config {
     pub(crate) bookmark_interval: Option<Length>,
     pub(crate) grace_period: Option<Length>,
     pub(crate) stale_limit: Option<Length>,
+    pub(crate) history: Option<Revisions>,
     #[serde(default)]
     pub(crate) hosts: Vec<HostName>,
     #[serde(default)]
@@ -131,13 +132,14 @@ pub(crate) struct ColumnSection {
 }
 
 /// A line for each key, for who has written it wrong.
-const EXAMPLES: [(&str, &str); 39] = [
+const EXAMPLES: [(&str, &str); 40] = [
     ("etcd", r#"etcd = ["http://127.0.0.1:2379"]"#),
     ("listen", r#"listen = "127.0.0.1:8080""#),
     ("insecure_listen", "insecure_listen = false"),
     ("bookmark_interval", r#"bookmark_interval = "1m0s""#),
     ("grace_period", r#"grace_period = "10s""#),
     ("stale_limit", r#"stale_limit = "1m0s""#),
+    ("history", "history = 10000"),
     ("hosts", r#"hosts = ["watch.example"]"#),
     ("origins", r#"origins = ["https://ops.example"]"#),
     ("tls", "[tls]"),
@@ -264,6 +266,16 @@ struct HeaderBytes(usize);
 impl<'de> Deserialize<'de> for HeaderBytes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<HeaderBytes, D::Error> {
         from.deserialize_i64(Counted { least: 8 << 10 }).map(HeaderBytes)
+    }
+}
+
+/// Revisions, none of them included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Revisions(pub(crate) u64);
+
+impl<'de> Deserialize<'de> for Revisions {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Revisions, D::Error> {
+        from.deserialize_i64(Counted { least: 0 }).map(|revisions| Revisions(revisions as u64))
     }
 }
 
@@ -419,6 +431,7 @@ mod tests {
                 "[limits]\nwatches = -1",
                 "x.toml:2:11: limits.watches: invalid value: integer `-1`, expected a whole number from 1",
             ),
+            ("history = -1", "x.toml:1:11: history: invalid value: integer `-1`, expected a whole number from 0"),
             (
                 "[limits]\nheader_bytes = 8191",
                 "x.toml:2:16: limits.header_bytes: invalid value: integer `8191`, expected a whole number from 8192",

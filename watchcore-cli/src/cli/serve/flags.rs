@@ -52,6 +52,10 @@ pub(crate) struct Flags {
     /// How long a cache may be without etcd before /readyz fails [default: 1m]
     #[arg(long, value_name = "D", value_parser = values::duration)]
     pub(crate) stale_limit: Option<Duration>,
+    /// Revisions before now with which a cache begins, as far as etcd has them: a client that was at one of these goes on
+    /// behind a restart of the server, and need not list [default: 10000]
+    #[arg(long, value_name = "N", value_parser = values::revisions)]
+    pub(crate) history: Option<u64>,
     /// Watches in all; more are answered with 429 [default: 10000]
     #[arg(long, value_name = "N", value_parser = values::size)]
     pub(crate) max_watches: Option<usize>,

@@ -116,7 +116,7 @@ async fn serving(
         });
     }
     let server = builder.start().await?;
-    let feeder = source::feeder(&settings.access)?;
+    let feeder = source::feeder(&settings.access)?.history(settings.history);
     let start = |cache: &Cache| Ok(feeder.clone().start(cache.writer()?)?);
     let feeders = caches.iter().map(start).collect::<Result<Vec<Feeder>, Stop>>()?;
     pass_over_hangups();

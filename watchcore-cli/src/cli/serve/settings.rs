@@ -22,6 +22,9 @@ const LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALH
 /// How long the watches have to end after a signal.
 const GRACE: Duration = Duration::from_secs(10);
 
+/// Revisions before now with which a cache begins.
+const HISTORY: u64 = 10_000;
+
 /// What else the command line says: the options that every command has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct CommonOptions {
@@ -42,6 +45,7 @@ pub(crate) struct Settings {
     pub(crate) bookmark_interval: Option<Duration>,
     pub(crate) grace_period: Duration,
     pub(crate) stale_limit: Option<Duration>,
+    pub(crate) history: u64,
     pub(crate) hosts: Vec<String>,
     pub(crate) origins: Vec<String>,
     pub(crate) tls: Option<TlsFiles>,
@@ -128,6 +132,7 @@ impl Merge<'_> {
             bookmark_interval: flags.bookmark_interval.or(length(&config.bookmark_interval)),
             grace_period: flags.grace_period.or(length(&config.grace_period)).unwrap_or(GRACE),
             stale_limit: flags.stale_limit.or(length(&config.stale_limit)),
+            history: flags.history.or(config.history.map(|revisions| revisions.0)).unwrap_or(HISTORY),
             hosts: list(&flags.host, config.hosts.into_iter().map(|host| host.0)),
             origins: list(&flags.origin, config.origins.into_iter().map(|origin| origin.0)),
             tls,

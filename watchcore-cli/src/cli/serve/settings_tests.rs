@@ -9,6 +9,7 @@ insecure_listen = false
 bookmark_interval = "1m30s"
 grace_period = "3s"
 stale_limit = "5s"
+history = 4000
 hosts = ["watch.example"]
 origins = ["https://ops.example", "http://localhost:3000"]
 
@@ -116,6 +117,7 @@ fn every_key_of_the_file_is_taken() {
         (settings.stale_limit, &*settings.hosts),
         (Some(Duration::from_secs(5)), &["watch.example".to_owned()][..])
     );
+    assert_eq!(settings.history, 4000);
     assert_eq!(settings.origins, ["https://ops.example", "http://localhost:3000"]);
     let beside = |name: &str| PathBuf::from(format!("/etc/watchcore/{name}"));
     let tls = settings.tls.as_ref().expect("TLS");
@@ -172,7 +174,7 @@ fn defaults_stand_where_nothing_is_said() {
     assert_eq!((settings.insecure_listen, settings.tls.is_none(), settings.tokens), (false, true, None));
     assert_eq!((settings.bookmark_interval, settings.grace_period), (None, Duration::from_secs(10)));
     assert_eq!((settings.stale_limit, settings.hosts.len(), settings.origins.len()), (None, 0, 0));
-    assert_eq!(settings.limits, Limits::default());
+    assert_eq!((settings.history, settings.limits), (10_000, Limits::default()));
     assert_eq!((settings.caches.len(), settings.caches[0].prefix.len(), settings.caches[0].capacity), (1, 0, 65_536));
 }
 
@@ -188,6 +190,7 @@ fn options_go_before_the_file() {
         bookmark_interval: Some(Duration::from_secs(1)),
         grace_period: Some(Duration::from_secs(2)),
         stale_limit: Some(Duration::from_secs(3)),
+        history: Some(0),
         host: vec!["other.example".to_owned()],
         origin: vec!["https://other.example".to_owned()],
         max_watches: Some(9),
@@ -203,7 +206,7 @@ fn options_go_before_the_file() {
     assert_eq!((&tls.certificate, &tls.key), (&here("other.crt"), &here("other.key")), "beside the process");
     assert_eq!((&tls.client_ca, &settings.tokens), (&Some(here("other-ca.crt")), &Some(here("other-tokens"))));
     assert_eq!((settings.bookmark_interval, settings.grace_period.as_secs()), (Some(Duration::from_secs(1)), 2));
-    assert_eq!(settings.stale_limit, Some(Duration::from_secs(3)));
+    assert_eq!((settings.stale_limit, settings.history), (Some(Duration::from_secs(3)), 0));
     assert_eq!(
         (&*settings.hosts, &*settings.origins),
         (&["other.example".to_owned()][..], &["https://other.example".to_owned()][..])
