@@ -191,3 +191,43 @@ async fn cut_off(shared: Weak<BodyShared>, deadline: Instant, stall: Stall) {
         return;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport;
+    use crate::watch::{Framing, OpenWatches};
+    use watchcore::{Cache, Error, Event, Position, Start};
+
+    struct NoFraming;
+
+    impl Framing for NoFraming {
+        fn event(&mut self, _: &Event, _: &mut Vec<Frame>) -> bool {
+            true
+        }
+
+        fn failed(&mut self, _: &Error, _: &mut Vec<Frame>) {}
+
+        fn deadline(&mut self, _: Position, _: &mut Vec<Frame>) {}
+    }
+
+    /// A transport may ask for room before it asks the body for the first time.
+    #[tokio::test(start_paused = true)]
+    async fn body_that_is_never_asked_is_left() {
+        let cache = Cache::builder("/").build().unwrap();
+        let open = OpenWatches::new(1, 1);
+        let (deadline, limit) = (Duration::from_secs(7), Duration::from_secs(5));
+        let subscription = cache.subscribe(Start::Now).open().unwrap();
+        let stream = WatchStream::new(subscription, NoFraming, Some(deadline), open.admit(None).unwrap());
+        let response = transport::respond(stream, "text/plain", Stall { limit, peer: None, stream: None });
+        let from = Instant::now();
+        let left = async {
+            while open.count() > 0 {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(600), left).await.expect("its place is free");
+        assert_eq!(from.elapsed().as_secs(), (deadline + limit).as_secs());
+        drop(response);
+    }
+}

@@ -122,6 +122,25 @@ async fn stream_that_sleeps_through_its_deadline_is_left() {
     assert_eq!(within("another answer", response).await.unwrap().status(), 200);
 }
 
+/// A client of HTTP/2 that never gives room for a byte: nothing is ever asked of the body.
+#[tokio::test]
+async fn stream_without_room_is_left() {
+    let ground = full(Face::Own, STALL).await;
+    let stream = TcpStream::connect(ground.address).await.unwrap();
+    let handshake = h2::client::Builder::new().initial_window_size(0).handshake::<_, bytes::Bytes>(stream);
+    let (mut client, connection) = within("the preface", handshake).await.unwrap();
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    let target = format!("http://localhost{WIDGETS}?watch=1&timeoutSeconds=1");
+    let (response, _) = client.send_request(http::Request::get(target).body(()).unwrap(), true).unwrap();
+    let mut body = within("a head", response).await.unwrap().into_body();
+    assert_eq!(open_watches(&ground).await, 1.0);
+    eventually("it is left", async || (open_watches(&ground).await == 0.0).then_some(())).await;
+    let ended = within("the end", body.data()).await;
+    assert!(ended.is_some_and(|ended| ended.is_err_and(|error| error.is_reset())), "no clean end");
+}
+
 /// One that closes its half and reads on is gone: nothing tells it from one whose process has ended.
 #[tokio::test]
 async fn client_that_closes_its_half_is_gone() {
