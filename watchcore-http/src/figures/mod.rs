@@ -15,21 +15,10 @@ use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
-use watchcore::{Code, Error, Result};
 
 /// Upper bounds of the buckets of durations, in seconds: a get takes some microseconds, a large list some seconds, and a
 /// read that waits for a revision 3 s at most.
 const SECONDS: [f64; 12] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
-
-/// Gathers what takes some milliseconds where there is much of it, such as what ten thousand subscriptions say: on a thread
-/// of the runtime that may block, so that no watch waits for it.
-///
-/// # Errors
-/// INTERNAL where the runtime ends, or `gather` panics.
-pub(crate) async fn gathered<T: Send + 'static>(gather: impl FnOnce() -> T + Send + 'static) -> Result<T> {
-    let gathered = tokio::task::spawn_blocking(gather).await;
-    gathered.map_err(|error| Error::new(Code::Internal, format!("the answer was not gathered: {error}")))
-}
 
 /// Counters of one service.
 pub(crate) struct Figures {

@@ -2,7 +2,8 @@
 
 use super::log::labels_of;
 use crate::api::ApiState;
-use crate::figures::{ResourceLabels, gathered, prometheus_text};
+use crate::elsewhere::FIGURES;
+use crate::figures::{ResourceLabels, prometheus_text};
 use crate::status::Refusal;
 use axum::body::Body;
 use axum::response::Response;
@@ -59,7 +60,7 @@ impl prometheus_client::collector::Collector for Reading {
 /// # Errors
 /// 500 where the runtime ends.
 pub(crate) async fn metrics(state: Arc<ApiState>) -> Result<Response, Refusal> {
-    let text = gathered(move || {
+    let text = FIGURES.run(move || {
         let mut text = prometheus_text(&registry(&state));
         text.push_str(&caches::text(state.catalog.caches()));
         text

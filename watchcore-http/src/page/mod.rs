@@ -12,8 +12,8 @@ mod sample;
 
 use crate::access::Peer;
 use crate::api::ApiState;
+use crate::elsewhere::FIGURES;
 use crate::exchange::Exchange;
-use crate::figures::gathered;
 use crate::status::Refusal;
 use crate::transport::sse;
 use axum::body::Body;
@@ -83,7 +83,7 @@ impl Viewers {
 pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
     let events = format!("{}/events", original.path().trim_end_matches('/'));
-    let document = gathered(move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
+    let document = FIGURES.run(move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
     let mut response = Response::new(Body::from(document.await.map_err(|error| Refusal::from(&error))?));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
@@ -141,7 +141,7 @@ async fn take_samples(state: Weak<ApiState>, samples: Sender<Bytes>) {
                 return;
             }
         }
-        let event = gathered(move || {
+        let event = FIGURES.run(move || {
             let sample = Sample::take(&state);
             Bytes::from(format!("data: {}\n\n", sample.to_json(&markup::figures(&sample))))
         });

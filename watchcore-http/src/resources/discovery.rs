@@ -8,7 +8,7 @@
 use super::openapi;
 use crate::api::ApiState;
 use crate::catalog::Resource;
-use crate::figures::gathered;
+use crate::elsewhere::FIGURES;
 use crate::request::{Params, Version, accepts_aggregated, accepts_json};
 use crate::status::Refusal;
 use axum::response::{IntoResponse, Response};
@@ -59,7 +59,7 @@ pub(crate) async fn answer(state: Arc<ApiState>, path: DiscoveryPath, parts: Par
     if state.catalog.resources().len() <= AT_ONCE {
         return said(&state, &path, &parts);
     }
-    gathered(move || said(&state, &path, &parts)).await.map_err(|error| Refusal::from(&error))?
+    FIGURES.run(move || said(&state, &path, &parts)).await.map_err(|error| Refusal::from(&error))?
 }
 
 fn said(state: &ApiState, path: &DiscoveryPath, parts: &Parts) -> Result<Response, Refusal> {

@@ -6,7 +6,6 @@
 //! the plain face is of the same parts, with items of its own.
 
 mod body;
-mod elsewhere;
 mod pieces;
 mod source;
 
@@ -14,6 +13,7 @@ use super::watch::not_ready;
 use super::{WAIT, consistent, reachable, refused};
 use crate::api::Limits;
 use crate::catalog::Served;
+use crate::elsewhere::{LISTS, is_large};
 use crate::frame::Form;
 use crate::request::{ListStart, Params, Selection, accepts_gzip};
 use crate::status::Refusal;
@@ -22,7 +22,6 @@ use axum::response::Response;
 #[cfg(test)]
 pub(crate) use body::ListPieces;
 pub(crate) use body::{ListBytes, respond};
-use elsewhere::elsewhere;
 use http::request::Parts;
 pub(crate) use pieces::{ListItems, PIECE, Pieces};
 pub(crate) use source::ListSource;
@@ -105,7 +104,7 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
 /// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
 /// is done on a thread of the runtime that may block.
 pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) -> watchcore::Result<Page> {
-    if !elsewhere::is_large(cache) {
+    if !is_large(cache) {
         return cache.list_with_async(&range, &options).await;
     }
     if let Read::AtLeast(revision) | Read::Exact(revision) = read {
@@ -113,7 +112,7 @@ pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions, r
         cache.wait_until_async(revision, WAIT).await?;
     }
     let cache = cache.clone();
-    elsewhere(move || cache.list_with(&range, &options)).await?
+    LISTS.run(move || cache.list_with(&range, &options)).await?
 }
 
 /// What is wrong with a continue token.

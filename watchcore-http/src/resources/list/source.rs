@@ -3,7 +3,7 @@
 //! A list of everything at the newest revision walks a snapshot, a bounded number of keys at a time. Which objects a client
 //! gets of a resource and which keys it gets of the plain face are found by this one walk.
 
-use super::elsewhere::{self, elsewhere};
+use crate::elsewhere::{LISTS, is_large};
 use crate::json::layout::{quoted, quoted_number};
 use crate::request::Selection;
 use watchcore::{Cache, KeyValue, Page, Range, Result, Snapshot};
@@ -76,7 +76,7 @@ impl ListSource {
             let count = walk.count();
             (ListSource::Walk(walk), count)
         };
-        if elsewhere::is_large(cache) { elsewhere(count).await } else { Ok(count()) }
+        if is_large(cache) { LISTS.run(count).await } else { Ok(count()) }
     }
 
     /// The metadata of the list: its revision, and where the next page begins. How many objects remain is only known

@@ -1,6 +1,6 @@
-use super::elsewhere::AT_ONCE;
 use super::*;
 use crate::catalog::{Catalog, Resource};
+use crate::elsewhere::AT_ONCE;
 use http_body::Body as _;
 use serde_json::{Value, json};
 use std::pin::Pin;
