@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard};
 use watchcore::Kind;
 
-/// A place for so many bytes of the limit: the places themselves take a fiftieth of it.
+/// A place for so many bytes of the limit, beside which a place itself is small.
 const BYTES_A_PLACE: usize = 2048;
 
 const LEAST_PLACES: usize = 64;
