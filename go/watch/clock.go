@@ -16,6 +16,15 @@ type Clock interface {
 	Timer(d time.Duration) (fired <-chan time.Time, stop func())
 }
 
+// DeadlineClock is a Clock that can be asked for a point of time. Who waits for one asks TimerAt where a
+// clock has it, for between Now and Timer a clock that is moved by hand may move, and the timer would
+// come too late by as much.
+type DeadlineClock interface {
+	Clock
+	// TimerAt is as Timer, for a point of time. One that has passed fires at once.
+	TimerAt(at time.Time) (fired <-chan time.Time, stop func())
+}
+
 // SystemClock is the machine's clock.
 type SystemClock struct{}
 
@@ -57,8 +66,19 @@ func (c *ManualClock) Now() time.Time {
 func (c *ManualClock) Timer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := &manualTimer{at: c.now.Add(d), fired: make(chan time.Time, 1)}
-	if d <= 0 {
+	return c.timer(c.now.Add(d))
+}
+
+// TimerAt fires when the clock is moved there, at once where it is there.
+func (c *ManualClock) TimerAt(at time.Time) (<-chan time.Time, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.timer(at)
+}
+
+func (c *ManualClock) timer(at time.Time) (<-chan time.Time, func()) {
+	t := &manualTimer{at: at, fired: make(chan time.Time, 1)}
+	if !at.After(c.now) {
 		t.fired <- c.now
 		return t.fired, func() {}
 	}

@@ -369,15 +369,23 @@ func (q *Queue[K]) time() {
 			q.mu.Unlock()
 			return
 		}
-		// With the lock, so that a clock moved by hand is not moved between the look and the timer.
-		fired, stop := q.clock.Timer(q.delayed[0].due.Sub(q.clock.Now()))
+		due := q.delayed[0].due
 		q.mu.Unlock()
+		fired, stop := q.timerAt(due)
 		select {
 		case <-fired:
 		case <-q.earlier:
 		}
 		stop()
 	}
+}
+
+// timerAt fires at a point of time; exactly then where the clock knows how.
+func (q *Queue[K]) timerAt(at time.Time) (<-chan time.Time, func()) {
+	if exact, ok := q.clock.(watch.DeadlineClock); ok {
+		return exact.TimerAt(at)
+	}
+	return q.clock.Timer(at.Sub(q.clock.Now()))
 }
 
 // ring is a first-in, first-out queue that uses its memory again.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"watchcore/internal/handclock"
+	"watchcore/watch"
 	"watchcore/workqueue"
 )
 
@@ -227,7 +228,8 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 	want(t, "at once", next(t, q), "now")
 	want(t, "delayed", q.Status().Delayed, 3)
 	got := make(chan string, 1)
-	go func() { key, _ := q.Get(); got <- key }()
+	ctx := bounded(t)
+	go func() { key, _ := q.GetContext(ctx); got <- key }()
 	eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
 	clock.Advance(time.Second - 1)
 	want(t, "not yet", q.Len(), 0)
@@ -262,6 +264,29 @@ func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
 	clock.Advance(time.Second)
 	want(t, "key", next(t, q), "soon")
 	want(t, "the late one waits", q.Status().Delayed, 1)
+}
+
+// A clock that is moved while the queue sets its timer does not make a key late.
+func TestWQ24ClockMovedMeanwhileMakesNoKeyLate(t *testing.T) {
+	clock := watch.NewManualClock(time.Unix(0, 0))
+	q := workqueue.New(workqueue.Options[string]{Clock: &movingClock{clock}})
+	defer q.ShutDown()
+	due := clock.Now().Add(time.Minute)
+	q.AddAfter("key", time.Minute)
+	if _, err := clock.AwaitTimer(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	clock.Advance(due.Sub(clock.Now()))
+	want(t, "key", next(t, q), "key")
+}
+
+// movingClock is moved after each look at it.
+type movingClock struct{ *watch.ManualClock }
+
+func (c *movingClock) Now() time.Time {
+	now := c.ManualClock.Now()
+	c.Advance(time.Millisecond)
+	return now
 }
 
 // All workers wake where many keys are due together.

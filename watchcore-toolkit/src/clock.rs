@@ -30,6 +30,12 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
 
     /// A future that is ready after a duration. Needs no runtime.
     fn delay(&self, duration: Duration) -> Delay;
+
+    /// A future that is ready at a point of time; at once where that has passed. A clock that is moved by hand gives its
+    /// own: in this one it may be moved between the look and the delay, which is then too late by as much.
+    fn delay_until(&self, at: Instant) -> Delay {
+        self.delay(at.saturating_duration_since(self.now()))
+    }
 }
 
 /// A future that is ready when its time has come. Dropping it is no error.
@@ -198,12 +204,16 @@ impl Clock for ManualClock {
     }
 
     fn delay(&self, duration: Duration) -> Delay {
+        let at = self.now() + duration;
+        self.delay_until(at)
+    }
+
+    fn delay_until(&self, at: Instant) -> Delay {
         let mut sleepers = self.shared.lock();
-        let due = sleepers.now + duration;
         sleepers.next_number += 1;
         let number = sleepers.next_number;
         drop(sleepers);
-        Delay::new(ManualDelay { shared: Arc::clone(&self.shared), key: (due, number) })
+        Delay::new(ManualDelay { shared: Arc::clone(&self.shared), key: (at, number) })
     }
 }
 

@@ -33,7 +33,18 @@ func (c *Clock) Now() time.Time {
 func (c *Clock) Timer(d time.Duration) (<-chan time.Time, func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	t := &timer{c.now.Add(d), make(chan time.Time, 1)}
+	return c.timer(c.now.Add(d))
+}
+
+// TimerAt is as that of watch.DeadlineClock.
+func (c *Clock) TimerAt(at time.Time) (<-chan time.Time, func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.timer(at)
+}
+
+func (c *Clock) timer(at time.Time) (<-chan time.Time, func()) {
+	t := &timer{at, make(chan time.Time, 1)}
 	c.timers = append(c.timers, t)
 	c.fire()
 	return t.c, func() {

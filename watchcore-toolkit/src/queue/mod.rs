@@ -287,8 +287,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> WorkQueue<K> {
         let mut timer = self.shared.timer.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(due) = self.shared.lock().next_due() else { return };
         if timer.as_ref().is_none_or(|(armed, _)| *armed != due) {
-            let delay = due.saturating_duration_since(self.shared.clock.now());
-            *timer = Some((due, self.shared.clock.delay(delay)));
+            *timer = Some((due, self.shared.clock.delay_until(due)));
         }
         let waker = Waker::from(Arc::new(QueueTimer(Arc::downgrade(&self.shared))));
         let fired = match timer.as_mut() {

@@ -162,11 +162,12 @@ impl Silence {
     /// Ready where it has been for too long. One delay for many events: what is left is looked at when it is over.
     fn poll(&mut self, clock: &Arc<dyn Clock>, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let left = self.most.saturating_sub(clock.now().saturating_duration_since(self.since));
-            if left.is_zero() {
+            // What lies beyond the clock's end never comes.
+            let Some(over) = self.since.checked_add(self.most) else { return Poll::Pending };
+            if over <= clock.now() {
                 return Poll::Ready(());
             }
-            let delay = self.delay.get_or_insert_with(|| clock.delay(left));
+            let delay = self.delay.get_or_insert_with(|| clock.delay_until(over));
             if Pin::new(delay).poll(context).is_pending() {
                 return Poll::Pending;
             }

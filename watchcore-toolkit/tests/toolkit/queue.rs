@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::Code;
 use watchcore_toolkit::{
-    Clock, ExponentialLimiter, LongestDelay, ManualClock, RateLimiter, TokenBucket, WorkItem, WorkQueue,
+    Clock, Delay, ExponentialLimiter, LongestDelay, ManualClock, RateLimiter, TokenBucket, WorkItem, WorkQueue,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -382,6 +382,39 @@ fn wq_23_runs_on_a_runtime_of_many_threads() {
     queue.shut_down_with_drain(SOON).unwrap();
     let taken: u32 = workers.into_iter().map(|worker| runtime.block_on(worker).unwrap()).sum();
     assert_eq!(taken, 10_000);
+}
+
+/// A clock that is moved while the queue sets its timer does not make a key late.
+#[test]
+fn wq_24_clock_moved_meanwhile_makes_no_key_late() {
+    #[derive(Debug)]
+    struct MovesAtEachLook(ManualClock);
+    impl Clock for MovesAtEachLook {
+        fn now(&self) -> Instant {
+            let now = self.0.now();
+            self.0.advance(Duration::from_millis(1));
+            now
+        }
+        fn delay(&self, duration: Duration) -> Delay {
+            self.0.delay(duration)
+        }
+        fn delay_until(&self, at: Instant) -> Delay {
+            self.0.delay_until(at)
+        }
+    }
+    let clock = ManualClock::new();
+    let due = clock.now() + Duration::from_secs(60);
+    let queue = WorkQueue::builder().clock(Arc::new(MovesAtEachLook(clock.clone()))).build();
+    queue.add_after("a", Duration::from_secs(60));
+    let woken = Arc::new(Woken::default());
+    let mut next = pin!(queue.next());
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert_eq!(clock.next_due(), Some(due - clock.now()), "armed for the moment that it was added for");
+    clock.advance(due - clock.now());
+    assert_eq!(woken.count(), 1);
+    let Poll::Ready(Some(item)) = next.poll(&mut Context::from_waker(&waker)) else { panic!("woken for nothing") };
+    assert_eq!(*item, "a");
 }
 
 /// Ten million additions of few keys keep no more than the keys.
