@@ -362,6 +362,45 @@ static void test_history_from_a_revision(void)
     watchcore_cache_free(cache);
 }
 
+/* So many revisions below the newest one: who was there before the program began goes on. */
+static void test_history_below_the_newest_revision(void)
+{
+    enum { WRITES = 8, BELOW = 3 };
+    watchcore_etcd_options options = WATCHCORE_ETCD_OPTIONS_INIT;
+    watchcore_subscription_options start = WATCHCORE_SUBSCRIPTION_OPTIONS_INIT;
+    watchcore_cache *cache;
+    watchcore_feeder *feeder = NULL;
+    watchcore_subscription *subscription = NULL;
+    watchcore_batch batch = WATCHCORE_BATCH_INIT;
+    const watchcore_event *event;
+    uint64_t newest = 0;
+    char prefix[64], key[80], value[16];
+    int i;
+    snprintf(prefix, sizeof(prefix), "/ffi/%d/below/", (int)getpid());
+    snprintf(key, sizeof(key), "%sa", prefix);
+    for (i = 0; i < WRITES; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        etcdctl("put", key, value);
+    }
+    options.endpoints = text(getenv("WATCHCORE_TEST_ENDPOINT"));
+    options.history = BELOW;
+    cache = waiting_cache(prefix, 0);
+    CHECK_OK(watchcore_feeder_start(cache, &options, &feeder, &error));
+    CHECK_OK(watchcore_cache_consistent_revision(cache, 60000, &newest, &error));
+    start.start = WATCHCORE_START_AFTER;
+    start.revision = newest - BELOW;
+    CHECK_OK(watchcore_subscription_new(cache, &start, &subscription, &error));
+    for (i = WRITES - BELOW; i < WRITES && !check_broken; i++) {
+        snprintf(value, sizeof(value), "%d", i);
+        event = next_event(subscription, &batch);
+        CHECK(event != NULL && same(watchcore_event_value(event), value));
+    }
+    watchcore_batch_release(&batch);
+    watchcore_subscription_free(subscription);
+    watchcore_feeder_free(feeder);
+    watchcore_cache_free(cache);
+}
+
 /* A replay longer than the log: with a pace the feeder waits for a reader that does not read, without one the reader
    has lost what the other one still sees. */
 static void test_history_longer_than_the_log(void)
@@ -552,6 +591,7 @@ int main(void)
     if (getenv("WATCHCORE_TEST_ENDPOINT") != NULL && getenv("WATCHCORE_TEST_ETCDCTL") != NULL) {
         RUN(test_against_a_server);
         RUN(test_history_from_a_revision);
+        RUN(test_history_below_the_newest_revision);
         RUN(test_history_longer_than_the_log);
         RUN(test_one_key_alone);
         RUN(test_compaction_is_followed);

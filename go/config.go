@@ -132,6 +132,12 @@ type EtcdConfig struct {
 	OnlyKey string
 	// StartRevision begins with etcd's own history from a revision on. 0 is the newest.
 	StartRevision uint64
+	// History begins so many revisions below the newest one, or at the oldest that etcd still
+	// has: who was at one of them before the program began goes on from there with StartAfter,
+	// and need not read the state again. Until that is replayed the cache is behind etcd, as
+	// its position says. 0 is the newest. A StartRevision comes first, and with
+	// StopAfterListing it is the newest.
+	History uint64
 	// Pace, with StartRevision: the feeder stays at most half a window ahead of this
 	// subscription of the cache while it replays etcd's history, so that one longer than
 	// the log is seen whole. So the subscription is opened before the feeder starts:
@@ -414,6 +420,7 @@ func (c *EtcdConfig) fill(o *C.watchcore_etcd_options, pin *runtime.Pinner) erro
 		no_progress_requests: bit(c.NoProgressRequests),
 		follow_compaction_ms: check.time("EtcdConfig.FollowCompaction", c.FollowCompaction),
 		only_key:             absent(pin, c.OnlyKey),
+		history:              C.uint64_t(c.History),
 	}
 	return check.err
 }

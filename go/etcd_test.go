@@ -388,6 +388,27 @@ func TestStartRevision(t *testing.T) {
 	want(t, "watches", counters.Connects, 0)
 }
 
+// A program that begins again goes on where it was, as far back as was asked for.
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "http").start()
+	for i := range 9 {
+		s.put("/a", strconv.Itoa(i)) // revisions 2 to 10
+	}
+	cache := open(t, s, watchcore.EtcdConfig{History: 3}, watchcore.Config{})
+	check(t, cache.WaitUntil(bounded(t), 10))
+	want(t, "oldest", cache.Oldest(), 8)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(7)})
+	want(t, "what came since", collect(t, sub, 3), lines("8 MODIFIED /a 6<5", "9 MODIFIED /a 7<6", "10 MODIFIED /a 8<7"))
+
+	whole := open(t, s, watchcore.EtcdConfig{History: 1 << 63}, watchcore.Config{})
+	check(t, whole.WaitUntil(bounded(t), 10))
+	want(t, "oldest of more than there is", whole.Oldest(), 2)
+	first := open(t, s, watchcore.EtcdConfig{History: 3, StartRevision: 5}, watchcore.Config{})
+	check(t, first.WaitUntil(bounded(t), 10))
+	want(t, "oldest with a start revision", first.Oldest(), 6)
+}
+
 func TestPassword(t *testing.T) {
 	t.Parallel()
 	s := startServer(t, "http").start()

@@ -766,11 +766,15 @@ typedef struct watchcore_etcd_options {
     // Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
     // the whole prefix.
     struct watchcore_bytes only_key;
+    // Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
+    // these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    // and with `stop_after_listing` it is the newest.
+    uint64_t history;
 } watchcore_etcd_options;
 #define WATCHCORE_ETCD_OPTIONS_INITIALIZER \
     { (uint32_t)sizeof(watchcore_etcd_options), 0, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, \
       { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, { NULL, 0 }, 0, 0, 0, 0, 0, 0, 0, \
-      0, NULL, 0, { NULL, 0 } }
+      0, NULL, 0, { NULL, 0 }, 0 }
 #define WATCHCORE_ETCD_OPTIONS_INIT WATCHCORE_LITERAL(watchcore_etcd_options) WATCHCORE_ETCD_OPTIONS_INITIALIZER
 
 // What a feeder has done since it was started. Since 0.1.

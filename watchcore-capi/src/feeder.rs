@@ -72,6 +72,10 @@ pub struct watchcore_etcd_options {
     /// Lists and watches this one key of the cache's prefix, so that read access to it alone is enough. Absent:
     /// the whole prefix.
     pub only_key: watchcore_bytes,
+    /// Begin so many revisions below the newest one, or at the oldest that etcd still has, so that who was at one of
+    /// these before the program began goes on from there. 0: at the newest revision. A `start_revision` comes first,
+    /// and with `stop_after_listing` it is the newest.
+    pub history: u64,
 }
 
 // SAFETY: repr(C), starts with the size; numbers and pointers.
@@ -101,6 +105,7 @@ unsafe impl Sized32 for watchcore_etcd_options {
         pace: std::ptr::null_mut(),
         follow_compaction_ms: 0,
         only_key: watchcore_bytes::ABSENT,
+        history: 0,
     };
 }
 
@@ -369,7 +374,8 @@ mod imp {
         }
         let mut builder = Feeder::new(endpoints)
             .stop_after_listing(switch(options.stop_after_listing, "options.stop_after_listing")?)
-            .progress_requests(!switch(options.no_progress_requests, "options.no_progress_requests")?);
+            .progress_requests(!switch(options.no_progress_requests, "options.no_progress_requests")?)
+            .history(options.history);
         match (try_text!(options.user), try_text!(options.password)) {
             (Some(user), password) => builder = builder.user(user, password.unwrap_or_default()),
             (None, Some(_)) => return Err(invalid("options.password without options.user. Give the user's name too.")),
