@@ -5,7 +5,8 @@
 //! whether it closes; what it says is not looked at), it sends what the watch has, or it asks whether anybody is there.
 //! While it sends, it does nothing else: a client that does not read holds the task there, with one piece of the watch
 //! and its place in the log. A pong is sent before more is heard, so a client that asks and does not read waits for itself.
-//! None of the three keeps the others waiting: one that talks all the time is heard, and its watch ends in its time.
+//! None of the three keeps the others waiting: one that talks all the time is heard, and its watch ends in its time; behind
+//! some of its messages it gives way to the other clients of its thread.
 //!
 //! Events are written past the protocol's own buffer, which would copy each for each client, and keep the room of the
 //! largest for as long as the connection lasts. Only a frame's head is made here: a server's frames have no mask.
@@ -37,7 +38,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::task::unconstrained;
+use tokio::task::{consume_budget, unconstrained};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::{Error, ProtocolError};
@@ -215,7 +216,12 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
         }
         // Each pong has its place in a buffer without an end: so it is written before the next ping is heard.
         Some(Ok(Message::Ping(_))) => taken(socket.flush(), stream, stall).await?.map_err(|error| ending_of(&error)),
-        Some(Ok(_)) => Ok(()),
+        Some(Ok(_)) => {
+            // A read has hundreds of messages, and only the read counts as a turn: without this, a client that sends nothing
+            // but pongs would hold the thread for a hundred reads.
+            consume_budget().await;
+            Ok(())
+        }
         Some(Err(error)) => Err(ending_of(&error)),
         None => Err(Ending::Gone),
     }
@@ -320,7 +326,9 @@ async fn farewell<I: AsyncRead + AsyncWrite + Unpin>(
         return;
     }
     // Its close frame, if it speaks the protocol.
-    while let Some(Ok(_)) = socket.next().await {}
+    while let Some(Ok(_)) = socket.next().await {
+        consume_budget().await;
+    }
     let io = socket.get_mut();
     if io.shutdown().await.is_ok() {
         let mut rest = [0; 1024];

@@ -2,6 +2,7 @@ use super::*;
 use crate::watch::{Framing, OpenWatches};
 use std::pin::Pin;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, ready};
 use tokio::io::ReadBuf;
 use watchcore::{Cache, Change, Error as CacheError, Event, Position, Start};
@@ -217,12 +218,15 @@ async fn events_are_written_where_they_lie() {
     }
 }
 
-/// A client that sends pongs without a pause, as fast as they are read: like a socket, it gives way now and then.
-struct Talking;
+/// A client that sends pongs without a pause, as fast as they are read: like a socket, it gives way now and then. It counts
+/// the reads.
+#[derive(Clone, Default)]
+struct Talking(Arc<AtomicUsize>);
 
 impl AsyncRead for Talking {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, room: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         ready!(pin!(tokio::task::consume_budget()).poll(context));
+        self.0.fetch_add(1, Relaxed);
         let pong = [0x8a, 0x80, 0, 0, 0, 0];
         while room.remaining() >= pong.len() {
             room.put_slice(&pong);
@@ -254,13 +258,43 @@ async fn client_that_talks_all_the_time_is_ended_in_time() {
     let deadline = Some(Duration::from_millis(20));
     let stream = WatchStream::new(subscription, MessageFraming, deadline, open.admit(None).unwrap());
     let all = open.clone();
-    let task = tokio::spawn(async move { serve(Talking, stream, &all, STALL).await });
+    let task = tokio::spawn(async move { serve(Talking::default(), stream, &all, STALL).await });
     let ended = async {
         while open.count() > 0 {
             sleep(Duration::from_millis(2)).await;
         }
     };
     timeout(Duration::from_secs(10), ended).await.expect("its deadline is seen");
+    task.abort();
+}
+
+/// A read has hundreds of messages. Who says so much gives way behind some of them, not behind as many reads: it would hold a
+/// thread of the runtime, with every client on it, for tens of milliseconds.
+#[tokio::test]
+async fn client_that_talks_gives_way_by_messages() {
+    let cache = Cache::builder("/").build().unwrap();
+    let open = OpenWatches::new(1, 1);
+    let subscription = cache.subscribe(Start::Now).open().unwrap();
+    let stream = WatchStream::new(subscription, MessageFraming, None, open.admit(None).unwrap());
+    let (all, talking) = (open.clone(), Talking::default());
+    let client = talking.clone();
+    let task = tokio::spawn(async move { serve(client, stream, &all, STALL).await });
+    let read_in_turns = async || {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        talking.0.swap(0, Relaxed)
+    };
+    let reads = read_in_turns().await;
+    assert!((1..=20).contains(&reads), "{reads} reads in 20 turns");
+    // While it is left, too.
+    open.drain(Duration::ZERO).await;
+    while open.count() > 0 {
+        tokio::task::yield_now().await;
+    }
+    read_in_turns().await;
+    let reads = read_in_turns().await;
+    assert!((1..=20).contains(&reads), "{reads} reads in 20 turns of a farewell");
     task.abort();
 }
 
