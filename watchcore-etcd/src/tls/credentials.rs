@@ -311,12 +311,19 @@ fn system_roots() -> std::result::Result<Vec<CertificateDer<'static>>, String> {
     ))
 }
 
+/// What is wrong in a file. The text of the error itself has the line that is wrong in it, and in a file whose line ends
+/// were lost that line is the whole key: it must not stand in a log.
 fn pem_problem(error: &pem::Error, what: &str) -> String {
-    match error {
-        pem::Error::NoItemsFound => format!("holds no {what} in PEM"),
-        pem::Error::MissingSectionEnd { .. } => format!("ends in the middle of a {what}"),
-        other => format!("holds no {what} in PEM that can be read: {other:?}"),
-    }
+    let why = match error {
+        pem::Error::NoItemsFound => return format!("holds no {what} in PEM"),
+        pem::Error::MissingSectionEnd { .. } => return format!("ends in the middle of a {what}"),
+        pem::Error::IllegalSectionStart { .. } => {
+            "a line that begins a section has more in it than -----BEGIN …-----; were its line ends lost?"
+        }
+        pem::Error::Base64Decode(_) => "a section is no base64",
+        _ => "a section is too long",
+    };
+    format!("holds no {what} in PEM that can be read: {why}")
 }
 
 fn roots_of(pem: &[u8], name: &str) -> std::result::Result<RootCertStore, String> {
@@ -365,4 +372,41 @@ fn client_of(
 fn is_encrypted(pem: &[u8]) -> bool {
     let says = |mark: &[u8]| pem.windows(mark.len()).any(|window| window == mark);
     says(b"ENCRYPTED")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key whose line ends were lost, as happens on its way through a variable of the environment, is one wrong line:
+    /// what says so stands in logs, in figures and on pages, and has nothing of it.
+    #[test]
+    fn errors_show_nothing_of_a_key() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let certificate =
+            rcgen::CertificateParams::new(vec!["client".to_owned()]).unwrap().self_signed(&key).unwrap().pem();
+        let text = key.serialize_pem();
+        let lines: Vec<&str> = text.lines().collect();
+        let secret = lines[1];
+        let texts =
+            [lines.join(" "), lines.concat(), lines[..2].concat(), lines[..2].join("\n"), text.replace('M', "*")];
+        for broken in texts.map(String::into_bytes) {
+            for (tls, named) in [
+                (Tls::new().client_pem(&*certificate, &*broken), "the client key"),
+                (Tls::new().client_pem(&*broken, &*text), "the client certificate"),
+                (Tls::new().ca_pem(&*broken), "the CA certificates"),
+            ] {
+                let message = check(&tls).expect_err("it is broken").message().to_owned();
+                assert!(message.starts_with(named), "{message}");
+                for at in 0..secret.len() - 8 {
+                    let part = &secret[at..at + 8];
+                    let numbers = format!("{:?}", part.as_bytes());
+                    assert!(
+                        !message.contains(part) && !message.contains(numbers.trim_matches(['[', ']'])),
+                        "{message}"
+                    );
+                }
+            }
+        }
+    }
 }
