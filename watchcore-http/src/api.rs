@@ -7,7 +7,7 @@ use crate::figures::Figures;
 use crate::keys;
 use crate::operate;
 use crate::page::{self, Viewers};
-use crate::request::{Params, Route};
+use crate::request::{Params, Route, one_spelling};
 use crate::resources::discovery::{self, DiscoveryPath};
 use crate::resources::{self, ObjectPath};
 use crate::status::Refusal;
@@ -284,7 +284,8 @@ async fn admit(
 /// # Errors
 /// 400 where the parameters are malformed: then it is not known whether it is a list or a watch.
 fn asked(parts: &Parts, route: &std::result::Result<Route, Refusal>) -> std::result::Result<Asked, Refusal> {
-    let mut asked = Asked::of_path(parts);
+    let path = parts.uri.path();
+    let mut asked = Asked::of_path(parts, one_spelling(path).unwrap_or_else(|| path.to_owned()));
     if let Ok(Route::Objects { version, plural, namespace, name, old_watch }) = route {
         if matches!(parts.method, Method::GET | Method::HEAD) {
             let watches = *old_watch || Params::parse(parts.uri.query())?.watch;

@@ -139,7 +139,8 @@ pub struct Asked {
     pub namespace: Option<String>,
     /// `None`: all objects.
     pub name: Option<String>,
-    /// The path as it was sent.
+    /// The path, in one spelling for each that is served: its escapes are decoded, and no slash is at its end. One that
+    /// names nothing is as it was sent.
     pub path: String,
 }
 
@@ -249,7 +250,7 @@ impl Access {
 
 impl Asked {
     /// A path that names no resource.
-    pub(crate) fn of_path(head: &Parts) -> Asked {
+    pub(crate) fn of_path(head: &Parts, path: String) -> Asked {
         Asked {
             verb: head.method.as_str().to_ascii_lowercase(),
             group: String::new(),
@@ -257,7 +258,7 @@ impl Asked {
             resource: String::new(),
             namespace: None,
             name: None,
-            path: head.uri.path().to_owned(),
+            path,
         }
     }
 

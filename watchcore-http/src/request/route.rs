@@ -55,13 +55,7 @@ impl Route {
     /// # Errors
     /// 404 where nothing is served there; 400 where a segment is no text.
     pub(crate) fn of(path: &str) -> Result<Route, Refusal> {
-        let mut segments = Vec::new();
-        // A slash at the end is the same path, as with Kubernetes.
-        let trimmed = path.strip_prefix('/').unwrap_or(path);
-        let trimmed = trimmed.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(trimmed);
-        for segment in trimmed.split('/').filter(|_| !trimmed.is_empty()) {
-            segments.push(decoded(segment)?);
-        }
+        let segments = segments(path)?;
         let words: Vec<&str> = segments.iter().map(String::as_str).collect();
         Ok(match &words[..] {
             [] => Route::Page,
@@ -109,6 +103,20 @@ impl Route {
     }
 }
 
+/// The one spelling of a path: no escapes, no slash at its end. `None`: it names nothing that is served.
+///
+/// No segment has a slash in it, so no two routes have one spelling.
+pub(crate) fn one_spelling(path: &str) -> Option<String> {
+    segments(path).ok().map(|segments| format!("/{}", segments.join("/")))
+}
+
+fn segments(path: &str) -> Result<Vec<String>, Refusal> {
+    // A slash at the end is the same path, as with Kubernetes.
+    let trimmed = path.strip_prefix('/').unwrap_or(path);
+    let trimmed = trimmed.strip_suffix('/').filter(|rest| !rest.is_empty()).unwrap_or(trimmed);
+    trimmed.split('/').filter(|_| !trimmed.is_empty()).map(decoded).collect()
+}
+
 /// A segment as text. What could be read as more or less than one segment of a key is refused: a slash in it, and nothing.
 fn decoded(segment: &str) -> Result<String, Refusal> {
     let text = percent_decode_str(segment)
@@ -154,6 +162,28 @@ mod tests {
         }
         assert_eq!(Route::of("/api/v1/pods/%ff").unwrap_err().code(), 400);
         assert_eq!(Route::of("/"), Ok(Route::Page));
+        assert_eq!(one_spelling("/"), Some("/".into()));
         assert_eq!(Route::of("/openapi/v3/apis/apps/v1"), Ok(Route::OpenApi(Some("apis/apps/v1".into()))));
+    }
+
+    /// Whoever decides by the path decides on what is served: paths of one spelling are one route, and the other way round.
+    #[test]
+    fn routes_have_one_spelling() {
+        for (path, spelled) in [
+            ("/metrics", "/metrics"),
+            ("/metrics/", "/metrics"),
+            ("/%6d%65trics", "/metrics"),
+            ("/v1/%6Beys/", "/v1/keys"),
+            ("/apis/a%2eb", "/apis/a.b"),
+            ("/apis/%25", "/apis/%"),
+            ("", "/"),
+        ] {
+            assert_eq!(one_spelling(path).as_deref(), Some(spelled), "{path}");
+            let escaped = spelled.replace('%', "%25");
+            assert_eq!(Route::of(path), Route::of(&escaped), "{path}");
+        }
+        for path in ["//", "/metrics//", "/v1%2Fkeys", "/%2e/metrics", "/%ff"] {
+            assert_eq!(one_spelling(path), None, "{path}");
+        }
     }
 }

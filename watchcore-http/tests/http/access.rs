@@ -128,7 +128,11 @@ async fn authorizer_decides_on_each_request() {
             (vault.replace("vault", "%76ault"), 403, "alice list matrix.test/v1/widgets vault -"),
             (NODES.to_owned(), 403, "alice list /v1/nodes - -"),
             ("/metrics".into(), 403, "alice get /metrics"),
+            ("/%6detrics".into(), 403, "alice get /metrics"),
+            ("/metrics/".into(), 403, "alice get /metrics"),
             ("/version".into(), 200, "alice get /version"),
+            ("/v1/%6Beys/?prefix=/registry/".into(), 200, "alice get /v1/keys"),
+            ("/".into(), 200, "alice get /"),
         ] {
             noting.0.lock().unwrap().clear();
             let answer = request(ground.address, "GET", &path, &[("Authorization", "Bearer secret")]).await;
