@@ -149,6 +149,8 @@ pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// The address of this machine that was connected to.
     pub(crate) local: Option<SocketAddr>,
+    /// Whether the connection itself has TLS.
+    pub(crate) is_encrypted: bool,
     /// Whom a verified client certificate names.
     pub(crate) certificate: Option<User>,
     /// Whether the server asks for client certificates: then nobody is let in unknown.
@@ -216,7 +218,7 @@ impl Access {
     ) -> Result<Option<User>, Refusal> {
         let peer = Peer::of(head);
         let must_be_known = !self.authenticators.is_empty() || peer.is_some_and(|peer| peer.asks_certificate);
-        self.origins.check(head, peer.and_then(|peer| peer.local), must_be_known)?;
+        self.origins.check(head, peer.map(|peer| &**peer), must_be_known)?;
         if is_health {
             return Ok(None);
         }

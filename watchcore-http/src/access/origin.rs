@@ -5,6 +5,7 @@
 //! rebinds to the address, so that its origin is the server's. The first shows in Origin, which a page cannot forge; the
 //! second in Host, where the page's own name stands.
 
+use super::Peer;
 use crate::status::Refusal;
 use http::request::Parts;
 use http::uri::Authority;
@@ -21,23 +22,24 @@ pub(crate) struct Origins {
 }
 
 impl Origins {
-    /// `local`: the address that was connected to. A name needs no check where everybody has to be known.
+    /// `peer`: the connection, if our own server accepted it. A name needs no check where everybody has to be known.
     ///
     /// # Errors
     /// 400 where Host is malformed or there twice; 403 where it is another's, or the page is.
-    pub(super) fn check(&self, head: &Parts, local: Option<SocketAddr>, is_known: bool) -> Result<(), Refusal> {
+    pub(super) fn check(&self, head: &Parts, peer: Option<&Peer>, is_known: bool) -> Result<(), Refusal> {
         let host = host_of(head)?;
         if let Some(host) = &host
             && !is_known
-            && !self.is_own(host, local)
+            && !self.is_own(host, peer.and_then(|peer| peer.local))
         {
             return Err(Refusal::forbidden(format!(
                 "Host {:?} is no name of this server: without authentication it answers to loopback names and to those that are listed",
                 host.as_str()
             )));
         }
+        let is_encrypted = peer.is_some_and(|peer| peer.is_encrypted);
         for origin in head.headers.get_all(header::ORIGIN) {
-            if !self.is_allowed(origin, host.as_ref()) {
+            if !self.is_allowed(origin, host.as_ref(), is_encrypted) {
                 return Err(Refusal::forbidden(format!(
                     "Origin {:?} is not this server's, and not listed",
                     String::from_utf8_lossy(origin.as_bytes())
@@ -64,12 +66,14 @@ impl Origins {
             })
     }
 
-    fn is_allowed(&self, origin: &HeaderValue, host: Option<&Authority>) -> bool {
+    fn is_allowed(&self, origin: &HeaderValue, host: Option<&Authority>, is_encrypted: bool) -> bool {
         let Ok(origin) = origin.to_str() else { return false };
         if self.origins.iter().any(|listed| listed.eq_ignore_ascii_case(origin)) {
             return true;
         }
-        let authority = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        // Without TLS of its own the server cannot know what a proxy in front of it speaks.
+        let plain = origin.strip_prefix("http://").filter(|_| !is_encrypted);
+        let authority = plain.or_else(|| origin.strip_prefix("https://"));
         // Browsers leave out the same ports in both.
         matches!((authority, host), (Some(origin), Some(host)) if origin.eq_ignore_ascii_case(host.as_str()))
     }

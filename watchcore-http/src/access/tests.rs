@@ -67,8 +67,16 @@ fn hosts_are_loopback_or_listed() {
 #[test]
 fn a_server_answers_to_its_own_address() {
     let access = Access::default();
-    let local = Some("10.0.0.1:80".parse().unwrap());
-    let check = |host| access.origins.check(&head("/", &[("Host", host)]), local, false).is_ok();
+    let peer = Peer {
+        address: "10.0.0.9:4000".parse().unwrap(),
+        local: Some("10.0.0.1:80".parse().unwrap()),
+        is_encrypted: false,
+        certificate: None,
+        asks_certificate: false,
+        watches: Arc::default(),
+        stalled: Notify::new(),
+    };
+    let check = |host| access.origins.check(&head("/", &[("Host", host)]), Some(&peer), false).is_ok();
     assert!(check("10.0.0.1:80") && check("10.0.0.1"));
     assert!(!check("10.0.0.2:80") && !check("evil.example"));
 }

@@ -54,6 +54,7 @@ pub(super) async fn plain(stream: TcpStream, address: SocketAddr, shared: Arc<Sh
     let peer = Peer {
         address,
         local,
+        is_encrypted: false,
         certificate: None,
         asks_certificate: false,
         watches: Arc::default(),
@@ -94,8 +95,15 @@ pub(super) async fn secure(stream: TcpStream, address: SocketAddr, shared: Arc<S
     let session = stream.get_ref().1;
     let is_http2 = session.alpn_protocol() == Some(b"h2");
     let certificate = session.peer_certificates().and_then(|chain| super::tls::user_of(chain.first()?));
-    let asks_certificate = shared.asks_certificate;
-    let peer = Peer { address, local, certificate, asks_certificate, watches: Arc::default(), stalled: Notify::new() };
+    let peer = Peer {
+        address,
+        local,
+        is_encrypted: true,
+        certificate,
+        asks_certificate: shared.asks_certificate,
+        watches: Arc::default(),
+        stalled: Notify::new(),
+    };
     let link = Link::new(peer, shared, place);
     if is_http2 {
         Box::pin(link.http2(stream, Bytes::new())).await;

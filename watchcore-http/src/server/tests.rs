@@ -40,6 +40,7 @@ fn connection(shared: &Arc<Shared>, room: usize) -> DuplexStream {
         address: ([127, 0, 0, 1], 1).into(),
         local: None,
         certificate: None,
+        is_encrypted: false,
         asks_certificate: false,
         watches: Arc::default(),
         stalled: Notify::new(),

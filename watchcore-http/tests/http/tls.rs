@@ -216,3 +216,22 @@ async fn errors_show_nothing_of_a_key() {
         }
     }
 }
+
+/// The origin of a page is its scheme, too: who can change what a browser gets without encryption has a page of the same
+/// name, which must not ask with the certificate of its reader.
+#[tokio::test]
+async fn pages_of_another_scheme_are_refused() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let (_ground, server) = served(|api| api.origin("http://ops.example"), Tls::new(certificate, key)).await;
+    let client = client(&authority, None, &[]);
+    for (origin, code) in [
+        ("https://localhost", 200),
+        ("http://localhost", 403),
+        ("http://ops.example", 200),
+        ("https://ops.example", 403),
+    ] {
+        let header = format!("Origin: {origin}\r\n");
+        assert_eq!(get(server.address(), &client, WIDGETS, &header).await.unwrap().0, code, "{origin}");
+    }
+}
