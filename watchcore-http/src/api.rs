@@ -17,10 +17,14 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Method;
 use http::request::Parts;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
 use std::time::Duration;
-use watchcore::{Cache, Result};
+use watchcore::{Cache, Code, Error, Result};
 
 /// Fewer `header_bytes` are refused, for what browsers and proxies send would not fit.
 const LEAST_HEADER_BYTES: usize = 8 << 10;
@@ -252,14 +256,28 @@ async fn answer(State(state): State<Arc<ApiState>>, request: Request) -> Respons
     let route = Route::of(parts.uri.path());
     let exchange = Exchange::begin(&parts, operate::subject(&state, &parts, &route), state.figures.clone());
     parts.extensions.insert(exchange.clone());
-    let response = match admit(&state, &mut parts, &route).await {
-        Ok(()) => match route {
-            Ok(route) => dispatch(state, route, parts).await,
-            Err(refusal) => Err(refusal),
-        },
-        Err(refusal) => Err(refusal),
+    let made = async move {
+        admit(&state, &mut parts, &route).await?;
+        dispatch(state, route?, parts).await
     };
+    let response = unless_it_panics(made).await.unwrap_or_else(|| {
+        let id = exchange.id().to_str().unwrap_or_default();
+        tracing::error!(target: "watchcore_http", id, "a request panicked");
+        Err(Refusal::from(&Error::new(Code::Internal, "it panicked")))
+    });
     operate::finish(exchange, response.unwrap_or_else(IntoResponse::into_response))
+}
+
+/// What a future comes to; `None`: it panicked. A bug, of a hook most likely, is one answer of 500, which operators are told
+/// to look for. Otherwise the connection would end, and the request be counted as one whose client went.
+async fn unless_it_panics<T>(made: impl Future<Output = T>) -> Option<T> {
+    let mut made = pin!(made);
+    // What requests share has no invariant between two calls that can panic: locks are taken over from those who did.
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| made.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Some),
+        Err(_) => Poll::Ready(None),
+    })
+    .await
 }
 
 /// Who asks, and whether they may. Who is known is in the extensions of the request from here on.

@@ -2,7 +2,7 @@
 
 use crate::support::certificates::{Authority, Files, install};
 use crate::support::ground::{Face, NODES, SHOP, WIDGETS};
-use crate::support::{Ground, eventually, get, request};
+use crate::support::{Ground, eventually, figure, get, request};
 use std::sync::{Arc, Mutex};
 use watchcore_http::{Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
@@ -152,6 +152,37 @@ async fn authorizer_decides_on_each_request() {
         assert_eq!(get(ground.address, "/readyz").await.code(), 200);
         assert_eq!(get(ground.address, WIDGETS).await.code(), 401);
         assert!(noting.0.lock().unwrap().is_empty(), "neither health nor the unknown reach it");
+    }
+}
+
+/// Panics when it is asked, or behind it.
+struct Panicking;
+
+impl Authorizer for Panicking {
+    fn authorize<'a>(&'a self, _: &'a User, asked: &'a Asked) -> HookFuture<'a, Decision> {
+        assert_ne!(asked.path, "/version", "at once");
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            assert_ne!(asked.path, "/api", "later");
+            Decision::Allow
+        })
+    }
+}
+
+/// A bug of a hook is the program's fault, not the client's: it shows as one, and takes nobody with it.
+#[tokio::test]
+async fn panic_of_a_hook_is_500() {
+    for face in BOTH {
+        let ground = Ground::builder().face(face).api(|api| api.authorizer(Panicking)).start().await;
+        let mut client = crate::support::Client::connect(ground.address).await;
+        for path in ["/version", "/api"] {
+            let answer = client.answer("GET", path, &[]).await;
+            assert_eq!(answer.status(), (500, "InternalError".into()), "{face:?} {path}");
+            assert!(!answer.message().contains("at once"), "the client is not told why: {}", answer.message());
+            assert_eq!(client.answer("GET", "/apis", &[]).await.code(), 200, "{face:?}: on the same connection");
+        }
+        let counted = r#"watchcore_http_requests_total{verb="get",group="",version="",resource="/version",code="500"}"#;
+        assert_eq!(figure(ground.address, counted).await, 1.0);
     }
 }
 
