@@ -23,15 +23,19 @@ use crate::figures::Figures;
 use crate::files::Reloaded;
 use axum::Router;
 use connection::{Stage, Streams};
-use std::net::{SocketAddr, TcpListener as StdListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinHandle;
 use watchcore::{Code, Error, Result};
+
+/// How many connections the system holds that are not accepted yet, where its own limit is not lower. One more is left
+/// without an answer, and tries again a second later: behind a restart all clients come in one moment.
+const BACKLOG: u32 = 4096;
 
 /// A server that runs. Where it is dropped it ends at once, as with a [`shutdown`](Server::shutdown) without grace.
 ///
@@ -111,6 +115,9 @@ impl Server {
 impl ServerBuilder {
     /// Where it listens: `127.0.0.1:8080`, `[::1]:8080`, `localhost:8080`; port 0 is any that is free.
     ///
+    /// A name is looked up when it starts, on a thread that may block; of its addresses the first that can be listened on
+    /// is taken.
+    ///
     /// An address that others reach needs TLS and something that says who asks (an authenticator, or client
     /// certificates), or [`insecure`](ServerBuilder::insecure).
     pub fn address(mut self, address: impl Into<String>) -> ServerBuilder {
@@ -149,19 +156,21 @@ impl ServerBuilder {
     /// INVALID_ARGUMENT where the address is none, or others reach it and it is not secure; where the certificates
     /// cannot be read. UNAVAILABLE where the address cannot be listened on.
     pub async fn start(self) -> Result<Server> {
-        let listener = match self.listener {
-            Some(listener) => listener,
-            None => bind(&self.address)?,
-        };
         let of_listener = |error: std::io::Error| Error::new(Code::Unavailable, format!("cannot listen: {error}"));
+        let given = |listener: StdListener| {
+            listener.set_nonblocking(true)?;
+            TcpListener::from_std(listener)
+        };
+        let listener = match self.listener {
+            Some(listener) => given(listener).map_err(of_listener)?,
+            None => bind(&self.address).await?,
+        };
         let address = listener.local_addr().map_err(of_listener)?;
         let asks_certificate = self.tls.as_ref().is_some_and(Tls::asks_certificate);
         if !self.insecure && !address.ip().to_canonical().is_loopback() {
             check_secure(address, self.tls.is_some(), asks_certificate || self.api.authenticates())?;
         }
         let tls = self.tls.as_ref().map(Tls::load).transpose()?;
-        listener.set_nonblocking(true).map_err(of_listener)?;
-        let listener = TcpListener::from_std(listener).map_err(of_listener)?;
         let alive = Arc::new(Alive::default());
         let (stages, staged) = unbounded_channel();
         let shared = Arc::new(Shared {
@@ -182,20 +191,33 @@ impl ServerBuilder {
 
 /// # Errors
 /// INVALID_ARGUMENT where it is no address; UNAVAILABLE where it is another's, or taken.
-fn bind(address: &str) -> Result<StdListener> {
-    let found: Vec<SocketAddr> = address
-        .to_socket_addrs()
-        .map_err(|error| {
-            let message =
-                format!("listen address {address:?}: {error}. Give an address and a port, such as 127.0.0.1:8080.");
-            Error::new(Code::InvalidArgument, message)
-        })?
-        .collect();
-    StdListener::bind(&found[..]).map_err(|error| {
+async fn bind(address: &str) -> Result<TcpListener> {
+    // A name is looked up on a thread that may block, for it may take as long as its servers do.
+    let found = tokio::net::lookup_host(address).await.map_err(|error| {
         let message =
-            format!("cannot listen on {address}: {error}. Give another address, or end the program that has this one.");
-        Error::new(Code::Unavailable, message)
-    })
+            format!("listen address {address:?}: {error}. Give an address and a port, such as 127.0.0.1:8080.");
+        Error::new(Code::InvalidArgument, message)
+    })?;
+    let mut refused = None;
+    for found in found {
+        match listen(found) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => refused = Some(error),
+        }
+    }
+    let why = refused.map_or_else(|| "the name has no address".to_owned(), |error| error.to_string());
+    let message =
+        format!("cannot listen on {address}: {why}. Give another address, or end the program that has this one.");
+    Err(Error::new(Code::Unavailable, message))
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As std does it: a restarted server need not wait for connections of the one before. On Windows it means more.
+    #[cfg(not(windows))]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 fn check_secure(address: SocketAddr, encrypts: bool, authenticates: bool) -> Result<()> {

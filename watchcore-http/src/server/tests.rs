@@ -65,3 +65,36 @@ async fn watch_follows_the_whole_answer_before_it() {
     assert_eq!(answers.len(), 3, "{said}");
     assert!(answers[1].ends_with("ok") && answers[2].contains(r#""type":"ADDED""#), "{said}");
 }
+
+/// A name is looked up where it may take its time: here there is one such thread, and it is busy.
+#[test]
+fn names_are_looked_up_elsewhere() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(1).build().unwrap();
+    runtime.block_on(async {
+        let (gate, opened) = std::sync::mpsc::channel::<()>();
+        let busy = tokio::task::spawn_blocking(move || opened.recv());
+        let api = Api::builder().build().unwrap();
+        let mut starting = Box::pin(Server::builder(api).address("localhost:0").start());
+        let first = std::future::poll_fn(|context| std::task::Poll::Ready(starting.as_mut().poll(context).is_ready()));
+        assert!(!first.await, "the runtime's own thread looked it up");
+        gate.send(()).unwrap();
+        busy.await.unwrap().unwrap();
+        let started = tokio::time::timeout(Duration::from_secs(60), starting).await.expect("it is looked up");
+        assert!(started.unwrap().address().ip().is_loopback());
+    });
+}
+
+/// Behind a restart all clients come back at once: the system holds them until they are accepted.
+#[tokio::test]
+async fn many_may_connect_before_they_are_accepted() {
+    let listener = bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let most = std::fs::read_to_string("/proc/sys/net/core/somaxconn").ok().and_then(|most| most.trim().parse().ok());
+    let clients: Vec<_> = (0..most.unwrap_or(128).min(400))
+        .map(|number| {
+            std::net::TcpStream::connect_timeout(&address, Duration::from_secs(60))
+                .unwrap_or_else(|error| panic!("client {number}: {error}"))
+        })
+        .collect();
+    drop(clients);
+}
