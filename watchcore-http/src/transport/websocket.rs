@@ -210,8 +210,13 @@ async fn hear<I: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), Ending> {
     match heard {
         Some(Ok(Message::Close(_))) => {
-            // The answer to it is queued, and goes out with this.
-            let _ = timeout(FAREWELL, socket.flush()).await;
+            let answer = async {
+                // The answer to it is queued, and goes out with this, which says that the connection is closed then. TLS
+                // has an end of its own, without which a client takes the connection for cut off.
+                let _ = socket.flush().await;
+                socket.get_mut().shutdown().await
+            };
+            let _ = timeout(FAREWELL, answer).await;
             Err(Ending::Gone)
         }
         // Each pong has its place in a buffer without an end: so it is written before the next ping is heard.

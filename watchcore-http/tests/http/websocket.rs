@@ -1,17 +1,19 @@
 //! Watches over WebSockets: the rows of docs/HTTP.md, section HF, that are about them.
 
-use crate::support::ground::{SHOP, WIDGETS};
+use crate::support::certificates::{Authority, Files, client, connect, install};
+use crate::support::ground::{Face, SHOP, WIDGETS};
 use crate::support::{BOUND, Client, Ground, get, within};
 use futures_util::{SinkExt as _, StreamExt as _};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::protocol::Message;
-use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
+use watchcore_http::{Server, Tls};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -22,12 +24,12 @@ async fn open(ground: &Ground, target: &str) -> Socket {
     opened.unwrap_or_else(|error| panic!("{target}: {error}")).0
 }
 
-async fn message(socket: &mut Socket) -> Option<Message> {
+async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Option<Message> {
     within("a message", socket.next()).await.map(|message| message.expect("a message, and no error"))
 }
 
 /// The next message, which is text that is one object of JSON.
-async fn told(socket: &mut Socket) -> Value {
+async fn told<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Value {
     match message(socket).await {
         Some(Message::Text(text)) => {
             assert!(!text.ends_with('\n'), "a message, not a line: {text:?}");
@@ -38,7 +40,7 @@ async fn told(socket: &mut Socket) -> Value {
 }
 
 /// The code of the close frame that comes next, and behind it the end.
-async fn closed(socket: &mut Socket) -> u16 {
+async fn closed<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> u16 {
     let code = loop {
         match message(socket).await {
             Some(Message::Close(Some(frame))) => break u16::from(frame.code),
@@ -163,6 +165,46 @@ async fn end_of_a_watch_is_a_close_frame() {
     told(&mut drained).await;
     ground.api.drain(Duration::ZERO).await;
     assert_eq!(closed(&mut drained).await, 1001);
+}
+
+/// Records of TLS lie between the frames and the socket: what is written goes out although nothing follows it, an object of
+/// many records comes whole, what the client says is heard, and the end is one of each layer.
+#[tokio::test]
+async fn watch_over_tls() {
+    let (authority, files) = (Authority::new("ca"), Files::new());
+    let (certificate, key) = install(&files, &authority.sign("server", &[]));
+    let ca = files.write("ca.crt", authority.pem());
+    let alice = client(&authority, Some(&authority.sign("alice", &[])), &["http/1.1"]);
+    let ground = Ground::builder().face(Face::Nested).start().await;
+    let tls = Tls::new(certificate, key).client_ca(ca);
+    let server = Server::builder(ground.api.clone()).address("127.0.0.1:0").tls(tls).start().await.unwrap();
+    let open = async |target: &str| {
+        let stream = connect(server.address(), &alice).await.unwrap();
+        let mut request = format!("wss://localhost{target}").into_client_request().unwrap();
+        request.headers_mut().insert("Origin", "https://localhost".parse().unwrap());
+        within("a WebSocket", client_async(request, stream)).await.expect("it is upgraded").0
+    };
+    let (mut objects, mut keys) = (open(&format!("{SHOP}?watch=1")).await, open(KEYS).await);
+    assert_eq!(told(&mut keys).await["initial_state_end"], true);
+    ground.put_widget("shop/a", "red");
+    assert_eq!(told(&mut objects).await["object"]["metadata"]["name"], "a");
+    assert_eq!(told(&mut keys).await["revision"], 1);
+    let large = "x".repeat(300_000);
+    ground.put_widget("shop/b", &large);
+    assert_eq!(told(&mut objects).await["object"]["spec"]["color"], *large);
+    assert!(told(&mut keys).await["value"].as_str().unwrap().contains(&large));
+    keys.send(Message::Ping("here".into())).await.unwrap();
+    assert_eq!(message(&mut keys).await, Some(Message::Pong("here".into())));
+    objects.close(None).await.unwrap();
+    assert!(matches!(message(&mut objects).await, Some(Message::Close(_))), "the client's close frame is answered");
+    let mut rest = Vec::new();
+    within("the end", objects.get_mut().read_to_end(&mut rest)).await.expect("TLS says that it ends");
+    let ended = tokio::spawn(server.shutdown(Duration::from_secs(60)));
+    assert_eq!(closed(&mut keys).await, 1001);
+    let mut stream = keys.into_inner();
+    within("the end", stream.read_to_end(&mut rest)).await.expect("TLS says that it ends");
+    drop(stream);
+    within("the server ends before its grace time", ended).await.unwrap();
 }
 
 #[tokio::test]
