@@ -277,7 +277,7 @@ func TestRF05RefusedConnectionsBackOff(t *testing.T) {
 	_, clock, reported := s.informer(options{})
 	for i, ceiling := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
 		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
-		if left := clock.First(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
+		if _, left := clock.Timers(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
 			t.Fatalf("attempt %d: %v", i, left)
 		}
 		clock.Advance(ceiling * time.Millisecond)
@@ -285,7 +285,7 @@ func TestRF05RefusedConnectionsBackOff(t *testing.T) {
 	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 9 })
 	clock.Advance(10 * time.Minute)
 	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 10 })
-	if left := clock.First(); left > 800*time.Millisecond {
+	if _, left := clock.Timers(); left > 800*time.Millisecond {
 		t.Fatal("after a calm time:", left)
 	}
 }

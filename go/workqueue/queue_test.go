@@ -260,7 +260,10 @@ func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
 	q.AddAfter("late", time.Hour)
 	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 	q.AddAfter("soon", time.Second)
-	eventually(t, "armed for the earlier one", func() bool { return clock.Armed() == 1 && clock.First() == time.Second })
+	eventually(t, "armed for the earlier one", func() bool {
+		count, first := clock.Timers()
+		return count == 1 && first == time.Second
+	})
 	clock.Advance(time.Second)
 	want(t, "key", next(t, q), "soon")
 	want(t, "the late one waits", q.Status().Delayed, 1)

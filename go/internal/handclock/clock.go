@@ -75,14 +75,19 @@ func (c *Clock) fire() {
 
 // Armed is how many timers run.
 func (c *Clock) Armed() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.timers)
+	count, _ := c.Timers()
+	return count
 }
 
-// First is how long the first timer still has.
-func (c *Clock) First() time.Duration {
+// Timers is how many timers run, and how long the first of them still has. One look for both: between two, a timer may
+// be set anew.
+func (c *Clock) Timers() (count int, first time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.MinFunc(c.timers, func(a, b *timer) int { return a.due.Compare(b.due) }).due.Sub(c.now)
+	for i, t := range c.timers {
+		if left := t.due.Sub(c.now); i == 0 || left < first {
+			first = left
+		}
+	}
+	return len(c.timers), first
 }
