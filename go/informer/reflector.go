@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/clocks"
 	"watchcore/watch"
 )
 
@@ -98,10 +99,10 @@ type reflector[T any] struct {
 	backoff *backoff
 
 	at       watchcore.Position
-	watching bool          // or it is to list
-	anew     bool          // the next list is without a revision
-	owed     bool          // what was put is not committed yet
-	pause    time.Duration // before anything else
+	watching bool      // or it is to list
+	anew     bool      // the next list is without a revision
+	owed     bool      // what was put is not committed yet
+	pause    time.Time // until then nothing else; the zero time: there is none
 
 	mu     sync.Mutex
 	doing  string
@@ -131,7 +132,7 @@ func (r *reflector[T]) await(context.Context, uint64) error { return nil }
 func (r *reflector[T]) run() error {
 	for r.in.ctx.Err() == nil {
 		switch {
-		case r.pause > 0:
+		case !r.pause.IsZero():
 			r.sleep()
 		case r.owed: // an index's function has ended the goroutine meanwhile
 			r.commit()
@@ -336,22 +337,24 @@ func (r *reflector[T]) report(doing string, err error) {
 	r.in.report(err)
 }
 
-// fail reports a failure. The pause is fixed before, for OnError may end this goroutine.
+// fail reports a failure. The end of the pause is fixed before: OnError may end this goroutine, and who hears of the
+// failure may move the clock.
 func (r *reflector[T]) fail(doing string, err error) {
 	if r.in.ctx.Err() == nil {
-		r.pause = max(r.backoff.next(r.in.clock.Now()), watch.RetryAfter(err))
+		now := r.in.clock.Now()
+		r.pause = now.Add(max(r.backoff.next(now), watch.RetryAfter(err)))
 		r.report(doing, err)
 	}
 }
 
 func (r *reflector[T]) sleep() {
-	fired, stop := r.in.clock.Timer(r.pause)
+	fired, stop := clocks.TimerAt(r.in.clock, r.pause)
 	defer stop()
 	select {
 	case <-fired:
 	case <-r.in.ctx.Done():
 	}
-	r.pause = 0
+	r.pause = time.Time{}
 }
 
 // backoff is the state of a Backoff.

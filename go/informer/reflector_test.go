@@ -304,6 +304,18 @@ func TestRF05ErrorHandlerThatEndsItsGoroutine(t *testing.T) {
 	want(t, "objects", objects(in), "a=1")
 }
 
+// The backoff counts from the failure: who hears of it and moves the clock has waited.
+func TestRF05BackoffCountsFromTheFailure(t *testing.T) {
+	s := newServer(t)
+	s.lists = append(s.lists, refusedList(io.EOF), listed(3, "a=1@1"))
+	clock := newClock()
+	in, err := informer.NewFromSource[string](s, keyOf, options{Clock: clock, OnError: func(error) { clock.Advance(time.Minute) }})
+	check(t, err)
+	t.Cleanup(func() { check(t, in.StopAndWait(bounded(t))) })
+	check(t, in.WaitSynced(bounded(t)))
+	want(t, "objects", objects(in), "a=1")
+}
+
 // Pages are put together; each is asked for with the token of the one before.
 func TestRF12PagesArePutTogether(t *testing.T) {
 	s := newServer(t)

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"watchcore/internal/clocks"
 )
 
 // Clock is where delays come from. The zero value of options means the system's; tests move a
@@ -140,12 +142,12 @@ func (c *ManualClock) AwaitTimer(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// sleep waits for a time on a clock; false where the context ended it.
-func sleep(ctx context.Context, clock Clock, d time.Duration) bool {
-	if d <= 0 {
+// sleepUntil waits for a point of time on a clock; false where the context ended it.
+func sleepUntil(ctx context.Context, clock Clock, at time.Time) bool {
+	if !at.After(clock.Now()) {
 		return ctx.Err() == nil
 	}
-	fired, stop := clock.Timer(d)
+	fired, stop := clocks.TimerAt(clock, at)
 	defer stop()
 	select {
 	case <-fired:

@@ -227,7 +227,11 @@ func (r *RetryWatcher[T]) run() {
 			return
 		}
 		state = n.state
-		if !sleep(r.ctx, clock, max(earliest[state].Sub(clock.Now()), n.after)) {
+		at := earliest[state]
+		if asked := clock.Now().Add(n.after); n.after > 0 && asked.After(at) {
+			at = asked
+		}
+		if !sleepUntil(r.ctx, clock, at) {
 			return
 		}
 	}

@@ -339,6 +339,28 @@ func TestRW25RestartDelays(t *testing.T) {
 	eventually(t, "a watch at once", func() bool { return len(s.opens()) == 5 })
 }
 
+// A clock that is moved while a delay is set makes no attempt late.
+func TestRW25ClockMovedMeanwhileMakesNoAttemptLate(t *testing.T) {
+	clock := watch.NewManualClock(time.Unix(1000, 0))
+	due := clock.Now().Add(time.Second)
+	s := &script{refuse: []error{errFive}, events: events(2), closeAfter: 1}
+	w := retry(t, 1, s, watch.RetryOptions[string]{Clock: &movingClock{clock}})
+	w.ResultChan()
+	_, err := clock.AwaitTimer(bounded(t))
+	check(t, err)
+	clock.Advance(due.Sub(clock.Now()))
+	want(t, "event", take[string](t, w).Revision, 2)
+}
+
+// movingClock is moved after each look at it.
+type movingClock struct{ *watch.ManualClock }
+
+func (c *movingClock) Now() time.Time {
+	now := c.ManualClock.Now()
+	c.Advance(time.Millisecond)
+	return now
+}
+
 func TestRetryWatcherEndsOnWhatItCannotKnow(t *testing.T) {
 	for _, row := range []struct {
 		event   watch.Event[string]

@@ -28,6 +28,7 @@ import (
 	"sync"
 	"time"
 
+	"watchcore/internal/clocks"
 	"watchcore/watch"
 )
 
@@ -371,21 +372,13 @@ func (q *Queue[K]) time() {
 		}
 		due := q.delayed[0].due
 		q.mu.Unlock()
-		fired, stop := q.timerAt(due)
+		fired, stop := clocks.TimerAt(q.clock, due)
 		select {
 		case <-fired:
 		case <-q.earlier:
 		}
 		stop()
 	}
-}
-
-// timerAt fires at a point of time; exactly then where the clock knows how.
-func (q *Queue[K]) timerAt(at time.Time) (<-chan time.Time, func()) {
-	if exact, ok := q.clock.(watch.DeadlineClock); ok {
-		return exact.TimerAt(at)
-	}
-	return q.clock.Timer(at.Sub(q.clock.Now()))
 }
 
 // ring is a first-in, first-out queue that uses its memory again.

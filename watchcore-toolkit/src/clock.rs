@@ -38,6 +38,15 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+/// Ready so long after `from`, a look at the clock: it may have been moved since. A moment that the clock cannot hold never
+/// comes.
+pub(crate) fn delay_from(clock: &dyn Clock, from: Instant, wait: Duration) -> Delay {
+    match from.checked_add(wait) {
+        Some(at) => clock.delay_until(at),
+        None => Delay::new(std::future::pending()),
+    }
+}
+
 /// A future that is ready when its time has come. Dropping it is no error.
 ///
 /// ```

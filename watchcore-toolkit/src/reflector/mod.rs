@@ -17,7 +17,7 @@ pub use source::{Entry, ListAt, ListPage, ListRequest, ListerWatcher, PageFuture
 pub use status::{ReflectorState, ReflectorStatus};
 
 use crate::backoff::Backoff;
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, delay_from};
 use crate::event::{Payload, Status};
 use crate::park;
 use crate::watch::{Signal, Stopper};
@@ -236,13 +236,15 @@ impl<L: ListerWatcher> Reflector<L> {
 
     /// Records a failure, and waits as long as the backoff and the source say.
     async fn back_off(&mut self, what: &str, status: Option<Status>) -> Outcome<()> {
+        // Before it is reported: who hears of it may move the clock.
+        let failed_at = self.options.clock.now();
         let retry_after = status.as_ref().and_then(Status::retry_after).unwrap_or_default();
         let delay = self.options.backoff.next_delay().max(retry_after);
         if let Some(status) = status {
             self.failed(what, status, delay);
         }
         self.enter(ReflectorState::Waiting);
-        let delay = self.options.clock.delay(delay);
+        let delay = delay_from(&*self.options.clock, failed_at, delay);
         self.unless_over(delay).await
     }
 

@@ -11,7 +11,7 @@ mod source;
 pub use cache_source::CacheSource;
 pub use source::{ListSource, Listing, ListingFuture, Opening, WatchSource};
 
-use crate::clock::{Clock, Delay, SystemClock};
+use crate::clock::{Clock, Delay, SystemClock, delay_from};
 use crate::event::{Payload, Status, WatchEvent};
 use crate::keyed::Keyed;
 use crate::watch::{Signal, Stopper, Watch};
@@ -271,7 +271,7 @@ impl<S: WatchSource> RetryWatch<S> {
         };
         let lived = began.map_or(Duration::MAX, |began| now.saturating_duration_since(began));
         let wait = self.min_restart_delay.saturating_sub(lived).max(retry_after.unwrap_or_default());
-        let delay = (!wait.is_zero()).then(|| self.clock.delay(wait));
+        let delay = (!wait.is_zero()).then(|| delay_from(&*self.clock, now, wait));
         self.state = RetryState::Waiting(delay, attempt);
     }
 

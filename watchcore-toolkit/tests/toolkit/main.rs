@@ -3,6 +3,7 @@
 mod backoff;
 mod broadcaster;
 mod broadcaster_faults;
+mod clocks;
 mod decoders;
 mod empty;
 mod fakes;

@@ -1,5 +1,6 @@
 //! The work queue: each key once, never two workers at one key, failed keys later.
 
+use crate::clocks::MovesAtEachLook;
 use crate::script::Woken;
 use std::collections::HashSet;
 use std::future::Future;
@@ -11,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 use watchcore::Code;
 use watchcore_toolkit::{
-    Clock, Delay, ExponentialLimiter, LongestDelay, ManualClock, RateLimiter, TokenBucket, WorkItem, WorkQueue,
+    Clock, ExponentialLimiter, LongestDelay, ManualClock, RateLimiter, TokenBucket, WorkItem, WorkQueue,
 };
 
 const SOON: Duration = Duration::from_secs(30);
@@ -387,21 +388,6 @@ fn wq_23_runs_on_a_runtime_of_many_threads() {
 /// A clock that is moved while the queue sets its timer does not make a key late.
 #[test]
 fn wq_24_clock_moved_meanwhile_makes_no_key_late() {
-    #[derive(Debug)]
-    struct MovesAtEachLook(ManualClock);
-    impl Clock for MovesAtEachLook {
-        fn now(&self) -> Instant {
-            let now = self.0.now();
-            self.0.advance(Duration::from_millis(1));
-            now
-        }
-        fn delay(&self, duration: Duration) -> Delay {
-            self.0.delay(duration)
-        }
-        fn delay_until(&self, at: Instant) -> Delay {
-            self.0.delay_until(at)
-        }
-    }
     let clock = ManualClock::new();
     let due = clock.now() + Duration::from_secs(60);
     let queue = WorkQueue::builder().clock(Arc::new(MovesAtEachLook(clock.clone()))).build();

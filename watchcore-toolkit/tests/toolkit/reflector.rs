@@ -18,7 +18,7 @@ const BOUND: Duration = Duration::from_secs(60);
 
 /// A source whose lists and watches a test has written down. Without more lists it refuses with 503, without more watches
 /// it is silent.
-struct Scripted {
+pub(crate) struct Scripted {
     lists: VecDeque<Result<ListPage, Status>>,
     requests: Arc<Mutex<Vec<ListRequest>>>,
     watched: Arc<Mutex<Vec<WatchRequest>>>,
@@ -41,7 +41,7 @@ impl ListerWatcher for Scripted {
 }
 
 /// A reflector that a test polls by hand, with a clock of its own.
-struct Rig {
+pub(crate) struct Rig {
     cache: Cache,
     clock: Arc<ManualClock>,
     handle: ReflectorHandle,
@@ -60,7 +60,7 @@ impl Rig {
         Rig::with(lists, watches, |reflector| reflector)
     }
 
-    fn with(
+    pub(crate) fn with(
         lists: impl IntoIterator<Item = Result<ListPage, Status>>,
         watches: impl IntoIterator<Item = Answer<Entry>>,
         options: impl FnOnce(Reflector<Scripted>) -> Reflector<Scripted>,
@@ -83,7 +83,7 @@ impl Rig {
     }
 
     /// Polls until it waits for something. Whether it has ended.
-    fn settle(&mut self) -> bool {
+    pub(crate) fn settle(&mut self) -> bool {
         let waker = Waker::from(Arc::clone(&self.woken));
         loop {
             let before = self.woken.count();
@@ -160,7 +160,7 @@ fn page(revision: u64, entries: &[(&str, &str, u64)]) -> Result<ListPage, Status
     Ok(ListPage::new(revision, entries.iter().map(|(key, value, revision)| entry(key, value, *revision))))
 }
 
-fn fails(code: u16) -> Result<ListPage, Status> {
+pub(crate) fn fails(code: u16) -> Result<ListPage, Status> {
     Err(Status::new(code, "as the test says"))
 }
 
