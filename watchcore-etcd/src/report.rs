@@ -99,13 +99,14 @@ impl<'a> Reporter<'a> {
         if before > 0 {
             one(&self.shared.counts.reconnects);
         }
+        self.report();
+        self.shared.set_error(None);
+        self.writer.borrow_mut().set_state(SourceState::Fresh);
+        // Behind the state: who reads it in the log and looks at the status finds it there.
         if !self.logged.is_empty() {
             log!(info, endpoint = self.report.endpoint, "following etcd again");
             self.logged.clear();
         }
-        self.report();
-        self.shared.set_error(None);
-        self.writer.borrow_mut().set_state(SourceState::Fresh);
     }
 
     fn report(&mut self) {
@@ -128,14 +129,12 @@ impl<'a> Reporter<'a> {
     /// A session failed at `url`; the next begins after `delay`. `is_fatal`: only the user can mend it.
     pub(super) fn failed(&mut self, failure: &Failure, url: &str, delay: Duration, is_fatal: bool) {
         let text = self.describe(failure, url);
-        // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
-        // program that asked for it reports it.
-        if let Class::Compacted(_) = failure.class {
-            log!(info, endpoint = url, ?delay, "{text}");
-        } else {
-            self.log(&text, url, delay, is_fatal);
+        // A failure that is fatal ends those who wait, and maybe the program with them: it is logged before. Of another one
+        // the log speaks behind the status: who reads it there and looks finds it.
+        if is_fatal {
+            self.log(failure, &text, url, delay, is_fatal);
         }
-        let error = Error::new(failure.code(), text);
+        let error = Error::new(failure.code(), text.clone());
         let error = match (failure.class, self.config.options.start_revision) {
             // The state at the compacted revision is still there, and every change after it.
             (Class::Compacted(kept), Some(asked)) => {
@@ -151,10 +150,19 @@ impl<'a> Reporter<'a> {
         self.report();
         let state = if is_fatal { SourceState::Failed(error) } else { SourceState::Stale(error) };
         self.writer.borrow_mut().set_state(state);
+        if !is_fatal {
+            self.log(failure, &text, url, delay, is_fatal);
+        }
     }
 
     /// Logs a failure, once until the feeder follows etcd again.
-    fn log(&mut self, text: &str, url: &str, delay: Duration, is_fatal: bool) {
+    fn log(&mut self, failure: &Failure, text: &str, url: &str, delay: Duration, is_fatal: bool) {
+        // A start revision that is compacted is the answer of every read and wait, as there is no listing yet: the
+        // program that asked for it reports it.
+        if let Class::Compacted(_) = failure.class {
+            log!(info, endpoint = url, ?delay, "{text}");
+            return;
+        }
         if self.logged.len() >= LOGGED_MOST {
             self.logged.clear();
         }
@@ -206,8 +214,8 @@ mod tests {
     use super::*;
     use crate::Feeder;
     use crate::range::KeyRange;
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU64;
+    use std::sync::{Arc, Mutex};
     use watchcore::Cache;
 
     /// Counts the warnings and errors of its thread.
@@ -229,10 +237,48 @@ mod tests {
         fn exit(&self, _: &tracing::span::Id) {}
     }
 
+    fn config() -> Config {
+        let options = super::super::config::Options::for_tests(Feeder::new(["http://127.0.0.1:1"]));
+        Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
+    }
+
+    /// What the cache says of its source at each line of the log.
+    struct AtEachLine(Cache, Arc<Mutex<Vec<&'static str>>>);
+
+    impl tracing::Subscriber for AtEachLine {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            *metadata.level() <= tracing::Level::INFO
+        }
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.1.lock().unwrap().push(self.0.status().state.name());
+        }
+        fn enter(&self, _: &tracing::span::Id) {}
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn who_reads_the_log_finds_the_state() {
+        let config = config();
+        let cache = Cache::builder("/").build().unwrap();
+        let writer = RefCell::new(cache.writer().unwrap());
+        let shared = Shared::default();
+        let mut reporter = Reporter::new(&config, &writer, &shared);
+        let states = Arc::new(Mutex::new(Vec::new()));
+        tracing::subscriber::with_default(AtEachLine(cache.clone(), states.clone()), || {
+            reporter.failed(&Failure::new(Class::Future, "not reached"), "http://a:1", Duration::ZERO, false);
+            reporter.live();
+        });
+        assert_eq!(*states.lock().unwrap(), ["Stale", "Ready"]);
+    }
+
     #[test]
     fn a_failure_is_logged_once() {
-        let options = super::super::config::Options::for_tests(Feeder::new(["http://127.0.0.1:1"]));
-        let config = Config { options, range: KeyRange::of_prefix(b"/"), pace: None };
+        let config = config();
         let cache = Cache::builder("/").build().unwrap();
         let writer = RefCell::new(cache.writer().unwrap());
         let shared = Shared::default();
