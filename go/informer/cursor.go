@@ -83,8 +83,7 @@ func (c *cursor[T]) begin(at *state[T]) {
 		c.list = append(c.list, change[T]{nil, o})
 	}
 	c.place, c.from = 0, initial
-	c.next.Store(c.to.next)
-	c.remaining.Store(int64(len(c.list)))
+	c.moved()
 }
 
 // resync lists what the consumer knows, where it knows it and has been given everything else that is
@@ -175,8 +174,14 @@ func (c *cursor[T]) compare() {
 	})
 	slices.SortFunc(puts, func(a, b change[T]) int { return cmp.Compare(a.new.Revision, b.new.Revision) })
 	c.list, c.place, c.from = append(deletes, puts...), 0, caughtUp
-	c.next.Store(c.to.next)
+	c.moved()
+}
+
+// moved says that the list stands for everything before its state. What remains of it is said
+// first: who sees the place sees the list, too, and never a consumer that has nothing to do.
+func (c *cursor[T]) moved() {
 	c.remaining.Store(int64(len(c.list)))
+	c.next.Store(c.to.next)
 }
 
 // skip goes on at the oldest change of the window.
