@@ -14,8 +14,10 @@ use crate::access::Peer;
 use crate::api::ApiState;
 use crate::elsewhere::FIGURES;
 use crate::exchange::Exchange;
+use crate::resources::watch::random_deadline;
 use crate::status::Refusal;
-use crate::transport::sse;
+use crate::transport::{Stall, sse};
+use crate::watch::OpenWatch;
 use axum::body::Body;
 use axum::extract::OriginalUri;
 use axum::response::Response;
@@ -29,6 +31,8 @@ use std::convert::Infallible;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::watch::{Receiver, Sender};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -94,21 +98,52 @@ pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Respon
     Ok(response)
 }
 
-/// `/events`: what keeps the page alive. A viewer counts as a watch.
+/// `/events`: what keeps the page alive. A viewer counts as a watch, and lasts as long as one: a browser comes back by
+/// itself, and asks then with what it is known by.
 ///
 /// # Errors
 /// 429 where there are as many watches as there may be.
 pub(crate) fn events(state: &Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let mut place = state.open.admit(Peer::of(request).map(|peer| &peer.watches))?;
     place.account(Exchange::of(request));
-    let samples = subscribe(state);
-    let events = stream::unfold((samples, place), async |(mut samples, place)| {
+    let deadline = Instant::now() + random_deadline();
+    let viewer = Viewer::new(place, deadline, Stall::of(request, state.limits.stall));
+    let events = stream::unfold((subscribe(state), viewer), move |(mut samples, viewer)| async move {
         // A viewer that is slow sees the newest, not all. The task ends when the server does, and this with it.
-        samples.changed().await.ok()?;
+        timeout_at(deadline, samples.changed()).await.ok()?.ok()?;
         let sample = samples.borrow_and_update().clone();
-        Some((Ok::<_, Infallible>(sample), (samples, place)))
+        Some((Ok::<_, Infallible>(sample), (samples, viewer)))
     });
     Ok(sse::with_head(Body::from_stream(events)))
+}
+
+/// The place of a viewer among the watches, until the stream is dropped or its client is cut off.
+struct Viewer {
+    _place: Arc<Mutex<Option<OpenWatch>>>,
+    left: AbortHandle,
+}
+
+impl Viewer {
+    /// One that takes nothing leaves the stream unasked, which does not see its deadline then. So a task beside it does.
+    fn new(place: OpenWatch, deadline: Instant, stall: Stall) -> Viewer {
+        let place = Arc::new(Mutex::new(Some(place)));
+        let shared = place.clone();
+        let leave = async move {
+            // A moment that the clock cannot hold never comes.
+            let Some(at) = deadline.checked_add(stall.limit) else { return };
+            sleep_until(at).await;
+            let place = shared.lock().unwrap_or_else(PoisonError::into_inner).take();
+            drop(place);
+            stall.cut();
+        };
+        Viewer { _place: place, left: tokio::spawn(leave).abort_handle() }
+    }
+}
+
+impl Drop for Viewer {
+    fn drop(&mut self) {
+        self.left.abort();
+    }
 }
 
 /// The samples, from now on; the first viewer starts the task that takes them.
@@ -183,6 +218,33 @@ mod tests {
         again.changed().await.unwrap();
         api.drain(Duration::ZERO).await;
         assert!(again.changed().await.is_err() && !is_running(), "the server ends");
+    }
+
+    /// Whether it reads or not, a viewer is gone within an hour and the time of one that stalls: a token that left the file
+    /// is asked for again.
+    #[tokio::test(start_paused = true)]
+    async fn viewer_lasts_an_hour_at_most() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let cache = watchcore::Cache::builder("/").build().unwrap();
+        let api = crate::Api::builder().cache(cache).build().unwrap();
+        let request = http::Request::get("/events").body(()).unwrap().into_parts().0;
+        let mut reads = events(&api.0, &request).unwrap().into_body();
+        let idle = events(&api.0, &request).unwrap();
+        let mut next = async || http_body_util::BodyExt::frame(&mut reads).await;
+        assert!(next().await.is_some() && api.0.open.count() == 2);
+        tokio::time::advance(HOUR / 2 - INTERVAL * 2).await;
+        assert!(next().await.is_some(), "half an hour at least");
+        tokio::time::advance(HOUR / 2 + INTERVAL * 2).await;
+        // What was made meanwhile may come before the end.
+        assert!(next().await.is_none() || next().await.is_none(), "a clean end");
+        drop(reads);
+        let gone = async {
+            while api.0.open.count() > 0 {
+                tokio::time::sleep(INTERVAL).await;
+            }
+        };
+        tokio::time::timeout(api.0.limits.stall * 2, gone).await.expect("its place is free");
+        drop(idle);
     }
 
     /// A service outlives a runtime that it is used on.
