@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderName, Method};
+use http::{HeaderName, HeaderValue, Method, header};
 use http_body::{Frame as BodyFrame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -110,9 +110,12 @@ fn shown(query: &str) -> String {
 pub(crate) fn finish(exchange: Arc<Exchange>, mut response: Response) -> Response {
     let reason = response.extensions().get::<Refused>().map(|refused| refused.0);
     exchange.answered(response.status().as_u16(), reason);
+    let headers = response.headers_mut();
     for name in ["audit-id", "x-request-id"] {
-        response.headers_mut().insert(HeaderName::from_static(name), exchange.id().clone());
+        headers.insert(HeaderName::from_static(name), exchange.id().clone());
     }
+    // What a user may read is kept nowhere, as Kubernetes has it, unless the answer says something else.
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-cache, private"));
     response.map(|body| Body::new(FollowedBody { body, exchange }))
 }
 

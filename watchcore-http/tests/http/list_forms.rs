@@ -181,3 +181,16 @@ async fn large_objects_go_out_whole() {
         assert_eq!(client.answer("GET", WIDGETS, &[]).await.body, plain.body);
     }
 }
+
+/// What somebody may read is no other's to keep: neither a cache on the way nor the disk of a browser.
+#[tokio::test]
+async fn answers_are_kept_by_nobody() {
+    let ground = Ground::start().await;
+    ground.put_widget("shop/a", "red");
+    let object = format!("{SHOP}/a");
+    let watch = format!("{WIDGETS}?watch=1&timeoutSeconds=1");
+    for path in [WIDGETS, &object, &watch, "/v1/keys?prefix=/registry/", "/nothing", "/openapi/v3", "/readyz"] {
+        let said = get(ground.address, path).await.header("cache-control").map(str::to_owned);
+        assert_eq!(said.as_deref(), Some("no-cache, private"), "{path}");
+    }
+}
