@@ -161,9 +161,9 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     number.ok_or_else(|| format!("{text:?} is no address to listen at; {expected}"))
 }
 
-/// A name of a server, as a client has it in the header Host: without a scheme.
+/// A name of a server, as a client has it in the header Host: without a scheme, and no pattern, which would match nothing.
 pub(crate) fn host(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.contains(['/', ' ', '@']) {
+    match text.is_empty() || text.contains(['/', ' ', '@', '*']) || text.contains(char::is_control) {
         true => Err(format!(
             "{text:?} is no name of a server; expected a name or an address, such as watch.example or 192.0.2.7:8080"
         )),

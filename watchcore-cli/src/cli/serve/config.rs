@@ -22,7 +22,7 @@ use watchcore_http::Limits;
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Config {
-    pub(crate) etcd: Option<Vec<Endpoint>>,
+    pub(crate) etcd: Option<Endpoints>,
     pub(crate) listen: Option<Spanned<Address>>,
     pub(crate) insecure_listen: Option<bool>,
     pub(crate) bookmark_interval: Option<Length>,
@@ -64,7 +64,7 @@ pub(crate) struct LimitsSection {
     watches_per_connection: Option<Count>,
     connections: Option<Count>,
     header_bytes: Option<HeaderBytes>,
-    url_bytes: Option<Count>,
+    url_bytes: Option<UrlBytes>,
     queued_bytes: Option<Count>,
     frame_bytes: Option<Count>,
     header_timeout: Option<Length>,
@@ -82,7 +82,7 @@ impl LimitsSection {
         set(&mut limits.watches_per_connection, &self.watches_per_connection);
         set(&mut limits.connections, &self.connections);
         limits.header_bytes = self.header_bytes.map_or(limits.header_bytes, |given| given.0);
-        set(&mut limits.url_bytes, &self.url_bytes);
+        limits.url_bytes = self.url_bytes.map_or(limits.url_bytes, |given| given.0);
         set(&mut limits.queued_bytes, &self.queued_bytes);
         set(&mut limits.frame_bytes, &self.frame_bytes);
         let set =
@@ -269,6 +269,29 @@ impl<'de> Deserialize<'de> for HeaderBytes {
     }
 }
 
+/// Bytes of a URL. Below, clients that do what they always do, those that look at its health too, would get 414.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct UrlBytes(usize);
+
+impl<'de> Deserialize<'de> for UrlBytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<UrlBytes, D::Error> {
+        from.deserialize_i64(Counted { least: 1 << 10 }).map(UrlBytes)
+    }
+}
+
+/// Endpoints of etcd, one at least.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoints(pub(crate) Vec<Endpoint>);
+
+impl<'de> Deserialize<'de> for Endpoints {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Endpoints, D::Error> {
+        match Vec::deserialize(from)? {
+            none if none.is_empty() => Err(serde::de::Error::custom("there is no endpoint in it")),
+            endpoints => Ok(Endpoints(endpoints)),
+        }
+    }
+}
+
 /// Revisions, none of them included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Revisions(pub(crate) u64);
@@ -412,6 +435,13 @@ mod tests {
         let resource = "[[resource]]\nversion = \"v1\"\nplural = \"x\"\nkind = \"X\"\nprefix = \"/x/\"\n";
         for (text, says) in [
             ("etcd = [\"http://a:1\", \"ftp://b\"]", "x.toml:1:23: etcd: \"ftp\" is not a known scheme"),
+            ("etcd = []", "x.toml:1:8: etcd: there is no endpoint in it. Write it such as: etcd = ["),
+            ("hosts = [\"*.example\"]", "x.toml:1:10: hosts: \"*.example\" is no name of a server"),
+            ("origins = [\"https://*\"]", "x.toml:1:12: origins: \"https://*\" is no origin"),
+            (
+                "[limits]\nurl_bytes = 1023",
+                "x.toml:2:13: limits.url_bytes: invalid value: integer `1023`, expected a whole number from 1024",
+            ),
             ("etcd = [\"http://root:hidden@a:1\"]", "x.toml:1:9: etcd: an endpoint has no user: give it by --user or"),
             ("etcd = \"http://a:1\"", "x.toml:1:8: etcd: invalid type: string \"http://a:1\", expected a sequence"),
             ("listen = \"example.org:8080\"", "x.toml:1:10: listen: \"example.org:8080\" is no address"),

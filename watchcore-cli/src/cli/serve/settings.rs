@@ -107,7 +107,7 @@ impl Merge<'_> {
     fn settings(self, variable: &dyn Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         let mut config = self.document.map(Config::of).transpose()?.unwrap_or_default();
         let caches = self.caches(&mut config)?;
-        let endpoints = config.etcd.take().map(|etcd| etcd.into_iter().map(|endpoint| endpoint.0).collect());
+        let endpoints = config.etcd.take().map(|etcd| etcd.0.into_iter().map(|endpoint| endpoint.0).collect());
         let given = Given { file: endpoints, ..self.common.access.clone() };
         let access =
             access::resolve(given, variable).map_err(|message| Failure::new(Code::InvalidArgument, message))?;

@@ -26,7 +26,7 @@ watches = 7
 watches_per_connection = 6
 connections = 5
 header_bytes = 10000
-url_bytes = 4
+url_bytes = 2000
 queued_bytes = 3
 frame_bytes = 2
 header_timeout = "4s"
@@ -127,7 +127,7 @@ fn every_key_of_the_file_is_taken() {
     let limits = &settings.limits;
     let counts = [limits.watches, limits.watches_per_connection, limits.connections, limits.header_bytes];
     assert_eq!(counts, [7, 6, 5, 10_000]);
-    assert_eq!([limits.url_bytes, limits.queued_bytes, limits.frame_bytes], [4, 3, 2]);
+    assert_eq!([limits.url_bytes, limits.queued_bytes, limits.frame_bytes], [2000, 3, 2]);
     let times = [limits.header_timeout, limits.handshake_timeout, limits.idle, limits.stall];
     assert_eq!(times.map(|time| time.as_secs()), [4, 3, 2, 1]);
     assert_eq!(
