@@ -416,12 +416,15 @@ fn systemd_is_told_when_it_listens_and_when_it_stops() {
         let length = socket.recv(&mut buffer).expect("a word");
         String::from_utf8_lossy(&buffer[..length]).into_owned()
     };
-    let mut command = serve(&["--prefix", "/", "--etcd", NOBODY]);
+    let mut command = serve(&["--prefix", "/", "--etcd", NOBODY, "--grace-period", "2m"]);
     command.env("NOTIFY_SOCKET", &path);
     let server = Serving::start(command);
     assert_eq!(told(), format!("READY=1\nSTATUS={}", server.said));
     server.end("TERM", 0);
-    assert!(told().starts_with("STOPPING=1\n"));
+    let said = told();
+    assert!(said.starts_with("STOPPING=1\n"), "{said}");
+    // The unit's own limit is 30 s.
+    assert!(said.contains("\nEXTEND_TIMEOUT_USEC=124000000\n"), "{said}");
 }
 
 #[test]

@@ -123,9 +123,12 @@ async fn serving(
     let said = announcement(settings, server.address());
     super::say(&said);
     notify::tell(&format!("READY=1\nSTATUS={said}"));
-    interrupt.set_patience(settings.grace_period.saturating_add(ENDING));
+    let patience = settings.grace_period.saturating_add(ENDING);
+    interrupt.set_patience(patience);
     let ended = until_asked(options.timeout, interrupt).await;
-    notify::tell("STOPPING=1\nSTATUS=the watches end");
+    // systemd waits for the end as long as the configuration does, whatever the unit says.
+    let patience = patience.as_micros().min(u128::from(u64::MAX)); // which is no limit, to systemd
+    notify::tell(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={patience}\nSTATUS=the watches end"));
     server.shutdown(settings.grace_period).await;
     for feeder in feeders {
         feeder.stop();
