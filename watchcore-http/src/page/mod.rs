@@ -86,7 +86,7 @@ impl Viewers {
 /// 500 where the runtime ends.
 pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Response, Refusal> {
     let original = request.extensions.get::<OriginalUri>().map_or(&request.uri, |OriginalUri(uri)| uri);
-    let events = format!("{}/events", original.path().trim_end_matches('/'));
+    let events = events_of(original.path());
     let document = FIGURES.run(move || markup::document(&Sample::take(&state), &events, STYLE, SCRIPT));
     let mut response = Response::new(Body::from(document.await.map_err(|error| Refusal::from(&error))?));
     let headers = response.headers_mut();
@@ -96,6 +96,14 @@ pub(crate) async fn page(state: Arc<ApiState>, request: &Parts) -> Result<Respon
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
     Ok(response)
+}
+
+/// Where the page finds its events, from where the browser has it: a proxy may show it below a path that is not known here.
+fn events_of(page: &str) -> String {
+    match page.rsplit('/').next() {
+        None | Some("") => "./events".to_owned(),
+        Some(last) => format!("./{last}/events"),
+    }
 }
 
 /// `/events`: what keeps the page alive. A viewer counts as a watch, and lasts as long as one: a browser comes back by
@@ -194,6 +202,20 @@ mod tests {
         assert_eq!(source_of(""), "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='", "of nothing");
         let policy = POLICY.to_str().unwrap();
         assert!(!policy.contains("unsafe") && !policy.contains("sha256-'"), "{policy}");
+    }
+
+    #[test]
+    fn events_are_found_from_the_page() {
+        for (page, events) in [
+            ("/", "./events"),
+            ("", "./events"),
+            ("/cache", "./cache/events"),
+            ("/a/cache/", "./events"),
+            ("/a/b:c", "./b:c/events"),
+            ("//evil.example", "./evil.example/events"),
+        ] {
+            assert_eq!(events_of(page), events, "{page}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -56,7 +56,7 @@ async fn page_is_whole_without_script() {
         assert!(page.contains(text), "{text}: {page}");
     }
     assert!(page.contains("<noscript><meta http-equiv=\"refresh\""));
-    assert!(page.contains("data-events=\"/events\""));
+    assert!(page.contains("data-events=\"./events\""));
 }
 
 #[tokio::test]
@@ -153,7 +153,7 @@ async fn viewers_count_as_watches() {
 async fn nested_page_finds_its_events() {
     let ground = Ground::builder().nest("/cache").start().await;
     let page = get(ground.address, "/cache").await.text();
-    assert!(page.contains("data-events=\"/cache/events\""), "{page}");
+    assert!(page.contains("data-events=\"./cache/events\""), "{page}");
     let mut events = Watching::open(ground.address, "/cache/events").await;
     sample(&mut events).await;
     assert_eq!(request(ground.address, "POST", "/cache", &[]).await.code(), 405);
