@@ -1,7 +1,7 @@
 //! The live page, as bytes; in a browser it is looked at by http-tests/browser. docs/HTTP.md, section HK.
 
 use crate::support::client::Watching;
-use crate::support::{Client, Ground, get, request};
+use crate::support::{Client, Ground, get, request, within};
 use serde_json::Value;
 use std::time::Duration;
 use watchcore::{Start, Subscription};
@@ -119,9 +119,21 @@ async fn events_are_figures_each_second() {
     let second = sample(&mut events).await;
     let cache = &second["caches"][0];
     assert_eq!((&cache["revision"], &cache["objects"], &cache["state"]), (&1.into(), &1.into(), &"Ready".into()));
-    let rate = cache["events_per_second"].as_f64().expect("a rate");
-    assert!(rate > 0.0 && rate < 1.2, "one event in about a second: {rate}");
     assert!(second["markup"].as_str().expect("markup").contains("<dt>revision</dt><dd>1</dd>"));
+    // Of samples that lie close, as behind a tick that came late, the second has the rate of the first, which has none.
+    let rate = async {
+        for revision in 2.. {
+            ground.put_node("n1");
+            let sample = sample(&mut events).await;
+            let cache = &sample["caches"][0];
+            if let Some(rate) = cache["events_per_second"].as_f64().filter(|rate| *rate > 0.0) {
+                return (rate, f64::from(revision));
+            }
+        }
+        unreachable!("the loop has no end");
+    };
+    let (rate, events_at_most) = within("a rate", rate).await;
+    assert!(rate < events_at_most / 0.9, "{rate} a second of {events_at_most} in at least 0.9 s");
     ground.api.drain(Duration::ZERO).await;
     while let Some(line) = events.line().await {
         assert!(line.starts_with(b"data: ") || line == b"\n");

@@ -24,8 +24,14 @@ async fn open(ground: &Ground, target: &str) -> Socket {
     opened.unwrap_or_else(|error| panic!("{target}: {error}")).0
 }
 
+/// The next message. A ping is none: the server asks so whether the client is there, when a slow machine takes half a minute.
 async fn message<S: AsyncRead + AsyncWrite + Unpin>(socket: &mut WebSocketStream<S>) -> Option<Message> {
-    within("a message", socket.next()).await.map(|message| message.expect("a message, and no error"))
+    loop {
+        match within("a message", socket.next()).await.map(|message| message.expect("a message, and no error")) {
+            Some(Message::Ping(_)) => {}
+            other => return other,
+        }
+    }
 }
 
 /// The next message, which is text that is one object of JSON.
