@@ -44,7 +44,7 @@ fn run<T>(work: impl AsyncFnOnce(Client) -> Result<T, etcd_client::Error>) -> T 
     done.expect("etcd answers")
 }
 
-/// Writes what is not there yet of so many objects.
+/// Writes what is not there yet of so many objects, and reads all of them once.
 pub fn fill(objects: usize) {
     /// Puts of a transaction (etcd's limit is 128), and transactions that are under way at once.
     const PUTS: usize = 100;
@@ -69,6 +69,9 @@ pub fn fill(objects: usize) {
         while let Some(lane) = lanes.join_next().await {
             lane.expect("no panic")?;
         }
+        // etcd still writes what it has confirmed, and has read nothing yet: the contestant that comes first would pay for that.
+        let all = GetOptions::new().with_prefix();
+        client.kv_client().max_decoding_message_size(MESSAGE_LIMIT).get(prefix(objects), Some(all)).await?;
         Ok(())
     });
 }

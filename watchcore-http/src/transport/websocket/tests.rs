@@ -22,6 +22,8 @@ impl Framing for MessageFraming {
 }
 
 const STALL: Duration = Duration::from_secs(7);
+/// What a test waits for at most.
+const BOUND: Duration = Duration::from_secs(60);
 
 /// A served watch, and the other end of its connection.
 fn served() -> (Cache, Arc<OpenWatches>, tokio::task::JoinHandle<()>, tokio::io::DuplexStream) {
@@ -264,7 +266,7 @@ async fn client_that_talks_all_the_time_is_ended_in_time() {
             sleep(Duration::from_millis(2)).await;
         }
     };
-    timeout(Duration::from_secs(10), ended).await.expect("its deadline is seen");
+    timeout(BOUND, ended).await.expect("its deadline is seen");
     task.abort();
 }
 
@@ -289,9 +291,12 @@ async fn client_that_talks_gives_way_by_messages() {
     assert!((1..=20).contains(&reads), "{reads} reads in 20 turns");
     // While it is left, too.
     open.drain(Duration::ZERO).await;
-    while open.count() > 0 {
-        tokio::task::yield_now().await;
-    }
+    let left = async {
+        while open.count() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(BOUND, left).await.expect("it is left");
     read_in_turns().await;
     let reads = read_in_turns().await;
     assert!((1..=20).contains(&reads), "{reads} reads in 20 turns of a farewell");
