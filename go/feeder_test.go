@@ -175,7 +175,7 @@ func TestStartFeederIsRefused(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- cache.StartFeeder(from) }()
 		cache.Close()
-		if err := <-done; err != nil {
+		if err := receive(t, "the feeder", done); err != nil {
 			wantError(t, "a feeder beside a close", err, watchcore.ErrClosed)
 		}
 	}

@@ -73,6 +73,17 @@ func wantError(t testing.TB, what string, err, expected error) {
 	}
 }
 
+// receive is what comes on a channel, which has to come.
+func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(bound):
+		t.Fatalf("%s: nothing within %v", what, bound)
+	}
+	return v
+}
+
 // eventually asks until it holds.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()

@@ -70,7 +70,7 @@ func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
 	}
 	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
 	sub.Close()
-	wantError(t, "next", <-ended, watchcore.ErrClosed)
+	wantError(t, "next", receive(t, "next", ended), watchcore.ErrClosed)
 }
 
 // A batch that keeps the log does not wait for the next poll.

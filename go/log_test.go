@@ -120,7 +120,7 @@ func TestOpenOfADeadServerLogs(t *testing.T) {
 	default:
 	}
 	cancel(nil)
-	err := <-opened
+	err := receive(t, "open", opened)
 	wantError(t, "open", err, context.Canceled)
 	wantError(t, "open", err, watchcore.ErrUnavailable)
 	if !strings.Contains(err.Error(), endpoint) {
@@ -174,7 +174,7 @@ func TestSlowLogger(t *testing.T) {
 		})
 		cache.Close()
 	}
-	<-inside
+	receive(t, "a line in the handler", inside)
 	close(goOn)
 	eventually(t, "it is told", func() bool { return s.count("are lost") > 0 })
 	check(t, watchcore.SetLogger(slog.New(slog.DiscardHandler)))

@@ -232,12 +232,12 @@ func TestReleaseBesideReaders(t *testing.T) {
 				}
 			}
 		}()
-		<-first
+		receive(t, "a first look", first)
 		batch.Release()
 		revision++
 		check(t, writer.Apply(revision, watchcore.Put("/b", value)))
 		oneBatch(t, sub).Release()
-		want(t, "a value that is not the event's", <-through, "")
+		want(t, "a value that is not the event's", receive(t, "the end of the looks", through), "")
 	}
 	want(t, "held", cache.Stats().UnreleasedBatches, 0)
 }

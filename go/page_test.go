@@ -152,7 +152,7 @@ func TestTokensOfOthers(t *testing.T) {
 	}()
 	eventually(t, "it waits", func() bool { return third.Stats().Waiting == 1 })
 	check(t, writer.Apply(5, watchcore.Put("/4", "")))
-	late := <-done
+	late := receive(t, "the late one", done)
 	check(t, late.err)
 	want(t, "the rest", late.page.Len(), 3)
 	late.page.Release()

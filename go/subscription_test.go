@@ -278,7 +278,7 @@ func TestSecondConsumerIsRefused(t *testing.T) {
 	wantError(t, "Poll beside Next", err, watchcore.ErrBusy)
 	want(t, "position beside Next", sub.Position().Revision, 0)
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
-	batch := <-inside
+	batch := receive(t, "what the first got", inside)
 	want(t, "what the first got", batch.Len(), 1)
 	batch.Release()
 }

@@ -103,7 +103,7 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	}()
 	eventually(t, "it waits", func() bool { return only(t, cache).State == watchcore.SubscriptionParked })
 	cancel()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
+	if err := receive(t, "the end of the wait", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("a wait that was cancelled: %v", err)
 	}
 	check(t, writer.Apply(6, watchcore.Put("/a", "")))

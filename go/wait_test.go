@@ -30,7 +30,7 @@ func TestCancelledContextEndsNext(t *testing.T) {
 	}()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
-	wantError(t, "a context cancelled meanwhile", <-ended, context.Canceled)
+	wantError(t, "a context cancelled meanwhile", receive(t, "the end of the wait", ended), context.Canceled)
 
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	_, err = sub.Next(done)
@@ -55,7 +55,7 @@ func TestContextOfSubscribeEndsIt(t *testing.T) {
 	}()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
-	wantError(t, "next", <-ended, context.Canceled)
+	wantError(t, "next", receive(t, "the end of the wait", ended), context.Canceled)
 	_, err = sub.Poll(0)
 	wantError(t, "poll", err, context.Canceled)
 	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
@@ -76,7 +76,7 @@ func TestCloseEndsNext(t *testing.T) {
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	sub.Close()
 	sub.Close()
-	wantError(t, "next", <-ended, watchcore.ErrClosed)
+	wantError(t, "next", receive(t, "the end of the wait", ended), watchcore.ErrClosed)
 	want(t, "position of a closed one", sub.Position(), cache.Position())
 	want(t, "lag of a closed one", sub.Lag(), watchcore.Lag{})
 	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
@@ -90,7 +90,7 @@ func TestWaitUntil(t *testing.T) {
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, writer.Apply(2, watchcore.Put("/a", "")))
 	check(t, writer.Progress(3))
-	check(t, <-ended)
+	check(t, receive(t, "the end of the wait", ended))
 
 	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
@@ -99,7 +99,7 @@ func TestWaitUntil(t *testing.T) {
 	go func() { ended <- cache.WaitUntil(context.Background(), 9) }()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cache.Close()
-	wantError(t, "a wait while the cache is closed", <-ended, watchcore.ErrClosed)
+	wantError(t, "a wait while the cache is closed", receive(t, "the end of the wait", ended), watchcore.ErrClosed)
 	wantError(t, "a wait on a closed cache", cache.WaitUntil(context.Background(), 1), watchcore.ErrClosed)
 }
 
@@ -116,7 +116,7 @@ func TestWaitReady(t *testing.T) {
 	go func() { ended <- cache.WaitReady(bounded(t)) }()
 	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, writer.Load(7, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("x"), CreateRevision: 2, ModRevision: 5, Version: 3}}))
-	check(t, <-ended)
+	check(t, receive(t, "the end of the wait", ended))
 	want(t, "state", cache.Status().State, watchcore.StateReady)
 	want(t, "events", drain(t, sub), lines("5 ADDED /a x<- initial", "7 BOOKMARK end"))
 	wantError(t, "a second load", writer.Load(8, nil), watchcore.ErrOutOfOrder)

@@ -115,7 +115,7 @@ func TestAW03StoppingABlockedWatcherReleasesThePublisher(t *testing.T) {
 			go w0.Stop()
 			<-w1.ResultChan()
 		}
-		check(t, <-published)
+		check(t, receive(t, "the publisher", published))
 		m.Shutdown()
 		w0.Stop()
 		w1.Stop()

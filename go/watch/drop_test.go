@@ -110,7 +110,7 @@ func TestBroadcasterAcceptedEventsLeaveWithTheWindow(t *testing.T) {
 	}()
 	eventually(t, "the two are counted", func() bool { return w.Dropped() == 1000 })
 	check(t, m.Action(watch.Added, 1000))
-	if e := <-got; e.Object != 1000 || e.Lost != 1000 {
+	if e := receive(t, "an event", got); e.Object != 1000 || e.Lost != 1000 {
 		t.Fatalf("%v, not 1000 with 1000 lost", e)
 	}
 	want(t, "dropped", w.Dropped(), 1000)

@@ -59,7 +59,7 @@ func TestAW11FakeInOrderThenClosed(t *testing.T) {
 				done <- sendAll(f)
 			}()
 			consume(t, f)
-			check(t, <-done)
+			check(t, receive(t, "the end", done))
 			want(t, "stopped", f.IsStopped(), true)
 			f.Stop()
 			f.Reset()

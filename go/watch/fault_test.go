@@ -32,7 +32,7 @@ func TestFaultStopWaitsForABlockedPublisher(t *testing.T) {
 		}()
 		eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
 		w.Stop()
-		check(t, <-published)
+		check(t, receive(t, "the publisher", published))
 		want(t, "published", b.Revision(), 100)
 		b.Shutdown()
 		for i := range 27 {
@@ -67,7 +67,7 @@ func TestFaultShutdownWaitsForAStalledWatcher(t *testing.T) {
 	}()
 	eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
 	b.Shutdown()
-	want(t, "the publisher that waited", <-published, watch.ErrBroadcasterStopped)
+	want(t, "the publisher that waited", receive(t, "the publisher", published), watch.ErrBroadcasterStopped)
 	for i := range 27 {
 		want(t, "what was published", take[int](t, w).Object, i)
 	}
@@ -95,7 +95,7 @@ func TestFaultActionOrDropWaitsBehindAction(t *testing.T) {
 		want(t, "sent", ok, false)
 	}
 	w.Stop()
-	check(t, <-published)
+	check(t, receive(t, "the publisher", published))
 }
 
 // In the original what a full queue drops is not counted, and nobody learns of it.
@@ -231,7 +231,7 @@ func TestBroadcasterNextWithAContextThatEnds(t *testing.T) {
 		}()
 		go cancel()
 		e, err := w.Next(ctx)
-		<-published
+		receive(t, "the publisher", published)
 		if err != nil {
 			_, err = w.Next(ended)
 			want(t, "error", err, context.Canceled)
@@ -273,7 +273,7 @@ func TestFaultTenThousandStalledWatchers(t *testing.T) {
 	for i := range events {
 		want(t, "object", take(t, reading).Object, i)
 	}
-	check(t, <-published)
+	check(t, receive(t, "the publisher", published))
 	for _, w := range stalled {
 		eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
 		w.Stop()

@@ -42,6 +42,17 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	}
 }
 
+// receive is what comes on a channel, which has to come.
+func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(bound):
+		t.Fatalf("%s: nothing within %v", what, bound)
+	}
+	return v
+}
+
 // eventually waits for a condition that other goroutines bring about.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()

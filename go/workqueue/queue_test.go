@@ -41,6 +41,17 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	}
 }
 
+// receive is what comes on a channel, which has to come.
+func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(bound):
+		t.Fatalf("%s: nothing within %v", what, bound)
+	}
+	return v
+}
+
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(bound); !holds(); runtime.Gosched() {
@@ -104,7 +115,7 @@ func TestWQ01TwoWorkersNeverShareAKey(t *testing.T) {
 	for i := range keys {
 		want(t, "the last addition was seen", seen[i].Load(), int64(4*rounds))
 	}
-	want(t, "the end", <-done, nil)
+	want(t, "the end", receive(t, "the end", done), nil)
 }
 
 func TestWQ02AddedWhileProcessedComesAgainAfterwards(t *testing.T) {
@@ -234,7 +245,7 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 	clock.Advance(time.Second - 1)
 	want(t, "not yet", q.Len(), 0)
 	clock.Advance(1)
-	want(t, "the first", <-got, "soon")
+	want(t, "the first", receive(t, "the first", got), "soon")
 	for _, step := range []struct {
 		after time.Duration
 		key   string
@@ -386,7 +397,7 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	}()
 	q.Add("a")
 	for i := range 3 {
-		err := <-failures
+		err := receive(t, "a failure", failures)
 		var panicked *workqueue.PanicError
 		want(t, "kind", fmt.Sprint(errors.Is(err, refused), errors.As(err, &panicked)), []string{"true false", "false true", "false true"}[i])
 		want(t, "failures", q.NumRequeues("a"), i+1)
@@ -400,7 +411,7 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	if err := q.Drain(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "the end", <-done, nil)
+	want(t, "the end", receive(t, "the end", done), nil)
 }
 
 // A wait that is cancelled takes no key with it, and no wake-up of another's.
@@ -426,7 +437,7 @@ func TestWQ20CancelledWaitPassesTheKeyOn(t *testing.T) {
 		}
 		cancel()
 		q.Add("a") // for one that does not want it any more
-		if <-hasty+<-hasty == "" {
+		if receive(t, "a hasty one", hasty)+receive(t, "the other", hasty) == "" {
 			select {
 			case key := <-patient:
 				want(t, "the patient one's", key, "a")
@@ -503,7 +514,7 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 		}, nil)
 	}()
 	q.Add("a")
-	want(t, "the end", <-done, nil)
+	want(t, "the end", receive(t, "the end", done), nil)
 	want(t, "what is left", q.Len(), 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
