@@ -304,7 +304,7 @@ impl Follower<'_, '_> {
         if newest + 1 < self.health.from() && self.went_back().await? {
             return Ok(Some(WatchEnd::Resync(ResyncReason::HistoryReset)));
         }
-        self.health.created();
+        self.health.created(newest);
         self.health.saw(self.session.newest_seen());
         self.session.live();
         Ok(None)

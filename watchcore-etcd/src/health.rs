@@ -17,7 +17,8 @@ const CATCHING_UP: u64 = 1000;
 pub(super) enum WatchState {
     /// Asked for; etcd has not confirmed it.
     Opening,
-    /// Inside a fragmented message, or far behind etcd.
+    /// Behind what its member had when it was opened, inside a fragmented message, or far behind etcd. Before it has
+    /// delivered what it had, etcd answers no request for progress.
     CatchingUp,
     /// etcd has not reached the watch's first revision. It answers no request for progress before it has, so
     /// a liveness read has to show that it lives.
@@ -30,7 +31,8 @@ pub(super) enum WatchState {
 pub(super) struct WatchHealth {
     /// The first revision that was asked for.
     from: u64,
-    is_created: bool,
+    /// The newest revision of its member when etcd confirmed it; `None`: it has not.
+    opened_at: Option<u64>,
     /// When the last sign of the server was dealt with.
     heard: Instant,
     /// When the first question since then was asked that shows whether the server lives. The watch itself is one.
@@ -41,15 +43,17 @@ pub(super) struct WatchHealth {
 
 impl WatchHealth {
     pub(super) fn new(from: u64, now: Instant) -> WatchHealth {
-        WatchHealth { from, is_created: false, heard: now, asked: Some(now), newest: 0 }
+        WatchHealth { from, opened_at: None, heard: now, asked: Some(now), newest: 0 }
     }
 
     pub(super) fn from(&self) -> u64 {
         self.from
     }
 
-    pub(super) fn created(&mut self) {
-        self.is_created = true;
+    /// etcd confirmed it, on a member whose store is at `newest`.
+    pub(super) fn created(&mut self, newest: u64) {
+        self.opened_at = Some(newest);
+        self.saw(newest);
     }
 
     /// The server spoke of its newest revision.
@@ -81,9 +85,8 @@ impl WatchHealth {
 
     /// The state of a watch that is complete up to `point`.
     pub(super) fn state(&self, point: u64, is_inside_fragments: bool) -> WatchState {
-        if !self.is_created {
-            WatchState::Opening
-        } else if is_inside_fragments || self.newest > point.saturating_add(CATCHING_UP) {
+        let Some(opened_at) = self.opened_at else { return WatchState::Opening };
+        if is_inside_fragments || point < opened_at || self.newest > point.saturating_add(CATCHING_UP) {
             WatchState::CatchingUp
         } else if self.newest < self.from {
             WatchState::Mute
@@ -171,8 +174,7 @@ mod tests {
     fn the_states_of_a_watch() {
         let mut health = WatchHealth::new(11, Instant::now());
         assert_eq!(health.state(10, false), WatchState::Opening);
-        health.created();
-        health.saw(10);
+        health.created(10);
         assert_eq!(health.state(10, false), WatchState::Mute, "the store has nothing to deliver yet");
         health.saw(11);
         assert_eq!(health.state(10, false), WatchState::Synced);
@@ -180,5 +182,18 @@ mod tests {
         health.saw(1011);
         assert_eq!(health.state(10, false), WatchState::CatchingUp);
         assert_eq!(health.state(11, false), WatchState::Synced);
+    }
+
+    /// A few revisions may be many megabytes, of other ranges, too. A busy server was left behind three periods in the middle
+    /// of them, and began at the same place for the watch that came next, for ever.
+    #[test]
+    fn watch_catches_up_to_where_it_was_opened() {
+        let mut health = WatchHealth::new(11, Instant::now());
+        health.created(12);
+        assert_eq!(health.state(10, false), WatchState::CatchingUp);
+        assert_eq!(health.state(11, false), WatchState::CatchingUp);
+        assert_eq!(health.state(12, false), WatchState::Synced);
+        health.saw(13);
+        assert_eq!(health.state(12, false), WatchState::Synced, "this one came since");
     }
 }

@@ -294,6 +294,27 @@ fn a_silent_server_is_left_for_another_endpoint() {
     assert_eq!(resyncs(&feeder), 0);
 }
 
+/// A few revisions may be many megabytes: a server that is busy with them answers no request for progress meanwhile.
+#[test]
+fn a_server_that_is_slow_to_catch_up_is_not_left() {
+    let etcd = Etcd::start();
+    let ctl = etcd.ctl();
+    let first = ctl.put("/x/n", "0");
+    let newest = (0..8).map(|_| ctl.put("/x/n", vec![b'x'; 1 << 20])).max().unwrap();
+    let proxy = Proxy::to(etcd.address());
+    proxy.stall_after(2 << 20);
+    let cache = Cache::builder("/x/").build().unwrap();
+    let feeder = feeder(&proxy.url()).progress_interval(Duration::from_millis(10)).start_revision(first);
+    let feeder = feeder.start(cache.writer().unwrap()).unwrap();
+    wait_for("the middle of the history", || proxy.is_stalled());
+    // One that has nothing left to deliver is left after a second at this interval, and a second has a hundred of them.
+    wait_for("many requests", || feeder.counters().progress_requests >= 250);
+    proxy.stall(false);
+    cache.wait_until(newest, BOUND).unwrap();
+    let counters = feeder.counters();
+    assert_eq!((counters.silences, counters.connects), (0, 1), "{counters:?}");
+}
+
 #[test]
 fn an_idle_server_is_not_taken_for_a_silent_one() {
     // Until the store reaches the watch's first revision etcd answers no request for progress.
