@@ -218,20 +218,20 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use watchcore::Cache;
 
-    /// Counts the warnings and errors of its thread.
-    struct Loud(Arc<AtomicU64>);
+    /// Is called with the level of each line that its thread logs.
+    struct Lines<F>(F);
 
-    impl tracing::Subscriber for Loud {
+    impl<F: Fn(tracing::Level) + Send + Sync + 'static> tracing::Subscriber for Lines<F> {
         fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            *metadata.level() <= tracing::Level::WARN
+            *metadata.level() <= tracing::Level::INFO
         }
         fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
             tracing::span::Id::from_u64(1)
         }
         fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
         fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, _: &tracing::Event<'_>) {
-            self.0.fetch_add(1, Relaxed);
+        fn event(&self, event: &tracing::Event<'_>) {
+            self.0(*event.metadata().level());
         }
         fn enter(&self, _: &tracing::span::Id) {}
         fn exit(&self, _: &tracing::span::Id) {}
@@ -242,25 +242,6 @@ mod tests {
         Config { options, range: KeyRange::of_prefix(b"/"), pace: None }
     }
 
-    /// What the cache says of its source at each line of the log.
-    struct AtEachLine(Cache, Arc<Mutex<Vec<&'static str>>>);
-
-    impl tracing::Subscriber for AtEachLine {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            *metadata.level() <= tracing::Level::INFO
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, _: &tracing::Event<'_>) {
-            self.1.lock().unwrap().push(self.0.status().state.name());
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-
     #[test]
     fn who_reads_the_log_finds_the_state() {
         let config = config();
@@ -269,7 +250,11 @@ mod tests {
         let shared = Shared::default();
         let mut reporter = Reporter::new(&config, &writer, &shared);
         let states = Arc::new(Mutex::new(Vec::new()));
-        tracing::subscriber::with_default(AtEachLine(cache.clone(), states.clone()), || {
+        let at_each_line = {
+            let (cache, states) = (cache.clone(), states.clone());
+            Lines(move |_| states.lock().unwrap().push(cache.status().state.name()))
+        };
+        tracing::subscriber::with_default(at_each_line, || {
             reporter.failed(&Failure::new(Class::Future, "not reached"), "http://a:1", Duration::ZERO, false);
             reporter.live();
         });
@@ -284,7 +269,11 @@ mod tests {
         let shared = Shared::default();
         let mut reporter = Reporter::new(&config, &writer, &shared);
         let loud = Arc::new(AtomicU64::new(0));
-        tracing::subscriber::with_default(Loud(loud.clone()), || {
+        let of_lines = loud.clone();
+        let counts = Lines(move |level| {
+            of_lines.fetch_add(u64::from(level <= tracing::Level::WARN), Relaxed);
+        });
+        tracing::subscriber::with_default(counts, || {
             let failure = Failure::new(Class::Future, "revision 9 is not reached");
             for delay in 0..8 {
                 reporter.failed(&failure, "http://a:1", Duration::from_millis(delay), false);
