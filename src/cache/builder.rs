@@ -67,6 +67,7 @@ pub struct Builder {
     indexes: Vec<Index>,
     max_buckets: usize,
     decoder: Option<Decoder>,
+    trusts_wakers: bool,
 }
 
 impl std::fmt::Debug for Builder {
@@ -114,6 +115,7 @@ impl Builder {
             indexes: Vec::new(),
             max_buckets: 65_536,
             decoder: None,
+            trusts_wakers: false,
         }
     }
 
@@ -219,6 +221,25 @@ impl Builder {
         self
     }
 
+    /// Says that wakers of tasks may be called by the thread that publishes (default false: the notifier's thread calls
+    /// them, and one that blocks holds up wake-ups and nothing else).
+    ///
+    /// With it a publish that concerns one to four sleeping tasks wakes them itself, which saves the detour over the
+    /// notifier; where more are concerned, or publishes follow each other within 20 us, the notifier calls them as before.
+    /// For executors whose wakers only put the task on a queue, as those of tokio, async-std and smol do. A waker that
+    /// blocks, or runs the task, stops the writer meanwhile, a feeder's too, and must not wait for what that writer
+    /// publishes next; one that panics is caught and counted on either thread.
+    ///
+    /// ```
+    /// let cache = watchcore::Cache::builder("/").trust_wakers(true).build()?;
+    /// # drop(cache);
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn trust_wakers(mut self, trust: bool) -> Builder {
+        self.trusts_wakers = trust;
+        self
+    }
+
     /// Slots a segment: tests make laps common with it.
     #[doc(hidden)]
     pub fn segment_slots(mut self, slots: u64) -> Builder {
@@ -230,29 +251,7 @@ impl Builder {
     /// system starts no thread: the first cache of a process needs two. Then nothing stays of it, and a
     /// later build tries again.
     pub fn build(self) -> Result<Cache> {
-        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
-        check(
-            self.prefix.len() <= self.limits.key,
-            "the prefix is longer than the longest key: choose a shorter prefix, or let keys be longer",
-        )?;
-        check(
-            (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
-            &format!("capacity {}: it must be 128 to 4294967296 events", self.capacity),
-        )?;
-        check(
-            self.capacity_bytes >= 1 << 16,
-            &format!("capacity of {} bytes: it must be at least 65536", self.capacity_bytes),
-        )?;
-        check(
-            (1..=u32::MAX as usize / 2).contains(&self.limits.key),
-            "the longest key: it must be 1 to 2147483647 bytes",
-        )?;
-        check(self.limits.value <= u32::MAX as usize / 2, "the longest value: it must be at most 2147483647 bytes")?;
-        check(
-            self.keep.is_none_or(|(events, _)| events <= self.capacity),
-            "keep: more events than the capacity; raise capacity",
-        )?;
-        check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: a power of two")?;
+        self.check()?;
         let asked = WindowAsked {
             capacity: self.capacity as u64,
             bytes: self.capacity_bytes,
@@ -287,6 +286,7 @@ impl Builder {
             ring,
             root: Published::new(One::default()),
             hubs: CachePadded::default(),
+            trusts_wakers: self.trusts_wakers,
             ready: AtomicU32::new(if self.expect_load { NOT_READY } else { READY }),
             broken: AtomicBool::new(false),
             failed: AtomicBool::new(false),
@@ -300,6 +300,33 @@ impl Builder {
             need: Some(need),
         };
         Ok(Cache::new(inner))
+    }
+
+    /// INVALID_ARGUMENT where an option is out of its range.
+    fn check(&self) -> Result<()> {
+        let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(say::invalid(what.to_string())) };
+        check(
+            self.prefix.len() <= self.limits.key,
+            "the prefix is longer than the longest key: choose a shorter prefix, or let keys be longer",
+        )?;
+        check(
+            (if cfg!(loom) { 2 } else { 128 }..=1 << 32).contains(&self.capacity),
+            &format!("capacity {}: it must be 128 to 4294967296 events", self.capacity),
+        )?;
+        check(
+            self.capacity_bytes >= 1 << 16,
+            &format!("capacity of {} bytes: it must be at least 65536", self.capacity_bytes),
+        )?;
+        check(
+            (1..=u32::MAX as usize / 2).contains(&self.limits.key),
+            "the longest key: it must be 1 to 2147483647 bytes",
+        )?;
+        check(self.limits.value <= u32::MAX as usize / 2, "the longest value: it must be at most 2147483647 bytes")?;
+        check(
+            self.keep.is_none_or(|(events, _)| events <= self.capacity),
+            "keep: more events than the capacity; raise capacity",
+        )?;
+        check(self.segment_slots.is_none_or(u64::is_power_of_two), "segment_slots: a power of two")
     }
 }
 

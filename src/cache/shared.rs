@@ -138,6 +138,8 @@ pub(crate) struct Inner {
     /// What the writer's heap keeps.
     pub(super) heap: HeapBytes,
     pub(crate) hubs: CachePadded<Hubs>,
+    /// A publisher may call the wakers of tasks.
+    pub(super) trusts_wakers: bool,
     /// NOT_READY or READY: stored Release once, after the listing's root and progress.
     pub(super) ready: AtomicU32,
     /// A panic inside a commit stopped the writer for good: stored Release after `info` has the error.
@@ -486,6 +488,10 @@ impl Watched for Inner {
 
     fn wake_source(&self) -> bool {
         Inner::wake_source(self)
+    }
+
+    fn trusts_wakers(&self) -> bool {
+        self.trusts_wakers
     }
 
     fn hubs(&self) -> &Hubs {

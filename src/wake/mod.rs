@@ -75,6 +75,8 @@ pub(crate) trait Watched: Send + Sync {
     fn enforce_lag_limits(&self) -> Option<Instant>;
     /// Asks the source, if there is one, to look at what is wanted.
     fn wake_source(&self) -> bool;
+    /// Whether a publisher may call the wakers of tasks itself.
+    fn trusts_wakers(&self) -> bool;
     fn hubs(&self) -> &Hubs;
 }
 

@@ -75,6 +75,10 @@ impl Watched for Log {
         false
     }
 
+    fn trusts_wakers(&self) -> bool {
+        false
+    }
+
     fn hubs(&self) -> &Hubs {
         if self.alone.is_none_or(|thread| thread == std::thread::current().id()) { &self.hubs } else { &self.nobody }
     }

@@ -48,7 +48,7 @@ impl WakeUp {
             WakeUp::Thread(thread) => thread.unpark(),
             WakeUp::Task(waker) => {
                 if foreign::guard(|| waker.wake()).is_none() {
-                    tracing::error!("a waker panicked; the notifier continues");
+                    tracing::error!("a waker panicked; all others are woken");
                 }
             }
             WakeUp::Raise(member) => member.raise(),

@@ -413,6 +413,80 @@ fn a_task_is_woken_beside_those_that_the_writer_wakes() {
     }
 }
 
+/// A waker that says on which thread it was called, and then does what an executor would not.
+#[cfg(feature = "async")]
+struct Tells<F>(std::sync::mpsc::Sender<std::thread::ThreadId>, F);
+
+#[cfg(feature = "async")]
+impl<F: Fn() + Send + Sync> std::task::Wake for Tells<F> {
+    fn wake(self: Arc<Self>) {
+        self.0.send(std::thread::current().id()).unwrap();
+        self.1();
+    }
+}
+
+/// Publishes for a task that sleeps until `done`, and gives it the threads on which its waker was called so far.
+#[cfg(feature = "async")]
+fn wake_a_task(
+    cache: &Cache,
+    also: impl Fn() + Send + Sync + 'static,
+    done: impl Fn(&[std::thread::ThreadId]) -> bool,
+) {
+    use futures_core::Stream;
+    let mut writer = cache.writer().unwrap();
+    let mut task = std::pin::pin!(cache.subscribe(Start::Now).open().unwrap());
+    let (called, calls) = std::sync::mpsc::channel();
+    let waker = std::task::Waker::from(Arc::new(Tells(called, also)));
+    let mut context = std::task::Context::from_waker(&waker);
+    let (mut threads, until) = (Vec::new(), Instant::now() + BOUND);
+    for revision in 1.. {
+        assert!(task.as_mut().poll_next(&mut context).is_pending());
+        writer.apply(revision, [Change::put("/a", "v")]).unwrap();
+        threads.push(calls.recv_timeout(BOUND).expect("the task is woken"));
+        let std::task::Poll::Ready(Some(batch)) = task.as_mut().poll_next(&mut context) else { panic!("{revision}") };
+        assert_eq!(batch.unwrap().len(), 1);
+        if done(&threads) {
+            break;
+        }
+        assert!(Instant::now() < until, "{revision} wake-ups");
+    }
+}
+
+/// The publisher calls the waker of a task where the cache trusts it, and there alone.
+#[cfg(feature = "async")]
+#[test]
+fn wakers_that_are_trusted_are_called_by_the_publisher() {
+    let own = std::thread::current().id();
+    let cache = Cache::builder("/").trust_wakers(true).build().unwrap();
+    wake_a_task(&cache, || (), |threads| threads.contains(&own));
+    let cache = Cache::builder("/").build().unwrap();
+    wake_a_task(
+        &cache,
+        || (),
+        |threads| {
+            assert!(!threads.contains(&own));
+            threads.len() == 200
+        },
+    );
+}
+
+/// On the publisher's thread, too: what is published stands, and the writer goes on.
+#[cfg(feature = "async")]
+#[test]
+fn a_trusted_waker_may_panic_read_and_close() {
+    let own = std::thread::current().id();
+    let cache = Cache::builder("/").trust_wakers(true).build().unwrap();
+    let (caught, reader) = (cache.stats().caught_panics, cache.clone());
+    let reads_and_panics = move || {
+        let mut other = reader.subscribe(Start::State).open().unwrap();
+        assert_eq!(other.poll(10).unwrap().len(), 2);
+        other.closer().close();
+        panic!("a waker's own");
+    };
+    wake_a_task(&cache, reads_and_panics, |threads| threads.contains(&own));
+    assert!(cache.stats().caught_panics > caught);
+}
+
 #[test]
 fn whoever_waits_for_one_key_sleeps_while_the_log_goes_round() {
     let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();

@@ -1,8 +1,8 @@
 //! The look that a publisher takes itself: the few events that are new, against a few filters and the buckets that
 //! they touched, where few are to be woken.
 //!
-//! It is bounded by the constants below, whatever the tables hold, calls nothing of the user's, and has no system
-//! call but one for each thread or set that it wakes. Where anything else is to be done, it changes nothing, and
+//! It is bounded by the constants below, whatever the tables hold, calls nothing of the user's but the wakers of tasks
+//! that the cache was told to trust, and has no system call but one for each thread or set that it wakes. Where anything else is to be done, it changes nothing, and
 //! the notifier looks: the messages of consumers, revisions and listings that are waited for, due times, and
 //! filters and seats beyond the bounds are its alone.
 
@@ -48,7 +48,7 @@ impl<'t> FewSeats<'t> {
 
 impl Tables {
     /// Brings every seat up to `now.head`, as a pass does. `None`: that is more than a publisher does, and nothing
-    /// was changed. Wake-ups that run foreign code are left to the notifier.
+    /// was changed. Wakers of tasks are left to the notifier, unless the cache trusts them.
     pub(in crate::wake) fn look_at_few(&mut self, cache: &dyn Watched, now: &CacheFrontier) -> Option<FewWakeUps> {
         if !self.is_short(now) {
             return None;
@@ -58,7 +58,7 @@ impl Tables {
         let mut left = Vec::new();
         for ((seat, seq), place) in few.found.into_iter().flatten().zip(&mut woken) {
             match seat.wake_behind(seq) {
-                Some(WakeUp::Task(task)) => left.push(WakeUp::Task(task)),
+                Some(WakeUp::Task(task)) if !cache.trusts_wakers() => left.push(WakeUp::Task(task)),
                 own => *place = own,
             }
         }

@@ -19,6 +19,7 @@ type CrossbeamThreads = Threads<Channels<Crossbeam>>;
 
 const THREADS: &str = "a thread for each watcher";
 const TASKS: &str = "a task for each watcher, all tasks on one thread";
+const TRUSTED: &str = "a task for each watcher, all tasks on one thread; the cache trusts their wakers";
 const TASKS_MAP: &str = "a channel and a task for each watcher, the channels in a hash map by key and namespace";
 const KEEPS_NOTHING: &str = "the same hash map; an event that is for nobody is copied, and dropped";
 const THREADS_MAP: &str = "a channel and a thread for each watcher, the channels in a hash map by key";
@@ -27,7 +28,7 @@ const IN_SET: &str = "subscriptions in one wake set, without a task or thread of
 
 pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("deliver", "watchcore, threads", THREADS, deliver::<WatchcoreThreads>).up_to(MANY_THREADS),
-    Contestant::new("deliver", "watchcore, tasks", TASKS, deliver::<WatchcoreTasks>),
+    Contestant::new("deliver", "watchcore, tasks", TRUSTED, deliver::<WatchcoreTasks>),
     Contestant::new("deliver", "tokio broadcast", TASKS, deliver::<BroadcastTasks>),
     Contestant::new("deliver", "tokio mpsc", TASKS, deliver::<TokioTasks>),
     Contestant::new("deliver", "crossbeam", THREADS, deliver::<CrossbeamThreads>).up_to(MANY_THREADS),
@@ -36,14 +37,14 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("broadcast", "watchcore, tasks, many at once", TASKS, deliver::<BroadcasterManyTasks>),
     Contestant::new("broadcast", "tokio broadcast", SHARED, deliver::<SharedTasks>),
     Contestant::new("poll", "watchcore", "", poll),
-    Contestant::new("publish", "watchcore, tasks", TASKS, publish::<WatchcoreTasks>),
+    Contestant::new("publish", "watchcore, tasks", TRUSTED, publish::<WatchcoreTasks>),
     Contestant::new("publish", "tokio mpsc", KEEPS_NOTHING, publish::<TokioTasks>),
-    Contestant::new("selective-key", "watchcore, tasks", TASKS, selective_key::<WatchcoreTasks>),
+    Contestant::new("selective-key", "watchcore, tasks", TRUSTED, selective_key::<WatchcoreTasks>),
     Contestant::new("selective-key", "tokio mpsc", TASKS_MAP, selective_key::<TokioTasks>),
-    Contestant::new("selective-namespace", "watchcore, tasks", TASKS, selective_namespace::<WatchcoreTasks>),
+    Contestant::new("selective-namespace", "watchcore, tasks", TRUSTED, selective_namespace::<WatchcoreTasks>),
     Contestant::new("selective-namespace", "tokio mpsc", TASKS_MAP, selective_namespace::<TokioTasks>),
     Contestant::new("wake", "watchcore, threads", THREADS, wake::<WatchcoreThreads>),
-    Contestant::new("wake", "watchcore, tasks", TASKS, wake::<WatchcoreTasks>),
+    Contestant::new("wake", "watchcore, tasks", TRUSTED, wake::<WatchcoreTasks>),
     Contestant::new("wake", "tokio broadcast", TASKS, wake::<BroadcastTasks>).up_to(1),
     Contestant::new("wake", "tokio mpsc", TASKS_MAP, wake::<TokioTasks>),
     Contestant::new("wake", "crossbeam", THREADS_MAP, wake::<CrossbeamThreads>),

@@ -29,7 +29,7 @@ impl Publisher {
                 builder = builder.index(index);
             }
         }
-        let cache = builder.build().expect("a cache");
+        let cache = builder.trust_wakers(true).build().expect("a cache");
         let writer = cache.writer().expect("is free");
         (cache, Publisher { writer, revision: 0 })
     }

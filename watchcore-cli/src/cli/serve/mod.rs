@@ -60,7 +60,8 @@ pub(crate) fn run(serve: &Serve, options: &Options, interrupt: &Interrupt) -> Re
 
 /// A cache that waits for its feeder.
 fn cache(settings: &CacheSettings, common: &CommonOptions) -> Result<Cache, Stop> {
-    let mut builder = Cache::builder(&settings.prefix).capacity(settings.capacity).expect_load(true);
+    // All that waits is a task of the runtime, whose wakers only put it on a queue.
+    let mut builder = Cache::builder(&settings.prefix).capacity(settings.capacity).expect_load(true).trust_wakers(true);
     if settings.resources.is_empty() {
         // Only the plain face shows it, whose selectors name these.
         builder = builder.labels(Labels::json(&common.labels)?);
