@@ -37,7 +37,8 @@ use watchcore::{Code, Error, Result};
 /// without an answer, and tries again a second later: behind a restart all clients come in one moment.
 const BACKLOG: u32 = 4096;
 
-/// A server that runs. Where it is dropped it ends at once, as with a [`shutdown`](Server::shutdown) without grace.
+/// A server that runs. Its watches are tasks of tokio's: caches built with `trust_wakers(true)` wake them soonest.
+/// Where it is dropped it ends at once, as with a [`shutdown`](Server::shutdown) without grace.
 ///
 /// ```
 /// use std::time::Duration;
