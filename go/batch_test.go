@@ -7,11 +7,12 @@ import (
 	"unsafe"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func oneBatch(t testing.TB, sub *watchcore.Subscription) *watchcore.Batch {
 	t.Helper()
-	batch, err := sub.Next(bounded(t))
+	batch, err := sub.Next(bounded.Context(t))
 	check(t, err)
 	return batch
 }
@@ -127,7 +128,7 @@ func TestCloneOwnsItsMemory(t *testing.T) {
 	check(t, writer.Apply(2, watchcore.Put("/a", "new"), watchcore.Delete("/e")))
 	var batches []*watchcore.Batch
 	var one watchcore.Event
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		clone := batch.Clone()
 		for i := range batch.Len() {

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // window is a cache whose log holds n overwrites of 1000 keys behind revision 1.
@@ -192,7 +193,7 @@ func BenchmarkWakeMany(b *testing.B) {
 	revision := uint64(0)
 	for b.Loop() {
 		b.StopTimer()
-		eventually(b, "all sleep", func() bool { return cache.Stats().Waiting == consumers })
+		bounded.Eventually(b, "all sleep", func() bool { return cache.Stats().Waiting == consumers })
 		round.Add(consumers)
 		revision++
 		b.StartTimer()

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // counting decodes to a string of its own, and counts how often.
@@ -61,10 +62,10 @@ func TestDecodedOnce(t *testing.T) {
 	snapshot, err := cache.Snapshot()
 	check(t, err)
 	defer snapshot.Close()
-	page, err := cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{})
+	page, err := cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(t, err)
 	defer page.Release()
-	kv, _, err := cache.Get(bounded(t), "/07", watchcore.ReadOptions{})
+	kv, _, err := cache.Get(bounded.Context(t), "/07", watchcore.ReadOptions{})
 	check(t, err)
 	late := subscribe(t, cache)
 	cache.Close()
@@ -273,7 +274,7 @@ func TestDecoderTellsHistoriesApart(t *testing.T) {
 	}
 	other, writerOfOther := embedded(t)
 	check(t, writerOfOther.Apply(5, watchcore.Put("/a", "its")))
-	kv, _, err := other.Get(bounded(t), "/a", watchcore.ReadOptions{})
+	kv, _, err := other.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
 	check(t, err)
 	got = append(got, *one(decoder.KeyValue(kv)))
 	want(t, "values", strings.Join(got, ", "), "/a=old, /b=old, was /b=old, /a=new, was /a=old, /b=NEW, /a=its")

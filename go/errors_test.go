@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // The numbers are those of every language.
@@ -77,7 +78,7 @@ func TestErrorText(t *testing.T) {
 // wherever in the library it was made.
 func TestMessagesAreGos(t *testing.T) {
 	foreign := regexp.MustCompile(`[A-Za-z0-9]_[A-Za-z0-9]|::|options|NULL|WATCHCORE|UINT|\.$`)
-	ctx, nobody := bounded(t), []string{"http://127.0.0.1:1"}
+	ctx, nobody := bounded.Context(t), []string{"http://127.0.0.1:1"}
 	cache, writer := podCache(t, watchcore.Config{Prefix: "/", Capacity: 128, MaxKeyBytes: 100, MaxValueBytes: 1000})
 	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
 	check(t, writer.Apply(6, watchcore.Put("/a", "2"), watchcore.Put("/b", "2")))
@@ -87,7 +88,7 @@ func TestMessagesAreGos(t *testing.T) {
 	check(t, err)
 	defer snapshot.Close()
 	dead, _ := unreachable(t)
-	eventually(t, "the server is out of reach", func() bool { return dead.Status().LastError != nil })
+	bounded.Eventually(t, "the server is out of reach", func() bool { return dead.Status().LastError != nil })
 	stopped, _ := unreachable(t)
 	check(t, stopped.StopFeeder())
 	closed := mustNew(t)
@@ -306,7 +307,7 @@ func TestOptionsOfCaches(t *testing.T) {
 		"Open with a bad page": {Endpoints: nobody, PageSize: -1},
 		"Open with bad times":  {Endpoints: nobody, DialTimeout: -5e9},
 	} {
-		cache, err := watchcore.Open(bounded(t), etcd, watchcore.Config{})
+		cache, err := watchcore.Open(bounded.Context(t), etcd, watchcore.Config{})
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		want(t, name, cache, nil)
 	}

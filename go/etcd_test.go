@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // etcdBinaries is where etcd lies; it is built where need be.
@@ -117,7 +118,7 @@ func (s *server) start() *server {
 		defer close(exited)
 		_ = running.Wait()
 	}(s.running, s.exited)
-	eventually(s.t, "etcd is healthy", func() bool {
+	bounded.Eventually(s.t, "etcd is healthy", func() bool {
 		select {
 		case <-s.exited:
 			s.t.Fatalf("etcd ended: %s", s.log)
@@ -178,7 +179,7 @@ func (s *server) delete(key string) {
 func open(t testing.TB, s *server, etcd watchcore.EtcdConfig, config watchcore.Config) *watchcore.Cache {
 	t.Helper()
 	etcd.Endpoints = []string{s.client}
-	cache, err := watchcore.Open(bounded(t), etcd, config)
+	cache, err := watchcore.Open(bounded.Context(t), etcd, config)
 	check(t, err)
 	t.Cleanup(func() { cache.Close() })
 	return cache
@@ -188,7 +189,7 @@ func open(t testing.TB, s *server, etcd watchcore.EtcdConfig, config watchcore.C
 func collect(t testing.TB, sub *watchcore.Subscription, n int) string {
 	t.Helper()
 	var got []string
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		for e := range batch.Events() {
 			got = append(got, text(e))
@@ -216,17 +217,17 @@ func TestOpen(t *testing.T) {
 
 	// Read one's own writes, and everybody's.
 	s.put("/p/c", "3")
-	kv, at, err := cache.Get(bounded(t), "/p/c", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(7)})
+	kv, at, err := cache.Get(bounded.Context(t), "/p/c", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(7)})
 	check(t, err)
 	want(t, "value", string(kv.Value), "3")
 	want(t, "at", at, 7)
 	s.put("/elsewhere", "2")
-	revision, err := cache.ConsistentRevision(bounded(t))
+	revision, err := cache.ConsistentRevision(bounded.Context(t))
 	check(t, err)
 	want(t, "consistent revision", revision, 8)
-	check(t, cache.WaitUntil(bounded(t), revision))
+	check(t, cache.WaitUntil(bounded.Context(t), revision))
 
-	eventually(t, "the status has the source's revision", func() bool { return cache.Status().Source.Revision >= 8 })
+	bounded.Eventually(t, "the status has the source's revision", func() bool { return cache.Status().Source.Revision >= 8 })
 	status := cache.Status()
 	want(t, "state", status.State, watchcore.StateReady)
 	want(t, "endpoint", status.Source.Endpoint, s.client)
@@ -241,7 +242,7 @@ func TestOpen(t *testing.T) {
 	want(t, "resyncs", len(counters.Resyncs), 0)
 
 	check(t, cache.RequestResync())
-	eventually(t, "it lists again", func() bool {
+	bounded.Eventually(t, "it lists again", func() bool {
 		counters, err := cache.FeederCounters()
 		check(t, err)
 		return counters.Listings == 2
@@ -255,7 +256,7 @@ func TestOpen(t *testing.T) {
 	wantError(t, "counters of a closed cache", err, watchcore.ErrClosed)
 	want(t, "state of a closed cache", cache.Status().State, watchcore.StateClosed)
 	want(t, "position of a closed cache", cache.Status().Position.Revision, 8)
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		want(t, "the rest", text(batch.At(0)), "7 ADDED /p/c 3<-")
 	}
@@ -272,7 +273,7 @@ func TestServerIsKilled(t *testing.T) {
 	seen := make(chan error, 1)
 	go func() {
 		next := 0
-		for batch, err := range sub.Batches(bounded(t)) {
+		for batch, err := range sub.Batches(bounded.Context(t)) {
 			if err != nil {
 				seen <- err
 				return
@@ -294,13 +295,13 @@ func TestServerIsKilled(t *testing.T) {
 	for i := range writes {
 		if i == writes/2 {
 			// Something has come, so that there is something to answer with.
-			eventually(t, "the first write", func() bool { return cache.Position().Revision > start.Revision })
+			bounded.Eventually(t, "the first write", func() bool { return cache.Position().Revision > start.Revision })
 			s.kill()
-			eventually(t, "the cache is stale", func() bool { return cache.Status().State == watchcore.StateStale })
+			bounded.Eventually(t, "the cache is stale", func() bool { return cache.Status().State == watchcore.StateStale })
 			if cache.Status().StaleSince.IsZero() || cache.Status().LastError == nil {
 				t.Fatalf("a stale cache does not say since when and why: %+v", cache.Status())
 			}
-			kv, _, err := cache.Get(bounded(t), "/k", watchcore.ReadOptions{})
+			kv, _, err := cache.Get(bounded.Context(t), "/k", watchcore.ReadOptions{})
 			check(t, err)
 			want(t, "what a stale cache answers", kv != nil, true)
 			s.start()
@@ -322,24 +323,24 @@ func TestNoServer(t *testing.T) {
 	check(t, err)
 	defer cache.Close()
 	check(t, cache.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{endpoint}}))
-	eventually(t, "the status says why", func() bool { return cache.Status().LastError != nil })
+	bounded.Eventually(t, "the status says why", func() bool { return cache.Status().LastError != nil })
 	status := cache.Status()
 	want(t, "state", status.State, watchcore.StateNotReady)
 	want(t, "last error", status.LastError.Code, watchcore.ErrUnavailable)
 	if !strings.Contains(status.LastError.Message, endpoint) {
 		t.Fatalf("the error does not name the endpoint: %v", status.LastError)
 	}
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
+	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
 	wantError(t, "get", err, watchcore.ErrNotReady)
 	sub := subscribe(t, cache)
 	want(t, "events", drain(t, sub), "")
 
 	waiting := make(chan error)
 	go func() { waiting <- cache.WaitReady(context.Background()) }()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cache.Close()
 	wantError(t, "a wait while the cache is closed", <-waiting, watchcore.ErrClosed)
-	_, err = sub.Next(bounded(t))
+	_, err = sub.Next(bounded.Context(t))
 	wantError(t, "next", err, watchcore.ErrClosed)
 }
 
@@ -347,7 +348,7 @@ func TestOpenSaysWhatWentWrong(t *testing.T) {
 	t.Parallel()
 	endpoint := fmt.Sprintf("http://127.0.0.1:%d", reservePort(t))
 	// However late the first attempt fails: the context is longer in the next round.
-	for limit := 50 * time.Millisecond; limit < bound; limit *= 2 {
+	for limit := 50 * time.Millisecond; limit < bounded.Bound; limit *= 2 {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		_, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{})
 		cancel()
@@ -370,7 +371,7 @@ func TestStartRevision(t *testing.T) {
 	want(t, "etcd's own history", collect(t, sub, 3), lines("4 MODIFIED /a 2<1", "5 MODIFIED /a 3<2", "6 MODIFIED /a 4<3"))
 
 	check(t, s.ask("kv/compaction", map[string]any{"revision": 5}))
-	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 3}, watchcore.Config{})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, StartRevision: 3}, watchcore.Config{})
 	wantError(t, "a start that etcd has compacted", err, watchcore.ErrCompacted)
 	var numbers *watchcore.Error
 	errors.As(err, &numbers)
@@ -380,7 +381,7 @@ func TestStartRevision(t *testing.T) {
 	listed := open(t, s, watchcore.EtcdConfig{StartRevision: 5, StopAfterListing: true}, watchcore.Config{})
 	for revision := uint64(7); revision < 10; revision++ {
 		s.put("/a", "later")
-		check(t, cache.WaitUntil(bounded(t), revision))
+		check(t, cache.WaitUntil(bounded.Context(t), revision))
 	}
 	want(t, "revision of what stopped after its listing", listed.Position().Revision, 5)
 	counters, err := listed.FeederCounters()
@@ -396,16 +397,16 @@ func TestHistory(t *testing.T) {
 		s.put("/a", strconv.Itoa(i)) // revisions 2 to 10
 	}
 	cache := open(t, s, watchcore.EtcdConfig{History: 3}, watchcore.Config{})
-	check(t, cache.WaitUntil(bounded(t), 10))
+	check(t, cache.WaitUntil(bounded.Context(t), 10))
 	want(t, "oldest", cache.Oldest(), 8)
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartAfter(7)})
 	want(t, "what came since", collect(t, sub, 3), lines("8 MODIFIED /a 6<5", "9 MODIFIED /a 7<6", "10 MODIFIED /a 8<7"))
 
 	whole := open(t, s, watchcore.EtcdConfig{History: 1 << 63}, watchcore.Config{})
-	check(t, whole.WaitUntil(bounded(t), 10))
+	check(t, whole.WaitUntil(bounded.Context(t), 10))
 	want(t, "oldest of more than there is", whole.Oldest(), 2)
 	first := open(t, s, watchcore.EtcdConfig{History: 3, StartRevision: 5}, watchcore.Config{})
-	check(t, first.WaitUntil(bounded(t), 10))
+	check(t, first.WaitUntil(bounded.Context(t), 10))
 	want(t, "oldest with a start revision", first.Oldest(), 6)
 }
 
@@ -426,7 +427,7 @@ func TestPassword(t *testing.T) {
 	}
 	cache := open(t, s, watchcore.EtcdConfig{Username: "root", Password: "right"}, watchcore.Config{})
 	want(t, "objects", cache.Status().Objects, 1)
-	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "root", Password: "wrong"}, watchcore.Config{})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "root", Password: "wrong"}, watchcore.Config{})
 	wantError(t, "a wrong password", err, watchcore.ErrUnauthenticated)
 	if strings.Contains(err.Error(), "wrong") {
 		t.Fatalf("the error tells the password: %v", err)
@@ -511,7 +512,7 @@ func TestTLS(t *testing.T) {
 	want(t, "warning", cache.Status().Source.Warning, "")
 	refusal := func(name string, config watchcore.TLSConfig) string {
 		t.Helper()
-		_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}, watchcore.Config{})
+		_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}, watchcore.Config{})
 		wantError(t, name, err, watchcore.ErrInvalidArgument)
 		return err.Error()
 	}
@@ -540,6 +541,6 @@ func TestTLS(t *testing.T) {
 	check(t, err)
 	defer refused.Close()
 	check(t, refused.StartFeeder(watchcore.EtcdConfig{Endpoints: []string{s.client}, TLS: config}))
-	eventually(t, "the status says that it is refused", func() bool { return refused.Status().LastError != nil })
+	bounded.Eventually(t, "the status says that it is refused", func() bool { return refused.Status().LastError != nil })
 	want(t, "state", refused.Status().State == watchcore.StateReady, false)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // fill writes revisions of so many keys each, below /p/; the value is the number of
@@ -42,20 +43,20 @@ func TestPace(t *testing.T) {
 			etcd.Pace = sub
 		}
 		check(t, cache.StartFeeder(etcd))
-		check(t, cache.WaitReady(bounded(t)))
+		check(t, cache.WaitReady(bounded.Context(t)))
 		return cache, sub
 	}
 	cache, sub := follow(true)
 	without, lost := follow(false)
-	check(t, without.WaitUntil(bounded(t), newest))
-	_, err := lost.Next(bounded(t))
+	check(t, without.WaitUntil(bounded.Context(t), newest))
+	_, err := lost.Next(bounded.Context(t))
 	wantError(t, "a reader that nobody waited for", err, watchcore.ErrCompacted)
 	if at := cache.Position().Revision; at >= newest {
 		t.Fatalf("the feeder is at %d: it did not wait for the reader", at)
 	}
 
 	next := 0
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		for e := range batch.Events() {
 			want(t, "event", text(e), eventOfFill(next/keys, next%keys))
@@ -72,7 +73,7 @@ func TestPace(t *testing.T) {
 	// What is closed holds nothing up.
 	third, closed := follow(true)
 	closed.Close()
-	check(t, third.WaitUntil(bounded(t), newest))
+	check(t, third.WaitUntil(bounded.Context(t), newest))
 }
 
 // eventOfFill is the text of an event of fill.
@@ -99,20 +100,20 @@ func TestStartFeeder(t *testing.T) {
 	wantError(t, "counters of what nobody started", err, watchcore.ErrUnsupported)
 
 	check(t, cache.StartFeeder(from))
-	check(t, cache.WaitReady(bounded(t)))
+	check(t, cache.WaitReady(bounded.Context(t)))
 	want(t, "the state", collect(t, sub, 2), lines("2 ADDED /p/a 1<- initial", "2 BOOKMARK end"))
 	s.put("/p/a", "2")
 	want(t, "what follows", collect(t, sub, 1), "3 MODIFIED /p/a 2<1")
 	wantError(t, "a second feeder", cache.StartFeeder(from), watchcore.ErrBusy)
 
-	waiting, ctx := make(chan error), bounded(t)
+	waiting, ctx := make(chan error), bounded.Context(t)
 	go func() { waiting <- cache.WaitUntil(ctx, 100) }()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, cache.StopFeeder())
 	check(t, cache.StopFeeder())
 	wantError(t, "a wait when the feeder is stopped", <-waiting, watchcore.ErrClosed)
 	s.put("/p/b", "")
-	kv, at, err := cache.Get(bounded(t), "/p/a", watchcore.ReadOptions{})
+	kv, at, err := cache.Get(bounded.Context(t), "/p/a", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "a read without a feeder", fmt.Sprintf("%s at %d", kv.Value, at), "2 at 3")
 	counters, err := cache.FeederCounters()
@@ -124,7 +125,7 @@ func TestStartFeeder(t *testing.T) {
 	wantError(t, "another feeder", cache.StartFeeder(from), watchcore.ErrClosed)
 	_, err = cache.Writer()
 	wantError(t, "a writer behind the feeder", err, watchcore.ErrClosed)
-	_, err = sub.Next(bounded(t))
+	_, err = sub.Next(bounded.Context(t))
 	wantError(t, "a subscription behind the feeder", err, watchcore.ErrClosed)
 	again := open(t, s, watchcore.EtcdConfig{}, watchcore.Config{Prefix: "/p/"})
 	want(t, "what another cache has", again.Status().Objects, 2)
@@ -154,7 +155,7 @@ func TestStartFeederIsRefused(t *testing.T) {
 		wantError(t, name, cache.StartFeeder(etcd), watchcore.ErrInvalidArgument)
 	}
 	wantError(t, "pace of what is closed", cache.StartFeeder(watchcore.EtcdConfig{Endpoints: nobody, Pace: closed}), watchcore.ErrClosed)
-	_, err = watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: nobody, Pace: subscribe(t, cache)}, watchcore.Config{})
+	_, err = watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: nobody, Pace: subscribe(t, cache)}, watchcore.Config{})
 	wantError(t, "open with a pace", err, watchcore.ErrInvalidArgument)
 	wantError(t, "a cache with a writer", other.StartFeeder(from), watchcore.ErrBusy)
 
@@ -175,7 +176,7 @@ func TestStartFeederIsRefused(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- cache.StartFeeder(from) }()
 		cache.Close()
-		if err := receive(t, "the feeder", done); err != nil {
+		if err := bounded.Receive(t, "the feeder", done); err != nil {
 			wantError(t, "a feeder beside a close", err, watchcore.ErrClosed)
 		}
 	}
@@ -191,18 +192,18 @@ func TestFollowCompaction(t *testing.T) {
 		s.put("/a", strconv.FormatUint(revision, 10))
 	}
 	for _, cache := range []*watchcore.Cache{follows, keeps} {
-		check(t, cache.WaitUntil(bounded(t), last))
+		check(t, cache.WaitUntil(bounded.Context(t), last))
 	}
 	check(t, s.ask("kv/compaction", map[string]any{"revision": last - 5}))
-	eventually(t, "the compaction is followed", func() bool { return follows.Status().Oldest == last-4 })
-	kv, _, err := follows.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
+	bounded.Eventually(t, "the compaction is followed", func() bool { return follows.Status().Oldest == last-4 })
+	kv, _, err := follows.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
 	check(t, err)
 	want(t, "the state that stays", string(kv.Value), strconv.Itoa(last-5))
-	_, _, err = follows.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
+	_, _, err = follows.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
 	wantError(t, "what was compacted", err, watchcore.ErrCompacted)
 	_, err = follows.Subscribe(context.Background(), watchcore.SubscribeOptions{Start: watchcore.StartAfter(last - 6)})
 	wantError(t, "a start before it", err, watchcore.ErrCompacted)
-	_, _, err = keeps.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
+	_, _, err = keeps.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
 	check(t, err)
 }
 
@@ -215,21 +216,21 @@ func TestCompactOfAFedCache(t *testing.T) {
 	for revision := uint64(2); revision <= last; revision++ {
 		s.put("/a", strconv.FormatUint(revision, 10))
 	}
-	check(t, cache.WaitUntil(bounded(t), last))
+	check(t, cache.WaitUntil(bounded.Context(t), last))
 	check(t, cache.Compact(last-5))
-	eventually(t, "it is compacted", func() bool { return cache.Oldest() == last-4 })
-	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
+	bounded.Eventually(t, "it is compacted", func() bool { return cache.Oldest() == last-4 })
+	kv, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 5)})
 	check(t, err)
 	want(t, "the state that stays", string(kv.Value), strconv.Itoa(last-5))
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
+	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(last - 6)})
 	wantError(t, "what was compacted", err, watchcore.ErrCompacted)
 
 	check(t, cache.Compact(last+2))
-	eventually(t, "as far as it has come", func() bool { return cache.Oldest() == last+1 })
+	bounded.Eventually(t, "as far as it has come", func() bool { return cache.Oldest() == last+1 })
 	for range 4 {
 		s.put("/a", "")
 	}
-	eventually(t, "the rest", func() bool { return cache.Oldest() == last+3 })
+	bounded.Eventually(t, "the rest", func() bool { return cache.Oldest() == last+3 })
 
 	wantError(t, "no revision", cache.Compact(1<<52), watchcore.ErrInvalidArgument)
 	check(t, cache.StopFeeder())
@@ -253,7 +254,7 @@ func TestOnlyKey(t *testing.T) {
 	want(t, "what follows", collect(t, sub, 1), "7 MODIFIED /k/one 2<1")
 	want(t, "objects", cache.Status().Objects, 1)
 
-	_, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, OnlyKey: "/elsewhere"}, watchcore.Config{Prefix: "/k/"})
+	_, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}, OnlyKey: "/elsewhere"}, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
 
 	// Who may read nothing else has it, too.
@@ -273,11 +274,11 @@ func TestOnlyKey(t *testing.T) {
 		check(t, s.ask(step.path, step.request))
 	}
 	user := watchcore.EtcdConfig{Endpoints: []string{s.client}, Username: "app", Password: "p"}
-	_, err = watchcore.Open(bounded(t), user, watchcore.Config{Prefix: "/k/"})
+	_, err = watchcore.Open(bounded.Context(t), user, watchcore.Config{Prefix: "/k/"})
 	wantError(t, "the whole prefix", err, watchcore.ErrPermissionDenied)
 	user.OnlyKey = "/k/one"
 	allowed := open(t, s, user, watchcore.Config{Prefix: "/k/"})
-	kv, _, err := allowed.Get(bounded(t), "/k/one", watchcore.ReadOptions{})
+	kv, _, err := allowed.Get(bounded.Context(t), "/k/one", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "value", string(kv.Value), "2")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // podCache declares what the tests of filters look at: labels, the phase, the
@@ -101,7 +102,7 @@ func selected(t *testing.T, cache *watchcore.Cache, snapshot *watchcore.Snapshot
 		}
 	}
 	seen["list"], seen["get"], seen["walk"], seen["diff"] = nil, nil, nil, nil
-	page, err := cache.List(bounded(t), keys, watchcore.ListOptions{LabelSelector: labels, FieldSelector: fields})
+	page, err := cache.List(bounded.Context(t), keys, watchcore.ListOptions{LabelSelector: labels, FieldSelector: fields})
 	check(t, err)
 	for item := range page.All() {
 		see("list", item.Key())
@@ -109,14 +110,14 @@ func selected(t *testing.T, cache *watchcore.Cache, snapshot *watchcore.Snapshot
 	page.Release()
 	options := watchcore.ReadOptions{LabelSelector: labels, FieldSelector: fields}
 	for _, key := range []string{"/pods/a/1", "/pods/a/2", "/pods/b/3", "/pods/b/4"} {
-		kv, at, err := cache.Get(bounded(t), key, options)
+		kv, at, err := cache.Get(bounded.Context(t), key, options)
 		check(t, err)
 		want(t, "revision of a get", at, 1)
 		if kv != nil {
 			see("get", key)
 		}
 	}
-	count, _, err := cache.Count(bounded(t), keys, options)
+	count, _, err := cache.Count(bounded.Context(t), keys, options)
 	check(t, err)
 	want(t, "count", int(count), len(seen["list"]))
 
@@ -224,12 +225,12 @@ func TestSelectorsAreRefused(t *testing.T) {
 			}
 			_, err := row.cache.Subscribe(context.Background(), watchcore.SubscribeOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("subscribe", err)
-			_, err = row.cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{LabelSelector: row.labels, FieldSelector: row.fields})
+			_, err = row.cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("list", err)
 			read := watchcore.ReadOptions{LabelSelector: row.labels, FieldSelector: row.fields}
-			_, _, err = row.cache.Get(bounded(t), "/a", read)
+			_, _, err = row.cache.Get(bounded.Context(t), "/a", read)
 			refused("get", err)
-			_, _, err = row.cache.Count(bounded(t), watchcore.RangeAll(), read)
+			_, _, err = row.cache.Count(bounded.Context(t), watchcore.RangeAll(), read)
 			refused("count", err)
 			_, err = row.cache.Diff(watchcore.Position{}, watchcore.Position{}, watchcore.DiffOptions{LabelSelector: row.labels, FieldSelector: row.fields})
 			refused("diff", err)
@@ -274,11 +275,11 @@ func TestDeclarations(t *testing.T) {
 		"whole=text":                 1,
 		"nodeName=,ready=,whole=":    1,
 	} {
-		count, _, err := cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{FieldSelector: selector})
+		count, _, err := cache.Count(bounded.Context(t), watchcore.RangeAll(), watchcore.ReadOptions{FieldSelector: selector})
 		check(t, err)
 		want(t, selector, count, expected)
 	}
-	count, _, err := cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{LabelSelector: "app=web"})
+	count, _, err := cache.Count(bounded.Context(t), watchcore.RangeAll(), watchcore.ReadOptions{LabelSelector: "app=web"})
 	check(t, err)
 	want(t, "labels of the storage form", count, 1)
 	want(t, "values that could not be read", cache.Stats().ExtractFailures, 1)

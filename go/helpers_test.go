@@ -4,24 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"strings"
 	"testing"
-	"time"
 
 	"watchcore"
 )
-
-// bound is how long anything here may take before it counts as hanging. Nothing
-// waits for it to pass.
-const bound = 60 * time.Second
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 // one is what was given, or the zero value.
 func one[T any](given []T) (value T) {
@@ -70,27 +57,6 @@ func wantError(t testing.TB, what string, err, expected error) {
 	t.Helper()
 	if !errors.Is(err, expected) {
 		t.Fatalf("%s: got error %v, want %v", what, err, expected)
-	}
-}
-
-// receive is what comes on a channel, which has to come.
-func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing within %v", what, bound)
-	}
-	return v
-}
-
-// eventually asks until it holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !holds(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, bound)
-		}
 	}
 }
 

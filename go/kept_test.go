@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // held is how many segments are kept that are no longer the log's.
@@ -36,11 +37,11 @@ func TestReleasedBatchGoesBack(t *testing.T) {
 			check(t, writer.Apply(1, watchcore.Put("/a", "")))
 			batch := oneBatch(t, sub)
 			churn(t, writer, 1, 20_000)
-			eventually(t, "it keeps its segment", func() bool { return held(cache) == 1 })
+			bounded.Eventually(t, "it keeps its segment", func() bool { return held(cache) == 1 })
 			batch.Release()
 			want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
 			end(sub)
-			eventually(t, "the segment is gone", func() bool { return held(cache) == 0 })
+			bounded.Eventually(t, "the segment is gone", func() bool { return held(cache) == 0 })
 			batch.Release()
 			panics(t, "a released batch", func() { batch.At(0) })
 		})
@@ -63,14 +64,14 @@ func TestSleepingSubscriptionHoldsNoBatch(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	for revision := uint64(1); revision < 3000; {
 		revision = churn(t, writer, revision, 100)
-		eventually(t, "it sleeps again", func() bool { return cache.Stats().Waiting == 1 })
+		bounded.Eventually(t, "it sleeps again", func() bool { return cache.Stats().Waiting == 1 })
 	}
-	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+	bounded.Eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
 	sub.Close()
-	wantError(t, "next", receive(t, "next", ended), watchcore.ErrClosed)
+	wantError(t, "next", bounded.Receive(t, "next", ended), watchcore.ErrClosed)
 }
 
 // A batch that keeps the log does not wait for the next poll.
@@ -79,7 +80,7 @@ func TestReleasedInitialStateGoesBackAtOnce(t *testing.T) {
 	check(t, writer.Apply(1, watchcore.Put("/a", "")))
 	sub := subscribe(t, cache)
 	batch := oneBatch(t, sub)
-	eventually(t, "it keeps the log", func() bool { return cache.Stats().OldestSnapshot > 0 })
+	bounded.Eventually(t, "it keeps the log", func() bool { return cache.Stats().OldestSnapshot > 0 })
 	batch.Release()
 	want(t, "age of what keeps the log", cache.Stats().OldestSnapshot, 0)
 }
@@ -109,5 +110,5 @@ func TestReleasesBesidePolls(t *testing.T) {
 	}
 	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
 	churn(t, writer, 2000, 20_000)
-	eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+	bounded.Eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // view is what a consumer makes of its events.
@@ -62,7 +63,7 @@ func (v *view) see(e watchcore.Event) {
 // equals compares with the cache's own state.
 func (v *view) equals(cache *watchcore.Cache) {
 	v.t.Helper()
-	page, err := cache.List(bounded(v.t), watchcore.RangeAll(), watchcore.ListOptions{})
+	page, err := cache.List(bounded.Context(v.t), watchcore.RangeAll(), watchcore.ListOptions{})
 	check(v.t, err)
 	defer page.Release()
 	want(v.t, "keys", len(v.shown), page.Len())
@@ -108,16 +109,16 @@ func lostOnce(t *testing.T, v *view, cache *watchcore.Cache, from uint64) {
 
 func TestSkipToOldest(t *testing.T) {
 	cache, _, sub, v := lapped(t, watchcore.LagSkipToOldest)
-	_, err := sub.Next(bounded(t))
+	_, err := sub.Next(bounded.Context(t))
 	wantError(t, "lagged", err, watchcore.ErrLagged)
 	v.lost = append(v.lost, err.(*watchcore.Error))
 	lostOnce(t, v, cache, 2)
-	batch, err := sub.Next(bounded(t))
+	batch, err := sub.Next(bounded.Context(t))
 	check(t, err)
 	want(t, "it goes on at the oldest", batch.At(0).Revision, v.lost[0].Oldest)
 	batch.Release()
 	for sub.Position() != cache.Position() {
-		batch, err := sub.Next(bounded(t))
+		batch, err := sub.Next(bounded.Context(t))
 		check(t, err)
 		batch.Release()
 	}
@@ -190,7 +191,7 @@ func TestConflate(t *testing.T) {
 
 func TestBatchesGoOnBehindALoss(t *testing.T) {
 	cache, _, sub, v := lapped(t, watchcore.LagResnapshot)
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		if errors.Is(err, watchcore.ErrLagged) {
 			v.lost = append(v.lost, err.(*watchcore.Error))
 			continue
@@ -216,11 +217,11 @@ func TestMaximumLag(t *testing.T) {
 	}
 	events, age, none := behind(10, 0), behind(0, time.Millisecond), behind(0, 0)
 	writeOn(t, cache, writer, 11)
-	_, err := events.Next(bounded(t))
+	_, err := events.Next(bounded.Context(t))
 	wantError(t, "events", err, watchcore.ErrLagged)
 	// The age is looked at four times a second: a poll that comes before that is served.
-	eventually(t, "too old", func() bool {
-		eventually(t, "the lag has an age", func() bool { return age.Lag().Age > 300*time.Millisecond })
+	bounded.Eventually(t, "too old", func() bool {
+		bounded.Eventually(t, "the lag has an age", func() bool { return age.Lag().Age > 300*time.Millisecond })
 		batch, err := age.Poll(0)
 		if batch != nil {
 			batch.Release()
@@ -229,10 +230,10 @@ func TestMaximumLag(t *testing.T) {
 		return errors.Is(err, watchcore.ErrLagged)
 	})
 	for name, sub := range map[string]*watchcore.Subscription{"events": events, "age": age} {
-		_, err = sub.Next(bounded(t))
+		_, err = sub.Next(bounded.Context(t))
 		wantError(t, name+", behind it", err, watchcore.ErrClosed)
 	}
-	batch, err := none.Next(bounded(t))
+	batch, err := none.Next(bounded.Context(t))
 	check(t, err)
 	if batch.Len() < 11 {
 		t.Fatalf("%d events without a maximum", batch.Len())
@@ -273,7 +274,7 @@ func TestStatsOfASubscription(t *testing.T) {
 			t.Fatalf("%d events of %d were handed out", handed, revision)
 		}
 	}
-	eventually(t, "all is handed out", func() bool { return sub.Stats().HandedOut == 1000 })
+	bounded.Eventually(t, "all is handed out", func() bool { return sub.Stats().HandedOut == 1000 })
 	want(t, "read path", sub.Stats().ReadPath, watchcore.ReadPathScan)
 	cache.Close()
 	want(t, "events", <-end, 1000)

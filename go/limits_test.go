@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // Revisions have 52 bits: more is no revision of any source, wherever it is given.
@@ -14,7 +15,7 @@ func TestImpossibleRevisions(t *testing.T) {
 	for _, revision := range []uint64{1 << 52, math.MaxUint64} {
 		cache, writer := embedded(t)
 		check(t, writer.Apply(3, watchcore.Put("/a", "1")))
-		ctx, at := bounded(t), watchcore.Position{Revision: revision}
+		ctx, at := bounded.Context(t), watchcore.Position{Revision: revision}
 		whole := watchcore.KeyValue{Key: []byte("/a"), Value: []byte("1"), CreateRevision: 3, ModRevision: 3, Version: 1}
 		late := whole
 		late.ModRevision = revision
@@ -101,11 +102,11 @@ func TestRangesOfNothing(t *testing.T) {
 	for _, keys := range []watchcore.Range{
 		watchcore.RangeKey("outside"), watchcore.RangePrefix("outside"), watchcore.RangeBetween("0", "1"), watchcore.RangeBetween("/b", "/a"),
 	} {
-		_, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{Range: keys})
+		_, err := cache.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{Range: keys})
 		wantError(t, "subscribe", err, watchcore.ErrInvalidArgument)
-		_, err = cache.List(bounded(t), keys, watchcore.ListOptions{})
+		_, err = cache.List(bounded.Context(t), keys, watchcore.ListOptions{})
 		wantError(t, "list", err, watchcore.ErrInvalidArgument)
-		_, _, err = cache.Count(bounded(t), keys, watchcore.ReadOptions{})
+		_, _, err = cache.Count(bounded.Context(t), keys, watchcore.ReadOptions{})
 		wantError(t, "count", err, watchcore.ErrInvalidArgument)
 	}
 }

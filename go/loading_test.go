@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func listed(key, value string) watchcore.KeyValue {
@@ -27,7 +28,7 @@ func TestLoadingInPieces(t *testing.T) {
 	check(t, loading.Add(listed("/b", "2")))
 	want(t, "state", cache.Status().State, watchcore.StateNotReady)
 	check(t, loading.Finish())
-	check(t, cache.WaitReady(bounded(t)))
+	check(t, cache.WaitReady(bounded.Context(t)))
 	want(t, "state of the cache", drain(t, subscribe(t, cache)), lines(
 		"5 ADDED /a <- initial", "5 ADDED /b 2<- initial", "5 ADDED /c 3<- initial", "7 BOOKMARK end"))
 	wantError(t, "add to a finished loading", loading.Add(listed("/d", "")), watchcore.ErrClosed)

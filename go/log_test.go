@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // said is what a logger was given, and a handler of slog.
@@ -68,15 +69,15 @@ func TestSetLogger(t *testing.T) {
 	first, second := listen(slog.LevelDebug), listen(slog.LevelDebug)
 	check(t, watchcore.SetLogger(slog.New(first)))
 	cache, endpoint := unreachable(t)
-	eventually(t, "the failure is told", func() bool { return first.count("WARN: watchcore: ") > 0 && first.count(endpoint) > 0 })
+	bounded.Eventually(t, "the failure is told", func() bool { return first.count("WARN: watchcore: ") > 0 && first.count(endpoint) > 0 })
 
 	// Whoever comes next is told the rest, and the first one nothing any more.
 	check(t, watchcore.SetLogger(slog.New(second)))
 	before := first.count("")
 	counters, err := cache.FeederCounters()
 	check(t, err)
-	eventually(t, "the next failure is told", func() bool { return second.count(endpoint) > 0 })
-	eventually(t, "it failed again", func() bool {
+	bounded.Eventually(t, "the next failure is told", func() bool { return second.count(endpoint) > 0 })
+	bounded.Eventually(t, "it failed again", func() bool {
 		now, err := cache.FeederCounters()
 		check(t, err)
 		return now.Failures > counters.Failures
@@ -86,7 +87,7 @@ func TestSetLogger(t *testing.T) {
 	after := second.count("")
 	counters, err = cache.FeederCounters()
 	check(t, err)
-	eventually(t, "it failed again", func() bool {
+	bounded.Eventually(t, "it failed again", func() bool {
 		now, err := cache.FeederCounters()
 		check(t, err)
 		return now.Failures > counters.Failures
@@ -110,7 +111,7 @@ func TestOpenOfADeadServerLogs(t *testing.T) {
 		_, err := watchcore.Open(ctx, watchcore.EtcdConfig{Endpoints: []string{endpoint}}, watchcore.Config{Name: "pods"})
 		opened <- err
 	}()
-	eventually(t, "the log says what keeps it", func() bool {
+	bounded.Eventually(t, "the log says what keeps it", func() bool {
 		text := written.String()
 		return strings.Contains(text, "level=WARN") && strings.Contains(text, endpoint) && strings.Contains(text, "pods")
 	})
@@ -120,7 +121,7 @@ func TestOpenOfADeadServerLogs(t *testing.T) {
 	default:
 	}
 	cancel(nil)
-	err := receive(t, "open", opened)
+	err := bounded.Receive(t, "open", opened)
 	wantError(t, "open", err, context.Canceled)
 	wantError(t, "open", err, watchcore.ErrUnavailable)
 	if !strings.Contains(err.Error(), endpoint) {
@@ -167,16 +168,16 @@ func TestSlowLogger(t *testing.T) {
 	// Each feeder says at least that it failed: more than the socket holds.
 	for range 500 {
 		cache, _ := unreachable(t)
-		eventually(t, "it failed", func() bool {
+		bounded.Eventually(t, "it failed", func() bool {
 			counters, err := cache.FeederCounters()
 			check(t, err)
 			return counters.Failures > 0
 		})
 		cache.Close()
 	}
-	receive(t, "a line in the handler", inside)
+	bounded.Receive(t, "a line in the handler", inside)
 	close(goOn)
-	eventually(t, "it is told", func() bool { return s.count("are lost") > 0 })
+	bounded.Eventually(t, "it is told", func() bool { return s.count("are lost") > 0 })
 	check(t, watchcore.SetLogger(slog.New(slog.DiscardHandler)))
 	t.Logf("%d messages came", s.count(""))
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // keys writes n keys, each by a revision of its own from first on, with values that say
@@ -25,7 +26,7 @@ func valueOf(i int) string { return fmt.Sprintf("value %04d %s", i, strings.Repe
 // collected runs the garbage collector until it holds.
 func collected(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	eventually(t, what, func() bool {
+	bounded.Eventually(t, what, func() bool {
 		runtime.GC()
 		return holds()
 	})
@@ -49,7 +50,7 @@ func TestCopiesOutliveTheirBatch(t *testing.T) {
 	keys(t, writer, 1, n)
 	gathered, before := map[string][]byte{}, map[string][]byte{}
 	var order []string
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		for e := range batch.Events() {
 			if e.Type == watchcore.EventBookmark {
@@ -232,12 +233,12 @@ func TestReleaseBesideReaders(t *testing.T) {
 				}
 			}
 		}()
-		receive(t, "a first look", first)
+		bounded.Receive(t, "a first look", first)
 		batch.Release()
 		revision++
 		check(t, writer.Apply(revision, watchcore.Put("/b", value)))
 		oneBatch(t, sub).Release()
-		want(t, "a value that is not the event's", receive(t, "the end of the looks", through), "")
+		want(t, "a value that is not the event's", bounded.Receive(t, "the end of the looks", through), "")
 	}
 	want(t, "held", cache.Stats().UnreleasedBatches, 0)
 }
@@ -335,7 +336,7 @@ func TestPulledBatches(t *testing.T) {
 	cache, writer := embedded(t)
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
-	next, stop := iter.Pull2(sub.Batches(bounded(t)))
+	next, stop := iter.Pull2(sub.Batches(bounded.Context(t)))
 	batch, err, ok := next()
 	check(t, err)
 	want(t, "there is one", ok, true)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // pages lists page by page, with something done behind each.
@@ -16,7 +17,7 @@ func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind fu
 	var items []string
 	for token := ""; ; {
 		options.Continue = token
-		page, err := cache.List(bounded(t), keys, options)
+		page, err := cache.List(bounded.Context(t), keys, options)
 		check(t, err)
 		for item := range page.All() {
 			items = append(items, fmt.Sprintf("%s@%d", item.Key(), item.ModRevision()))
@@ -35,7 +36,7 @@ func pages(t testing.TB, cache *watchcore.Cache, keys watchcore.Range, behind fu
 func TestPaging(t *testing.T) {
 	cache, writer := hundred(t)
 	keys := watchcore.RangeBetween("/0100", "/0201")
-	whole, err := cache.List(bounded(t), keys, watchcore.ListOptions{})
+	whole, err := cache.List(bounded.Context(t), keys, watchcore.ListOptions{})
 	check(t, err)
 	defer whole.Release()
 	var expected []string
@@ -53,7 +54,7 @@ func TestPaging(t *testing.T) {
 	want(t, "items", lines(got...), lines(expected...))
 	// A page in every mode, from any key.
 	for name, read := range map[string]watchcore.Read{"exact": watchcore.ReadExact(2), "at least": watchcore.ReadAtLeast(2)} {
-		page, err := cache.List(bounded(t), watchcore.RangeBetween("/0006x", "/0100"), watchcore.ListOptions{Read: read, Limit: 2})
+		page, err := cache.List(bounded.Context(t), watchcore.RangeBetween("/0006x", "/0100"), watchcore.ListOptions{Read: read, Limit: 2})
 		check(t, err)
 		want(t, name+": first", page.At(0).Key(), "/0008")
 		want(t, name+": items", page.Len(), 2)
@@ -62,7 +63,7 @@ func TestPaging(t *testing.T) {
 		page.Release()
 	}
 	want(t, "nil has no token", (*watchcore.Page)(nil).Continue(), "")
-	_, err = cache.List(bounded(t), keys, watchcore.ListOptions{Limit: -1})
+	_, err = cache.List(bounded.Context(t), keys, watchcore.ListOptions{Limit: -1})
 	wantError(t, "a negative limit", err, watchcore.ErrInvalidArgument)
 }
 
@@ -86,7 +87,7 @@ func TestPagingWithConditions(t *testing.T) {
 
 func TestContinueBehindTheWindow(t *testing.T) {
 	cache, writer := hundred(t)
-	page, err := cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Limit: 500})
+	page, err := cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Limit: 500})
 	check(t, err)
 	token := page.Continue()
 	want(t, "last of the first page", page.At(499).Key(), "/0500")
@@ -94,14 +95,14 @@ func TestContinueBehindTheWindow(t *testing.T) {
 	check(t, writer.Apply(3, watchcore.Put("/0000", "new"), watchcore.Put("/0999", "new")))
 	check(t, writer.Compact(3))
 
-	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: token})
+	_, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: token})
 	wantError(t, "continue", err, watchcore.ErrCompacted)
 	var e *watchcore.Error
 	if !errors.As(fmt.Errorf("list: %w", err), &e) || e.Continue == "" || e.Continue == token {
 		t.Fatalf("no token to go on with: %v", err)
 	}
 	want(t, "asked", e.Asked, 2)
-	page, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: e.Continue})
+	page, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: e.Continue})
 	check(t, err)
 	defer page.Release()
 	want(t, "items that were left", page.Len(), 499)
@@ -110,7 +111,7 @@ func TestContinueBehindTheWindow(t *testing.T) {
 	want(t, "its last", string(page.At(498).Value()), "new")
 
 	// Other errors bring none.
-	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: "x"})
+	_, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Continue: "x"})
 	wantError(t, "damaged", err, watchcore.ErrInvalidArgument)
 	want(t, "token of another error", err.(*watchcore.Error).Continue, "")
 }
@@ -126,14 +127,14 @@ func TestTokensOfOthers(t *testing.T) {
 	all := watchcore.RangeAll()
 	name := "one name"
 	first, _ := fill(5, name)
-	page, err := first.List(bounded(t), all, watchcore.ListOptions{Limit: 2})
+	page, err := first.List(bounded.Context(t), all, watchcore.ListOptions{Limit: 2})
 	check(t, err)
 	token := page.Continue()
 	page.Release()
 
 	// Another cache of the same name goes on with it, as after a restart.
 	second, _ := fill(7, name)
-	page, err = second.List(bounded(t), all, watchcore.ListOptions{Continue: token})
+	page, err = second.List(bounded.Context(t), all, watchcore.ListOptions{Continue: token})
 	check(t, err)
 	want(t, "the rest", page.Len(), 3)
 	want(t, "revision", page.Revision(), 5)
@@ -147,12 +148,12 @@ func TestTokensOfOthers(t *testing.T) {
 	}
 	done := make(chan listed)
 	go func() {
-		page, err := third.List(bounded(t), all, watchcore.ListOptions{Continue: token})
+		page, err := third.List(bounded.Context(t), all, watchcore.ListOptions{Continue: token})
 		done <- listed{page, err}
 	}()
-	eventually(t, "it waits", func() bool { return third.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it waits", func() bool { return third.Stats().Waiting == 1 })
 	check(t, writer.Apply(5, watchcore.Put("/4", "")))
-	late := receive(t, "the late one", done)
+	late := bounded.Receive(t, "the late one", done)
 	check(t, late.err)
 	want(t, "the rest", late.page.Len(), 3)
 	late.page.Release()
@@ -172,7 +173,7 @@ func TestTokensOfOthers(t *testing.T) {
 		"no text":          {first, all, watchcore.ListOptions{Continue: "\xff\x00"}},
 		"1 MiB":            {first, all, watchcore.ListOptions{Continue: strings.Repeat("A", 1<<20)}},
 	} {
-		_, err := try.cache.List(bounded(t), try.keys, try.options)
+		_, err := try.cache.List(bounded.Context(t), try.keys, try.options)
 		wantError(t, what, err, watchcore.ErrInvalidArgument)
 	}
 	want(t, "waits that are left", third.Stats().Waiting, 0)
@@ -183,21 +184,21 @@ func TestReadsInAnEpoch(t *testing.T) {
 	check(t, writer.Apply(5, watchcore.Put("/a", "1")))
 	old := cache.Position()
 	for name, read := range map[string]watchcore.Read{"at least": watchcore.ReadAtLeastPosition(old), "exact": watchcore.ReadExactPosition(old)} {
-		kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
+		kv, at, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read})
 		check(t, err)
 		want(t, name, fmt.Sprintf("%s at %d", kv.Value, at), "1 at 5")
 	}
-	check(t, cache.WaitUntilPosition(bounded(t), old))
+	check(t, cache.WaitUntilPosition(bounded.Context(t), old))
 
 	// Who waits in a history that is replaced is told.
 	future := watchcore.Position{Epoch: old.Epoch, Revision: 9}
 	ends := make(chan error)
 	go func() {
-		_, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeastPosition(future)})
+		_, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeastPosition(future)})
 		ends <- err
 	}()
-	go func() { ends <- cache.WaitUntilPosition(bounded(t), future) }()
-	eventually(t, "both wait", func() bool { return cache.Stats().Waiting == 2 })
+	go func() { ends <- cache.WaitUntilPosition(bounded.Context(t), future) }()
+	bounded.Eventually(t, "both wait", func() bool { return cache.Stats().Waiting == 2 })
 	_, err := writer.Resync(3, []watchcore.KeyValue{
 		{Key: []byte("/a"), Value: []byte("other"), CreateRevision: 2, ModRevision: 2, Version: 1},
 	}, watchcore.ReasonHistoryReset)
@@ -205,12 +206,12 @@ func TestReadsInAnEpoch(t *testing.T) {
 	for range 2 {
 		wantError(t, "a wait in a former history", <-ends, watchcore.ErrResynced)
 	}
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(watchcore.Position{Epoch: old.Epoch, Revision: 3})})
+	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(watchcore.Position{Epoch: old.Epoch, Revision: 3})})
 	wantError(t, "exact in a former history", err, watchcore.ErrCompacted)
-	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadAtLeastPosition(watchcore.Position{Epoch: old.Epoch, Revision: 2})})
+	_, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadAtLeastPosition(watchcore.Position{Epoch: old.Epoch, Revision: 2})})
 	wantError(t, "at least in a former history", err, watchcore.ErrCompacted)
-	wantError(t, "a wait for a former history", cache.WaitUntilPosition(bounded(t), future), watchcore.ErrResynced)
-	kv, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(cache.Position())})
+	wantError(t, "a wait for a former history", cache.WaitUntilPosition(bounded.Context(t), future), watchcore.ErrResynced)
+	kv, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExactPosition(cache.Position())})
 	check(t, err)
 	want(t, "exact now", string(kv.Value), "other")
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func TestGet(t *testing.T) {
@@ -27,7 +28,7 @@ func TestGet(t *testing.T) {
 		{"/e", watchcore.ReadAny(), "/e= 2/2/1 at 6"},
 		{"/never", watchcore.ReadAny(), "nil at 6"},
 	} {
-		kv, at, err := cache.Get(bounded(t), row.key, watchcore.ReadOptions{Read: row.read})
+		kv, at, err := cache.Get(bounded.Context(t), row.key, watchcore.ReadOptions{Read: row.read})
 		check(t, err)
 		got := fmt.Sprintf("nil at %d", at)
 		if kv != nil {
@@ -38,12 +39,12 @@ func TestGet(t *testing.T) {
 		}
 		want(t, row.key, got, row.want)
 	}
-	_, _, err := cache.Get(bounded(t), "outside", watchcore.ReadOptions{})
+	_, _, err := cache.Get(bounded.Context(t), "outside", watchcore.ReadOptions{})
 	wantError(t, "a key outside the prefix", err, watchcore.ErrInvalidArgument)
-	_, _, err = cache.Get(bounded(t), "", watchcore.ReadOptions{})
+	_, _, err = cache.Get(bounded.Context(t), "", watchcore.ReadOptions{})
 	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
 	check(t, writer.Compact(5))
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(4)})
+	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(4)})
 	wantError(t, "below the window", err, watchcore.ErrCompacted)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -58,11 +59,11 @@ func TestGetOfEverySize(t *testing.T) {
 		value := strings.Repeat("v", size)
 		check(t, writer.Apply(uint64(revision+1), watchcore.Put("/a", value)))
 		for _, read := range []watchcore.Read{watchcore.ReadAny(), watchcore.ReadAtLeast(1)} {
-			kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
+			kv, at, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read})
 			check(t, err)
 			want(t, fmt.Sprint(size), string(kv.Value), value)
 			want(t, "its revision", kv.ModRevision, at)
-			other, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
+			other, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
 			check(t, err)
 			clear(other.Value)
 			want(t, "beside another", string(kv.Value), value)
@@ -84,7 +85,7 @@ func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
 
 func TestListAndCount(t *testing.T) {
 	cache, writer := hundred(t)
-	page, err := cache.List(bounded(t), watchcore.RangeBetween("/0005", "/0900"), watchcore.ListOptions{Limit: 4})
+	page, err := cache.List(bounded.Context(t), watchcore.RangeBetween("/0005", "/0900"), watchcore.ListOptions{Limit: 4})
 	check(t, err)
 	var got []string
 	for kv := range page.All() {
@@ -108,18 +109,18 @@ func TestListAndCount(t *testing.T) {
 	panics(t, "length of a released page", func() { page.Len() })
 	want(t, "remaining of a released page", page.Remaining(), 890)
 
-	page, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(1)})
+	page, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Read: watchcore.ReadExact(1)})
 	check(t, err)
 	want(t, "all at revision 1", page.Len(), 1000)
 	want(t, "revision", page.Revision(), 1)
 	want(t, "more", page.More(), false)
 	page.Release()
 
-	count, at, err := cache.Count(bounded(t), watchcore.RangePrefix("/000"), watchcore.ReadOptions{})
+	count, at, err := cache.Count(bounded.Context(t), watchcore.RangePrefix("/000"), watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "count", count, 8)
 	want(t, "at", at, 3)
-	count, at, err = cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: watchcore.ReadExact(2)})
+	count, at, err = cache.Count(bounded.Context(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: watchcore.ReadExact(2)})
 	check(t, err)
 	want(t, "count at 2", count, 999)
 	want(t, "at", at, 2)

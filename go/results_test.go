@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func TestResultChan(t *testing.T) {
@@ -31,7 +32,7 @@ func TestResultChan(t *testing.T) {
 		check(t, kept[i].Err)
 		want(t, "event", text(kept[i].Event), expected)
 	}
-	eventually(t, "nothing is held", func() bool {
+	bounded.Eventually(t, "nothing is held", func() bool {
 		stats := cache.Stats()
 		return stats.UnreleasedBatches == 0 && stats.Subscriptions == 0
 	})

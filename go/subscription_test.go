@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func TestStateThenLive(t *testing.T) {
@@ -57,7 +58,7 @@ func TestStarts(t *testing.T) {
 	want(t, "current", numbers.Current, 6)
 
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartStateAtLeast(9), StartTimeout: time.Millisecond})
-	_, err = sub.Next(bounded(t))
+	_, err = sub.Next(bounded.Context(t))
 	wantError(t, "a state that does not come", err, watchcore.ErrFutureRevision)
 }
 
@@ -90,7 +91,7 @@ func TestFilters(t *testing.T) {
 			}
 			sub := subscribe(t, cache, watchcore.SubscribeOptions{Range: row.keys})
 			want(t, "events", drain(t, sub), lines(append(expected, "1 BOOKMARK end")...))
-			page, err := cache.List(bounded(t), row.keys, watchcore.ListOptions{})
+			page, err := cache.List(bounded.Context(t), row.keys, watchcore.ListOptions{})
 			check(t, err)
 			defer page.Release()
 			want(t, "items", page.Len(), len(row.want))
@@ -112,7 +113,7 @@ func TestOptionsOfSubscribe(t *testing.T) {
 	want(t, "raw", drain(t, raw), lines("1 PUT /a 1<-", "2 DELETE /a -<1"))
 	want(t, "events before a mark", drain(t, marks), lines("1 ADDED /a 1<-", "2 DELETED /a -<1"))
 	check(t, writer.Progress(7))
-	batch, err := marks.Next(bounded(t)) // woken for it by a timer
+	batch, err := marks.Next(bounded.Context(t)) // woken for it by a timer
 	check(t, err)
 	want(t, "mark", text(batch.At(0)), "7 BOOKMARK")
 	batch.Release()
@@ -136,20 +137,20 @@ func TestBatchSizes(t *testing.T) {
 	whole := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxBatch: 2, WholeRevisions: true})
 	check(t, writer.Apply(1, watchcore.Put("/a", ""), watchcore.Put("/b", ""), watchcore.Put("/c", "")))
 
-	batch, err := parts.Next(bounded(t))
+	batch, err := parts.Next(bounded.Context(t))
 	check(t, err)
 	want(t, "first part", batch.Len(), 2)
 	want(t, "it goes on", batch.Continues(), true)
 	want(t, "position inside a revision", batch.Position().Revision, 0)
 	batch.Release()
-	batch, err = parts.Next(bounded(t))
+	batch, err = parts.Next(bounded.Context(t))
 	check(t, err)
 	want(t, "last part", batch.Len(), 1)
 	want(t, "it goes on", batch.Continues(), false)
 	want(t, "position behind it", batch.Position(), cache.Position())
 	batch.Release()
 
-	batch, err = whole.Next(bounded(t))
+	batch, err = whole.Next(bounded.Context(t))
 	check(t, err)
 	want(t, "whole revision", batch.Len(), 3)
 	batch.Release()
@@ -179,9 +180,9 @@ func TestResync(t *testing.T) {
 		"9 MODIFIED /b 2<1 synthetic",
 		fmt.Sprintf("9 RESYNC %+v", mark),
 	))
-	_, err = stopping.Next(bounded(t))
+	_, err = stopping.Next(bounded.Context(t))
 	wantError(t, "stop on resync", err, watchcore.ErrResynced)
-	_, err = stopping.Next(bounded(t))
+	_, err = stopping.Next(bounded.Context(t))
 	wantError(t, "behind it", err, watchcore.ErrClosed)
 }
 
@@ -197,7 +198,7 @@ func TestLagged(t *testing.T) {
 		t.Fatalf("no lag is shown: %+v", lag)
 	}
 	var told []error
-	for batch, err := range sub.Batches(bounded(t)) { // ends by itself behind the error
+	for batch, err := range sub.Batches(bounded.Context(t)) { // ends by itself behind the error
 		if batch.Len() != 0 {
 			t.Fatalf("%d events came before the loss was told", batch.Len())
 		}
@@ -222,7 +223,7 @@ func TestBatchesReleases(t *testing.T) {
 		check(t, writer.Apply(revision, watchcore.Put("/a", "")))
 	}
 	var seen []uint64
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		want(t, "batches held in the body", cache.Stats().UnreleasedBatches, 1)
 		seen = append(seen, batch.At(0).Revision)
@@ -231,20 +232,20 @@ func TestBatchesReleases(t *testing.T) {
 	want(t, "batches held after break", cache.Stats().UnreleasedBatches, 0)
 	func() {
 		defer func() { want(t, "panic", recover(), any("mine")) }()
-		for batch := range sub.Batches(bounded(t)) {
+		for batch := range sub.Batches(bounded.Context(t)) {
 			seen = append(seen, batch.At(0).Revision)
 			panic("mine")
 		}
 	}()
 	want(t, "batches held after a panic", cache.Stats().UnreleasedBatches, 0)
-	for batch, err := range sub.Batches(bounded(t)) {
+	for batch, err := range sub.Batches(bounded.Context(t)) {
 		check(t, err)
 		seen = append(seen, batch.At(0).Revision)
 		writer.Close()
 		cache.Close() // the sequence ends without an error
 	}
 	want(t, "revisions", fmt.Sprint(seen), "[1 2 3]")
-	_, err := sub.Next(bounded(t))
+	_, err := sub.Next(bounded.Context(t))
 	wantError(t, "next behind the end", err, watchcore.ErrClosed)
 }
 
@@ -253,10 +254,10 @@ func TestCacheCloseHandsOutTheRest(t *testing.T) {
 	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	cache.Close()
-	batch, err := sub.Next(bounded(t))
+	batch, err := sub.Next(bounded.Context(t))
 	check(t, err)
 	want(t, "the rest", text(batch.At(0)), "1 ADDED /a 1<-")
-	_, err = sub.Next(bounded(t))
+	_, err = sub.Next(bounded.Context(t))
 	wantError(t, "behind it", err, watchcore.ErrClosed)
 	sub.Close()
 	want(t, "a batch after everything was closed", text(batch.At(0)), "1 ADDED /a 1<-")
@@ -271,14 +272,14 @@ func TestSecondConsumerIsRefused(t *testing.T) {
 		batch, _ := sub.Next(context.Background())
 		inside <- batch
 	}()
-	eventually(t, "the first sleeps", func() bool { return cache.Stats().Waiting == 1 })
-	_, err := sub.Next(bounded(t))
+	bounded.Eventually(t, "the first sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	_, err := sub.Next(bounded.Context(t))
 	wantError(t, "second Next", err, watchcore.ErrBusy)
 	_, err = sub.Poll(0)
 	wantError(t, "Poll beside Next", err, watchcore.ErrBusy)
 	want(t, "position beside Next", sub.Position().Revision, 0)
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
-	batch := receive(t, "what the first got", inside)
+	batch := bounded.Receive(t, "what the first got", inside)
 	want(t, "what the first got", batch.Len(), 1)
 	batch.Release()
 }

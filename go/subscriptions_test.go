@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 // only is how the one subscription of a cache stands.
@@ -95,19 +96,19 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	}
 	follow()
 	is(watchcore.SubscriptionLive)
-	ctx, cancel := context.WithCancel(bounded(t))
+	ctx, cancel := context.WithCancel(bounded.Context(t))
 	ended := make(chan error)
 	go func() {
 		_, err := sub.Next(ctx)
 		ended <- err
 	}()
-	eventually(t, "it waits", func() bool { return only(t, cache).State == watchcore.SubscriptionParked })
+	bounded.Eventually(t, "it waits", func() bool { return only(t, cache).State == watchcore.SubscriptionParked })
 	cancel()
-	if err := receive(t, "the end of the wait", ended); !errors.Is(err, context.Canceled) {
+	if err := bounded.Receive(t, "the end of the wait", ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("a wait that was cancelled: %v", err)
 	}
 	check(t, writer.Apply(6, watchcore.Put("/a", "")))
-	eventually(t, "it is woken", func() bool { return only(t, cache).State == watchcore.SubscriptionLive })
+	bounded.Eventually(t, "it is woken", func() bool { return only(t, cache).State == watchcore.SubscriptionLive })
 	follow()
 	info := is(watchcore.SubscriptionLive)
 	want(t, "read path", info.ReadPath.String()+" "+info.Index, "Chain key")
@@ -120,7 +121,7 @@ func TestStatesOfSubscriptions(t *testing.T) {
 	sub.Close()
 	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), MaxLagEvents: 3})
 	writeOn(t, cache, writer, 10)
-	eventually(t, "it is closed for its lag", func() bool { return only(t, cache).State == watchcore.SubscriptionTooSlow })
+	bounded.Eventually(t, "it is closed for its lag", func() bool { return only(t, cache).State == watchcore.SubscriptionTooSlow })
 	sub.Close()
 	sub = subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow(), OnLag: watchcore.LagResnapshot})
 	writeOn(t, cache, writer, 1000)
@@ -149,7 +150,7 @@ func TestNamesOfSubscriptions(t *testing.T) {
 		all := cache.Subscriptions()
 		want(t, "name", all[len(all)-1].Name, name)
 	}
-	_, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{Name: "\xff"})
+	_, err := cache.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{Name: "\xff"})
 	if !errors.Is(err, watchcore.ErrInvalidArgument) {
 		t.Errorf("a name that is not UTF-8: %v", err)
 	}
@@ -158,7 +159,7 @@ func TestNamesOfSubscriptions(t *testing.T) {
 // Lists beside consumers that come, wait, and go.
 func TestSubscriptionsBesideConsumers(t *testing.T) {
 	cache, writer := embedded(t)
-	ctx, cancel := context.WithCancel(bounded(t))
+	ctx, cancel := context.WithCancel(bounded.Context(t))
 	var consumers sync.WaitGroup
 	for i := range 8 {
 		name := strconv.Itoa(i)
@@ -203,5 +204,5 @@ func TestSubscriptionsBesideConsumers(t *testing.T) {
 	}
 	cancel()
 	consumers.Wait()
-	eventually(t, "they are gone", func() bool { return len(cache.Subscriptions()) == 0 })
+	bounded.Eventually(t, "they are gone", func() bool { return len(cache.Subscriptions()) == 0 })
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func TestCancelledContextEndsNext(t *testing.T) {
@@ -28,9 +29,9 @@ func TestCancelledContextEndsNext(t *testing.T) {
 		_, err := sub.Next(ctx)
 		ended <- err
 	}()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
-	wantError(t, "a context cancelled meanwhile", receive(t, "the end of the wait", ended), context.Canceled)
+	wantError(t, "a context cancelled meanwhile", bounded.Receive(t, "the end of the wait", ended), context.Canceled)
 
 	check(t, writer.Apply(1, watchcore.Put("/a", "1")))
 	_, err = sub.Next(done)
@@ -53,12 +54,12 @@ func TestContextOfSubscribeEndsIt(t *testing.T) {
 		_, err := sub.Next(context.Background())
 		ended <- err
 	}()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
-	wantError(t, "next", receive(t, "the end of the wait", ended), context.Canceled)
+	wantError(t, "next", bounded.Receive(t, "the end of the wait", ended), context.Canceled)
 	_, err = sub.Poll(0)
 	wantError(t, "poll", err, context.Canceled)
-	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
+	bounded.Eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
 	_, err = cache.Subscribe(ctx, watchcore.SubscribeOptions{})
 	wantError(t, "subscribe with a context that is done", err, context.Canceled)
 }
@@ -73,50 +74,50 @@ func TestCloseEndsNext(t *testing.T) {
 		_, err := sub.Next(context.Background())
 		ended <- err
 	}()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	sub.Close()
 	sub.Close()
-	wantError(t, "next", receive(t, "the end of the wait", ended), watchcore.ErrClosed)
+	wantError(t, "next", bounded.Receive(t, "the end of the wait", ended), watchcore.ErrClosed)
 	want(t, "position of a closed one", sub.Position(), cache.Position())
 	want(t, "lag of a closed one", sub.Lag(), watchcore.Lag{})
-	eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
+	bounded.Eventually(t, "it is closed in the library", func() bool { return cache.Stats().Subscriptions == 0 })
 }
 
 func TestWaitUntil(t *testing.T) {
 	cache, writer := embedded(t)
-	check(t, cache.WaitUntil(bounded(t), 0))
+	check(t, cache.WaitUntil(bounded.Context(t), 0))
 	ended := make(chan error)
-	go func() { ended <- cache.WaitUntil(bounded(t), 3) }()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	go func() { ended <- cache.WaitUntil(bounded.Context(t), 3) }()
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, writer.Apply(2, watchcore.Put("/a", "")))
 	check(t, writer.Progress(3))
-	check(t, receive(t, "the end of the wait", ended))
+	check(t, bounded.Receive(t, "the end of the wait", ended))
 
 	short, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	want(t, "a revision that does not come", cache.WaitUntil(short, 9), context.DeadlineExceeded)
 
 	go func() { ended <- cache.WaitUntil(context.Background(), 9) }()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cache.Close()
-	wantError(t, "a wait while the cache is closed", receive(t, "the end of the wait", ended), watchcore.ErrClosed)
+	wantError(t, "a wait while the cache is closed", bounded.Receive(t, "the end of the wait", ended), watchcore.ErrClosed)
 	wantError(t, "a wait on a closed cache", cache.WaitUntil(context.Background(), 1), watchcore.ErrClosed)
 }
 
 func TestWaitReady(t *testing.T) {
 	cache, writer := embedded(t, watchcore.Config{ExpectLoad: true})
 	want(t, "state", cache.Status().State, watchcore.StateNotReady)
-	_, _, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{})
+	_, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
 	wantError(t, "get", err, watchcore.ErrNotReady)
 	_, err = cache.Snapshot()
 	wantError(t, "snapshot", err, watchcore.ErrNotReady)
 	sub := subscribe(t, cache)
 	want(t, "events before the listing", drain(t, sub), "")
 	ended := make(chan error)
-	go func() { ended <- cache.WaitReady(bounded(t)) }()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	go func() { ended <- cache.WaitReady(bounded.Context(t)) }()
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	check(t, writer.Load(7, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("x"), CreateRevision: 2, ModRevision: 5, Version: 3}}))
-	check(t, receive(t, "the end of the wait", ended))
+	check(t, bounded.Receive(t, "the end of the wait", ended))
 	want(t, "state", cache.Status().State, watchcore.StateReady)
 	want(t, "events", drain(t, sub), lines("5 ADDED /a x<- initial", "7 BOOKMARK end"))
 	wantError(t, "a second load", writer.Load(8, nil), watchcore.ErrOutOfOrder)
@@ -125,7 +126,7 @@ func TestWaitReady(t *testing.T) {
 func TestConsistentRevisionOfAnEmbeddedCache(t *testing.T) {
 	cache, writer := embedded(t)
 	check(t, writer.Apply(12, watchcore.Put("/a", "")))
-	revision, err := cache.ConsistentRevision(bounded(t))
+	revision, err := cache.ConsistentRevision(bounded.Context(t))
 	check(t, err)
 	want(t, "revision", revision, 12)
 }
@@ -141,7 +142,7 @@ func TestReadsWait(t *testing.T) {
 	answers := make(chan answer, 2)
 	for _, read := range []watchcore.Read{watchcore.ReadAtLeast(2), watchcore.ReadExact(2)} {
 		go func() {
-			kv, at, err := cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: read})
+			kv, at, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read})
 			if err != nil {
 				answers <- answer{err: err}
 				return
@@ -149,7 +150,7 @@ func TestReadsWait(t *testing.T) {
 			answers <- answer{string(kv.Value), at, nil}
 		}()
 	}
-	eventually(t, "both sleep", func() bool { return cache.Stats().Waiting == 2 })
+	bounded.Eventually(t, "both sleep", func() bool { return cache.Stats().Waiting == 2 })
 	check(t, writer.Apply(2, watchcore.Put("/a", "2")))
 	for range 2 {
 		want(t, "answer", <-answers, answer{"2", 2, nil})
@@ -160,7 +161,7 @@ func TestReadsWait(t *testing.T) {
 		_, _, err := cache.Get(ctx, "/a", watchcore.ReadOptions{Read: watchcore.ReadAtLeast(99)})
 		answers <- answer{err: err}
 	}()
-	eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
+	bounded.Eventually(t, "it sleeps", func() bool { return cache.Stats().Waiting == 1 })
 	cancel()
 	want(t, "a cancelled read", (<-answers).err, context.Canceled)
 }
@@ -182,16 +183,16 @@ func TestReadsEndByThemselves(t *testing.T) {
 	future := watchcore.ReadAtLeast(99)
 	_, _, err := cache.Get(context.Background(), "/a", watchcore.ReadOptions{Read: future}) // DefaultWaitTimeout
 	late("without a deadline", err)
-	_, _, err = cache.Get(bounded(t), "/a", watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
+	_, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
 	late("get", err)
-	_, _, err = cache.Count(bounded(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
+	_, _, err = cache.Count(bounded.Context(t), watchcore.RangeAll(), watchcore.ReadOptions{Read: future, WaitTimeout: time.Millisecond})
 	late("count", err)
-	_, err = cache.List(bounded(t), watchcore.RangeAll(), watchcore.ListOptions{Read: future, WaitTimeout: time.Millisecond})
+	_, err = cache.List(bounded.Context(t), watchcore.RangeAll(), watchcore.ListOptions{Read: future, WaitTimeout: time.Millisecond})
 	late("list", err)
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	for _, limit := range []time.Duration{bound, -1} {
+	for _, limit := range []time.Duration{bounded.Bound, -1} {
 		_, _, err = cache.Get(ctx, "/a", watchcore.ReadOptions{Read: future, WaitTimeout: limit})
 		want(t, "the context ends first", err, context.DeadlineExceeded)
 	}
@@ -220,7 +221,7 @@ func TestWaitingCostsNoThread(t *testing.T) {
 	runtime.GC()
 	before := threads(t)
 
-	ctx := bounded(t)
+	ctx := bounded.Context(t)
 	var all sync.WaitGroup
 	failures := make(chan error, subscriptions+waiters)
 	for range subscriptions {
@@ -237,7 +238,7 @@ func TestWaitingCostsNoThread(t *testing.T) {
 	for range waiters {
 		all.Go(func() { failures <- cache.WaitUntil(ctx, 2) })
 	}
-	eventually(t, "all sleep", func() bool { return cache.Stats().Waiting == subscriptions+waiters })
+	bounded.Eventually(t, "all sleep", func() bool { return cache.Stats().Waiting == subscriptions+waiters })
 	// A few more may come at any time: the runtime starts one where a call is slow.
 	if now := threads(t); now > before+30 {
 		t.Errorf("%d threads while %d goroutines wait, %d before", now, subscriptions+waiters, before)
@@ -259,7 +260,7 @@ func TestWaitingCostsNoThread(t *testing.T) {
 func TestManyGoroutines(t *testing.T) {
 	const consumers, revisions = 16, 2_000
 	cache, writer := embedded(t)
-	ctx := bounded(t)
+	ctx := bounded.Context(t)
 	var all sync.WaitGroup
 	for i := range consumers {
 		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartState(), MaxBatch: 1 + i*7})
@@ -312,6 +313,6 @@ func TestManyGoroutines(t *testing.T) {
 		}
 	})
 	all.Wait()
-	eventually(t, "only the 16 are open", func() bool { return cache.Stats().Subscriptions == consumers })
+	bounded.Eventually(t, "only the 16 are open", func() bool { return cache.Stats().Subscriptions == consumers })
 	want(t, "batches held", cache.Stats().UnreleasedBatches, 0)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 )
 
 func TestOneWriter(t *testing.T) {
@@ -56,10 +57,10 @@ func TestLargeChanges(t *testing.T) {
 	check(t, writer.Apply(1, watchcore.Put("/long", long), watchcore.Put("/short", "s")))
 	want(t, "objects", cache.Status().Objects, 2)
 	check(t, writer.Apply(2, watchcore.Put("/short", strings.Repeat("y", 100))))
-	kv, _, err := cache.Get(bounded(t), "/long", watchcore.ReadOptions{})
+	kv, _, err := cache.Get(bounded.Context(t), "/long", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "the long value is as it was", bytes.Equal(kv.Value, long), true)
-	kv, _, err = cache.Get(bounded(t), "/short", watchcore.ReadOptions{})
+	kv, _, err = cache.Get(bounded.Context(t), "/short", watchcore.ReadOptions{})
 	check(t, err)
 	want(t, "length of the short value", len(kv.Value), 100)
 	check(t, writer.Apply(3)) // a revision without a change
@@ -70,24 +71,24 @@ func TestLargeChanges(t *testing.T) {
 func TestCleanups(t *testing.T) {
 	cache, _ := embedded(t)
 	func() {
-		sub, err := cache.Subscribe(bounded(t), watchcore.SubscribeOptions{ // with a context's hook
+		sub, err := cache.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{ // with a context's hook
 			Start: watchcore.StartNow()})
 		check(t, err)
 		short, _ := sub.Poll(0)
 		want(t, "nothing yet", short, nil)
-		_, err = cache.Subscribe(bounded(t), watchcore.SubscribeOptions{})
+		_, err = cache.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{})
 		check(t, err)
 		snapshot, err := cache.Snapshot()
 		check(t, err)
 		want(t, "subscriptions", cache.Stats().Subscriptions, 2)
-		eventually(t, "the snapshot has an age", func() bool { return cache.Stats().OldestSnapshot > 0 })
+		bounded.Eventually(t, "the snapshot has an age", func() bool { return cache.Stats().OldestSnapshot > 0 })
 		want(t, "revision", snapshot.Revision(), 0)
 	}()
-	eventually(t, "lost subscriptions are closed", func() bool {
+	bounded.Eventually(t, "lost subscriptions are closed", func() bool {
 		runtime.GC()
 		return cache.Stats().Subscriptions == 0
 	})
-	eventually(t, "a lost snapshot is closed", func() bool {
+	bounded.Eventually(t, "a lost snapshot is closed", func() bool {
 		runtime.GC()
 		return cache.Stats().OldestSnapshot == 0
 	})
@@ -98,7 +99,7 @@ func TestCleanups(t *testing.T) {
 		check(t, err)
 		writer, err := lost.Writer()
 		check(t, err)
-		sub, err = lost.Subscribe(bounded(t), watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+		sub, err = lost.Subscribe(bounded.Context(t), watchcore.SubscribeOptions{Start: watchcore.StartNow()})
 		check(t, err)
 		check(t, writer.Apply(1, watchcore.Put("/a", "")))
 	}()

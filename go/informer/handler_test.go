@@ -12,6 +12,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 )
 
 // Handlers that come while the informer starts and the cache is written to see all of it:
@@ -53,7 +54,7 @@ func TestRQ01EveryChangeComesInOrder(t *testing.T) {
 	in := s.informer(options{})
 	r := newRecorder()
 	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	s.apply("/b=1", "/a=1", "/c=1")
 	s.apply("/a=2")
 	s.apply("/c=2", "/a=3")
@@ -80,7 +81,7 @@ func TestRQ02DeletionsComeBeforeReplacements(t *testing.T) {
 	in := s.informer(options{})
 	r := newRecorder()
 	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	r.lines = nil
 	kv := func(key, value string, revision uint64) watchcore.KeyValue {
 		return watchcore.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: revision, ModRevision: revision, Version: 1}
@@ -107,7 +108,7 @@ func TestSI03ChangesDuringADisruptionAreSeen(t *testing.T) {
 	s.next = 8
 	s.settled(in, first, second)
 	clock.Advance(time.Minute)
-	eventually(t, "the resync", func() bool { return strings.HasSuffix(resyncing.text(), "=/b=2") })
+	bounded.Eventually(t, "the resync", func() bool { return strings.HasSuffix(resyncing.text(), "=/b=2") })
 	want(t, "plain", plain.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2")
 	want(t, "resyncing", resyncing.sorted(2), "*/a=1 */b=1 -/a=1 ~/b=1>2 =/b=2")
 }
@@ -128,10 +129,10 @@ func TestSI01ResyncPeriodsArePerHandler(t *testing.T) {
 	resyncs := func(r *recorder) int { return strings.Count(r.text(), "=/a=1") }
 	for second, expected := range [][2]int{{0, 0}, {0, 1}, {1, 1}, {1, 2}, {1, 2}, {2, 3}} {
 		clock.Advance(time.Second)
-		eventually(t, fmt.Sprint("resyncs after second ", second+1), func() bool {
+		bounded.Eventually(t, fmt.Sprint("resyncs after second ", second+1), func() bool {
 			return resyncs(slow) == expected[0] && resyncs(fast) == expected[1]
 		})
-		eventually(t, "armed again", func() bool { return clock.Armed() == 2 })
+		bounded.Eventually(t, "armed again", func() bool { return clock.Armed() == 2 })
 	}
 	want(t, "without a period", never.text(), "*/a=1")
 	for _, period := range []time.Duration{-1} {
@@ -150,11 +151,11 @@ func TestSI01ResyncComesBetweenChanges(t *testing.T) {
 	r, gate := newRecorder(), make(chan struct{})
 	r.before = func(string) { <-gate }
 	reg := add(t, in, r, informer.HandlerOptions{ResyncPeriod: time.Second})
-	check(t, in.WaitSynced(bounded(t)))
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	check(t, in.WaitSynced(bounded.Context(t)))
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	s.apply("/a=2")
 	s.apply("/a=3")
-	check(t, in.WaitUntil(bounded(t), 3))
+	check(t, in.WaitUntil(bounded.Context(t), 3))
 	clock.Advance(time.Second)
 	close(gate)
 	s.settled(in, reg)
@@ -202,7 +203,7 @@ func TestSI07PanicsAreIsolated(t *testing.T) {
 			t.Fatalf("%v\n%s", err, e.Stack)
 		}
 	}
-	check(t, rs[1].RemoveAndWait(bounded(t)))
+	check(t, rs[1].RemoveAndWait(bounded.Context(t)))
 }
 
 // errorList collects errors from any goroutine.
@@ -233,9 +234,9 @@ func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
 	r.before = func(string) { <-steps }
 	slow := add(t, in, r, informer.HandlerOptions{})
 	fast := add(t, in, newRecorder(), informer.HandlerOptions{})
-	check(t, informer.WaitForSync(bounded(t), in, fast))
+	check(t, informer.WaitForSync(bounded.Context(t), in, fast))
 	steps <- struct{}{}
-	eventually(t, "the last one is being handled", func() bool {
+	bounded.Eventually(t, "the last one is being handled", func() bool {
 		status := slow.Status()
 		return status.Handled == 1 && status.Handling != ""
 	})
@@ -243,7 +244,7 @@ func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
 	want(t, "lag", slow.Status().LagEvents, 1)
 	s.apply("/c=1") // no part of its initial state
 	steps <- struct{}{}
-	receive(t, "synced", slow.Synced())
+	bounded.Receive(t, "synced", slow.Synced())
 	want(t, "no reason is left", slow.Status().NotSynced, "")
 	close(steps)
 	s.settled(in, slow)
@@ -252,7 +253,7 @@ func TestSI08SyncedAfterTheInitialStateIsHandled(t *testing.T) {
 	// An empty state is complete at once.
 	empty := newSource(t, watchcore.Config{})
 	none := add(t, empty.informer(options{}), newRecorder(), informer.HandlerOptions{})
-	check(t, none.WaitSynced(bounded(t)))
+	check(t, none.WaitSynced(bounded.Context(t)))
 }
 
 // Sync that does not come says why: which callback it is in and since when, or what the
@@ -272,23 +273,23 @@ func TestFaultSyncThatNeverComesSaysWhy(t *testing.T) {
 	wantError(t, "before the listing", err, context.DeadlineExceeded)
 	contains(t, err.Error(), `informer "pods" is not synced: cache "pods" is NotReady: it has no listing yet`, `handler "stuck" is not synced: cache "pods"`)
 	check(t, s.writer.Load(5, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("1"), CreateRevision: 1, ModRevision: 1, Version: 1}}))
-	check(t, in.WaitSynced(bounded(t)))
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	check(t, in.WaitSynced(bounded.Context(t)))
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	err = informer.WaitForSync(soon(), in, reg)
 	wantError(t, "in a callback", err, context.DeadlineExceeded)
 	contains(t, err.Error(), `handler "stuck"`, `its callback for "/a" has been running for`)
 	contains(t, reg.Status().NotSynced, `its callback for "/a"`)
 	close(gate)
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 
 	// One that ends before says so instead of waiting.
 	late := newSource(t, watchcore.Config{ExpectLoad: true})
 	in = late.informer(options{})
 	reg = add(t, in, newRecorder(), informer.HandlerOptions{})
 	late.cache.Close()
-	wantError(t, "a closed cache", in.WaitSynced(bounded(t)), watchcore.ErrClosed)
-	wantError(t, "its handler", reg.WaitSynced(bounded(t)), watchcore.ErrClosed)
-	wantError(t, "a wait for a revision", in.WaitUntil(bounded(t), 3), watchcore.ErrClosed)
+	wantError(t, "a closed cache", in.WaitSynced(bounded.Context(t)), watchcore.ErrClosed)
+	wantError(t, "its handler", reg.WaitSynced(bounded.Context(t)), watchcore.ErrClosed)
+	wantError(t, "a wait for a revision", in.WaitUntil(bounded.Context(t), 3), watchcore.ErrClosed)
 }
 
 // Without a server the reason is the source's last error.
@@ -300,7 +301,7 @@ func TestFaultSyncWithoutAServerSaysWhy(t *testing.T) {
 	in, err := informer.New(cache, decode, options{})
 	check(t, err)
 	t.Cleanup(in.Stop)
-	eventually(t, "the source's error", func() bool { return cache.Status().LastError != nil })
+	bounded.Eventually(t, "the source's error", func() bool { return cache.Status().LastError != nil })
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	err = in.WaitSynced(ctx)
@@ -315,15 +316,15 @@ func TestRQ03CloseGivesTheRestThenEnds(t *testing.T) {
 	r, gate := newRecorder(), make(chan struct{})
 	r.before = func(string) { <-gate }
 	reg := add(t, in, r, informer.HandlerOptions{})
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	for i := range 200 {
 		s.apply(fmt.Sprint("/a=", i))
 	}
-	check(t, in.WaitUntil(bounded(t), s.cache.Revision()))
+	check(t, in.WaitUntil(bounded.Context(t), s.cache.Revision()))
 	s.cache.Close()
-	receive(t, "the informer's end", in.Done())
+	bounded.Receive(t, "the informer's end", in.Done())
 	close(gate)
-	receive(t, "the handler's end", reg.Done())
+	bounded.Receive(t, "the handler's end", reg.Done())
 	want(t, "calls", len(r.lines), 201)
 	wantError(t, "its end", reg.Status().Err, watchcore.ErrClosed)
 	want(t, "what is left", values(in.Lister().List()), "/a=199")

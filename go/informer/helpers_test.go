@@ -1,7 +1,6 @@
 package informer_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -9,22 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 )
-
-// bound is how long anything here may take before it counts as hanging. Nothing
-// waits for it to pass.
-const bound = 60 * time.Second
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -54,26 +42,6 @@ func contains(t testing.TB, text string, parts ...string) {
 			t.Fatalf("%q does not say %q", text, part)
 		}
 	}
-}
-
-// eventually asks until it holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !holds(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, bound)
-		}
-	}
-}
-
-func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing within %v", what, bound)
-	}
-	return v
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -142,7 +110,7 @@ func (s *source) informer(o options) *informer.Informer[string] {
 	s.t.Helper()
 	in, err := informer.New(s.cache, decode, o)
 	check(s.t, err)
-	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded(s.t))) })
+	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded.Context(s.t))) })
 	return in
 }
 
@@ -212,9 +180,9 @@ func add(t testing.TB, in *informer.Informer[string], h informer.Handler[string]
 // settled waits until a handler has handled everything up to the source's revision.
 func (s *source) settled(in *informer.Informer[string], rs ...*informer.Registration) {
 	s.t.Helper()
-	check(s.t, in.WaitUntil(bounded(s.t), s.cache.Revision()))
+	check(s.t, in.WaitUntil(bounded.Context(s.t), s.cache.Revision()))
 	for _, r := range rs {
-		eventually(s.t, fmt.Sprintf("handler: %+v", r.Status()), func() bool {
+		bounded.Eventually(s.t, fmt.Sprintf("handler: %+v", r.Status()), func() bool {
 			now := r.Status()
 			return now.Synced && now.LagEvents == 0 && now.Handling == ""
 		})

@@ -16,6 +16,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 )
 
 // overtaken is a handler that stands in the callback for /a while the window moves past it.
@@ -26,11 +27,11 @@ func overtaken(t *testing.T, o informer.HandlerOptions) (s *source, in *informer
 	r, gate = newRecorder(), make(chan struct{})
 	var once sync.Once
 	reg = add(t, in, r, o)
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	r.lines = nil
 	r.before = func(line string) { once.Do(func() { <-gate }) }
 	s.apply("/a=2")
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	s.apply("/z=1")
 	s.apply("-/b")
 	for i := range 400 { // its buffer, and the window
@@ -39,7 +40,7 @@ func overtaken(t *testing.T, o informer.HandlerOptions) (s *source, in *informer
 	s.apply("/d=1")
 	s.apply("/c=2")
 	s.apply("-/z")
-	check(t, in.WaitUntil(bounded(t), s.cache.Revision()))
+	check(t, in.WaitUntil(bounded.Context(t), s.cache.Revision()))
 	return s, in, r, reg, gate
 }
 
@@ -61,7 +62,7 @@ func TestRF19OvertakenHandlerGetsTheDifference(t *testing.T) {
 func TestRF19StoppedOnLagSaysWhatWasLost(t *testing.T) {
 	_, in, r, reg, gate := overtaken(t, informer.HandlerOptions{OnLag: informer.Stop, Name: "strict"})
 	close(gate)
-	receive(t, "its end", reg.Done())
+	bounded.Receive(t, "its end", reg.Done())
 	want(t, "lines", r.text(), "~/a=1>2")
 	err := reg.Status().Err
 	wantError(t, "its end", err, watchcore.ErrLagged)
@@ -91,13 +92,13 @@ func TestRF19LagIsSaidInChangesAndTime(t *testing.T) {
 	in := s.informer(options{Clock: clock})
 	r, gate := newRecorder(), make(chan struct{})
 	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	r.before = func(string) { <-gate }
 	s.apply("/a=2")
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	s.apply("/a=3")
 	s.apply("/a=4")
-	check(t, in.WaitUntil(bounded(t), 4))
+	check(t, in.WaitUntil(bounded.Context(t), 4))
 	clock.Advance(time.Minute)
 	status := reg.Status()
 	want(t, "lag", fmt.Sprint(status.LagEvents, status.LagAge, clock.Now().Sub(status.HandlingSince)), "3 1m0s 1m0s")
@@ -136,15 +137,15 @@ func TestFaultStalledHandlerHoldsConstantMemory(t *testing.T) {
 			check(t, s.writer.Apply(s.next, round...))
 			s.next++
 			if s.next%8 == 0 { // the informer itself is not to be overtaken
-				check(t, in.WaitUntil(bounded(t), s.next-1))
+				check(t, in.WaitUntil(bounded.Context(t), s.next-1))
 			}
 		}
-		check(t, in.WaitUntil(bounded(t), s.next-1))
+		check(t, in.WaitUntil(bounded.Context(t), s.next-1))
 	}
 	write(inOne)
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	write(100_000)
-	receive(t, "it stalls", blocked)
+	bounded.Receive(t, "it stalls", blocked)
 	before := heap()
 	write(events)
 	after := heap()
@@ -156,7 +157,7 @@ func TestFaultStalledHandlerHoldsConstantMemory(t *testing.T) {
 	}
 	t.Logf("heap %d kB before, %d kB after %d changes", before>>10, after>>10, events)
 	close(gate)
-	eventually(t, "it catches up", func() bool { status := reg.Status(); return status.LagEvents == 0 && status.Resnapshots == 1 })
+	bounded.Eventually(t, "it catches up", func() bool { status := reg.Status(); return status.LagEvents == 0 && status.Resnapshots == 1 })
 }
 
 func heap() uint64 {
@@ -176,10 +177,10 @@ func TestFaultSlowHandlerDelaysNobody(t *testing.T) {
 	stuck, gate := newRecorder(), make(chan struct{})
 	stuck.before = func(string) { <-gate }
 	slow := add(t, in, stuck, informer.HandlerOptions{})
-	eventually(t, "it stands", func() bool { return slow.Status().Handling != "" })
+	bounded.Eventually(t, "it stands", func() bool { return slow.Status().Handling != "" })
 	quick := newRecorder()
 	fast := add(t, in, quick, informer.HandlerOptions{})
-	check(t, fast.WaitSynced(bounded(t)))
+	check(t, fast.WaitSynced(bounded.Context(t)))
 	for i := range 1000 {
 		s.apply(fmt.Sprint("/a=", i+2))
 		if i%10 == 0 {
@@ -208,7 +209,7 @@ func TestFaultNoWakeUpIsLost(t *testing.T) {
 	s.settled(in, rs...)
 	for i := range 3000 {
 		s.apply(fmt.Sprint("/a=", i))
-		eventually(t, "all four", func() bool { return given.Load() == uint64(4*(i+1)) })
+		bounded.Eventually(t, "all four", func() bool { return given.Load() == uint64(4*(i+1)) })
 	}
 }
 
@@ -233,10 +234,10 @@ func TestRF19InformerItselfIsOvertaken(t *testing.T) {
 	t.Cleanup(in.Stop)
 	r := newRecorder()
 	reg := add(t, in, r, informer.HandlerOptions{})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	r.lines = nil
 	s.apply("/a=slow")
-	receive(t, "it decodes", decoding)
+	bounded.Receive(t, "it decodes", decoding)
 	s.apply("-/gone")
 	for i := range 5000 {
 		s.apply(fmt.Sprint("/b=", i))
@@ -335,7 +336,7 @@ func model(t *testing.T, dice *rand.Rand) {
 				i := dice.IntN(len(parties))
 				parties[i].stall.Store(false)
 				if parties[i].Remove(); dice.IntN(2) == 0 {
-					check(t, parties[i].RemoveAndWait(bounded(t)))
+					check(t, parties[i].RemoveAndWait(bounded.Context(t)))
 				}
 				parties = slices.Delete(parties, i, i+1)
 			}
@@ -354,7 +355,7 @@ func model(t *testing.T, dice *rand.Rand) {
 	for _, p := range parties {
 		s.settled(in, p.Registration)
 	}
-	check(t, in.WaitUntil(bounded(t), s.cache.Revision()))
+	check(t, in.WaitUntil(bounded.Context(t), s.cache.Revision()))
 	compare := func(what string, got map[string]string) {
 		if fmt.Sprint(got) != fmt.Sprint(state) {
 			t.Fatalf("%s: %v\nwant %v", what, got, state)
@@ -419,11 +420,11 @@ func TestRF19FiguresForPrometheus(t *testing.T) {
 	in := s.informer(options{Name: "pods \"x\"", Clock: newClock()})
 	r, gate := newRecorder(), make(chan struct{})
 	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	r.before = func(string) { <-gate }
 	s.apply("/a=2")
 	s.apply("/a=3")
-	check(t, in.WaitUntil(bounded(t), 3))
+	check(t, in.WaitUntil(bounded.Context(t), 3))
 	var text strings.Builder
 	check(t, informer.WriteMetrics(&text, in))
 	contains(t, text.String(), "# TYPE watchcore_informer_objects gauge\n", `watchcore_informer_objects{informer="pods \"x\""} 1`,

@@ -15,6 +15,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 )
 
 // words is an index by the words of a value.
@@ -38,7 +39,7 @@ func TestSI09IndexesFollowChanges(t *testing.T) {
 		}
 		return nil
 	}}})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	l := in.Lister()
 	has := func(index, value, expected string) {
 		t.Helper()
@@ -85,7 +86,7 @@ func TestSI09IndexesAddedLater(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/a=red", "/b=blue")
 	in := s.informer(options{})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	old := in.Current()
 	s.apply("/a=blue")
 	s.settled(in)
@@ -109,7 +110,7 @@ func TestSI09IndexesAddedLater(t *testing.T) {
 	_, err = in.Lister().ByIndex("other", "")
 	wantError(t, "none of it was added", err, watchcore.ErrInvalidArgument)
 	s.apply("/c=inside")
-	wantError(t, "from inside an index's function", receive(t, "the answer", inside), watchcore.ErrBusy)
+	wantError(t, "from inside an index's function", bounded.Receive(t, "the answer", inside), watchcore.ErrBusy)
 	s.settled(in)
 	list, err := in.Lister().ByIndex("word", "inside")
 	check(t, err)
@@ -119,7 +120,7 @@ func TestSI09IndexesAddedLater(t *testing.T) {
 	in = late.informer(options{})
 	check(t, in.AddIndexers(informer.Indexers[string]{"word": words}))
 	check(t, late.writer.Load(3, []watchcore.KeyValue{{Key: []byte("/a"), Value: []byte("red"), CreateRevision: 1, ModRevision: 1, Version: 1}}))
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	list, err = in.Lister().ByIndex("word", "red")
 	check(t, err)
 	want(t, "red", values(list), "/a=red")
@@ -171,7 +172,7 @@ func TestSI09ListersAnswer(t *testing.T) {
 		watchcore.Put("/registry/pods/blue/a", `{"labels":{"app":"web","tier":"1"}}`), watchcore.Put("/other", "x")))
 	s.next = 2
 	in := s.informer(options{Range: watchcore.RangePrefix("/registry/")})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	keys := func(list []*informer.Object[string]) string {
 		var all []string
 		for _, o := range list {
@@ -197,23 +198,23 @@ func TestSI09ListersAnswer(t *testing.T) {
 	_, found = l.Get("/other")
 	want(t, "outside of the range", found, false)
 	for selector, expected := range map[string]string{"app=web": "blue/a red/a", "app in (web,db),!tier": "red/a red/b", "": "blue/a red/a red/b", "app=x": ""} {
-		list, err := l.SelectLabels(bounded(t), selector)
+		list, err := l.SelectLabels(bounded.Context(t), selector)
 		check(t, err)
 		want(t, selector, keys(list), expected)
 	}
-	_, err := l.SelectLabels(bounded(t), "app in")
+	_, err := l.SelectLabels(bounded.Context(t), "app in")
 	wantError(t, "a selector that does not parse", err, watchcore.ErrInvalidArgument)
 	frozen := in.Current()
 	s.apply("/registry/pods/red/a={}")
 	s.settled(in)
-	list, err := frozen.SelectLabels(bounded(t), "app=web")
+	list, err := frozen.SelectLabels(bounded.Context(t), "app=web")
 	check(t, err)
 	want(t, "of the older revision", keys(list), "blue/a red/a")
-	list, err = l.SelectLabels(bounded(t), "app=web")
+	list, err = l.SelectLabels(bounded.Context(t), "app=web")
 	check(t, err)
 	want(t, "of the newest", keys(list), "blue/a")
 	check(t, s.writer.Compact(2))
-	_, err = frozen.SelectLabels(bounded(t), "app=web")
+	_, err = frozen.SelectLabels(bounded.Context(t), "app=web")
 	wantError(t, "of one that was compacted", err, watchcore.ErrCompacted)
 	for key, expected := range map[string]string{"/a/b/c": "c true", "a/b/c/d": "c true", "/a/b": " false", "": " false", "/a/b/": " true"} {
 		value := informer.ByKeySegment[string](2)(&informer.Object[string]{Key: key})
@@ -244,7 +245,7 @@ func TestSI10ReadersSeeWholeRevisions(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/a=0", "/b=0")
 	in := s.informer(options{Indexers: informer.Indexers[string]{"value": words}})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	stop := make(chan struct{})
 	var readers sync.WaitGroup
 	for range 4 {
@@ -283,7 +284,7 @@ func TestSI10LongRevisionsAreSeenWhole(t *testing.T) {
 	}
 	write(0)
 	in := s.informer(options{Indexers: informer.Indexers[string]{"value": words}})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	stop := make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() {
@@ -296,7 +297,7 @@ func TestSI10LongRevisionsAreSeenWhole(t *testing.T) {
 	})
 	for i := range 30 {
 		write(i + 1)
-		check(t, in.WaitUntil(bounded(t), s.next-1))
+		check(t, in.WaitUntil(bounded.Context(t), s.next-1))
 	}
 	close(stop)
 	reading.Wait()
@@ -341,7 +342,7 @@ func TestSI09OneRevisionOverTwoHistories(t *testing.T) {
 			in, err := informer.New(s.cache, held, options{Range: watchcore.RangePrefix(prefix)})
 			check(t, err)
 			t.Cleanup(in.Stop)
-			check(t, in.WaitSynced(bounded(t)))
+			check(t, in.WaitSynced(bounded.Context(t)))
 			informers = append(informers, in)
 		}
 		s.apply("/a/x=1", "/b/x=1")
@@ -353,7 +354,7 @@ func TestSI09OneRevisionOverTwoHistories(t *testing.T) {
 		check(t, err)
 		s.next = 6
 		close(gate)
-		first, err := informer.SameRevision(bounded(t), informers[0], informers[1])
+		first, err := informer.SameRevision(bounded.Context(t), informers[0], informers[1])
 		check(t, err)
 		l, err := informers[0].At(first)
 		check(t, err)
@@ -367,7 +368,7 @@ func TestSI09OneRevisionOverTwoHistories(t *testing.T) {
 			}
 		})
 		for range 5 {
-			v, err := informer.SameRevision(bounded(t), informers[0], informers[1])
+			v, err := informer.SameRevision(bounded.Context(t), informers[0], informers[1])
 			check(t, err)
 			var both []string
 			for i, key := range []string{"/a/x", "/b/x"} {
@@ -392,13 +393,13 @@ func TestFaultReadYourOwnWrites(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/in/a=0")
 	in := s.informer(options{Range: watchcore.RangePrefix("/in/")})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	for i := range 500 {
 		revision := s.apply(fmt.Sprint("/in/a=", i))
-		check(t, in.WaitUntil(bounded(t), revision))
+		check(t, in.WaitUntil(bounded.Context(t), revision))
 		o, _ := in.Lister().Get("/in/a")
 		want(t, "the value", o.Value, fmt.Sprint(i))
-		check(t, in.WaitUntil(bounded(t), s.apply("/out=x")))
+		check(t, in.WaitUntil(bounded.Context(t), s.apply("/out=x")))
 	}
 	want(t, "position", in.Lister().Position().Revision, s.cache.Revision())
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
@@ -411,7 +412,7 @@ func TestFaultReadYourOwnWrites(t *testing.T) {
 	next := s.next
 	for i := range 200 {
 		waiting.Go(func() {
-			if err := in.WaitUntil(bounded(t), next+uint64(i%20)); err != nil {
+			if err := in.WaitUntil(bounded.Context(t), next+uint64(i%20)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -446,7 +447,7 @@ func TestSI09InformersAtOneRevision(t *testing.T) {
 		}
 	})
 	for range 300 {
-		v, err := informer.SameRevision(bounded(t), pods, nodes, idle)
+		v, err := informer.SameRevision(bounded.Context(t), pods, nodes, idle)
 		check(t, err)
 		p, err := pods.At(v)
 		check(t, err)
@@ -467,20 +468,20 @@ func TestSI09InformersAtOneRevision(t *testing.T) {
 	}
 	close(stop)
 	writing.Wait()
-	v, err := informer.SameRevision(bounded(t), pods, pods)
+	v, err := informer.SameRevision(bounded.Context(t), pods, pods)
 	check(t, err)
 	want(t, "the newest", v.Position(), s.cache.Position())
 	_, err = nodes.At(v)
 	wantError(t, "one that was not asked for", err, watchcore.ErrInvalidArgument)
 	other := newSource(t, watchcore.Config{})
-	_, err = informer.SameRevision(bounded(t), pods, other.informer(options{}))
+	_, err = informer.SameRevision(bounded.Context(t), pods, other.informer(options{}))
 	wantError(t, "of another cache", err, watchcore.ErrInvalidArgument)
-	_, err = informer.SameRevision(bounded(t))
+	_, err = informer.SameRevision(bounded.Context(t))
 	wantError(t, "of none", err, watchcore.ErrInvalidArgument)
 	pods.Stop()
-	receive(t, "its end", pods.Done())
+	bounded.Receive(t, "its end", pods.Done())
 	s.apply("/pods/a=x")
-	_, err = informer.SameRevision(bounded(t), nodes, pods)
+	_, err = informer.SameRevision(bounded.Context(t), nodes, pods)
 	if !errors.Is(err, watchcore.ErrClosed) {
 		t.Fatal(err)
 	}

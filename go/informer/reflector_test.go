@@ -17,6 +17,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 	"watchcore/internal/handclock"
 	"watchcore/watch"
 )
@@ -108,13 +109,13 @@ func (s *server) informer(o options) (*informer.Informer[string], *handclock.Clo
 	}
 	in, err := informer.NewFromSource[string](s, keyOf, o)
 	check(s.t, err)
-	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded(s.t))) })
+	s.t.Cleanup(func() { check(s.t, in.StopAndWait(bounded.Context(s.t))) })
 	return in, clock, reported
 }
 
 func (s *server) fake() *watch.FakeWatcher[string] {
 	s.t.Helper()
-	return receive(s.t, "a watch", s.fakes)
+	return bounded.Receive(s.t, "a watch", s.fakes)
 }
 
 func send(t *testing.T, f *watch.FakeWatcher[string], e watch.Event[string]) {
@@ -145,20 +146,20 @@ func TestRF03ListThenWatchAtItsRevision(t *testing.T) {
 		Update: func(old, new *informer.Object[string]) { r.line("~"+old.Value+">"+new.Value, func() {}) },
 		Delete: func(last *informer.Object[string]) { r.line("-"+last.Value, func() {}) },
 	}, informer.HandlerOptions{})
-	check(t, informer.WaitForSync(bounded(t), in, reg))
+	check(t, informer.WaitForSync(bounded.Context(t), in, reg))
 	f := s.fake()
 	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=1", Revision: 11})
 	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "a=2", Revision: 12})
 	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "b=?", Revision: 13})
 	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 20})
-	check(t, in.WaitUntil(bounded(t), 20))
+	check(t, in.WaitUntil(bounded.Context(t), 20))
 	want(t, "objects", objects(in), "a=2 c=1")
 	f.Stop()
 	f = s.fake()
 	want(t, "asked", s.questions(), "list0 watch10 watch20")
 	send(t, f, watch.Event[string]{Type: watch.Modified, Object: "c=2", Revision: 21})
-	check(t, in.WaitUntil(bounded(t), 21))
-	eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+	check(t, in.WaitUntil(bounded.Context(t), 21))
+	bounded.Eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
 	want(t, "lines", r.sorted(2), "+a=1 +b=1 +c=1 ~a=1>a=2 -b=1 ~c=1>c=2")
 	o, _ := in.Lister().Get("c")
 	want(t, "revision", o.Revision, 21)
@@ -180,7 +181,7 @@ func TestRF08GoneListsAndGivesTheDifference(t *testing.T) {
 		h := func(line string) { mu.Lock(); defer mu.Unlock(); lines = append(lines, line) }
 		if at == "stream" {
 			f := s.fake()
-			check(t, in.WaitSynced(bounded(t)))
+			check(t, in.WaitSynced(bounded.Context(t)))
 			reg := add(t, in, informer.HandlerFuncs[string]{
 				Add: func(o *informer.Object[string], initial bool) {
 					if !initial {
@@ -190,13 +191,13 @@ func TestRF08GoneListsAndGivesTheDifference(t *testing.T) {
 				Update: func(old, new *informer.Object[string]) { h("~" + old.Value + ">" + new.Value) },
 				Delete: func(last *informer.Object[string]) { h("-" + last.Value) },
 			}, informer.HandlerOptions{})
-			check(t, reg.WaitSynced(bounded(t)))
+			check(t, reg.WaitSynced(bounded.Context(t)))
 			check(t, f.Error(status(410)))
-			check(t, in.WaitUntil(bounded(t), 30))
-			eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+			check(t, in.WaitUntil(bounded.Context(t), 30))
+			bounded.Eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
 			want(t, "lines", strings.Join(lines, " "), "-b=1 +d=1 ~c=1>c=2")
 		}
-		check(t, in.WaitUntil(bounded(t), 30))
+		check(t, in.WaitUntil(bounded.Context(t), 30))
 		s.fake()
 		want(t, at, s.questions(), "list0 watch10 list10 watch30")
 		want(t, "objects", objects(in), "a=1 c=2 d=1")
@@ -210,7 +211,7 @@ func TestRF09GoneListIsAskedWithoutARevision(t *testing.T) {
 	s.lists = append(s.lists, listed(10, "a=1@1"), refusedList(status(410)), refusedList(status(410)), listed(5, "b=1@4"))
 	s.watches = append(s.watches, refusedWatch(status(410)))
 	in, clock, _ := s.informer(options{})
-	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
 	want(t, "asked", s.questions(), "list0 watch10 list10 list0")
 	clock.Advance(time.Second)
 	s.fake()
@@ -230,11 +231,11 @@ func TestRF04ErrorsLeaveTheListedState(t *testing.T) {
 	in, clock, reported := s.informer(options{})
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
-	eventually(t, "the first backoff", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "the first backoff", func() bool { return clock.Armed() == 1 })
 	err := in.WaitSynced(ctx)
 	contains(t, err.Error(), "its source could not be listed; its last error was", "no list today")
 	for i := range 5 {
-		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
 		clock.Advance(30 * time.Second)
 	}
 	s.fake()
@@ -253,16 +254,16 @@ func TestRF06BusyServerIsNotListedAgain(t *testing.T) {
 		refusedWatch(&watch.Status{Code: 429, RetryAfter: 10 * time.Minute}))
 	in, clock, _ := s.informer(options{})
 	for range 2 {
-		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
 		clock.Advance(1600 * time.Millisecond)
 	}
-	eventually(t, "the backoff", func() bool { return strings.Count(s.questions(), "watch") == 3 && clock.Armed() == 1 })
+	bounded.Eventually(t, "the backoff", func() bool { return strings.Count(s.questions(), "watch") == 3 && clock.Armed() == 1 })
 	clock.Advance(10*time.Minute - 1)
 	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10")
 	clock.Advance(1)
 	f := s.fake()
 	check(t, f.Error(status(429))) // in the stream, too
-	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 })
 	clock.Advance(time.Minute)
 	s.fake()
 	want(t, "asked", s.questions(), "list0 watch10 watch10 watch10 watch10 watch10")
@@ -276,15 +277,15 @@ func TestRF05RefusedConnectionsBackOff(t *testing.T) {
 	s.lists = append(s.lists, refusedList(syscall.ECONNREFUSED))
 	_, clock, reported := s.informer(options{})
 	for i, ceiling := range []time.Duration{800, 1600, 3200, 6400, 12800, 25600, 30000, 30000} {
-		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
 		if _, left := clock.Timers(); left < ceiling*time.Millisecond/2 || left > ceiling*time.Millisecond {
 			t.Fatalf("attempt %d: %v", i, left)
 		}
 		clock.Advance(ceiling * time.Millisecond)
 	}
-	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 9 })
+	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 9 })
 	clock.Advance(10 * time.Minute)
-	eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 10 })
+	bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == 10 })
 	if _, left := clock.Timers(); left > 800*time.Millisecond {
 		t.Fatal("after a calm time:", left)
 	}
@@ -297,7 +298,7 @@ func TestRF05ErrorHandlerThatEndsItsGoroutine(t *testing.T) {
 	s.watches = append(s.watches, refusedWatch(status(410)), refusedWatch(status(429)))
 	in, clock, _ := s.informer(options{OnError: func(error) { runtime.Goexit() }})
 	for _, asked := range []string{"list0", "list0 list0", "list0 list0 list0 watch3 list3 watch3"} {
-		eventually(t, asked, func() bool { return clock.Armed() == 1 && s.questions() == asked })
+		bounded.Eventually(t, asked, func() bool { return clock.Armed() == 1 && s.questions() == asked })
 		clock.Advance(time.Minute)
 	}
 	s.fake()
@@ -311,8 +312,8 @@ func TestRF05BackoffCountsFromTheFailure(t *testing.T) {
 	clock := newClock()
 	in, err := informer.NewFromSource[string](s, keyOf, options{Clock: clock, OnError: func(error) { clock.Advance(time.Minute) }})
 	check(t, err)
-	t.Cleanup(func() { check(t, in.StopAndWait(bounded(t))) })
-	check(t, in.WaitSynced(bounded(t)))
+	t.Cleanup(func() { check(t, in.StopAndWait(bounded.Context(t))) })
+	check(t, in.WaitSynced(bounded.Context(t)))
 	want(t, "objects", objects(in), "a=1")
 }
 
@@ -329,7 +330,7 @@ func TestRF12PagesArePutTogether(t *testing.T) {
 	}
 	s.lists = append(s.lists, page("+", "a"), page("++", "b"), page("", "c"))
 	in, _, _ := s.informer(options{PageSize: 2})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	s.fake()
 	want(t, "objects", objects(in), "a=1 b=1 c=1")
 	want(t, "asked", s.questions(), "list0 list0+ list0++ watch7")
@@ -340,7 +341,7 @@ func TestRF12PagesArePutTogether(t *testing.T) {
 			return listed(1)(r)
 		})
 		in, _, _ := s.informer(options{PageSize: size})
-		check(t, in.WaitSynced(bounded(t)))
+		check(t, in.WaitSynced(bounded.Context(t)))
 	}
 }
 
@@ -356,7 +357,7 @@ func TestRF10GonePageListsWithoutPages(t *testing.T) {
 		return listed(8, "a=2@8", "b=1@2")(r)
 	})
 	in, clock, _ := s.informer(options{})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	want(t, "objects", objects(in), "a=2 b=1")
 	s.fake()
 	want(t, "asked", s.questions(), "list0 list0+ list0 watch8")
@@ -381,14 +382,14 @@ func TestRF01StopAtEveryPoint(t *testing.T) {
 		case "stream":
 			f = s.fake()
 		case "backoff":
-			eventually(t, where, func() bool { return clock.Armed() == 1 })
+			bounded.Eventually(t, where, func() bool { return clock.Armed() == 1 })
 		default:
-			eventually(t, where, func() bool { return in.Status().NotSynced != "" })
+			bounded.Eventually(t, where, func() bool { return in.Status().NotSynced != "" })
 		}
-		check(t, in.StopAndWait(bounded(t)))
+		check(t, in.StopAndWait(bounded.Context(t)))
 		wantError(t, where, in.Status().Err, watchcore.ErrClosed)
 		if f != nil {
-			eventually(t, "the watch is stopped", f.IsStopped)
+			bounded.Eventually(t, "the watch is stopped", f.IsStopped)
 		}
 	}
 	// An opening that does not return: what comes later is stopped.
@@ -399,10 +400,10 @@ func TestRF01StopAtEveryPoint(t *testing.T) {
 	source := slowWatch{s, func() watch.Interface[string] { close(opening); <-release; return late }}
 	in, err := informer.NewFromSource[string](source, keyOf, options{})
 	check(t, err)
-	receive(t, "it opens", opening)
-	check(t, in.StopAndWait(bounded(t)))
+	bounded.Receive(t, "it opens", opening)
+	check(t, in.StopAndWait(bounded.Context(t)))
 	close(release)
-	eventually(t, "the late one is stopped", late.IsStopped)
+	bounded.Eventually(t, "the late one is stopped", late.IsStopped)
 	_, err = informer.NewFromSource[string](nil, keyOf, options{})
 	wantError(t, "no source", err, watchcore.ErrInvalidArgument)
 	_, err = informer.NewFromSource[string](s, keyOf, options{LabelSelector: "a=b"})
@@ -438,9 +439,9 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 		s.lists = append(s.lists, listed(10, "a=1@1"), listed(20, "a=2@20"))
 		in, clock, reported := s.informer(options{})
 		send(t, s.fake(), e)
-		eventually(t, what, func() bool { return clock.Armed() == 1 })
+		bounded.Eventually(t, what, func() bool { return clock.Armed() == 1 })
 		clock.Advance(time.Second)
-		check(t, in.WaitUntil(bounded(t), 20))
+		check(t, in.WaitUntil(bounded.Context(t), 20))
 		want(t, what, objects(in), "a=2")
 		want(t, what, len(reported.all()), 1)
 	}
@@ -449,7 +450,7 @@ func TestRF14EventsThatCannotBeAreMended(t *testing.T) {
 	s.watches = append(s.watches, refusedWatch(io.EOF), refusedWatch(nil))
 	_, clock, reported := s.informer(options{})
 	for i := range 2 {
-		eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
+		bounded.Eventually(t, "the backoff", func() bool { return clock.Armed() == 1 && len(reported.all()) == i+1 })
 		clock.Advance(2 * time.Second)
 	}
 	s.fake().Stop() // after some time: opened again at once
@@ -477,20 +478,20 @@ func TestRF17SourceHasIndexesAndResync(t *testing.T) {
 			resynced++
 		}
 	}}, informer.HandlerOptions{ResyncPeriod: time.Minute})
-	check(t, reg.WaitSynced(bounded(t)))
+	check(t, reg.WaitSynced(bounded.Context(t)))
 	f := s.fake()
 	send(t, f, watch.Event[string]{Type: watch.Added, Object: "c=exit", Revision: 11})
 	f = s.fake() // the goroutine ended with its watch
 	send(t, f, watch.Event[string]{Type: watch.Added, Object: "d=1", Revision: 12})
-	check(t, in.WaitUntil(bounded(t), 12))
+	check(t, in.WaitUntil(bounded.Context(t), 12))
 	list, err := in.Lister().ByIndex("value", "1")
 	check(t, err)
 	want(t, "found", len(list), 2)
-	_, err = in.Lister().SelectLabels(bounded(t), "a=b")
+	_, err = in.Lister().SelectLabels(bounded.Context(t), "a=b")
 	wantError(t, "labels", err, watchcore.ErrUnsupported)
-	eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
+	bounded.Eventually(t, "handled", func() bool { return reg.Status().LagEvents == 0 })
 	clock.Advance(time.Minute)
-	eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
+	bounded.Eventually(t, "resynced", func() bool { mu.Lock(); defer mu.Unlock(); return resynced == 4 })
 }
 
 // What is repeated changes nothing.
@@ -505,7 +506,7 @@ func TestRF22RepeatsAreNoEvents(t *testing.T) {
 	}
 	send(t, f, watch.Event[string]{Type: watch.Deleted, Object: "none=1", Revision: 12})
 	send(t, f, watch.Event[string]{Type: watch.Bookmark, Revision: 13})
-	check(t, in.WaitUntil(bounded(t), 13))
+	check(t, in.WaitUntil(bounded.Context(t), 13))
 	want(t, "changes", in.Status().Changes, 1)
 	want(t, "objects", objects(in), "a=2")
 }
@@ -557,7 +558,7 @@ func TestFaultCutWatchesMissNothing(t *testing.T) {
 	in, err := informer.NewFromSource[string](c, keyOf, options{Backoff: informer.Backoff{Min: time.Microsecond, Max: time.Microsecond}})
 	check(t, err)
 	t.Cleanup(in.Stop)
-	check(t, in.WaitUntil(bounded(t), 1001))
+	check(t, in.WaitUntil(bounded.Context(t), 1001))
 	want(t, "changes", in.Status().Changes, changes)
 	want(t, "objects", objects(in), strings.Join(slices.Sorted(maps.Values(state)), " "))
 }

@@ -11,6 +11,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 )
 
 // The life of registrations: handlers are what they are by their registration, removal is
@@ -26,8 +27,8 @@ func TestSI05RegistrationsLive(t *testing.T) {
 	want(t, "one handler twice", r.text(), "*/a=1 */a=1")
 	first.Remove()
 	first.Remove()
-	receive(t, "its end", first.Done())
-	check(t, first.RemoveAndWait(bounded(t)))
+	bounded.Receive(t, "its end", first.Done())
+	check(t, first.RemoveAndWait(bounded.Context(t)))
 	s.apply("/a=2")
 	s.settled(in, second)
 	want(t, "one is left", r.text(), "*/a=1 */a=1 ~/a=1>2")
@@ -36,12 +37,12 @@ func TestSI05RegistrationsLive(t *testing.T) {
 	handlers := in.Status().Handlers
 	want(t, "handlers", fmt.Sprint(len(handlers), " ", handlers[0].Name), "1 handler 2")
 
-	check(t, in.StopAndWait(bounded(t)))
+	check(t, in.StopAndWait(bounded.Context(t)))
 	in.Stop()
-	receive(t, "the other's end", second.Done())
+	bounded.Receive(t, "the other's end", second.Done())
 	wantError(t, "the other", second.Status().Err, watchcore.ErrClosed)
 	second.Remove()
-	check(t, second.RemoveAndWait(bounded(t)))
+	check(t, second.RemoveAndWait(bounded.Context(t)))
 	_, err := in.AddHandler(r, informer.HandlerOptions{})
 	wantError(t, "add to an ended one", err, watchcore.ErrClosed)
 	want(t, "what it had stays", values(in.Lister().List()), "/a=2")
@@ -56,7 +57,7 @@ func TestSI05TenThousandHandlers(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/a=0", "/b=0", "/c=0")
 	in := s.informer(options{})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	before := runtime.NumGoroutine()
 	const handlers, changes = 10_000, 20
 	var given atomic.Uint64
@@ -67,20 +68,20 @@ func TestSI05TenThousandHandlers(t *testing.T) {
 		}, informer.HandlerOptions{}))
 	}
 	for _, r := range all {
-		check(t, r.WaitSynced(bounded(t)))
+		check(t, r.WaitSynced(bounded.Context(t)))
 	}
 	for i := range changes {
 		s.apply(fmt.Sprint("/a=", i))
 	}
-	eventually(t, "all are given all", func() bool { return given.Load() == handlers*(3+changes) })
+	bounded.Eventually(t, "all are given all", func() bool { return given.Load() == handlers*(3+changes) })
 	for _, r := range all {
 		r.Remove()
 	}
 	for _, r := range all {
-		receive(t, "its end", r.Done())
+		bounded.Receive(t, "its end", r.Done())
 	}
 	want(t, "handlers", len(in.Status().Handlers), 0)
-	eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
+	bounded.Eventually(t, "no goroutine is left", func() bool { return runtime.NumGoroutine() <= before })
 }
 
 // Handlers come and go from inside callbacks, also the handler itself.
@@ -104,8 +105,8 @@ func TestSI05HandlersComeAndGoInsideCallbacks(t *testing.T) {
 	}}, informer.HandlerOptions{})
 	s.apply("/b=1")
 	close(known)
-	inner := receive(t, "the inner one", made)
-	receive(t, "the outer one's end", self.Done())
+	inner := bounded.Receive(t, "the inner one", made)
+	bounded.Receive(t, "the outer one's end", self.Done())
 	s.settled(in, inner)
 	want(t, "calls of the outer one", calls, 1)
 	want(t, "the inner one has", fmt.Sprint(child.state), "map[/a:1 /b:1]")
@@ -120,7 +121,7 @@ func TestSI06RemovalWithAndWithoutWaiting(t *testing.T) {
 	r, gate := newRecorder(), make(chan struct{})
 	r.before = func(string) { <-gate }
 	reg := add(t, in, r, informer.HandlerOptions{Name: "slow"})
-	eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
+	bounded.Eventually(t, "it handles", func() bool { return reg.Status().Handling == "/a" })
 	s.apply("/a=2")
 	reg.Remove()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
@@ -129,10 +130,10 @@ func TestSI06RemovalWithAndWithoutWaiting(t *testing.T) {
 	wantError(t, "while it runs", err, context.DeadlineExceeded)
 	contains(t, err.Error(), `"slow"`, `callback for "/a" still runs`)
 	close(gate)
-	check(t, reg.RemoveAndWait(bounded(t)))
+	check(t, reg.RemoveAndWait(bounded.Context(t)))
 	want(t, "only what had begun", r.text(), "*/a=1")
 	s.apply("/a=3")
-	check(t, in.WaitUntil(bounded(t), 3))
+	check(t, in.WaitUntil(bounded.Context(t), 3))
 	want(t, "and nothing later", r.text(), "*/a=1")
 }
 
@@ -158,7 +159,7 @@ func TestSI06NoCallbackAfterRemoveAndWait(t *testing.T) {
 		for range 10 {
 			runtime.Gosched()
 		}
-		check(t, reg.RemoveAndWait(bounded(t)))
+		check(t, reg.RemoveAndWait(bounded.Context(t)))
 		removed = true
 	}
 	close(stop)
@@ -174,7 +175,7 @@ func TestSI06NoCallbackBeginsAfterRemove(t *testing.T) {
 	}
 	s.apply(list...)
 	in := s.informer(options{})
-	check(t, in.WaitSynced(bounded(t)))
+	check(t, in.WaitSynced(bounded.Context(t)))
 	for range 1000 {
 		var self *informer.Registration
 		var latest time.Time
@@ -184,10 +185,10 @@ func TestSI06NoCallbackBeginsAfterRemove(t *testing.T) {
 			latest = self.Status().HandlingSince
 		}}, informer.HandlerOptions{})
 		close(known)
-		eventually(t, "it runs", func() bool { return self.Status().Handled > 0 })
+		bounded.Eventually(t, "it runs", func() bool { return self.Status().Handled > 0 })
 		self.Remove()
 		removed := time.Now()
-		check(t, self.RemoveAndWait(bounded(t)))
+		check(t, self.RemoveAndWait(bounded.Context(t)))
 		if latest.After(removed) {
 			t.Fatalf("a callback began %v after the removal", latest.Sub(removed))
 		}
@@ -209,14 +210,14 @@ func TestFaultRemovalInsideItsOwnCallbackIsRefused(t *testing.T) {
 		errs <- in.StopAndWait(context.Background())
 	}}, informer.HandlerOptions{Name: "self"})
 	close(known)
-	err := receive(t, "its answer", errs)
+	err := bounded.Receive(t, "its answer", errs)
 	wantError(t, "inside", err, watchcore.ErrBusy)
 	contains(t, err.Error(), "self", "Call Remove there")
-	wantError(t, "inside", receive(t, "its answer", errs), watchcore.ErrBusy)
+	wantError(t, "inside", bounded.Receive(t, "its answer", errs), watchcore.ErrBusy)
 	s.apply("/b=1")
 	s.settled(in, self)
 	want(t, "it lives on", self.Status().Handled, 2)
-	<-errs
-	<-errs
-	check(t, self.RemoveAndWait(bounded(t)))
+	bounded.Receive(t, "its answers", errs)
+	bounded.Receive(t, "its answers", errs)
+	check(t, self.RemoveAndWait(bounded.Context(t)))
 }

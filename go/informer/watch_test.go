@@ -10,6 +10,7 @@ import (
 
 	"watchcore"
 	"watchcore/informer"
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -19,11 +20,11 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 	s := newSource(t, watchcore.Config{})
 	s.apply("/a=1", "/b=1")
 	in := s.informer(options{Window: 8})
-	w, err := in.Watch(bounded(t))
+	w, err := in.Watch(bounded.Context(t))
 	check(t, err)
 	next := func() string {
 		t.Helper()
-		e, err := watch.Next(bounded(t), w)
+		e, err := watch.Next(bounded.Context(t), w)
 		check(t, err)
 		text := fmt.Sprintf("%s@%d", e.Type, e.Revision)
 		if e.Lost > 0 {
@@ -57,7 +58,7 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 	_, err = watch.Next(ctx, w)
 	wantError(t, "nothing now", err, context.DeadlineExceeded)
 	go w.Stop()
-	_, err = watch.Next(bounded(t), w)
+	_, err = watch.Next(bounded.Context(t), w)
 	wantError(t, "stopped", err, watch.ErrEnded)
 	w.Stop()
 
@@ -66,17 +67,17 @@ func TestIW03InformerAsAWatch(t *testing.T) {
 	w, err = in.Watch(ctx)
 	check(t, err)
 	c := w.ResultChan()
-	want(t, "by channel", receive(t, "an event", c).Type, watch.Added)
+	want(t, "by channel", bounded.Receive(t, "an event", c).Type, watch.Added)
 	cancel()
-	eventually(t, "closed", func() bool { _, open := <-c; return !open })
-	w, err = in.Watch(bounded(t))
+	bounded.Eventually(t, "closed", func() bool { _, open := <-c; return !open })
+	w, err = in.Watch(bounded.Context(t))
 	check(t, err)
 	s.apply("/z=1")
 	s.settled(in)
 	s.cache.Close()
-	receive(t, "the informer's end", in.Done())
+	bounded.Receive(t, "the informer's end", in.Done())
 	var all []string
-	for e := range watch.All(bounded(t), w) {
+	for e := range watch.All(bounded.Context(t), w) {
 		all = append(all, string(e.Type))
 	}
 	slices.Sort(all)
@@ -97,13 +98,13 @@ func TestUN06UntilWithSyncOverAnInformer(t *testing.T) {
 	is := func(value string) watch.ConditionFunc[object] {
 		return func(e watch.Event[object]) (bool, error) { return e.Object != nil && e.Object.Value == value, nil }
 	}
-	e, err := watch.UntilWithSync[object, lister](bounded(t), in, nil, is("1"))
+	e, err := watch.UntilWithSync[object, lister](bounded.Context(t), in, nil, is("1"))
 	check(t, err)
 	want(t, "the event", e.Type, watch.Added)
-	e, err = watch.UntilWithSync(bounded(t), in, func(l lister) (bool, error) { return l.Len() == 1, nil }, is("never"))
+	e, err = watch.UntilWithSync(bounded.Context(t), in, func(l lister) (bool, error) { return l.Len() == 1, nil }, is("never"))
 	check(t, err)
 	want(t, "nothing to wait for", e == nil, true)
-	e, err = watch.UntilWithSync(bounded(t), in, func(lister) (bool, error) { s.apply("/a=2"); return false, nil }, is("2"))
+	e, err = watch.UntilWithSync(bounded.Context(t), in, func(lister) (bool, error) { s.apply("/a=2"); return false, nil }, is("2"))
 	check(t, err)
 	want(t, "the change", e.Object.Value, "2")
 	late := newSource(t, watchcore.Config{ExpectLoad: true})

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -90,7 +91,7 @@ func (s *etcdServer) start() {
 	}
 	s.running.Stdout, s.running.Stderr = &s.log, &s.log
 	check(s.t, s.running.Start())
-	eventually(s.t, "etcd is healthy", func() bool {
+	bounded.Eventually(s.t, "etcd is healthy", func() bool {
 		response, err := http.Get(s.client + "/health")
 		if err != nil {
 			return false
@@ -134,7 +135,7 @@ func TestKU16InformersFollowARealEtcd(t *testing.T) {
 	config := declared()
 	config.Prefix = prefix
 	config.Fields[2] = watchcore.AttributeJSON("spec.nodeName", "/spec/nodeName", 2, 10)
-	c, err := watchcore.Open(bounded(t), watchcore.EtcdConfig{Endpoints: []string{s.client}}, config)
+	c, err := watchcore.Open(bounded.Context(t), watchcore.EtcdConfig{Endpoints: []string{s.client}}, config)
 	check(t, err)
 	t.Cleanup(func() { c.Close() })
 	pods := kubernetes.Config{
@@ -177,13 +178,13 @@ func TestKU16InformersFollowARealEtcd(t *testing.T) {
 			for _, of := range expected {
 				delete(of, "ns/pod5")
 			}
-			revision, err := c.ConsistentRevision(bounded(t))
+			revision, err := c.ConsistentRevision(bounded.Context(t))
 			check(t, err)
 			s.ask("kv/compaction", map[string]any{"revision": revision})
 		}
 	}
 	for node, informer := range informers {
-		eventually(t, "the informer of the node "+node, func() bool {
+		bounded.Eventually(t, "the informer of the node "+node, func() bool {
 			got := map[string]bool{}
 			for name := range stateOf(t, informer.GetStore().List()) {
 				got[name] = true

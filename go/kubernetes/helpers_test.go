@@ -22,21 +22,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
-// bound is how long anything here may take before it counts as hanging. Nothing
-// waits for it to pass.
-const bound = 60 * time.Second
-
 const prefix = "/registry/pods/"
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func check(t testing.TB, err error) {
 	t.Helper()
@@ -49,16 +39,6 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	t.Helper()
 	if got != expected {
 		t.Fatalf("%s: got %v, want %v", what, got, expected)
-	}
-}
-
-// eventually asks until it holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !holds(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, bound)
-		}
 	}
 }
 
@@ -80,7 +60,7 @@ func leavesNothing(t testing.TB) {
 	processWide()
 	before := runtime.NumGoroutine()
 	t.Cleanup(func() {
-		end := time.Now().Add(bound)
+		end := time.Now().Add(bounded.Bound)
 		for runtime.NumGoroutine() > before {
 			if time.Now().After(end) {
 				stacks := make([]byte, 1<<20)
@@ -293,7 +273,7 @@ func stateOf(t testing.TB, objects []any) map[string]string {
 // sees waits until a store has the cluster's state.
 func (c *cluster) sees(what string, store cache.Store) {
 	c.t.Helper()
-	eventually(c.t, what, func() bool { return maps.Equal(stateOf(c.t, store.List()), c.state()) })
+	bounded.Eventually(c.t, what, func() bool { return maps.Equal(stateOf(c.t, store.List()), c.state()) })
 }
 
 // itemsOf is a list's objects.
@@ -316,8 +296,8 @@ func take(t testing.TB, w watch.Interface) string {
 			return "closed"
 		}
 		return text(t, e)
-	case <-time.After(bound):
-		t.Fatalf("no event within %v", bound)
+	case <-time.After(bounded.Bound):
+		t.Fatalf("no event within %v", bounded.Bound)
 		return ""
 	}
 }

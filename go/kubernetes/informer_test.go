@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -92,7 +93,7 @@ func versionOf(pod *corev1.Pod) uint64 {
 // sees waits until the handler was given the cluster's state.
 func (w *witness) sees(what string, c *cluster) {
 	w.t.Helper()
-	eventually(w.t, what, func() bool {
+	bounded.Eventually(w.t, what, func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		state := map[string]string{}
@@ -119,7 +120,7 @@ func runs(t testing.TB, informer cache.SharedIndexInformer) context.CancelFunc {
 	}()
 	stop := func() {
 		cancel()
-		<-ended
+		bounded.Receive(t, "the end of the informer", ended)
 	}
 	t.Cleanup(stop)
 	return stop
@@ -289,7 +290,7 @@ func TestKU23HandlersComeAndGoUnderChurn(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if err := wait.PollUntilContextTimeout(context.Background(), time.Millisecond, bound, true, func(context.Context) (bool, error) {
+				if err := wait.PollUntilContextTimeout(context.Background(), time.Millisecond, bounded.Bound, true, func(context.Context) (bool, error) {
 					return registration.HasSynced(), nil
 				}); err != nil {
 					t.Error("a handler is not synced: ", err)
@@ -328,7 +329,7 @@ func TestKU15ManyInformersAtOnce(t *testing.T) {
 	c.resync(c.revision+10, watchcore.ReasonRequested, func(pods map[string]watchcore.KeyValue) { delete(pods, podKey("ns1", "pod1")) })
 	c.churn(random, 1000, 60)
 	for at, informer := range informers {
-		eventually(t, fmt.Sprintf("informer %d", at), func() bool {
+		bounded.Eventually(t, fmt.Sprintf("informer %d", at), func() bool {
 			state := c.state()
 			if at%5 == 0 {
 				maps.DeleteFunc(state, func(name, _ string) bool { return name[:4] != "ns1/" })
@@ -367,7 +368,7 @@ func TestKU17WorkQueueHasEveryNameThatChanged(t *testing.T) {
 		}
 	})
 	settled := func(what string) {
-		eventually(t, what, func() bool {
+		bounded.Eventually(t, what, func() bool {
 			mu.Lock()
 			defer mu.Unlock()
 			return maps.Equal(made, c.state())

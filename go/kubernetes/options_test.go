@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -218,7 +219,7 @@ func TestKU09CacheThatIsNotReadyIsWaitedFor(t *testing.T) {
 	soon := newListWatch(t, c, func(config *kubernetes.Config) { config.WaitTimeout = 10 * time.Millisecond })
 	_, err := soon.List(metav1.ListOptions{})
 	want(t, "no listing yet", failure(t, err), "503 ServiceUnavailable")
-	l := newListWatch(t, c, func(config *kubernetes.Config) { config.WaitTimeout = bound })
+	l := newListWatch(t, c, func(config *kubernetes.Config) { config.WaitTimeout = bounded.Bound })
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
 	_, err = l.ListWithContext(cancelled, metav1.ListOptions{})

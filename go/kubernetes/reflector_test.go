@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -32,7 +33,7 @@ func reflects(t testing.TB, l cache.ListerWatcher, pageSize int64) (cache.Store,
 	}()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		bounded.Receive(t, "the end of the reflector", ended)
 	})
 	return store, r
 }
@@ -51,17 +52,17 @@ func TestKU24ReflectorListsInPagesAndItsRevisionMoves(t *testing.T) {
 	})}
 	store, r := reflects(t, l, 7)
 	c.sees("store", store)
-	eventually(t, "the watch", func() bool { return l.watches.Load() == 1 })
+	bounded.Eventually(t, "the watch", func() bool { return l.watches.Load() == 1 })
 	// With resourceVersion "0" there is one page, as from Kubernetes' cache.
 	want(t, "lists", l.lists.Load(), 1)
 	revision := c.put("ns", "new", nil, "")
-	eventually(t, "the revision of an event", func() bool { return r.LastSyncResourceVersion() == strconv.FormatUint(revision, 10) })
+	bounded.Eventually(t, "the revision of an event", func() bool { return r.LastSyncResourceVersion() == strconv.FormatUint(revision, 10) })
 	c.mu.Lock()
 	c.revision++
 	check(t, c.writer.Apply(c.revision, watchcore.Put("/registry/nodes/n", "elsewhere")))
 	revision = c.revision
 	c.mu.Unlock()
-	eventually(t, "the revision of a bookmark", func() bool { return r.LastSyncResourceVersion() == strconv.FormatUint(revision, 10) })
+	bounded.Eventually(t, "the revision of a bookmark", func() bool { return r.LastSyncResourceVersion() == strconv.FormatUint(revision, 10) })
 }
 
 // interrupted asks for the newest state in pages, and compacts the cache after the first one.
@@ -103,5 +104,5 @@ func TestKU24ReflectorListsAgainWhenItsPagesExpire(t *testing.T) {
 	for number := range 5 {
 		c.remove("ns", strconv.Itoa(number))
 	}
-	eventually(t, fmt.Sprint("the rest of ", c.state()), func() bool { return maps.Equal(stateOf(t, store.List()), c.state()) })
+	bounded.Eventually(t, fmt.Sprint("the rest of ", c.state()), func() bool { return maps.Equal(stateOf(t, store.List()), c.state()) })
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -34,18 +35,18 @@ func TestKU05RetryWatcherGivesEveryEventOnce(t *testing.T) {
 	c := newCluster(t, watchcore.Config{})
 	c.put("ns", "first", nil, "")
 	l := short{&counted{ListWatch: newListWatch(t, c)}}
-	w, err := toolswatch.NewRetryWatcherWithContext(bounded(t), "1", l)
+	w, err := toolswatch.NewRetryWatcherWithContext(bounded.Context(t), "1", l)
 	check(t, err)
 	for number := range 300 {
 		revision := c.put("ns", strconv.Itoa(number), nil, "")
 		takes(t, w, fmt.Sprintf("ADDED ns/%d@%d", number, revision))
 		if number%100 == 50 { // the watch ends while nothing comes
 			before := l.watches.Load()
-			eventually(t, "the next watch", func() bool { return l.watches.Load() > before })
+			bounded.Eventually(t, "the next watch", func() bool { return l.watches.Load() > before })
 		}
 	}
 	w.Stop()
-	<-w.Done()
+	bounded.Receive(t, "the end of the watcher", w.Done())
 	w.Stop()
 }
 
@@ -56,10 +57,10 @@ func TestFaultRetryWatcherDoesNotLoopAtACompactedRevision(t *testing.T) {
 	c := three(t, watchcore.Config{})
 	check(t, c.writer.Compact(4))
 	l := &counted{ListWatch: newListWatch(t, c)}
-	w, err := toolswatch.NewRetryWatcherWithContext(bounded(t), "1", l)
+	w, err := toolswatch.NewRetryWatcherWithContext(bounded.Context(t), "1", l)
 	check(t, err)
 	takes(t, w, "ERROR 410 Expired", "closed")
-	<-w.Done()
+	bounded.Receive(t, "the end of the watcher", w.Done())
 	want(t, "watches", l.watches.Load(), 1)
 }
 
@@ -69,7 +70,7 @@ func TestKU06UntilSeesEveryEvent(t *testing.T) {
 	c := three(t, watchcore.Config{})
 	l := newListWatch(t, c)
 	until := func(revision string, conditions ...toolswatch.ConditionFunc) (*watch.Event, error) {
-		return toolswatch.Until(bounded(t), revision, l, conditions...)
+		return toolswatch.Until(bounded.Context(t), revision, l, conditions...)
 	}
 	at := func(line string) toolswatch.ConditionFunc {
 		return func(e watch.Event) (bool, error) { return text(t, e) == line, nil }
@@ -96,14 +97,14 @@ func TestKU07UntilWithSyncSurvivesAResync(t *testing.T) {
 	leavesNothing(t)
 	c := three(t, watchcore.Config{})
 	l := newListWatch(t, c)
-	e, err := toolswatch.UntilWithSync(bounded(t), l, &corev1.Pod{}, func(store cache.Store) (bool, error) {
+	e, err := toolswatch.UntilWithSync(bounded.Context(t), l, &corev1.Pod{}, func(store cache.Store) (bool, error) {
 		return len(store.List()) == 3, nil
 	})
 	check(t, err)
 	if e != nil {
 		t.Fatalf("got the event %v", e)
 	}
-	e, err = toolswatch.UntilWithSync(bounded(t), l, &corev1.Pod{}, func(store cache.Store) (bool, error) {
+	e, err = toolswatch.UntilWithSync(bounded.Context(t), l, &corev1.Pod{}, func(store cache.Store) (bool, error) {
 		c.resync(20, watchcore.ReasonCompacted, func(pods map[string]watchcore.KeyValue) { delete(pods, podKey("ns", "b")) })
 		return false, nil
 	}, func(e watch.Event) (bool, error) {
@@ -135,7 +136,7 @@ func informerWatcher(t *testing.T, mode func(*kubernetes.Config)) {
 	c.churn(rand.New(rand.NewPCG(1, 1)), 100, 20)
 	take(t, w)
 	w.Stop()
-	<-done
+	bounded.Receive(t, "the end of the watch", done)
 }
 
 func TestIW03InformerWatcherByLists(t *testing.T) {
@@ -164,6 +165,6 @@ func TestIW05InformerWatcherGivesTheLastValueAfterAGap(t *testing.T) {
 			t.Fatalf("%d whole states, want 2 or more", l.initial())
 		}
 		w.Stop()
-		<-done
+		bounded.Receive(t, "the end of the watch", done)
 	})
 }

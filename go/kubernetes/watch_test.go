@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"watchcore"
+	"watchcore/internal/bounded"
 	"watchcore/kubernetes"
 )
 
@@ -204,7 +205,7 @@ func TestKU20BookmarkAtTheEndLosesNothing(t *testing.T) {
 	c.put("ns", "late", nil, "")
 	w := watching(t, l, metav1.ListOptions{ResourceVersion: "0", AllowWatchBookmarks: true, TimeoutSeconds: ptr.To(int64(1))})
 	takes(t, w, "ADDED ns/early@1")
-	eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
+	bounded.Eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
 	close(release)
 	takes(t, w, "closed")
 }
@@ -224,7 +225,7 @@ func TestKU20EndIsBetweenRevisions(t *testing.T) {
 	check(t, c.writer.Apply(2, changes...))
 	check(t, c.writer.Apply(3, watchcore.Put(podKey("ns", "next"), podValue("ns", "next", nil, ""))))
 	w.ResultChan()
-	eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
+	bounded.Eventually(t, "the time is over", func() bool { return len(c.cache.Subscriptions()) == 0 })
 	of := map[string]int{}
 	for e := range w.ResultChan() {
 		of[asked(t, e.Object).ResourceVersion]++
@@ -278,7 +279,7 @@ func TestKU14StopNeverWaitsAndLeavesNothing(t *testing.T) {
 		w.Stop()
 	}
 	cancel()
-	eventually(t, "no subscription is left", func() bool { return len(c.cache.Subscriptions()) == 0 })
+	bounded.Eventually(t, "no subscription is left", func() bool { return len(c.cache.Subscriptions()) == 0 })
 }
 
 // A consumer that does not read falls behind alone: it gets 410, and the others everything.

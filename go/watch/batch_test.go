@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"testing"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -22,7 +23,7 @@ func TestBroadcasterAllGivesBackWhatItHasNotSeen(t *testing.T) {
 		}
 		expected := 0
 		loop := func(most int) {
-			for e := range w.All(bounded(t)) {
+			for e := range w.All(bounded.Context(t)) {
 				want(t, "object", e.Object, expected)
 				if expected++; expected == most {
 					break
@@ -33,7 +34,7 @@ func TestBroadcasterAllGivesBackWhatItHasNotSeen(t *testing.T) {
 		loop(18)
 		func() {
 			defer func() { want(t, "panic", fmt.Sprint(recover()), "in the loop") }()
-			for e := range w.All(bounded(t)) {
+			for e := range w.All(bounded.Context(t)) {
 				want(t, "object", e.Object, expected)
 				expected++
 				panic("in the loop")
@@ -72,7 +73,7 @@ func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
 	expected := -2
 	for _, size := range []int{1, 5, 64, 64} {
 		into := make([]watch.Event[int], size)
-		n, err := w.NextBatch(bounded(t), into)
+		n, err := w.NextBatch(bounded.Context(t), into)
 		check(t, err)
 		want(t, "events", n, min(size, 70-expected))
 		for _, e := range into[:n] {
@@ -80,7 +81,7 @@ func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
 			expected++
 		}
 	}
-	if n, err := w.NextBatch(bounded(t), nil); n != 0 || err == nil {
+	if n, err := w.NextBatch(bounded.Context(t), nil); n != 0 || err == nil {
 		t.Fatalf("%d events and %v for no place", n, err)
 	}
 	ended, cancel := context.WithCancel(context.Background())
@@ -88,7 +89,7 @@ func TestBroadcasterBatchesTakeWhatThereIs(t *testing.T) {
 	_, err = w.NextBatch(ended, make([]watch.Event[int], 1))
 	want(t, "error", err, context.Canceled)
 	w.Stop()
-	if n, err := w.NextBatch(bounded(t), make([]watch.Event[int], 1)); n != 0 || !errors.Is(err, watch.ErrEnded) {
+	if n, err := w.NextBatch(bounded.Context(t), make([]watch.Event[int], 1)); n != 0 || !errors.Is(err, watch.ErrEnded) {
 		t.Fatalf("%d, %v", n, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -28,7 +29,7 @@ func faces(t *testing.T, test func(t *testing.T, read func(w *watch.Watcher[*pod
 	t.Run("pull", func(t *testing.T) {
 		noLeak(t)
 		test(t, func(w *watch.Watcher[*pod]) (watch.Event[*pod], bool) {
-			e, err := w.Next(bounded(t))
+			e, err := w.Next(bounded.Context(t))
 			if err != nil && !errors.Is(err, watch.ErrEnded) {
 				t.Fatal(err)
 			}
@@ -115,7 +116,7 @@ func TestAW03StoppingABlockedWatcherReleasesThePublisher(t *testing.T) {
 			go w0.Stop()
 			<-w1.ResultChan()
 		}
-		check(t, receive(t, "the publisher", published))
+		check(t, bounded.Receive(t, "the publisher", published))
 		m.Shutdown()
 		w0.Stop()
 		w1.Stop()
@@ -209,7 +210,7 @@ func TestAW07StopBesideShutdown(t *testing.T) {
 		go func() { defer all.Done(); m.Shutdown() }()
 		done := make(chan struct{})
 		go func() { all.Wait(); close(done) }()
-		await(t, done, "stops beside a shutdown")
+		bounded.Receive(t, "stops beside a shutdown", done)
 	}
 }
 
@@ -257,7 +258,7 @@ func TestAW09NewWatcherSeesExactlyWhatFollows(t *testing.T) {
 	m.Shutdown()
 	for first, w := range watchers {
 		expected := first
-		for e := range w.All(bounded(t)) {
+		for e := range w.All(bounded.Context(t)) {
 			if e.Object != expected {
 				t.Fatalf("the watcher of %d got %d, not %d", first, e.Object, expected)
 			}
@@ -304,7 +305,7 @@ func TestAW09NewWatchersBesideAPublisher(t *testing.T) {
 	}()
 	watching.Wait()
 	over.Store(true)
-	await(t, published, "the publisher")
+	bounded.Receive(t, "the publisher", published)
 }
 
 func TestBroadcasterWatchAfterARevision(t *testing.T) {
@@ -392,7 +393,7 @@ func TestBroadcasterPublishesAheadOfTheSlowest(t *testing.T) {
 			}
 			want(t, "the first", take(t, w).Object, 0)
 			// With a channel the count follows the take as soon as its goroutine runs.
-			eventually(t, "a place after a take", func() bool {
+			bounded.Eventually(t, "a place after a take", func() bool {
 				ok, err := m.ActionOrDrop(watch.Added, row.ahead)
 				check(t, err)
 				return ok
@@ -423,7 +424,7 @@ func TestBroadcasterQueuesOfSingleWatchers(t *testing.T) {
 	want(t, "second", take(t, w).Object, 1)
 	ends(t, w)
 	expected := 0
-	for e := range long.All(bounded(t)) {
+	for e := range long.All(bounded.Context(t)) {
 		want(t, "object", e.Object, expected)
 		expected++
 	}
@@ -485,5 +486,5 @@ func TestAW10ThousandWatchersSeeEverything(t *testing.T) {
 	m.Shutdown()
 	done := make(chan struct{})
 	go func() { reading.Wait(); close(done) }()
-	await(t, done, "a thousand readers")
+	bounded.Receive(t, "a thousand readers", done)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -73,7 +74,7 @@ func TestBroadcasterDropEqualsAChannel(t *testing.T) {
 				continue
 			}
 			into := make([]watch.Event[int], 1+dice.IntN(4))
-			n, err := w.NextBatch(bounded(t), into)
+			n, err := w.NextBatch(bounded.Context(t), into)
 			check(t, err)
 			want(t, "events of a batch", n, min(len(into), len(oracle)))
 			for k, e := range into[:n] {
@@ -108,9 +109,9 @@ func TestBroadcasterAcceptedEventsLeaveWithTheWindow(t *testing.T) {
 		e, _ := w.Next(context.Background())
 		got <- e
 	}()
-	eventually(t, "the two are counted", func() bool { return w.Dropped() == 1000 })
+	bounded.Eventually(t, "the two are counted", func() bool { return w.Dropped() == 1000 })
 	check(t, m.Action(watch.Added, 1000))
-	if e := receive(t, "an event", got); e.Object != 1000 || e.Lost != 1000 {
+	if e := bounded.Receive(t, "an event", got); e.Object != 1000 || e.Lost != 1000 {
 		t.Fatalf("%v, not 1000 with 1000 lost", e)
 	}
 	want(t, "dropped", w.Dropped(), 1000)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -59,7 +60,7 @@ func TestAW11FakeInOrderThenClosed(t *testing.T) {
 				done <- sendAll(f)
 			}()
 			consume(t, f)
-			check(t, receive(t, "the end", done))
+			check(t, bounded.Receive(t, "the end", done))
 			want(t, "stopped", f.IsStopped(), true)
 			f.Stop()
 			f.Reset()
@@ -100,7 +101,7 @@ func TestAW14ProxyPassesThrough(t *testing.T) {
 	}
 	want(t, "stopping", w.Stopping(), false)
 	w.Stop()
-	await(t, w.StopChan(), "the channel of Stop")
+	bounded.Receive(t, "the channel of Stop", w.StopChan())
 	want(t, "stopping", w.Stopping(), true)
 	w.Stop()
 	close(c)

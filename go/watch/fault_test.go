@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -30,14 +31,14 @@ func TestFaultStopWaitsForABlockedPublisher(t *testing.T) {
 			}
 			published <- nil
 		}()
-		eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
+		bounded.Eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
 		w.Stop()
-		check(t, receive(t, "the publisher", published))
+		check(t, bounded.Receive(t, "the publisher", published))
 		want(t, "published", b.Revision(), 100)
 		b.Shutdown()
 		for i := range 27 {
 			// A channel keeps what was in it, the pull what the log has of what was before the Stop.
-			e, err := w.Next(bounded(t))
+			e, err := w.Next(bounded.Context(t))
 			if err == watch.ErrEnded || e.Lost > 0 {
 				break
 			}
@@ -65,9 +66,9 @@ func TestFaultShutdownWaitsForAStalledWatcher(t *testing.T) {
 			}
 		}
 	}()
-	eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
+	bounded.Eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 27 })
 	b.Shutdown()
-	want(t, "the publisher that waited", receive(t, "the publisher", published), watch.ErrBroadcasterStopped)
+	want(t, "the publisher that waited", bounded.Receive(t, "the publisher", published), watch.ErrBroadcasterStopped)
 	for i := range 27 {
 		want(t, "what was published", take[int](t, w).Object, i)
 	}
@@ -88,14 +89,14 @@ func TestFaultActionOrDropWaitsBehindAction(t *testing.T) {
 		}
 		published <- nil
 	}()
-	eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 26 })
+	bounded.Eventually(t, "the publisher is as far as it gets", func() bool { return b.Revision() == 26 })
 	for range 100 {
 		ok, err := b.ActionOrDrop(watch.Added, -1)
 		check(t, err)
 		want(t, "sent", ok, false)
 	}
 	w.Stop()
-	check(t, receive(t, "the publisher", published))
+	check(t, bounded.Receive(t, "the publisher", published))
 }
 
 // In the original what a full queue drops is not counted, and nobody learns of it.
@@ -112,7 +113,7 @@ func TestFaultDropsAreSilent(t *testing.T) {
 		for i := range published {
 			check(t, b.Action(watch.Added, i))
 		}
-		eventually(t, "all are queued or counted", func() bool { return w.Dropped() == published-3 })
+		bounded.Eventually(t, "all are queued or counted", func() bool { return w.Dropped() == published-3 })
 		// Three came in, and each says what is missing before it. They are the first three only for
 		// a watcher that looked while the log had them.
 		revision, lost := uint64(0), uint64(0)
@@ -169,7 +170,7 @@ func TestFaultStalledWatcherGrowsMemory(t *testing.T) {
 		t.Fatalf("%d bytes more after %d million events", grown, millions)
 	}
 	for _, w := range stalled {
-		eventually(t, "counted", func() bool { return w.Dropped() == b.Revision()-100 })
+		bounded.Eventually(t, "counted", func() bool { return w.Dropped() == b.Revision()-100 })
 		w.Stop()
 	}
 	t.Logf("%d bytes before, %d after %d million events", before, after, millions)
@@ -200,7 +201,7 @@ func TestBroadcasterFromInsideItsOwnConsumer(t *testing.T) {
 	check(t, err)
 	check(t, b.Action(watch.Added, 1))
 	sum := 0
-	for e := range w.All(bounded(t)) {
+	for e := range w.All(bounded.Context(t)) {
 		sum += e.Object
 		if e.Object == 20 {
 			w.Stop()
@@ -231,7 +232,7 @@ func TestBroadcasterNextWithAContextThatEnds(t *testing.T) {
 		}()
 		go cancel()
 		e, err := w.Next(ctx)
-		receive(t, "the publisher", published)
+		bounded.Receive(t, "the publisher", published)
 		if err != nil {
 			_, err = w.Next(ended)
 			want(t, "error", err, context.Canceled)
@@ -273,9 +274,9 @@ func TestFaultTenThousandStalledWatchers(t *testing.T) {
 	for i := range events {
 		want(t, "object", take(t, reading).Object, i)
 	}
-	check(t, receive(t, "the publisher", published))
+	check(t, bounded.Receive(t, "the publisher", published))
 	for _, w := range stalled {
-		eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
+		bounded.Eventually(t, "counted", func() bool { return w.Dropped() == events-10 })
 		w.Stop()
 	}
 }

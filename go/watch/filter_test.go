@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"testing"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -43,7 +44,7 @@ func TestAW16FilterStopStopsItsSource(t *testing.T) {
 		if len(got) != 1 || got[0].Object != "foo" {
 			t.Fatalf("%v", got)
 		}
-		eventually(t, "the source is stopped", source.IsStopped)
+		bounded.Eventually(t, "the source is stopped", source.IsStopped)
 	}
 }
 

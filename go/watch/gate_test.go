@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -54,7 +55,7 @@ func TestBroadcasterNoPublisherSleepsOn(t *testing.T) {
 		}()
 		done := make(chan struct{})
 		go func() { all.Wait(); close(done) }()
-		await(t, done, "publisher and watchers")
+		bounded.Receive(t, "publisher and watchers", done)
 	}
 }
 

@@ -1,7 +1,6 @@
 package watch_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -10,22 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
-// bound is how long anything here may take before it counts as hanging. Nothing waits for
-// it to pass.
-const bound = 60 * time.Second
-
 type pod struct {
 	Name, Value string
-}
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 func check(t testing.TB, err error) {
@@ -42,38 +31,6 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	}
 }
 
-// receive is what comes on a channel, which has to come.
-func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing within %v", what, bound)
-	}
-	return v
-}
-
-// eventually waits for a condition that other goroutines bring about.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(bound); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not in %s", what, bound)
-		}
-		runtime.Gosched()
-		time.Sleep(10 * time.Microsecond)
-	}
-}
-
-func await(t testing.TB, c <-chan struct{}, what string) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: not in %s", what, bound)
-	}
-}
-
 // noLeak fails the test if there are goroutines behind it beside its own and those of the tests that
 // it is part of. What an earlier test has left fails it, too.
 func noLeak(t testing.TB) {
@@ -83,7 +40,7 @@ func noLeak(t testing.TB) {
 		if t.Failed() {
 			return
 		}
-		for deadline := time.Now().Add(bound); runtime.NumGoroutine() > before; {
+		for deadline := time.Now().Add(bounded.Bound); runtime.NumGoroutine() > before; {
 			if time.Now().After(deadline) {
 				stacks := make([]byte, 1<<16)
 				t.Fatalf("%d goroutines in place of %d:\n%s", runtime.NumGoroutine(), before, stacks[:runtime.Stack(stacks, true)])
@@ -96,7 +53,7 @@ func noLeak(t testing.TB) {
 // take is the next event, which has to come.
 func take[T any](t testing.TB, w watch.Interface[T]) watch.Event[T] {
 	t.Helper()
-	e, err := watch.Next(bounded(t), w)
+	e, err := watch.Next(bounded.Context(t), w)
 	check(t, err)
 	return e
 }
@@ -104,7 +61,7 @@ func take[T any](t testing.TB, w watch.Interface[T]) watch.Event[T] {
 // ends fails if another event comes before the end of the watch.
 func ends[T any](t testing.TB, w watch.Interface[T]) {
 	t.Helper()
-	e, err := watch.Next(bounded(t), w)
+	e, err := watch.Next(bounded.Context(t), w)
 	if !errors.Is(err, watch.ErrEnded) {
 		t.Fatalf("%v (%v) in place of the end", e, err)
 	}
@@ -116,8 +73,8 @@ func receiveFrom[T any](t testing.TB, c <-chan watch.Event[T]) (watch.Event[T], 
 	select {
 	case e, ok := <-c:
 		return e, ok
-	case <-time.After(bound):
-		t.Fatalf("neither an event nor the end in %s", bound)
+	case <-time.After(bounded.Bound):
+		t.Fatalf("neither an event nor the end in %s", bounded.Bound)
 	}
 	panic("unreachable")
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -86,7 +87,7 @@ func retry(t *testing.T, after uint64, source watch.Source[string], options watc
 	check(t, err)
 	t.Cleanup(func() {
 		w.Stop()
-		await(t, w.Done(), "the end of a RetryWatcher")
+		bounded.Receive(t, "the end of a RetryWatcher", w.Done())
 	})
 	return w
 }
@@ -133,12 +134,12 @@ func (row rowOfRetry) run(t *testing.T) {
 	}
 	if row.ends {
 		ends[string](t, w)
-		await(t, w.Done(), "the end")
+		bounded.Receive(t, "the end", w.Done())
 	} else {
 		// Opens the first watch where nothing is to come.
 		w.ResultChan()
 	}
-	eventually(t, "the last watch is open", func() bool { return len(row.source.opens()) >= len(row.opens) })
+	bounded.Eventually(t, "the last watch is open", func() bool { return len(row.source.opens()) >= len(row.opens) })
 	select {
 	case e, ok := <-w.ResultChan():
 		if ok {
@@ -150,7 +151,7 @@ func (row rowOfRetry) run(t *testing.T) {
 		t.Fatalf("opened after %v, not %v", opens, row.opens)
 	}
 	w.Stop()
-	await(t, w.Done(), "the end of a RetryWatcher")
+	bounded.Receive(t, "the end of a RetryWatcher", w.Done())
 }
 
 func events(revisions ...uint64) (all []watch.Event[string]) {
@@ -270,12 +271,12 @@ func TestRW23StopWithAnUnreadEvent(t *testing.T) {
 		check(t, err)
 		if begun {
 			w.ResultChan()
-			eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
+			bounded.Eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
 		}
 		began := time.Now()
 		w.Stop()
 		w.Stop()
-		await(t, w.Done(), "the end")
+		bounded.Receive(t, "the end", w.Done())
 		if took := time.Since(began); took > time.Second {
 			t.Fatalf("Stop took %s", took)
 		}
@@ -296,7 +297,7 @@ func TestRW24ResumePointMovesWithATake(t *testing.T) {
 	noLeak(t)
 	w := retry(t, 5, &script{events: events(6, 7, 8)}, watch.RetryOptions[string]{})
 	w.ResultChan()
-	eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
+	bounded.Eventually(t, "the watch is open", func() bool { return w.Stats().Opens == 1 })
 	want(t, "at first", w.Stats().Revision, 5)
 	take[string](t, w)
 	take[string](t, w)
@@ -304,7 +305,7 @@ func TestRW24ResumePointMovesWithATake(t *testing.T) {
 	if r := w.Stats().Revision; r < 6 || r > 7 {
 		t.Fatalf("the resume point is %d behind a take of 7", r)
 	}
-	eventually(t, "the resume point", func() bool { return w.Stats().Revision == 7 })
+	bounded.Eventually(t, "the resume point", func() bool { return w.Stats().Revision == 7 })
 }
 
 // Attempts begin at least a second apart, or as late as the server asked; a watch that has lived for
@@ -317,7 +318,7 @@ func TestRW25RestartDelays(t *testing.T) {
 	w.ResultChan()
 	step := func(opens int, expected time.Duration) {
 		t.Helper()
-		left, err := clock.AwaitTimer(bounded(t))
+		left, err := clock.AwaitTimer(bounded.Context(t))
 		check(t, err)
 		want(t, "opens", len(s.opens()), opens)
 		want(t, "the delay", left, expected)
@@ -328,15 +329,15 @@ func TestRW25RestartDelays(t *testing.T) {
 	step(1, time.Second)
 	step(2, 3*time.Second)
 	// The third one is a watch. It lives for 0.4 of its second, so the rest is waited for.
-	eventually(t, "a watch", func() bool { return len(s.opens()) == 3 })
+	bounded.Eventually(t, "a watch", func() bool { return len(s.opens()) == 3 })
 	clock.Advance(400 * time.Millisecond)
 	want(t, "event", take[string](t, w).Revision, 2)
 	step(3, 600*time.Millisecond)
 	// The next one lives for a minute, and nothing is waited for behind it.
-	eventually(t, "a watch", func() bool { return len(s.opens()) == 4 })
+	bounded.Eventually(t, "a watch", func() bool { return len(s.opens()) == 4 })
 	clock.Advance(time.Minute)
 	want(t, "event", take[string](t, w).Revision, 3)
-	eventually(t, "a watch at once", func() bool { return len(s.opens()) == 5 })
+	bounded.Eventually(t, "a watch at once", func() bool { return len(s.opens()) == 5 })
 }
 
 // A clock that is moved while a delay is set makes no attempt late.
@@ -346,7 +347,7 @@ func TestRW25ClockMovedMeanwhileMakesNoAttemptLate(t *testing.T) {
 	s := &script{refuse: []error{errFive}, events: events(2), closeAfter: 1}
 	w := retry(t, 1, s, watch.RetryOptions[string]{Clock: &movingClock{clock}})
 	w.ResultChan()
-	_, err := clock.AwaitTimer(bounded(t))
+	_, err := clock.AwaitTimer(bounded.Context(t))
 	check(t, err)
 	clock.Advance(due.Sub(clock.Now()))
 	want(t, "event", take[string](t, w).Revision, 2)
@@ -385,7 +386,7 @@ func TestRetryWatcherEndsWithItsContext(t *testing.T) {
 			w.ResultChan()
 		}
 		cancel()
-		await(t, w.Done(), "the end")
+		bounded.Receive(t, "the end", w.Done())
 		ends[string](t, w)
 	}
 }
@@ -401,11 +402,11 @@ func TestRetryWatcherStopsWhileASourceHangs(t *testing.T) {
 		return late, nil
 	}), watch.RetryOptions[string]{})
 	w.ResultChan()
-	eventually(t, "an open that hangs", func() bool { return w.Stats().Opens == 1 })
+	bounded.Eventually(t, "an open that hangs", func() bool { return w.Stats().Opens == 1 })
 	w.Stop()
-	await(t, w.Done(), "the end")
+	bounded.Receive(t, "the end", w.Done())
 	close(release)
-	eventually(t, "the late watch is stopped", late.IsStopped)
+	bounded.Eventually(t, "the late watch is stopped", late.IsStopped)
 }
 
 // A source that ends its goroutine and answers nothing is asked again.
@@ -421,12 +422,12 @@ func TestRetryWatcherOutlivesASourceThatEndsItsGoroutine(t *testing.T) {
 		return given, nil
 	}), watch.RetryOptions[string]{MinRestartDelay: -1})
 	w.ResultChan()
-	eventually(t, "another attempt", func() bool { return w.Stats().Opens == 2 })
+	bounded.Eventually(t, "another attempt", func() bool { return w.Stats().Opens == 2 })
 	if err := w.Stats().LastError; !strings.Contains(fmt.Sprint(err), "ended its goroutine") {
 		t.Fatal(err)
 	}
 	w.Stop()
-	await(t, w.Done(), "the end")
+	bounded.Receive(t, "the end", w.Done())
 }
 
 // The original tries a revision that is gone again and again, once a second for ever.
@@ -437,7 +438,7 @@ func TestFaultGoneAtOpenLoopsForEver(t *testing.T) {
 	w := retry(t, 7, s, watch.RetryOptions[string]{Clock: clock})
 	e := take[string](t, w)
 	want(t, "gone", watch.IsGone(e.Err), true)
-	await(t, w.Done(), "the end")
+	bounded.Receive(t, "the end", w.Done())
 	want(t, "opens", len(s.opens()), 1)
 	want(t, "why it ended", watch.IsGone(w.Stats().Err), true)
 }
@@ -505,7 +506,7 @@ func TestRetryWatcherRelistGivesTheDifference(t *testing.T) {
 	want(t, "revision", w.Stats().Revision >= 20, true)
 	want(t, "lists", w.Stats().Relists, 3)
 	w.Stop()
-	await(t, w.Done(), "the end")
+	bounded.Receive(t, "the end", w.Done())
 }
 
 // A list that never gets above what is gone is made once a second, not as fast as the machine can.
@@ -519,7 +520,7 @@ func TestFaultRelistLoopsHot(t *testing.T) {
 		}), func(o string) string { return o })})
 	w.ResultChan()
 	for range 20 {
-		left, err := clock.AwaitTimer(bounded(t))
+		left, err := clock.AwaitTimer(bounded.Context(t))
 		check(t, err)
 		want(t, "the delay", left, time.Second)
 		clock.Advance(left)
@@ -556,7 +557,7 @@ func TestRetryWatcherBeginsWithAList(t *testing.T) {
 		want(t, "event", take[object](t, w), expected)
 	}
 	w.Stop()
-	await(t, w.Done(), "the end")
+	bounded.Receive(t, "the end", w.Done())
 	want(t, "opens", fmt.Sprint(opens), "[9]")
 }
 

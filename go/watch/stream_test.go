@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -90,7 +91,7 @@ func TestAW20StreamWatcherStoppedWithAPendingError(t *testing.T) {
 		w := watch.NewStreamWatcher[string](&decoder{err: errFive}, reporter{})
 		if i%2 == 0 {
 			results := w.ResultChan()
-			eventually(t, "the error", func() bool { return w.Err() != nil })
+			bounded.Eventually(t, "the error", func() bool { return w.Err() != nil })
 			w.Stop()
 			if i%4 == 0 {
 				// Nobody reads, and the goroutine ends.
@@ -193,7 +194,7 @@ func TestIW01StopAlwaysUnblocks(t *testing.T) {
 		}
 		check(t, b.Action(watch.Added, "nobody reads"))
 		d.items <- sent[0]
-		eventually(t, "the decoder", func() bool { return len(d.items) == 0 })
+		bounded.Eventually(t, "the decoder", func() bool { return len(d.items) == 0 })
 		for _, w := range []watch.Interface[string]{w, r, s} {
 			w.Stop()
 			if n := len(rest(t, w.ResultChan())); n > 1 {

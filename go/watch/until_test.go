@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/bounded"
 	"watchcore/watch"
 )
 
@@ -30,7 +31,7 @@ var (
 
 func TestUN01UntilConditionsHoldInSequence(t *testing.T) {
 	w := fakeOf(t, added, modified)
-	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Added), isType(watch.Modified))
+	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Added), isType(watch.Modified))
 	check(t, err)
 	want(t, "last", *last, modified)
 	want(t, "the revision at which it held", last.Revision, 6)
@@ -38,7 +39,7 @@ func TestUN01UntilConditionsHoldInSequence(t *testing.T) {
 }
 
 func TestUN02UntilTestsTheLastEventAgain(t *testing.T) {
-	last, err := watch.UntilWithoutRetry(bounded(t), fakeOf(t, added), isType(watch.Added), isType(watch.Added))
+	last, err := watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t, added), isType(watch.Added), isType(watch.Added))
 	check(t, err)
 	want(t, "last", *last, added)
 }
@@ -85,11 +86,11 @@ func TestUN04UntilWithoutATimeout(t *testing.T) {
 func TestUN05UntilReturnsTheConditionsError(t *testing.T) {
 	w := fakeOf(t, added)
 	fails := func(watch.Event[string]) (bool, error) { return false, errFive }
-	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Added), fails)
+	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Added), fails)
 	want(t, "error", err, errFive)
 	want(t, "last", *last, added)
 	want(t, "stopped", w.IsStopped(), true)
-	last, err = watch.UntilWithoutRetry(bounded(t), fakeOf(t, modified), fails)
+	last, err = watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t, modified), fails)
 	want(t, "error", err, errFive)
 	want(t, "last", *last, modified)
 }
@@ -97,14 +98,14 @@ func TestUN05UntilReturnsTheConditionsError(t *testing.T) {
 func TestUntilTheWatchCloses(t *testing.T) {
 	w := fakeOf(t, added)
 	w.Stop()
-	last, err := watch.UntilWithoutRetry(bounded(t), w, isType(watch.Deleted))
+	last, err := watch.UntilWithoutRetry(bounded.Context(t), w, isType(watch.Deleted))
 	want(t, "error", err, watch.ErrWatchClosed)
 	want(t, "last", *last, added)
-	last, err = watch.UntilWithoutRetry[string](bounded(t), watch.NewEmptyWatch[string](), isType(watch.Deleted))
+	last, err = watch.UntilWithoutRetry[string](bounded.Context(t), watch.NewEmptyWatch[string](), isType(watch.Deleted))
 	if last != nil || err != watch.ErrWatchClosed {
 		t.Fatalf("%v, %v", last, err)
 	}
-	last, err = watch.UntilWithoutRetry(bounded(t), fakeOf(t))
+	last, err = watch.UntilWithoutRetry(bounded.Context(t), fakeOf(t))
 	if last != nil || err != nil {
 		t.Fatalf("nothing to wait for: %v, %v", last, err)
 	}
@@ -123,17 +124,17 @@ func TestUntilOverARetryWatcher(t *testing.T) {
 		f.Stop()
 		return f, nil
 	})
-	last, err := watch.Until(bounded(t), "3", source, isType(watch.Added), isType(watch.Modified))
+	last, err := watch.Until(bounded.Context(t), "3", source, isType(watch.Added), isType(watch.Modified))
 	check(t, err)
 	want(t, "last", *last, modified)
-	_, err = watch.Until(bounded(t), "", source, isType(watch.Added))
+	_, err = watch.Until(bounded.Context(t), "", source, isType(watch.Added))
 	if err == nil {
 		t.Fatal("a revision of nothing was accepted")
 	}
 	gone := watch.SourceFunc[string](func(context.Context, uint64) (watch.Interface[string], error) {
 		return nil, &watch.Status{Code: 410}
 	})
-	last, err = watch.Until(bounded(t), "3", gone, isType(watch.Added))
+	last, err = watch.Until(bounded.Context(t), "3", gone, isType(watch.Added))
 	if err != watch.ErrWatchClosed || last == nil || !watch.IsGone(last.Err) {
 		t.Fatalf("%v, %v", last, err)
 	}
@@ -206,20 +207,20 @@ func TestUN08PreconditionEndsTheWait(t *testing.T) {
 	i := synced("first")
 	has := func(state []string) (bool, error) { return len(state) == 1 && state[0] == "first", nil }
 	never := func(watch.Event[string]) (bool, error) { return true, errFive }
-	last, err := watch.UntilWithSync(bounded(t), i, has, never)
+	last, err := watch.UntilWithSync(bounded.Context(t), i, has, never)
 	if last != nil || err != nil {
 		t.Fatalf("%v, %v", last, err)
 	}
 	want(t, "stopped", i.opened.IsStopped(), true)
 	fails := func([]string) (bool, error) { return false, errFive }
-	_, err = watch.UntilWithSync(bounded(t), i, fails, never)
+	_, err = watch.UntilWithSync(bounded.Context(t), i, fails, never)
 	want(t, "the precondition's error", err, errFive)
 }
 
 func TestUN09PreconditionLetsTheWaitBegin(t *testing.T) {
 	i := synced("first")
 	no := func([]string) (bool, error) { return false, nil }
-	last, err := watch.UntilWithSync(bounded(t), i, no, isType(watch.Added))
+	last, err := watch.UntilWithSync(bounded.Context(t), i, no, isType(watch.Added))
 	check(t, err)
 	want(t, "last", last.Object, "first")
 	want(t, "stopped", i.opened.IsStopped(), true)

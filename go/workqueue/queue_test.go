@@ -12,20 +12,11 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/bounded"
 	"watchcore/internal/handclock"
 	"watchcore/watch"
 	"watchcore/workqueue"
 )
-
-// bound is how long anything here may take before it counts as hanging.
-const bound = 60 * time.Second
-
-func bounded(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), bound)
-	t.Cleanup(cancel)
-	return ctx
-}
 
 func soon(t testing.TB) context.Context {
 	t.Helper()
@@ -41,26 +32,6 @@ func want[T comparable](t testing.TB, what string, got, expected T) {
 	}
 }
 
-// receive is what comes on a channel, which has to come.
-func receive[T any](t testing.TB, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing within %v", what, bound)
-	}
-	return v
-}
-
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-	for end := time.Now().Add(bound); !holds(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, bound)
-		}
-	}
-}
-
 func made(t testing.TB) (*workqueue.Queue[string], *handclock.Clock) {
 	t.Helper()
 	clock := newClock()
@@ -71,7 +42,7 @@ func made(t testing.TB) (*workqueue.Queue[string], *handclock.Clock) {
 
 func next(t testing.TB, q *workqueue.Queue[string]) string {
 	t.Helper()
-	key, err := q.GetContext(bounded(t))
+	key, err := q.GetContext(bounded.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +56,7 @@ func TestWQ01TwoWorkersNeverShareAKey(t *testing.T) {
 	var busy, added, seen [keys]atomic.Int64
 	done := make(chan error, 1)
 	go func() {
-		done <- q.Run(bounded(t), 8, func(_ context.Context, key string) error {
+		done <- q.Run(bounded.Context(t), 8, func(_ context.Context, key string) error {
 			var i int
 			_, _ = fmt.Sscan(key, &i)
 			if busy[i].Add(1) != 1 {
@@ -109,13 +80,13 @@ func TestWQ01TwoWorkersNeverShareAKey(t *testing.T) {
 		})
 	}
 	adding.Wait()
-	if err := q.Drain(bounded(t)); err != nil {
+	if err := q.Drain(bounded.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	for i := range keys {
 		want(t, "the last addition was seen", seen[i].Load(), int64(4*rounds))
 	}
-	want(t, "the end", receive(t, "the end", done), nil)
+	want(t, "the end", bounded.Receive(t, "the end", done), nil)
 }
 
 func TestWQ02AddedWhileProcessedComesAgainAfterwards(t *testing.T) {
@@ -171,8 +142,8 @@ func TestWQ05DrainWaitsForEverything(t *testing.T) {
 	want(t, "taken", next(t, q), "a")
 	q.Add("a")
 	drained := make(chan error, 1)
-	go func() { drained <- q.Drain(bounded(t)) }()
-	eventually(t, "it shuts down", q.ShuttingDown)
+	go func() { drained <- q.Drain(bounded.Context(t)) }()
+	bounded.Eventually(t, "it shuts down", q.ShuttingDown)
 	q.Add("c")
 	q.AddAfter("d", time.Second)
 	want(t, "b", next(t, q), "b")
@@ -209,7 +180,7 @@ func TestWQ06ShutDownLetsTheRestBeTaken(t *testing.T) {
 	rest.Add("a")
 	rest.ShutDown()
 	want(t, "the rest", next(t, rest), "a")
-	_, err := rest.GetContext(bounded(t))
+	_, err := rest.GetContext(bounded.Context(t))
 	want(t, "the end", err, workqueue.ErrShutDown)
 }
 
@@ -239,29 +210,29 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 	want(t, "at once", next(t, q), "now")
 	want(t, "delayed", q.Status().Delayed, 3)
 	got := make(chan string, 1)
-	ctx := bounded(t)
+	ctx := bounded.Context(t)
 	go func() { key, _ := q.GetContext(ctx); got <- key }()
-	eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
 	clock.Advance(time.Second - 1)
 	want(t, "not yet", q.Len(), 0)
 	clock.Advance(1)
-	want(t, "the first", receive(t, "the first", got), "soon")
+	want(t, "the first", bounded.Receive(t, "the first", got), "soon")
 	for _, step := range []struct {
 		after time.Duration
 		key   string
 	}{{time.Minute, "twice"}, {time.Hour, "late"}} {
-		eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+		bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 		clock.Advance(step.after)
 		want(t, "key", next(t, q), step.key)
 	}
 	want(t, "nothing is left", q.Status().Delayed, 0)
 	q.AddAfter("again", time.Second) // the goroutine has ended, or ends just now
-	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 	clock.Advance(time.Hour)
 	want(t, "key", next(t, q), "again")
 	q.AddAfter("dropped", time.Second)
 	q.ShutDown()
-	eventually(t, "no timer is left", func() bool { return clock.Armed() == 0 })
+	bounded.Eventually(t, "no timer is left", func() bool { return clock.Armed() == 0 })
 	want(t, "with the shut-down", q.Status().Delayed, 0)
 }
 
@@ -269,9 +240,9 @@ func TestWQ10DelayedKeysComeWhenTheyAreDue(t *testing.T) {
 func TestWQ12EarlierKeyMovesTheTimer(t *testing.T) {
 	q, clock := made(t)
 	q.AddAfter("late", time.Hour)
-	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 	q.AddAfter("soon", time.Second)
-	eventually(t, "armed for the earlier one", func() bool {
+	bounded.Eventually(t, "armed for the earlier one", func() bool {
 		count, first := clock.Timers()
 		return count == 1 && first == time.Second
 	})
@@ -287,7 +258,7 @@ func TestWQ24ClockMovedMeanwhileMakesNoKeyLate(t *testing.T) {
 	defer q.ShutDown()
 	due := clock.Now().Add(time.Minute)
 	q.AddAfter("key", time.Minute)
-	if _, err := clock.AwaitTimer(bounded(t)); err != nil {
+	if _, err := clock.AwaitTimer(bounded.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	clock.Advance(due.Sub(clock.Now()))
@@ -310,12 +281,12 @@ func TestWQ21KeysDueTogetherWakeAllWorkers(t *testing.T) {
 	for i := range 20 {
 		q.AddAfter(fmt.Sprint(i), time.Second)
 		waiting.Go(func() {
-			if _, err := q.GetContext(bounded(t)); err != nil {
+			if _, err := q.GetContext(bounded.Context(t)); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	eventually(t, "armed", func() bool { return clock.Armed() == 1 })
+	bounded.Eventually(t, "armed", func() bool { return clock.Armed() == 1 })
 	clock.Advance(time.Second)
 	waiting.Wait()
 }
@@ -383,7 +354,7 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	done := make(chan error, 1)
 	refused := errors.New("refused")
 	go func() {
-		done <- q.Run(bounded(t), 1, func(_ context.Context, key string) error {
+		done <- q.Run(bounded.Context(t), 1, func(_ context.Context, key string) error {
 			switch attempts.Add(1) {
 			case 1:
 				return refused
@@ -397,21 +368,21 @@ func TestWQ18FailedKeyWaitsLongerEachTime(t *testing.T) {
 	}()
 	q.Add("a")
 	for i := range 3 {
-		err := receive(t, "a failure", failures)
+		err := bounded.Receive(t, "a failure", failures)
 		var panicked *workqueue.PanicError
 		want(t, "kind", fmt.Sprint(errors.Is(err, refused), errors.As(err, &panicked)), []string{"true false", "false true", "false true"}[i])
 		want(t, "failures", q.NumRequeues("a"), i+1)
-		eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
+		bounded.Eventually(t, "it waits", func() bool { return clock.Armed() == 1 })
 		clock.Advance(time.Second<<i - 1)
 		want(t, "not yet", attempts.Load(), int32(i+1))
 		clock.Advance(1)
 	}
-	eventually(t, "it succeeds", func() bool { return attempts.Load() == 4 && q.NumRequeues("a") == 0 && q.Status().Processing == 0 })
+	bounded.Eventually(t, "it succeeds", func() bool { return attempts.Load() == 4 && q.NumRequeues("a") == 0 && q.Status().Processing == 0 })
 	want(t, "requeued", q.Status().Requeued, 3)
-	if err := q.Drain(bounded(t)); err != nil {
+	if err := q.Drain(bounded.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "the end", receive(t, "the end", done), nil)
+	want(t, "the end", bounded.Receive(t, "the end", done), nil)
 }
 
 // A wait that is cancelled takes no key with it, and no wake-up of another's.
@@ -437,11 +408,11 @@ func TestWQ20CancelledWaitPassesTheKeyOn(t *testing.T) {
 		}
 		cancel()
 		q.Add("a") // for one that does not want it any more
-		if receive(t, "a hasty one", hasty)+receive(t, "the other", hasty) == "" {
+		if bounded.Receive(t, "a hasty one", hasty)+bounded.Receive(t, "the other", hasty) == "" {
 			select {
 			case key := <-patient:
 				want(t, "the patient one's", key, "a")
-			case <-time.After(bound):
+			case <-time.After(bounded.Bound):
 				t.Fatal("the wake-up is lost")
 			}
 		}
@@ -501,7 +472,7 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 	q := workqueue.New(workqueue.Options[string]{})
 	done := make(chan error, 1)
 	go func() {
-		done <- q.Run(bounded(t), 1, func(_ context.Context, key string) error {
+		done <- q.Run(bounded.Context(t), 1, func(_ context.Context, key string) error {
 			if key == "a" {
 				q.Add("a")
 				q.Add("b")
@@ -514,7 +485,7 @@ func TestWQ23CallsFromInsideTheWork(t *testing.T) {
 		}, nil)
 	}()
 	q.Add("a")
-	want(t, "the end", receive(t, "the end", done), nil)
+	want(t, "the end", bounded.Receive(t, "the end", done), nil)
 	want(t, "what is left", q.Len(), 0)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

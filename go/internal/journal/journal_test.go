@@ -9,20 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"watchcore/internal/bounded"
 	"watchcore/internal/journal"
 )
-
-// bound is how long anything here may take before it counts as hanging.
-const bound = 60 * time.Second
-
-func await(t *testing.T, c <-chan struct{}, what string) {
-	t.Helper()
-	select {
-	case <-c:
-	case <-time.After(bound):
-		t.Fatalf("%s: nothing in %s", what, bound)
-	}
-}
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -171,7 +160,7 @@ func TestJournalValuesThatLeftAreCollected(t *testing.T) {
 	if kept > capacity+32 {
 		t.Fatalf("%d values are kept of a capacity of %d", kept, capacity)
 	}
-	deadline := time.Now().Add(bound)
+	deadline := time.Now().Add(bounded.Bound)
 	for collected.Load() < values-kept {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d were collected", collected.Load(), values-kept)
@@ -216,7 +205,7 @@ func TestJournalWaitersShareOneNotice(t *testing.T) {
 		t.Fatal("nothing was appended, and the channel is closed")
 	}
 	j.Append(1)
-	await(t, a, "a waiter after an append")
+	bounded.Receive(t, "a waiter after an append", a)
 	if !isClosed(j.Wait(0)) {
 		t.Fatal("the head has moved from 0, and Wait(0) waits")
 	}
@@ -225,7 +214,7 @@ func TestJournalWaitersShareOneNotice(t *testing.T) {
 		t.Fatal("nothing follows 1 yet")
 	}
 	j.Close()
-	await(t, c, "a waiter after the end")
+	bounded.Receive(t, "a waiter after the end", c)
 	if !isClosed(j.Wait(1)) {
 		t.Fatal("a closed journal makes nobody wait")
 	}
@@ -256,7 +245,7 @@ func meet(t *testing.T, waiters, rounds int) {
 			}
 		}()
 	}
-	timeout := time.After(bound)
+	timeout := time.After(bounded.Bound)
 	for round := range rounds {
 		j.Append(round)
 		for range waiters {
@@ -290,7 +279,7 @@ func TestJournalTenThousandWaitersWake(t *testing.T) {
 	j.Append(1)
 	done := make(chan struct{})
 	go func() { woken.Wait(); close(done) }()
-	await(t, done, "ten thousand waiters")
+	bounded.Receive(t, "ten thousand waiters", done)
 }
 
 // The end is published behind the last value: who sees it and then the head has everything.
