@@ -6,9 +6,11 @@
 # the row; a row of the server any tests at all. Names what does not hold, and fails.
 #
 #   scripts/contract.sh [GROUP...]     rust loom c go: whose logs are there (all)
+#   scripts/contract.sh unrun          before any test ran: the tables by themselves
 #
 # The logs are those that scripts/test.sh wrote to target/test-logs. Tests of
-# other groups than the named ones are not looked for.
+# other groups than the named ones are not looked for. Before any test ran, a
+# row's test is one whose name stands in a source.
 set -uo pipefail
 export LC_ALL=C.UTF-8
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -49,6 +51,21 @@ log_of c | awk '
 for step in go go-kubernetes http-tests installed; do
     log_of $step | sed -n 's/^ *--- PASS: \([^ ]*\) .*/go: \1/p' >>"$tmp/passed"
 done
+
+# What the tables name as a test and no source has.
+nowhere=0
+if [ "${1-}" = unrun ]; then
+    grep -rhoE '[A-Za-z_][A-Za-z0-9_.-]*' --exclude-dir={target,.git,dist} \
+        --include={'*.rs','*.go','*.c','*.cc','*.cpp','*.h','*.hpp','*.sh',Makefile} . |
+        sed -E 's/^test_(.*)$/&\n\1/' | sort -u >"$tmp/words"
+    while IFS=: read -r file name; do
+        last=${name##*[: /]}
+        grep -qxF -- "$last" "$tmp/words" || { echo "$file: no source has the test $name"; nowhere=1; }
+    done < <(sed -n 's/^\(| *[0-9A-Z].*\)$/\1/p' $table | grep -oE '`(c|go|loom): [^`]+`|`[a-z_]+(::[A-Za-z0-9_]+)+`' | tr -d '`' | sed "s|^|$table:|"
+        for file in docs/TOOLKIT.md docs/HTTP.md; do
+            grep -E '^\| *[A-Z][A-Z]-' $file | cut -d'|' -f4- | grep -oE '`(c|go|loom): [^`]+`|`[a-z_]+(::[A-Za-z0-9_]+)+`' | tr -d '`' | sed "s|^|$file:|"
+        done)
+fi
 
 # Which Go test stands in which file.
 grep -HoE '^func (Test|Example|Fuzz)[A-Za-z0-9_]*' go/*_test.go 2>/dev/null | sed 's/:func / /' >"$tmp/gofiles"
@@ -284,4 +301,4 @@ awk -v groups="$groups" -v passed="$tmp/passed" -v patches="$tmp/patches" '
     }
 ' docs/HTTP.md
 server=$?
-[ $contract = 0 ] && [ $toolkit = 0 ] && [ $server = 0 ] && [ $stale = 0 ]
+[ $contract = 0 ] && [ $toolkit = 0 ] && [ $server = 0 ] && [ $stale = 0 ] && [ $nowhere = 0 ]

@@ -61,6 +61,8 @@ step_fmt() { cargo fmt --all --check; }
 step_storeys() { scripts/storeys.sh; }
 # docs/OPERATIONS.md names every figure and every message.
 step_operations() { scripts/operations.sh; }
+# The rows of the contracts before an hour of tests, and once more with their logs.
+step_rows() { scripts/contract.sh unrun; }
 step_names() { scripts/names.sh && scripts/examples.sh; }
 step_clippy() { cargo clippy --workspace --all-targets --all-features -- -D warnings; }
 # Instructions of the hot paths against benches/counts.txt.
@@ -265,6 +267,7 @@ if wants rust; then
     step fmt
     step storeys
     step operations
+    step rows
     step names
     step clippy
     step no-features
