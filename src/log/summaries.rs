@@ -34,9 +34,11 @@ fn bit(tag: u64, name: &[u8], value: &[u8]) -> u64 {
     // One seed for the process: writer and readers must agree.
     static SEED: std::sync::OnceLock<KeyHash> = std::sync::OnceLock::new();
     let mut hasher = SEED.get_or_init(KeyHash::default).build_hasher();
-    hasher.write_usize(tag as usize);
-    hasher.write(name);
-    hasher.write(value);
+    hasher.write_u64(tag);
+    for text in [name, value] {
+        hasher.write_usize(text.len());
+        hasher.write(text);
+    }
     hasher.finish() % BITS
 }
 
