@@ -144,8 +144,11 @@ impl KeyValue {
             if let Some(value) = value {
                 ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
             }
-            let attributes = value_at.add(value_length);
-            ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
+            // Most caches declare none.
+            if !extras.attributes.is_empty() {
+                let attributes = value_at.add(value_length);
+                ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
+            }
             place.write(Version {
                 head: Head {
                     key: bytes,

@@ -309,9 +309,14 @@ pub(crate) mod say {
         )
     }
 
+    #[inline]
+    pub(crate) fn is_revision(revision: u64) -> bool {
+        revision < MAX_REVISION
+    }
+
     /// Refuses what no revision can be: INVALID_ARGUMENT.
     pub(crate) fn check_revision(what: &str, revision: u64) -> Result<()> {
-        if revision < MAX_REVISION {
+        if is_revision(revision) {
             return Ok(());
         }
         Err(invalid(format!("{what} revision {revision}: revisions lie below 2^52. Ask for one that was given."))

@@ -99,16 +99,11 @@ impl Writer {
         self.core.as_deref().expect("taken only by drop")
     }
 
+    #[inline]
     fn open(&mut self, what: &str) -> Result<(&Arc<Inner>, &mut Core)> {
         let core = self.core.as_deref_mut().expect("taken only by drop");
-        if core.poisoned {
-            return Err(Error::new(
-                Code::Panic,
-                format!("{what}: a panic inside an earlier commit stopped this writer. Build a new cache."),
-            ));
-        }
-        if self.inner.is_closed() {
-            return Err(say::closed(what));
+        if core.poisoned || self.inner.is_closed() {
+            return Err(over(what, core.poisoned));
         }
         Ok((&self.inner, core))
     }
@@ -374,6 +369,16 @@ impl Writer {
     pub fn set_report(&mut self, report: SourceReport) {
         lock(&self.inner.info).report = report;
     }
+}
+
+/// Why a writer takes nothing any more.
+#[cold]
+fn over(what: &str, poisoned: bool) -> Error {
+    if !poisoned {
+        return say::closed(what);
+    }
+    let message = format!("{what}: a panic inside an earlier commit stopped this writer. Build a new cache.");
+    Error::new(Code::Panic, message)
 }
 
 impl Drop for Writer {

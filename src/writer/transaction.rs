@@ -43,6 +43,7 @@ pub(super) struct Transaction {
 }
 
 impl Prepared {
+    #[inline]
     fn new(slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind: Kind, meta: KeyMeta, input: usize) -> Prepared {
         Prepared {
             slot: slot.map(SlotRef::pointer),
@@ -110,7 +111,14 @@ impl Prepared {
 
 impl Core {
     /// Purges tombstones whose event has left the window: at most `most` of them.
+    #[inline]
     pub(super) fn purge_tombstones(&mut self, inner: &Inner, most: usize) {
+        if self.tombstones.len() > 0 {
+            self.purge_some(inner, most);
+        }
+    }
+
+    fn purge_some(&mut self, inner: &Inner, most: usize) {
         let oldest = inner.ring.oldest_seq();
         for _ in 0..most {
             match self.tombstones.front() {
@@ -132,6 +140,7 @@ impl Core {
     }
 
     /// Answers the requests for buckets; what an earlier refusal left is dropped.
+    #[inline]
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
         self.router.done();
         if !inner.indexes.is_empty() {

@@ -8,21 +8,29 @@ use crate::error::{Code, Error, Result, say, show};
 use crate::store::hash::KeyHash;
 use std::collections::HashSet;
 
+#[inline]
 pub(super) fn rises(what: &str, revision: u64, inner: &Inner, core: &Core) -> Result<()> {
+    if inner.is_ready() && revision > core.position.revision && say::is_revision(revision) {
+        return Ok(());
+    }
+    Err(not_next(what, revision, inner, core.position.revision))
+}
+
+/// Why a revision cannot be the next one.
+#[cold]
+fn not_next(what: &str, revision: u64, inner: &Inner, current: u64) -> Error {
     if !inner.is_ready() {
-        return Err(inner.not_ready(what));
+        return inner.not_ready(what);
     }
-    say::check_revision(what, revision)?;
-    let current = core.position.revision;
-    if revision <= current {
-        return Err(Error::new(
-            Code::OutOfOrder,
-            format!("{what} at revision {revision}: the cache is at {current} and revisions must rise. Use resync for a history that went back."),
-        )
-        .with_asked(revision)
-        .with_current(current));
+    if let Err(error) = say::check_revision(what, revision) {
+        return error;
     }
-    Ok(())
+    Error::new(
+        Code::OutOfOrder,
+        format!("{what} at revision {revision}: the cache is at {current} and revisions must rise. Use resync for a history that went back."),
+    )
+    .with_asked(revision)
+    .with_current(current)
 }
 
 #[inline]
@@ -81,28 +89,37 @@ pub(super) fn sort_listing(inner: &Inner, revision: u64, records: &mut [Record<'
     sort_by_key(records, |record| record.key)
 }
 
+#[inline]
 fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+    let (prefix, limits) = (&inner.prefix[..], &inner.limits);
+    let sound = !key.is_empty()
+        && key.len() <= limits.key
+        && key.starts_with(prefix)
+        && value.is_none_or(|value| value.len() <= limits.value);
+    if sound { Ok(()) } else { Err(unfit(inner, key, value)) }
+}
+
+/// Why a key and a value cannot be taken.
+#[cold]
+fn unfit(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Error {
     if key.is_empty() {
-        return Err(say::invalid("a key must not be empty"));
+        return say::invalid("a key must not be empty");
     }
     if key.len() > inner.limits.key {
-        return Err(say::invalid(format!(
+        return say::invalid(format!(
             "key {}: {} bytes, the limit is {}. Shorten it, or raise the limit.",
             show(key),
             key.len(),
             inner.limits.key
-        )));
+        ));
     }
     if !key.starts_with(&inner.prefix) {
-        return Err(say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix))));
+        return say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix)));
     }
-    match value {
-        Some(value) if value.len() > inner.limits.value => Err(say::invalid(format!(
-            "key {}: a value of {} bytes, the limit is {}. Shorten it, or raise the limit.",
-            show(key),
-            value.len(),
-            inner.limits.value
-        ))),
-        _ => Ok(()),
-    }
+    say::invalid(format!(
+        "key {}: a value of {} bytes, the limit is {}. Shorten it, or raise the limit.",
+        show(key),
+        value.map_or(0, <[u8]>::len),
+        inner.limits.value
+    ))
 }
