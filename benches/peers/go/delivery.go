@@ -63,7 +63,7 @@ func deliver(f fanout, watchers int) measured {
 func publishIdle(f fanout, watchers int) measured {
 	const objects = 1000
 	s := openStage(f, keys(objects), interests(nothing, watchers), 0)
-	return repeat(func(section *section) uint64 {
+	window := func(section *section) uint64 {
 		for at := range objects {
 			s.publish(at)
 		}
@@ -72,7 +72,11 @@ func publishIdle(f fanout, watchers int) measured {
 			section.waiting(waiter.wait)
 		}
 		return objects
-	})
+	}
+	for range fillsALog / objects {
+		window(&section{})
+	}
+	return repeat(window)
 }
 
 func selectiveByKey(f fanout, watchers int) measured {

@@ -10,6 +10,8 @@ import (
 const (
 	prefix        = "/registry/pods/"
 	namespaceSize = 1000
+	// fillsALog is more events than watchcore's log holds by default.
+	fillsALog = 100_000
 )
 
 var value = bytes.Repeat([]byte{'v'}, 512)

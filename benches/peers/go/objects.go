@@ -86,7 +86,7 @@ func overwrite(s store, objects int) measured {
 		settle(section, s)
 		return chunk
 	}
-	for range min(objects, 100_000) / chunk {
+	for range fillsALog / chunk {
 		write(&section{})
 	}
 	return repeat(write)

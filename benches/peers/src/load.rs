@@ -6,6 +6,8 @@ use std::sync::Arc;
 pub const NAMESPACE: usize = 1000;
 pub const VALUE: [u8; 512] = [b'v'; 512];
 pub const PREFIX: &str = "/registry/pods/";
+/// More events than watchcore's log holds by default.
+pub const FILLS_A_LOG: u64 = 100_000;
 /// A step that is prime to every size in use: consecutive operations are far apart.
 const STRIDE: usize = 7919;
 

@@ -82,6 +82,7 @@ fn publish<W: Watchers>(watchers: usize) -> Measured {
     const OBJECTS: usize = 1000;
     let interests: Vec<Interest> = (0..watchers).map(Interest::Nothing).collect();
     let mut stage = Stage::<W>::open(load::keys(OBJECTS), &interests, 0);
+    (0..load::FILLS_A_LOG as usize).for_each(|at| stage.publish(at % OBJECTS));
     repeat(|_| {
         (0..OBJECTS).for_each(|at| stage.publish(at));
         OBJECTS as u64

@@ -73,7 +73,7 @@ fn overwrite<S: Keyed>(objects: usize) -> Measured {
     let (mut store, keys, mut order) = (S::filled(objects), keys(objects), Scattered::below(objects));
     let mut write = |_: u64| store.put(keys[order.next()].as_bytes(), &VALUE);
     // The window of the log fills, and what was loaded in one piece is replaced in many.
-    (0..objects.min(100_000) as u64).for_each(&mut write);
+    (0..load::FILLS_A_LOG).for_each(&mut write);
     repeat(|_| {
         (0..CHUNK).for_each(&mut write);
         CHUNK
