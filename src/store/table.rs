@@ -223,6 +223,12 @@ fn page_of(hash: u64, pages: usize) -> usize {
     if page < pages { page } else { page & (mask >> 1) }
 }
 
+/// Where the loom tests find a key, of so many pages.
+#[cfg(loom)]
+pub(crate) fn page_of_key(key: &[u8], pages: usize) -> usize {
+    page_of(KeyHash::default().hash_one(key), pages)
+}
+
 /// The page that the last of so many was divided from, and the bit in which their hashes differ.
 fn origin(last: usize) -> (usize, usize) {
     let level = 1 << last.ilog2();
