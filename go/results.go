@@ -78,9 +78,11 @@ func (s *Subscription) run(r *results, state entry) {
 func (c *subscriptionCore) forward(r *results) bool {
 	c.gate.lock()
 	b, err := c.next(context.Background())
+	closed := c.gate.closed()
 	c.gate.unlock()
 	if err != nil {
-		if errors.Is(err, ErrClosed) {
+		// Of a subscription that was closed it says why: the end of the channel says that.
+		if closed || errors.Is(err, ErrClosed) {
 			return false
 		}
 		return r.send(EventResult{Err: err}) && goesOn(err)
