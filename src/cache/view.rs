@@ -13,9 +13,9 @@
 
 use super::Inner;
 use crate::data::key_value::KeyValueRef;
-use crate::data::slot::SlotRef;
+use crate::data::slot::{Shown, SlotRef};
 use crate::reclaim::Guard;
-use crate::store::root::{Root, RootRef, Span};
+use crate::store::root::{Root, RootRef, Slots, Span};
 #[cfg(loom)]
 use crate::sync::weak;
 
@@ -94,7 +94,7 @@ impl<'a> StateView<'a> {
     }
 
     /// The slots of a span of keys in key order, whether they are live or not.
-    pub(crate) fn slots(self, span: &Span) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
+    pub(crate) fn slots(self, span: &Span) -> Slots<'a> {
         self.index.range(span)
     }
 
@@ -103,6 +103,13 @@ impl<'a> StateView<'a> {
     pub(crate) fn live(self, slot: SlotRef<'a>) -> Option<KeyValueRef<'a>> {
         // SAFETY: every event from there on is held for 'a.
         unsafe { slot.live_at(self.head.max(self.oldest)) }
+    }
+
+    /// The same, and whether the slot showed it as the newest of its key.
+    #[inline]
+    pub(crate) fn shown(self, slot: SlotRef<'a>) -> Option<Shown<'a>> {
+        // SAFETY: as `live`.
+        unsafe { slot.shown_at(self.head.max(self.oldest)) }
     }
 
     /// What a slot shows at this head or a later one, a tombstone as it is.

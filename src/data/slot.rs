@@ -317,14 +317,38 @@ impl<'a> SlotRef<'a> {
     /// As [`SlotRef::at`].
     #[inline]
     pub(crate) unsafe fn live_at(self, head: u64) -> Option<KeyValueRef<'a>> {
-        let newest = self.newest();
+        // SAFETY: by the caller's promise.
+        unsafe { self.shown_at(head) }.map(|shown| shown.kv)
+    }
+
+    /// The same, and whether it was found as the newest.
+    ///
+    /// # Safety
+    ///
+    /// As [`SlotRef::at`].
+    #[inline]
+    pub(crate) unsafe fn shown_at(self, head: u64) -> Option<Shown<'a>> {
+        let kv = self.newest();
         // Relaxed: after the load of `newest`, see the module.
         let mark = self.slot().mark.load(Relaxed);
         if mark >> 1 < head {
-            return (mark & 1 == 0).then_some(newest);
+            return (mark & 1 == 0).then_some(Shown { kv, newest: true });
         }
         // SAFETY: by the caller's promise.
-        unsafe { self.at(head) }.filter(|version| !version.is_tombstone())
+        unsafe { self.older_at(head) }
+    }
+
+    /// What lies below `head` where the newest may not. Apart: a list meets it for what was written while it reads.
+    ///
+    /// # Safety
+    ///
+    /// As [`SlotRef::at`].
+    #[cold]
+    #[inline(never)]
+    unsafe fn older_at(self, head: u64) -> Option<Shown<'a>> {
+        // SAFETY: by the caller's promise.
+        let version = unsafe { self.at(head) }.filter(|version| !version.is_tombstone());
+        version.map(|kv| Shown { kv, newest: false })
     }
 
     /// Bytes that stay because its key was deleted, until the delete has left the log: the tombstone, the
@@ -338,6 +362,14 @@ impl<'a> SlotRef<'a> {
     pub(crate) fn bytes(self) -> usize {
         heap::footprint(size_of::<Slot>() + self.key().len())
     }
+}
+
+/// What a slot shows at a head.
+#[derive(Clone, Copy)]
+pub(crate) struct Shown<'a> {
+    pub(crate) kv: KeyValueRef<'a>,
+    /// It was the newest version of its key when the slot was looked at. `false`: that is not known.
+    pub(crate) newest: bool,
 }
 
 /// A version that nobody knows yet, with the two counts that it is published with.

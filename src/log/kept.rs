@@ -18,7 +18,7 @@
 use super::retention::RetentionToken;
 use super::ring::Ring;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::data::slot::SlotRef;
+use crate::data::slot::Shown;
 use crate::reclaim;
 #[cfg(loom)]
 use crate::sync::weak;
@@ -53,20 +53,27 @@ impl<T> Kept<T> {
         Kept { entries: Vec::with_capacity(room), keeper: Keeper { token, older: Vec::new(), _cache: cache } }
     }
 
-    /// Adds a version that a slot shows at some head.
+    /// Adds what a slot shows at some head.
     ///
     /// # Safety
     ///
-    /// The slot is of the ring's cache, and was looked up after this was made.
+    /// The slot is of the ring's cache, and was looked at after this was made.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, slot: SlotRef<'_>, kv: KeyValueRef<'_>, with: T) {
-        let newest = slot.newest().pointer() == kv.pointer();
+    pub(crate) unsafe fn push(&mut self, shown: Shown<'_>, with: T) {
+        let Shown { kv, newest } = shown;
         #[cfg(loom)]
         let newest = newest || weak::is(weak::Site::KeepAll);
         if !newest {
-            self.keeper.older.push(kv.to_owned());
+            self.count(kv);
         }
         self.entries.push((kv.pointer(), with));
+    }
+
+    /// One that was replaced, or may have been.
+    #[cold]
+    #[inline(never)]
+    fn count(&mut self, kv: KeyValueRef<'_>) {
+        self.keeper.older.push(kv.to_owned());
     }
 
     pub(crate) fn len(&self) -> usize {

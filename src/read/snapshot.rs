@@ -2,6 +2,7 @@
 
 use crate::cache::{Inner, StateView};
 use crate::data::key_value::KeyValueRef;
+use crate::data::slot::SlotRef;
 use crate::error::Result;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::{Filter, Range};
@@ -94,8 +95,11 @@ impl Snapshot {
 
     /// The key-values of a range, in key order.
     pub fn range(&self, range: &Range) -> impl Iterator<Item = KeyValueRef<'_>> + use<'_> {
-        let (view, range) = (self.view(), range.clone());
-        view.slots(&range.span).filter(move |slot| range.contains(slot.key())).filter_map(move |slot| view.live(slot))
+        let view = self.view();
+        // The span holds them all: only where a prefix is one of paths something is left to ask.
+        let paths = range.has_paths().then(|| range.clone());
+        let holds = move |slot: &SlotRef<'_>| paths.as_ref().is_none_or(|range| range.path_holds(slot.key()));
+        view.slots(&range.span).filter(holds).filter_map(move |slot| view.live(slot))
     }
 
     /// The key-values that a filter lets pass, in key order (its types are not looked at).

@@ -54,12 +54,14 @@ impl<'a> Scan<'a> {
         (!self.over).then_some(self.next)
     }
 
-    /// Visits the next keys: a page of them, or until `visit` says false. It runs under a pin, so it is none of a
-    /// user's code. Where the head has left the window, nothing was visited.
+    /// Visits the next keys, a page of them, or as long as there is `room` for what `each` takes. Both run under a pin,
+    /// so they are none of a user's code. Where the head has left the window, nothing was visited.
     #[inline]
-    fn visit(
+    fn visit<A>(
         &mut self,
-        mut visit: impl FnMut(StateView<'_>, SlotRef<'_>, Option<KeyValueRef<'_>>) -> bool,
+        taken: &mut A,
+        room: impl Fn(&A) -> usize,
+        mut each: impl FnMut(&mut A, StateView<'_>, SlotRef<'_>),
     ) -> std::result::Result<(), Left> {
         let pin = reclaim::pin();
         let view = match self.at {
@@ -67,18 +69,30 @@ impl<'a> Scan<'a> {
             At::Held(snapshot) => snapshot.view(),
         };
         let span = Span { from: std::mem::take(&mut self.next), to: self.range.span.to.clone() };
-        let (mut more, narrow) = (true, self.range.has_paths());
-        for (looked, slot) in view.slots(&span).enumerate() {
-            if looked == PIN_KEYS || !more {
-                self.next = slot.key().to_vec();
-                return Ok(());
+        let (mut slots, mut left, narrow) = (view.slots(&span), PIN_KEYS, self.range.has_paths());
+        loop {
+            let most = left.min(room(taken));
+            if most == 0 {
+                break;
             }
-            // The span holds it: `slots` gives no others.
-            if !narrow || self.range.path_holds(slot.key()) {
-                more = visit(view, slot, view.live(slot));
+            // The span holds them all: `slots` gives no others. A loop of its own for who asks nothing else.
+            let looked = match narrow {
+                false => slots.next_run(most, |slot| each(taken, view, slot)),
+                true => slots.next_run(most, |slot| {
+                    if self.range.path_holds(slot.key()) {
+                        each(taken, view, slot);
+                    }
+                }),
+            };
+            if looked == 0 {
+                break;
             }
+            left -= looked;
         }
-        self.over = true;
+        match slots.next() {
+            Some(slot) => self.next = slot.key().to_vec(),
+            None => self.over = true,
+        }
         Ok(())
     }
 
@@ -91,10 +105,8 @@ impl<'a> Scan<'a> {
         taken: &mut Vec<T>,
         mut pick: impl FnMut(StateView<'_>, SlotRef<'_>, Option<KeyValueRef<'_>>) -> Option<T>,
     ) -> std::result::Result<(), Left> {
-        self.visit(|view, slot, live| {
-            taken.extend(pick(view, slot, live));
-            taken.len() < most
-        })
+        let room = |taken: &Vec<T>| most.saturating_sub(taken.len());
+        self.visit(taken, room, |taken, view, slot| taken.extend(pick(view, slot, view.live(slot))))
     }
 
     /// The live key-values that a filter lets pass, up to `most`, each with what `with` makes of its slot. Those taken
@@ -112,12 +124,12 @@ impl<'a> Scan<'a> {
         let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { 0 } else { most });
         while !self.over && kept.len() < most {
             let before = kept.len();
-            self.visit(|_, slot, live| {
-                if let Some(kv) = live.filter(|kv| matcher.may_hold_value(kv)) {
+            let room = |kept: &Kept<T>| most - kept.len();
+            self.visit(&mut kept, room, |kept, view, slot| {
+                if let Some(shown) = view.shown(slot).filter(|shown| matcher.may_hold_value(&shown.kv)) {
                     // SAFETY: I9: the view is of the cache that `kept` was made for, and later.
-                    unsafe { kept.push(slot, kv, with(slot)) };
+                    unsafe { kept.push(shown, with(slot)) };
                 }
-                kept.len() < most
             })?;
             if matcher.has_predicates() {
                 kept.retain_from(before, |kv| matcher.predicates_hold(kv));

@@ -11,7 +11,7 @@
 use crate::data::slot::{SlotPtr, SlotRef};
 use crate::heap::Heap;
 use crate::reclaim;
-use crate::store::tree::{Tree, TreeEntry};
+use crate::store::tree::{Iter, Tree, TreeEntry};
 
 /// A slot in the tree.
 #[derive(Clone)]
@@ -106,15 +106,36 @@ impl<'a> RootRef<'a> {
     }
 
     /// The slots from a key on, inclusive, in key order.
-    pub(crate) fn from(self, key: &[u8]) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
-        // SAFETY: as `get`.
-        self.tree.from(key).map(|Leaf(slot)| unsafe { slot.get() })
+    pub(crate) fn from(self, key: &[u8]) -> Slots<'a> {
+        Slots(self.tree.from(key))
     }
 
     /// The slots of a span of keys, in key order.
-    pub(crate) fn range(self, span: &Span) -> impl Iterator<Item = SlotRef<'a>> + use<'a> {
-        // SAFETY: as `get`.
-        self.tree.range(&span.from, span.to.as_deref()).map(|Leaf(slot)| unsafe { slot.get() })
+    pub(crate) fn range(self, span: &Span) -> Slots<'a> {
+        Slots(self.tree.range(&span.from, span.to.as_deref()))
+    }
+}
+
+/// Slots in key order, alive for 'a.
+pub(crate) struct Slots<'a>(Iter<'a, Leaf>);
+
+impl<'a> Slots<'a> {
+    /// Calls `each` for the next slots, as many as stand side by side and `most` at most. How many they were: 0 at
+    /// the end.
+    #[inline]
+    pub(crate) fn next_run(&mut self, most: usize, mut each: impl FnMut(SlotRef<'a>)) -> usize {
+        // SAFETY: alive for 'a, as the index that it came from: see `RootRef`.
+        self.0.next_run(most, |Leaf(slot)| each(unsafe { slot.get() }))
+    }
+}
+
+impl<'a> Iterator for Slots<'a> {
+    type Item = SlotRef<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<SlotRef<'a>> {
+        // SAFETY: as above.
+        self.0.next().map(|Leaf(slot)| unsafe { slot.get() })
     }
 }
 

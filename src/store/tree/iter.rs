@@ -27,6 +27,15 @@ struct Late<'a, E> {
     to: usize,
 }
 
+/// What comes next.
+enum Next<'a, E> {
+    /// An entry of the tail.
+    Late(&'a E),
+    /// One of the leaf.
+    Leaf,
+    End,
+}
+
 impl<'a, E: TreeEntry> Late<'a, E> {
     /// How many entries of the leaf follow the next one of these.
     fn after(&self) -> usize {
@@ -95,22 +104,51 @@ impl<'a, E: TreeEntry> Iter<'a, E> {
         self.late = Some(late);
     }
 
-    /// The next entry, where it is none of those at hand. Apart, so that what is done for each entry stands inline.
+    /// Calls `each` for the next entries, as many as stand side by side and `most` at most. How many they were: 0
+    /// where there are no more. A loop over runs does for each entry what has to be done for each, and nothing else.
+    #[inline]
+    pub(crate) fn next_run(&mut self, most: usize, mut each: impl FnMut(&'a E)) -> usize {
+        if self.leaf.len() <= self.after {
+            match self.go_on() {
+                Next::Late(entry) => {
+                    each(entry);
+                    return 1;
+                }
+                Next::Leaf => {}
+                Next::End => return 0,
+            }
+        }
+        let here = self.leaf.as_slice();
+        let (run, rest) = here.split_at(most.min(here.len() - self.after));
+        for (at, entry) in run.iter().enumerate() {
+            if let Some(later) = here.get(at + AHEAD) {
+                later.prefetch();
+            }
+            each(entry);
+        }
+        self.leaf = rest.iter();
+        run.len()
+    }
+
+    /// Where no entry of the leaf is next: the one of the tail that is, or a leaf that has one. Apart, so that what is
+    /// done for each entry stands inline.
     #[inline(never)]
-    fn go_on(&mut self) -> Option<&'a E> {
+    fn go_on(&mut self) -> Next<'a, E> {
         loop {
             match &mut self.late {
                 Some(late) if late.next < late.end => {
                     let (_, entry) = late.tail.get(late.next);
                     late.next += 1;
                     self.after = late.after();
-                    return Some(entry);
+                    return Next::Late(entry);
                 }
                 _ => self.late = None,
             }
-            self.next_leaf()?;
+            if self.next_leaf().is_none() {
+                return Next::End;
+            }
             if self.leaf.len() > self.after {
-                return self.leaf.next();
+                return Next::Leaf;
             }
         }
     }
@@ -151,6 +189,10 @@ impl<'a, E: TreeEntry> Iterator for Iter<'a, E> {
             }
             return self.leaf.next();
         }
-        self.go_on()
+        match self.go_on() {
+            Next::Late(entry) => Some(entry),
+            Next::Leaf => self.leaf.next(),
+            Next::End => None,
+        }
     }
 }
