@@ -10,6 +10,7 @@ pub(crate) use builder::{BatchBuilder, CutAtLoss, Recorded};
 
 use crate::data::event::{Event, Kind, LogEvent, Mark};
 use crate::data::key_value::{KeyValue, VersionPtr};
+use crate::heap;
 use crate::log::kept::{Keeper, Kept};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
@@ -50,6 +51,9 @@ enum Body {
     View(SegmentRef, Range<u64>),
     Owned(Box<OwnedEvents>),
 }
+
+/// How many events of an initial state before its turn a version is fetched: they lie anywhere in memory.
+const AHEAD: usize = 16;
 
 /// Events in the batch's own memory, and what they point to.
 #[derive(Default)]
@@ -121,7 +125,12 @@ impl OwnedEvents {
         self.keeper = Some(keeper);
         // SAFETY: I9: the keeper keeps them, none is null.
         let all = unsafe { VersionPtr::all_in_place(&versions) };
-        self.events.extend(all.iter().map(|kv| {
+        self.events.extend(all.iter().enumerate().map(|(at, kv)| {
+            if let Some(later) = versions.get(at + AHEAD) {
+                later.prefetch();
+            }
+            // Whoever takes the state reads it: the begin of the value is on its way while the batch is made.
+            heap::prefetch(kv.value().unwrap_or_default().as_ptr());
             let Made { kind, revision, sequence, flags } = made(kv);
             LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: VersionPtr::NULL, extra: [0; 3] }
         }));

@@ -425,6 +425,12 @@ impl VersionPtr {
         heap::prefetch(place.wrapping_add(size_of::<Version>()));
     }
 
+    /// Asks the processor for its head.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        heap::prefetch(self.0.cast());
+    }
+
     /// Asks the processor for where its count is.
     #[inline]
     pub(super) fn prefetch_counts(self) {
