@@ -16,7 +16,7 @@ use crate::error::{Code, Error, Length, Result, Shown};
 use crate::foreign;
 use crate::heap::{self, Memory, System};
 use crate::reclaim;
-use crate::sync::{Acquire, AtomicUsize, Relaxed, Release, ord};
+use crate::sync::{Acquire, AtomicU32, Relaxed, Release, ord};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::offset_of;
@@ -43,15 +43,17 @@ pub(crate) struct Version {
     /// Sequence number of its event; 0: from the listing, or outside the log.
     seq: u64,
     older: *const Version,
-    count: AtomicUsize,
-    /// Bytes of the attributes after the value.
-    attributes_length: u32,
-    /// 1: a [`DecodedCell`] lies between this and the key.
-    cells: u32,
+    count: AtomicU32,
+    /// Bytes of the attributes after the value, and [`HAS_CELL`].
+    attributes: u32,
     /// Lets loom see reads that are not ordered after the making, or before the freeing.
     #[cfg(loom)]
     track: reclaim::Track,
 }
+
+/// In `attributes`: a [`DecodedCell`] lies between the version and its key. The ends of attributes have no such bit
+/// either: see `attribute::encode`.
+const HAS_CELL: u32 = 1 << 31;
 
 /// The numbers of a new version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,9 +81,21 @@ const fn size(cells: usize, bytes: usize) -> usize {
 }
 
 impl Version {
+    /// How many [`DecodedCell`]s there are.
+    #[inline]
+    fn cells(&self) -> usize {
+        usize::from(self.attributes & HAS_CELL != 0)
+    }
+
+    /// Bytes of the attributes.
+    #[inline]
+    fn attributes_length(&self) -> usize {
+        (self.attributes & !HAS_CELL) as usize
+    }
+
     /// Bytes after the cells.
     fn bytes(&self) -> usize {
-        self.head.key_length as usize + self.head.value_length as usize + self.attributes_length as usize
+        self.head.key_length as usize + self.head.value_length as usize + self.attributes_length()
     }
 }
 
@@ -162,9 +176,8 @@ impl KeyValue {
                 },
                 seq,
                 older: older.0,
-                count: AtomicUsize::new(1),
-                attributes_length: extras.attributes.len() as u32,
-                cells: cells as u32,
+                count: AtomicU32::new(1),
+                attributes: extras.attributes.len() as u32 | if cells > 0 { HAS_CELL } else { 0 },
                 #[cfg(loom)]
                 track: reclaim::Track::new(),
             });
@@ -226,11 +239,11 @@ impl KeyValue {
         let body = self.body();
         let from = body.head.key.wrapping_add(body.head.key_length as usize + body.head.value_length as usize);
         // SAFETY: written by `with_extras` after key and value, lives as long as the version.
-        unsafe { std::slice::from_raw_parts(from, body.attributes_length as usize) }
+        unsafe { std::slice::from_raw_parts(from, body.attributes_length()) }
     }
 
     fn cell(&self) -> Option<&DecodedCell> {
-        if self.body().cells == 0 {
+        if self.body().cells() == 0 {
             return None;
         }
         // SAFETY: `with_extras` wrote a cell there and says so; it lives as long as the version.
@@ -305,7 +318,7 @@ impl KeyValue {
     /// Bytes of the allocation.
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
-        heap::footprint(size(body.cells as usize, body.bytes()))
+        heap::footprint(size(body.cells(), body.bytes()))
     }
 
     /// The address of the version before; `data::slot` says which readers may follow it.
@@ -359,14 +372,14 @@ impl KeyValue {
 }
 
 /// More counts on one version than a program can have in use.
-const MOST_COUNTS: usize = isize::MAX as usize;
+const MOST_COUNTS: u32 = u32::MAX / 2;
 
 impl Clone for KeyValue {
     #[inline]
     fn clone(&self) -> KeyValue {
         // Relaxed: a count >= 1 is held while this runs.
         let before = self.body().count.fetch_add(1, Relaxed);
-        // Only clones that are leaked add up to so many, on 32 bits within seconds. Then the count
+        // Clones that are leaked add up to so many within seconds, others have 16 GiB by then. The count
         // would begin again at 0, and the version be freed while somebody has it: as with `Arc`, that ends
         // the process. Half of the range is left to the threads that are here at the same time.
         if before > MOST_COUNTS {
@@ -499,7 +512,7 @@ impl VersionPtr {
         reclaim::progressed();
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
-        let cells = kv.body().cells as usize;
+        let cells = kv.body().cells();
         #[cfg(loom)]
         kv.body().track.end();
         let free = move || {
