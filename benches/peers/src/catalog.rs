@@ -61,7 +61,8 @@ const MS: f64 = 1e6;
 
 const DELIVERY: &str = "Windows of 96 events are published one after another to watchers that all sleep before a \
     window. Processor time of publisher and watchers, each event copied in (549 bytes) and its head read by each \
-    watcher, over the number of deliveries; the publisher's waiting for the end of a window is left out.";
+    watcher, over the number of deliveries; the publisher's waiting for the end of a window is left out. watchcore's log \
+    is full before.";
 const SELECTIVE: &str = "As a delivery, but each event is for one of the sleeping watchers, each event of a window for \
     another: publish, wake-up and delivery of an event.";
 const WRITE: &str = "Key and value (549 bytes) are copied in and readers see them before the next write; scattered over \
@@ -112,7 +113,7 @@ pub const ROWS: &[Row] = &[
         figure: Figure::Cpu,
         sizes: &[goal(1, 200.0, 350.0), goal(1000, 200.0, 350.0), goal(10_000, 200.0, 350.0)],
         includes: "Events (549 bytes copied in) that interest none of the watchers, which sleep, each for a key of its \
-            own. 100,000 came before, so that watchcore's log is full.",
+            own. watchcore's log is full before.",
     },
     Row {
         name: "overwrite",

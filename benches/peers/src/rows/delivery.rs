@@ -82,7 +82,6 @@ fn publish<W: Watchers>(watchers: usize) -> Measured {
     const OBJECTS: usize = 1000;
     let interests: Vec<Interest> = (0..watchers).map(Interest::Nothing).collect();
     let mut stage = Stage::<W>::open(load::keys(OBJECTS), &interests, 0);
-    (0..load::FILLS_A_LOG as usize).for_each(|at| stage.publish(at % OBJECTS));
     repeat(|_| {
         (0..OBJECTS).for_each(|at| stage.publish(at));
         OBJECTS as u64
@@ -135,7 +134,7 @@ fn wake<W: Watchers>(watchers: usize) -> Measured {
 fn bytes_of<W: Watchers>(watchers: usize) -> Measured {
     let interests = everything(watchers);
     let before = allocated();
-    let stage = Stage::<W>::open(load::keys(1), &interests, watchers as u64);
+    let stage = Stage::<W>::open_new(load::keys(1), &interests, watchers as u64);
     let bytes = allocated().saturating_sub(before);
     drop(stage);
     Measured::plain(bytes as f64 / watchers as f64, watchers as u64)

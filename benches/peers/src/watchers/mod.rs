@@ -34,6 +34,12 @@ pub trait Fanout: Sized {
     /// A publisher, and a receiver for each watcher.
     fn open(interests: &[Interest]) -> (Self, Vec<Self::Receiver>);
 
+    /// The same as it is after it has served for a while: who keeps a history has a full one, and takes no memory that is
+    /// new to the process any more.
+    fn open_worn(interests: &[Interest]) -> (Self, Vec<Self::Receiver>) {
+        Self::open(interests)
+    }
+
     /// Copies the key and the value, and hands them to whom they interest.
     fn publish(&mut self, key: &str, value: &[u8]);
 }
@@ -171,6 +177,9 @@ pub const WINDOW: usize = 96;
 /// Time enough for a watcher that has taken everything to fall asleep.
 const FALL_ASLEEP: Duration = Duration::from_micros(500);
 
+/// A publisher and its receivers.
+type Opened<W> = (<W as Watchers>::Publisher, Vec<<<W as Watchers>::Publisher as Fanout>::Receiver>);
+
 /// A publisher whose watchers sleep.
 pub struct Stage<W: Watchers> {
     /// It lives as long as the process does, and so do the watchers.
@@ -185,7 +194,16 @@ pub struct Stage<W: Watchers> {
 impl<W: Watchers> Stage<W> {
     /// Opened, warmed up and asleep: each object was published once. `takers` watchers take each.
     pub fn open(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
-        let (publisher, receivers) = W::Publisher::open(interests);
+        Stage::of(W::Publisher::open_worn(interests), keys, interests, takers)
+    }
+
+    /// The same of a publisher that is new: for what its watchers take of the memory.
+    pub fn open_new(keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
+        Stage::of(W::Publisher::open(interests), keys, interests, takers)
+    }
+
+    fn of(opened: Opened<W>, keys: Vec<String>, interests: &[Interest], takers: u64) -> Stage<W> {
+        let (publisher, receivers) = opened;
         let seen = Seen::new();
         W::run(receivers, seen.clone());
         seen.wait_for_watchers(interests.len());

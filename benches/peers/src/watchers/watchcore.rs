@@ -52,17 +52,35 @@ fn subscribe(cache: &Cache, interest: Interest) -> SubscribeBuilder {
     }
 }
 
-impl Fanout for Publisher {
-    type Receiver = Subscription;
+impl Publisher {
+    /// More events than the log holds, of keys that nobody watches.
+    fn fill_log(&mut self) {
+        const OBJECTS: u64 = 1000;
+        let keys: Vec<String> = (0..OBJECTS).map(|number| format!("/registry/before/{number:06}")).collect();
+        (0..load::FILLS_A_LOG).for_each(|at| self.publish(&keys[(at % OBJECTS) as usize], &load::VALUE));
+    }
 
-    fn open(interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
-        let (cache, mut publisher) = Publisher::cache(interests);
+    fn subscribed((cache, mut publisher): (Cache, Publisher), interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
         let open = |interest: &Interest| subscribe(&cache, *interest).open().expect("opens");
         let subscriptions = interests.iter().map(open).collect();
         if interests.iter().any(|interest| *interest != Interest::Everything) {
             publisher.answer_requests(interests.len());
         }
         (publisher, subscriptions)
+    }
+}
+
+impl Fanout for Publisher {
+    type Receiver = Subscription;
+
+    fn open(interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
+        Publisher::subscribed(Publisher::cache(interests), interests)
+    }
+
+    fn open_worn(interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
+        let (cache, mut publisher) = Publisher::cache(interests);
+        publisher.fill_log();
+        Publisher::subscribed((cache, publisher), interests)
     }
 
     fn publish(&mut self, key: &str, value: &[u8]) {
