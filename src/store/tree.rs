@@ -15,9 +15,12 @@
 
 #![forbid(unsafe_code)]
 
+mod guide;
 mod iter;
 
 pub(crate) use iter::Iter;
+
+use guide::{Guide, child_of};
 
 use crate::data::slot::Key;
 use crate::heap::Memory;
@@ -56,6 +59,15 @@ struct TreeChild<E> {
     /// The first entry below it: this very pointer.
     first: E,
     node: TreeNode<E>,
+    /// What a search looks at in place of its key.
+    guide: Guide,
+}
+
+impl<E: TreeEntry> TreeChild<E> {
+    /// A node with an entry, in no branch yet.
+    fn new(node: TreeNode<E>) -> TreeChild<E> {
+        TreeChild { first: first(&node).expect("no node is empty"), node, guide: Guide::default() }
+    }
 }
 
 /// Room for `len` and a little more.
@@ -92,6 +104,12 @@ fn leaf<E>(entries: SharedList<E>) -> TreeNode<E> {
 
 fn branch<E>(children: SharedList<TreeChild<E>>) -> TreeNode<E> {
     Either::right(children)
+}
+
+/// A branch whose children are in none yet.
+fn new_branch<E: TreeEntry>(mut children: SharedList<TreeChild<E>>) -> TreeNode<E> {
+    guide::renew_all(&mut children);
+    branch(children)
 }
 
 /// The first entry of a node, but for the tail of its first leaf. No key of another leaf's tail lies below the first
@@ -166,11 +184,6 @@ fn search<T, E: TreeEntry>(all: &[T], entry: impl Fn(&T) -> &E, below: impl Fn(&
     from
 }
 
-/// The child that holds `key`, if any does.
-fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
-    search(children, |child| &child.first, |first| first <= key).saturating_sub(1)
-}
-
 /// The first entry that is not below `key`.
 fn place_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> usize {
     search(entries, |entry| entry, |other| other < key)
@@ -211,14 +224,34 @@ fn insert<E: TreeEntry>(
             let child = children.get_mut(at);
             let right = insert(&mut child.node, entry, sizes, memory);
             child.first = first(&child.node).expect("an entry came");
-            right.and_then(|right| put_or_split(children, at + 1, BRANCH, right, memory)).map(branch)
+            insert_into_branch(children, at, right, memory).map(branch)
         }
     });
     sizes.bytes += bytes(node);
     right.map(|right| {
         sizes.bytes += bytes(&right);
-        TreeChild { first: first(&right).expect("half of a full node"), node: right }
+        TreeChild::new(right)
     })
+}
+
+/// The child at `at` has changed, and where it was divided, its right half comes behind it. The right half of the branch
+/// where that was full.
+fn insert_into_branch<E: TreeEntry>(
+    children: &mut SharedList<TreeChild<E>>,
+    at: usize,
+    right: Option<TreeChild<E>>,
+    memory: &mut impl Memory,
+) -> Option<SharedList<TreeChild<E>>> {
+    let changed = at..at + 1 + usize::from(right.is_some());
+    let mut half = right.and_then(|right| put_or_split(children, at + 1, BRANCH, right, memory));
+    match &mut half {
+        Some(half) => {
+            guide::renew_all(children);
+            guide::renew_all(half);
+        }
+        None => guide::renew_some(children, changed),
+    }
+    half
 }
 
 fn insert_into_leaf<E: TreeEntry>(
@@ -279,8 +312,9 @@ fn remove_below<E: TreeEntry>(
     match first(&child.node) {
         Some(first) => {
             child.first = first;
+            guide::renew_some(children, at..at + 1);
             // A tree that has lost nothing keeps its form: nobody looks whether its root has one child left.
-            if removed && fill(&child.node) < 16 {
+            if removed && fill(&children[at].node) < 16 {
                 merge(children, at, sizes, memory);
             }
         }
@@ -322,12 +356,14 @@ fn merge<E: TreeEntry>(
         (Side::Right(all), Side::Right(more)) => {
             all.resize(room(all.len() + more.len()), memory);
             all.extend_from(more);
+            guide::renew_all(all);
         }
         _ => unreachable!("neighbours are of one height"),
     });
     sizes.bytes += bytes(node);
     // Its tail may have had an entry below the first one.
     child.first = first(&child.node).expect("both had entries");
+    guide::renew_some(children, left..left + 1);
 }
 
 /// The set.
@@ -355,9 +391,7 @@ impl<E: TreeEntry> Tree<E> {
                 tree.root = level.pop();
                 return tree;
             }
-            let children =
-                level.into_iter().map(|node| TreeChild { first: first(&node).expect("no node is empty"), node });
-            level = Self::level_of(children, BRANCH, branch, memory);
+            level = Self::level_of(level.into_iter().map(TreeChild::new), BRANCH, new_branch, memory);
         }
     }
 
@@ -414,8 +448,7 @@ impl<E: TreeEntry> Tree<E> {
         };
         let Err(entry) = append(root, entry) else { return false };
         if let Some(right) = insert(root, entry, &mut self.sizes, memory) {
-            let left = TreeChild { first: first(root).expect("half of a full node"), node: root.clone() };
-            let above = branch(SharedList::copied(&[left, right], room(2), memory));
+            let above = new_branch(SharedList::copied(&[TreeChild::new(root.clone()), right], room(2), memory));
             self.sizes.bytes += bytes(&above);
             *root = above;
         }

@@ -23,6 +23,10 @@ fn check(node: &TreeNode<Key>, is_root: bool) -> (usize, usize) {
             assert!(children.len() <= BRANCH && children.room() <= BRANCH + 8);
             assert!(!is_root || children.len() > 1);
             assert!(Key::is_same(&children[0].first, &begin));
+            let common = guide::common_bytes(&begin, &children.last().unwrap().first);
+            let kept =
+                (0..=common).find(|kept| children[0].guide == Guide::of(&begin, *kept)).expect("bytes are common");
+            assert!(children.iter().all(|child| child.guide == Guide::of(&child.first, kept)), "a stale guide");
             let below: Vec<_> = children
                 .iter()
                 .map(|child| {
@@ -107,6 +111,45 @@ fn removal_of_absent_key() {
     same(&tree, &oracle);
     assert!(!tree.remove(&slot(1569), memory));
     same(&tree, &oracle);
+}
+
+/// Keys that begin alike for long, are begins of each other, or end in zeros.
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    let part = || prop::collection::vec(prop::sample::select(&[0u8, 1, b'a', 0xff][..]), 0..7);
+    (prop::sample::select(&["", "/", "/registry/pods/", "/registry/pods/a", "/registry/secrets/"][..]), part(), part())
+        .prop_map(|(begin, middle, end)| [begin.as_bytes(), &middle, &end].concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    /// A search by guides finds what a map finds, whatever the keys have in common.
+    #[test]
+    fn guides_find_every_key(
+        keys in prop::collection::vec(key(), 0..700),
+        gone in 0usize..500,
+        asked in prop::collection::vec(key(), 50),
+    ) {
+        let memory = &mut Heap::new(drop);
+        let (mut tree, mut oracle) = (Tree::default(), BTreeMap::new());
+        for key in &keys {
+            if !oracle.contains_key(key) {
+                let made = Key::from(&key[..]);
+                oracle.insert(key.clone(), made.clone());
+                tree.insert(made, memory);
+            }
+        }
+        same(&tree, &oracle);
+        for key in keys.iter().take(gone) {
+            prop_assert_eq!(tree.remove(key, memory), oracle.remove(key).is_some());
+        }
+        same(&tree, &oracle);
+        for key in keys.iter().chain(&asked) {
+            prop_assert_eq!(tree.get(key).is_some(), oracle.contains_key(key));
+            let here = tree.from(key).next().map(|found| found.to_vec());
+            let there = oracle.range(key.clone()..).next().map(|(found, _)| found.clone());
+            prop_assert_eq!(here, there);
+        }
+    }
 }
 
 proptest! {
