@@ -53,7 +53,7 @@ enum Body {
 }
 
 /// How many events of an initial state before its turn a version is fetched: they lie anywhere in memory.
-const AHEAD: usize = 16;
+const AHEAD: usize = 32;
 
 /// Events in the batch's own memory, and what they point to.
 #[derive(Default)]
@@ -127,10 +127,10 @@ impl OwnedEvents {
         let all = unsafe { VersionPtr::all_in_place(&versions) };
         self.events.extend(all.iter().enumerate().map(|(at, kv)| {
             if let Some(later) = versions.get(at + AHEAD) {
-                later.prefetch();
+                later.prefetch_early();
             }
             // Whoever takes the state reads it: the begin of the value is on its way while the batch is made.
-            heap::prefetch(kv.value().unwrap_or_default().as_ptr());
+            heap::prefetch_early(kv.value().unwrap_or_default().as_ptr());
             let Made { kind, revision, sequence, flags } = made(kv);
             LogEvent { revision, sequence, kind, flags, kv: kv.pointer(), prev: VersionPtr::NULL, extra: [0; 3] }
         }));

@@ -438,10 +438,10 @@ impl VersionPtr {
         heap::prefetch(place.wrapping_add(size_of::<Version>()));
     }
 
-    /// Asks the processor for its head.
+    /// Asks the processor for its head, for who comes to it after many others.
     #[inline]
-    pub(crate) fn prefetch(self) {
-        heap::prefetch(self.0.cast());
+    pub(crate) fn prefetch_early(self) {
+        heap::prefetch_early(self.0.cast());
     }
 
     /// Asks the processor for where its count is.
