@@ -10,9 +10,13 @@
 //! - [`memory`]: the lines and blocks that all of them are made of.
 //! - [`ring`]: the log, and what reads a window of it.
 //! - [`everybody`], [`one_each`]: watchers of every event, and of one key or namespace each.
+//! - [`store`], [`order`], [`lists`]: the objects; the order of the keys; many read at once.
 
 pub mod everybody;
+pub mod lists;
 mod memory;
 pub mod one_each;
+mod order;
 pub mod ring;
+pub mod store;
 mod thread;
