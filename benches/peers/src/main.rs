@@ -7,10 +7,12 @@
 //!   this one and the one in Go. A measurement is one line of JSON.
 //!
 //! `catalog` has the rows, `rows` who is measured at them. `watchers` and `keyed` have the contestants, each behind the
-//! trait of its kind of work, so that no row is written twice.
+//! trait of its kind of work, so that no row is written twice. `floor` has bare programs behind the same traits, which
+//! show what the machine itself takes for a row.
 
 mod catalog;
 mod driver;
+mod floor;
 mod informing;
 mod keyed;
 mod load;

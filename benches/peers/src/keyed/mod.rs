@@ -35,7 +35,7 @@ pub trait Ordered: Reader {
 }
 
 /// Goes over what a list has, and counts it. `touch`: `byte` loads one of the value's.
-fn walk<T>(items: impl Iterator<Item = T>, touch: bool, byte: impl Fn(&T) -> u64) -> usize {
+pub fn walk<T>(items: impl Iterator<Item = T>, touch: bool, byte: impl Fn(&T) -> u64) -> usize {
     let mut count = 0;
     for item in items {
         count += 1;

@@ -11,34 +11,51 @@ Medians. The ratio is watchcore's figure over that of the best peer in the same 
 ahead, in bold it is behind (in the row of two threads, where more is better, the other way round). A goal is in bold \
 where it is missed.
 
+A floor is a bare program of the same run that does only what the row asks of any machine: it copies, touches the same \
+lines of memory and wakes, and has no checks, filters, errors or reclamation. It is no peer, for nobody could use it, \
+and the ratio leaves it out. A floor in bold is above the goal: in that run the machine itself refused the goal, \
+whatever the library does. What each floor does stands in the table of its row.
+
 ";
 
 /// Each row and size in one line.
 pub fn summary(results: &Results) -> String {
     let mut text = SUMMARY.to_string();
-    text += "| what | at | Rust | best peer | ratio | goal | Go | best peer | ratio | goal |\n";
-    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    text += "| what | at | Rust | best peer | ratio | goal | floor | Go | best peer | ratio | goal |\n";
+    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for row in ROWS {
         for size in row.sizes {
             if at_size(results, row.name, size.number).next().is_some() {
                 let rust = standing(results, row, size, Language::Rust, size.rust);
+                let floor = floor(results, row, size);
                 let go = standing(results, row, size, Language::Go, size.go);
-                text += &format!("| {} | {} {} | {rust} | {go} |\n", row.title, grouped(size.number), row.of);
+                text += &format!("| {} | {} {} | {rust} | {floor} | {go} |\n", row.title, grouped(size.number), row.of);
             }
         }
     }
     text
 }
 
+/// The case with the best median.
+fn best<'a>(row: &Row, cases: impl Iterator<Item = &'a Case>) -> Option<(&'a Case, f64)> {
+    cases.map(|case| (case, case.figures().median)).min_by(|a, b| row.figure.order(a.1, b.1))
+}
+
+/// One cell: the floor, in bold where it refuses the goal. All floors are in Rust.
+fn floor(results: &Results, row: &Row, size: &Size) -> String {
+    let floor = best(row, at_size(results, row.name, size.number).filter(|case| case.is_floor()));
+    floor.map_or("-".to_string(), |(_, value)| {
+        let refused = size.rust.is_some_and(|goal| row.figure.order(value, goal).is_gt());
+        let floor = row.figure.show(value);
+        if refused { format!("**{floor}**") } else { floor }
+    })
+}
+
 /// Four cells: ours, the best peer, the ratio, the goal.
 fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal: Option<f64>) -> String {
-    let best = |ours: bool| {
-        let cases = at_size(results, row.name, size.number);
-        let cases = cases.filter(|case| case.language == language && case.is_ours() == ours);
-        let figures = cases.map(|case| (case, case.figures().median));
-        figures.min_by(|a, b| row.figure.order(a.1, b.1))
-    };
-    let (ours, peer) = (best(true), best(false));
+    let cases = || at_size(results, row.name, size.number).filter(|case| case.language == language);
+    let ours = best(row, cases().filter(|case| case.is_ours()));
+    let peer = best(row, cases().filter(|case| case.is_peer()));
     let cell = |value: Option<f64>| value.map_or("-".to_string(), |value| row.figure.show(value));
     let peer_cell = peer.map_or("-".to_string(), |(case, value)| {
         format!("{}, {}", row.figure.show(value), code(&case.listed.contestant))

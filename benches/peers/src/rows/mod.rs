@@ -9,7 +9,8 @@ pub mod worst;
 
 use crate::measure::Measured;
 
-/// One program at one kind of work. Those of watchcore have names that begin with its name.
+/// One program at one kind of work. Those of watchcore have names that begin with its name, those that are no peers but
+/// floors begin with `floor`.
 pub struct Contestant {
     pub row: &'static str,
     pub name: &'static str,
