@@ -13,7 +13,8 @@ use crate::log::ring::progress_of;
 use crate::position::Position;
 use crate::sync::{Acquire, SeqCst, current_thread, fence};
 use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Interest, Unparked, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Unparked, WakeSet, Waker};
+use std::mem::take;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -163,11 +164,16 @@ impl Awake<'_> {
         Ok(false)
     }
 
+    /// Where it sleeps.
+    fn hub(&self) -> &Hub {
+        self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
+    }
+
     /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
     /// recorded.
     fn group(&self, sleeper: &Sleeper<'_>) -> GroupRef {
         let matcher = &self.shared.matcher;
-        let hub = self.shared.inner.hubs.of(FilterCode::of(matcher));
+        let hub = self.hub();
         let join = || {
             let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
             let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
@@ -267,8 +273,9 @@ impl Awake<'_> {
 
     fn wait(&mut self, until: Option<Instant>) -> Result<bool> {
         self.unpark();
+        let mut may_yield = true;
         loop {
-            if self.peek() {
+            if self.peek() || take(&mut may_yield) && self.hub().yields() && self.peek() {
                 return self.report();
             }
             if !self.park(&mut self.shared.sleeper(), Waker::Thread(current_thread())) {
@@ -285,8 +292,9 @@ impl Awake<'_> {
     /// The same for a task. Parked, it is woken at the deadline too.
     fn poll_wait(&mut self, context: &Context<'_>, until: Option<Instant>) -> Poll<Result<bool>> {
         self.unpark();
+        let mut may_yield = true;
         loop {
-            if self.peek() {
+            if self.peek() || take(&mut may_yield) && self.hub().yields() && self.peek() {
                 return Poll::Ready(self.report());
             }
             if until.is_some_and(|until| until <= Instant::now()) {
@@ -364,12 +372,16 @@ impl futures_core::Stream for Subscription {
 
     fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
         self.get_mut().awake(|awake| {
+            let mut may_yield = true;
             loop {
                 match awake.poll(STREAM_BATCH) {
                     Ok(batch) if batch.is_empty() => {}
                     Ok(batch) => return Poll::Ready(Some(Ok(batch))),
                     Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
                     Err(error) => return Poll::Ready(Some(Err(error))),
+                }
+                if take(&mut may_yield) && awake.hub().yields() {
+                    continue;
                 }
                 if !awake.peek() && awake.park(&mut awake.shared.sleeper(), Waker::Task(context.waker().clone())) {
                     return Poll::Pending;

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+use super::burst::Burst;
 use super::group::{FilterGroup, FilterGroups};
 use super::interest::Interest;
 use super::seat::SeatRef;
@@ -17,19 +18,12 @@ use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
 use crate::log::buckets::{Bucket, Router};
 use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
-#[cfg(not(loom))]
-use crate::sys::clock;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Instant;
 
 /// Messages after which the notifier is woken to read them, though nobody publishes.
 const UNREAD: u64 = 256;
-
-/// Nanoseconds within which the next publish is one of a burst. A consumer that is woken for each event of one pays
-/// a sleep for each: the notifier, which passes over what has come meanwhile, does better.
-#[cfg(not(loom))]
-const BURST: u64 = 20_000;
 
 /// What a consumer says to the notifier.
 pub(super) enum Message {
@@ -108,9 +102,7 @@ pub(crate) struct Hub {
     /// Parked seats for which every revision is looked at. Each adds and removes itself.
     waiting: AtomicUsize,
     turn: Turn,
-    /// When a publisher called last, as a time of [`clock`]; 0: never.
-    #[cfg(not(loom))]
-    called_at: Statistic,
+    burst: Burst,
     inbox: Inbox<Message>,
     /// Messages posted so far.
     posted: Statistic,
@@ -132,8 +124,7 @@ impl Hub {
             code,
             waiting: AtomicUsize::new(0),
             turn: Turn::new(),
-            #[cfg(not(loom))]
-            called_at: Statistic::new(0),
+            burst: Burst::default(),
             inbox: Inbox::new(),
             posted: Statistic::new(0),
             scanned_to: AtomicU64::new(0),
@@ -177,22 +168,9 @@ impl Hub {
         }
     }
 
-    /// Whether a publisher called a moment ago.
-    #[cfg(not(loom))]
-    fn is_in_a_burst(&self) -> bool {
-        let now = clock::now().max(1);
-        let before = self.called_at.swap(now, Relaxed);
-        before != 0 && now.saturating_sub(before) < BURST
-    }
-
-    #[cfg(loom)]
-    fn is_in_a_burst(&self) -> bool {
-        !notifier::model::do_publishers_look()
-    }
-
     /// After a call that nobody else sees to: the writer looks itself where little is to be done, else the notifier.
     fn look_or_push<W: Watched + 'static>(&self, cache: &Arc<W>) {
-        if self.is_in_a_burst() {
+        if self.burst.called(cache.frontier().head) {
             return notifier::push(self.code, cache.clone());
         }
         let Some(turn) = self.turn.take(|| notifier::push(self.code, cache.clone())) else {
@@ -265,6 +243,17 @@ impl Hub {
         self.remove_waiter(Some(group));
     }
 
+    /// A consumer that has taken everything, and would be the first to sleep, yields its processor in a burst: see
+    /// [`Burst`]. True: it has, and looks again.
+    #[inline]
+    pub(crate) fn yields(&self) -> bool {
+        let yields = cfg!(not(loom)) && self.burst.is_on() && self.asleep.load(Relaxed) == 0;
+        if yields {
+            std::thread::yield_now();
+        }
+        yields
+    }
+
     /// Counts a sleeper of any kind: statistics.
     pub(super) fn fell_asleep(&self) {
         self.asleep.fetch_add(1, Relaxed);
@@ -283,6 +272,9 @@ impl Hub {
 
     /// One pass of the notifier; returns when it wants to pass again.
     pub(super) fn pass(&self, cache: &Arc<dyn Watched>) -> Option<Instant> {
+        if cfg!(not(loom)) && self.burst.is_on() {
+            std::thread::yield_now();
+        }
         // Held: the publisher looks, and pushes this cache again.
         let turn = self.turn.take_or_call(|| notifier::push(self.code, cache.clone()))?;
         let cache = &**cache;

@@ -29,6 +29,7 @@
 //!
 //! The protocol with a worked example: docs/internals/waking.md.
 
+mod burst;
 mod group;
 mod hub;
 mod interest;
@@ -44,7 +45,7 @@ mod wake_set;
 mod waker;
 
 pub(crate) use group::GroupRef;
-pub(crate) use hub::Hubs;
+pub(crate) use hub::{Hub, Hubs};
 pub(crate) use interest::Interest;
 #[cfg(all(test, loom))]
 pub(crate) use notifier::model as notifier_model;

@@ -1,0 +1,84 @@
+//! How fast events come, for who wakes and who is about to sleep.
+//!
+//! To sleep and to be woken costs both sides a call of the system, and in a burst most of them are for nothing: the next
+//! event is there a microsecond later. Two things are known from the calls of the publisher, and neither is more than a
+//! guess of what comes:
+//!
+//! - whether the last call was a moment ago. The publisher wakes nobody itself then;
+//! - whether several events came between the last two calls: consumers were awake, and take many at a time. Who looks for
+//!   them, or is the first to sleep, yields its processor once before: where the system has put it on that of the
+//!   publisher, it would take the turn of the publisher for each event, and be woken for each.
+//!
+//! An example: a program publishes 96 events in 25 us, and again a millisecond later. With event 1 the publisher wakes Ann
+//! itself, the last call lies far back. Ann reads it, finds nothing, and yields, for between the last two calls there were
+//! 96 events. The publisher goes on, on this processor or another; Ann finds 30 events, then the rest, and sleeps. She
+//! was woken once. Were there one event each millisecond, there would be one event between two calls, and no yield.
+
+#![forbid(unsafe_code)]
+
+use crate::sync::{AtomicBool, Relaxed};
+#[cfg(not(loom))]
+use crate::sys::clock;
+use std::sync::atomic::AtomicU64 as Statistic;
+
+/// Nanoseconds within which the next call is one of a burst. A consumer that is woken for each event of one pays
+/// a sleep for each: the notifier, which passes over what has come meanwhile, does better.
+#[cfg(not(loom))]
+const MOMENT: u64 = 20_000;
+/// More events than this between two calls were taken by consumers that were awake.
+const SINGLE: u64 = 2;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Burst {
+    /// When a publisher called last, as a time of [`clock`]; 0: never.
+    #[cfg(not(loom))]
+    called_at: Statistic,
+    /// The head that it called for.
+    called_for: Statistic,
+    /// A hint, which carries no order.
+    is_on: AtomicBool,
+}
+
+impl Burst {
+    /// A publisher calls for what lies below `head`. True: it called a moment ago.
+    #[cfg(not(loom))]
+    pub(super) fn called(&self, head: u64) -> bool {
+        let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
+        self.is_on.store(events > SINGLE, Relaxed);
+        let now = clock::now().max(1);
+        let before = self.called_at.swap(now, Relaxed);
+        before != 0 && now.saturating_sub(before) < MOMENT
+    }
+
+    #[cfg(loom)]
+    pub(super) fn called(&self, head: u64) -> bool {
+        let events = head.saturating_sub(self.called_for.swap(head, Relaxed));
+        self.is_on.store(events > SINGLE, Relaxed);
+        !super::notifier::model::do_publishers_look()
+    }
+
+    /// Whether several events came between the last two calls.
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
+        self.is_on.load(Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// One event a call is none, however soon the calls follow each other; many are one until the next call.
+    #[test]
+    fn a_burst_is_many_events_a_call() {
+        let burst = Burst::default();
+        assert!(!burst.called(1) && !burst.is_on());
+        burst.called(2);
+        assert!(!burst.is_on());
+        burst.called(98);
+        assert!(burst.is_on());
+        burst.called(99);
+        assert!(!burst.is_on());
+    }
+}
