@@ -21,25 +21,40 @@ pub(crate) mod clock {
         *BASE.get_or_init(Instant::now)
     }
 
+    /// The time of now: read as a number, which spares the arithmetic of `Instant`.
+    #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
+    #[inline]
     pub(crate) fn now() -> u64 {
-        of(Instant::now())
+        monotonic(libc::CLOCK_MONOTONIC).saturating_sub(origin())
     }
 
-    /// About now, some milliseconds late at most, for a sixth of the price where the system has such a clock.
+    /// About now, some milliseconds late at most, for a fraction of the price where the system has such a clock.
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
     pub(crate) fn coarse() -> u64 {
+        monotonic(libc::CLOCK_MONOTONIC_COARSE).saturating_sub(origin())
+    }
+
+    /// The base by the clocks of the system, of which `Instant` is one.
+    #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
+    #[inline]
+    fn origin() -> u64 {
         static ORIGIN: OnceLock<u64> = OnceLock::new();
-        // Both of the same clock: what lies between the two calls makes the time early by as much.
-        let origin = *ORIGIN.get_or_init(|| monotonic(libc::CLOCK_MONOTONIC).saturating_sub(now()));
-        monotonic(libc::CLOCK_MONOTONIC_COARSE).saturating_sub(origin)
+        // What lies between the two calls it is ahead by.
+        *ORIGIN.get_or_init(|| monotonic(libc::CLOCK_MONOTONIC).saturating_sub(of(Instant::now())))
     }
 
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
+    #[inline]
     fn monotonic(clock: libc::clockid_t) -> u64 {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: one timespec of this frame to write.
         unsafe { libc::clock_gettime(clock, &raw mut time) };
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+
+    #[cfg(any(loom, not(any(target_os = "linux", target_os = "android"))))]
+    pub(crate) fn now() -> u64 {
+        of(Instant::now())
     }
 
     #[cfg(any(loom, not(any(target_os = "linux", target_os = "android"))))]

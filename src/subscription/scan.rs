@@ -78,6 +78,9 @@ impl Awake<'_> {
 
     /// Filtered: a compact array of the events that pass, from at most four segments.
     fn gather(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
+        if self.cursor.seq() >= frontier.head {
+            return Ok(Batch::empty(self.position()));
+        }
         let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), self.cursor.bare());
         let gathered = self.fill(&mut batch, frontier);
         if self.own.keeps_keys() {
