@@ -33,6 +33,18 @@ fn apply(c: &mut Criterion) {
                 writer.apply(revision, [Change::put(&keys[at], &VALUE)]).expect("applies");
             });
         });
+        // Of one revision, as a transaction of etcd's has them.
+        const TOGETHER: usize = 64;
+        group.throughput(Throughput::Elements(TOGETHER as u64));
+        group.bench_function(BenchmarkId::new("overwrite 64 together", count), |b| {
+            b.iter(|| {
+                revision += 1;
+                let changes = (0..TOGETHER).map(|number| (at + number * 7919) % count);
+                writer.apply(revision, changes.map(|at| Change::put(&keys[at], &VALUE))).expect("applies");
+                at = (at + TOGETHER * 7919) % count;
+            });
+        });
+        group.throughput(Throughput::Elements(1));
         drop(writer);
         let mut map: BTreeMap<Vec<u8>, Vec<u8>> =
             keys.iter().map(|key| (key.clone().into_bytes(), VALUE.to_vec())).collect();

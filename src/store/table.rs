@@ -33,7 +33,7 @@
 
 mod writer;
 
-pub(crate) use writer::{Place, Table};
+pub(crate) use writer::{FETCHED, Place, Table};
 
 use super::hash::KeyHash;
 use crate::data::slot::OwnedSlot;
@@ -74,6 +74,10 @@ pub(crate) trait TableEntry: Sized + Send + Sync + 'static {
     /// may be made any number of times before.
     unsafe fn from_address(address: *mut Self::Target) -> Self;
     fn key(&self) -> &[u8];
+    /// Asks the processor for the entry and its key, by its address alone.
+    fn prefetch(_address: *mut Self::Target) {}
+    /// The same for what whoever finds the entry looks at next.
+    fn prefetch_behind(&self) {}
 }
 
 impl TableEntry for OwnedSlot {
@@ -87,6 +91,15 @@ impl TableEntry for OwnedSlot {
     }
     fn key(&self) -> &[u8] {
         self.get().key()
+    }
+    #[inline]
+    fn prefetch(address: *mut Self::Target) {
+        heap::prefetch(address.cast());
+        heap::prefetch(address.cast::<u8>().wrapping_add(63));
+    }
+    #[inline]
+    fn prefetch_behind(&self) {
+        self.get().newest().pointer().prefetch_key();
     }
 }
 

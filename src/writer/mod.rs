@@ -21,6 +21,7 @@ use crate::data::key_value::KeyValueRef;
 use crate::error::{Code, Error, Result, say};
 use crate::log::epochs::EpochChange;
 use crate::position::Position;
+use crate::store::table::FETCHED;
 use crate::sync::{Relaxed, Release, lock};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -189,8 +190,11 @@ impl Writer {
         check_changes(inner, changes)?;
         core.purge_tombstones(inner, 2 * changes.len());
         core.begin_revision(inner);
-        for (input, change) in changes.iter().enumerate() {
-            prepared.push(core.prepare(revision, input, change)?);
+        for some in changes.chunks(FETCHED) {
+            core.slots.fetch(some.iter().map(|change| change.key));
+            for change in some {
+                prepared.push(core.prepare(revision, prepared.len(), change)?);
+            }
         }
         self.apply_prepared(revision, changes, prepared)
     }

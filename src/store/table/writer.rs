@@ -4,7 +4,7 @@ use super::*;
 use crate::heap::System;
 
 /// Entries whose cells are fetched at once.
-const FETCHED: usize = 16;
+pub(crate) const FETCHED: usize = 16;
 
 /// How full a page is: entries, and cells in use, those of entries that are gone among them.
 #[derive(Clone, Copy, Default)]
@@ -95,6 +95,32 @@ impl<E: TableEntry> Table<E> {
         let (_, _, entry) = self.find(key)?;
         // SAFETY: the table owns it, and it is borrowed.
         Some(unsafe { EntryRef::new(entry) })
+    }
+
+    /// Asks the processor for what a search for each of these keys looks at: all their cells, then all entries, then what
+    /// is behind those. Three misses are waited for, and not three a key.
+    pub(crate) fn fetch<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
+        if self.fills.is_empty() {
+            return;
+        }
+        let cells: [_; FETCHED] = std::array::from_fn(|_| {
+            let hash = self.shared.hash.hash_one(keys.next()?);
+            let cells = self.cells(page_of(hash, self.fills.len()));
+            let cell = &cells[home(hash, cells.len())];
+            heap::prefetch((&raw const *cell).cast());
+            Some((hash, cell))
+        });
+        // Relaxed: only the writer stores there. One that lies in another cell is looked for without this.
+        let found = |(hash, cell): (_, &TableCell<E::Target>)| {
+            let entry = cell.entry.load(Relaxed);
+            (is_entry(entry) && cell.hash.load(Relaxed) == hash).then_some(entry)
+        };
+        let entries = cells.map(|cell| cell.and_then(found));
+        entries.iter().flatten().for_each(|entry| E::prefetch(*entry));
+        for entry in entries.into_iter().flatten() {
+            // SAFETY: the table owns it, and it is borrowed.
+            unsafe { EntryRef::<E>::new(entry) }.prefetch_behind();
+        }
     }
 
     /// Adds an entry whose key is not there. O(1): at most the entries of two pages are moved.
