@@ -259,6 +259,13 @@ static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *
     return NULL;
 }
 
+// The same of the newest state: without options, so that Go need not look into them.
+static inline watchcore_error *wc_get_newest(const watchcore_cache *cache, const char *key, size_t length,
+                                             uint64_t *words, char *room, size_t capacity)
+{
+    return wc_get(cache, key, length, NULL, words, room, capacity);
+}
+
 // `token`: NULL before; where an error brings one, the caller's, ended by watchcore_text_free.
 static inline watchcore_error *wc_list(const watchcore_cache *cache, const watchcore_range *range,
                                        const watchcore_read_options *read, watchcore_page **page,

@@ -265,6 +265,28 @@ func ExampleCache_Get() {
 	// true 4 <nil>
 }
 
+func ExampleCache_GetInto() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	var kv watchcore.KeyValue // the memory of all gets
+	for _, key := range []string{"/pods/a", "/none", "/pods/b"} {
+		found, at, err := cache.GetInto(context.Background(), key, watchcore.ReadOptions{}, &kv)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if found {
+			fmt.Printf("%s = %s\n", kv.Key, kv.Value)
+		} else {
+			fmt.Printf("no %s at %d\n", key, at)
+		}
+	}
+	// Output:
+	// /pods/a = 2
+	// no /none at 4
+	// /pods/b = 1
+}
+
 func ExampleCache_List() {
 	cache, writer := filled()
 	defer cache.Close()

@@ -3,6 +3,8 @@ package watchcore
 // #include "abi.h"
 // #cgo noescape wc_get
 // #cgo nocallback wc_get
+// #cgo noescape wc_get_newest
+// #cgo nocallback wc_get_newest
 // #cgo noescape wc_list
 // #cgo nocallback wc_list
 // #cgo noescape wc_diff
@@ -112,17 +114,45 @@ func (l *ListOptions) fill(o *C.watchcore_read_options, pin *runtime.Pinner) err
 // Get reads one key. The key-value is a copy; nil is "there was none", or none that the
 // selectors let pass, and the revision says when that was so.
 func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyValue, uint64, error) {
-	defer runtime.KeepAlive(c)
-	if options == (ReadOptions{}) {
-		return c.core.get(ctx, key, wait{}, nil)
+	var f found
+	room := rooms.Get().(*room)
+	value, err := c.find(ctx, key, &options, &f, room[:])
+	if err != nil || f.found == 0 {
+		rooms.Put(room)
+		return nil, f.revision, err
 	}
-	var pin runtime.Pinner
-	defer pin.Unpin()
-	var given C.watchcore_read_options
-	if err := options.fill(&given, &pin); err != nil {
-		return nil, 0, err
+	kv := newKeyValue(key, value)
+	f.fill(kv)
+	rooms.Put(room)
+	return kv, f.revision, nil
+}
+
+// GetInto is Get into memory of the caller's: key and value are written over those of into,
+// which grow where they are too small. It says whether there was such a key-value; where
+// there was none, into stays what it is. Who reads many keys, and keeps none of them,
+// allocates nothing:
+//
+//	var kv watchcore.KeyValue
+//	for _, key := range keys {
+//		found, revision, err := cache.GetInto(ctx, key, watchcore.ReadOptions{}, &kv)
+//		...
+//	}
+func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, into *KeyValue) (bool, uint64, error) {
+	var f found
+	if cap(into.Value) == 0 {
+		into.Value = make([]byte, 0, 512)
 	}
-	return c.core.get(ctx, key, wait{options.Read, options.WaitTimeout}, &given)
+	room := into.Value[:cap(into.Value)]
+	value, err := c.find(ctx, key, &options, &f, room)
+	if err != nil || f.found == 0 {
+		return false, f.revision, err
+	}
+	if f.kept != nil {
+		value = append(room[:0], value...)
+	}
+	into.Key, into.Value = append(into.Key[:0], key...), value
+	f.fill(into)
+	return true, f.revision, nil
 }
 
 // room is where C copies a value that fits, so that a get is one crossing.
@@ -130,36 +160,61 @@ type room [4096]byte
 
 var rooms = sync.Pool{New: func() any { return new(room) }}
 
-func (core *cacheCore) get(ctx context.Context, key string, read wait, options *C.watchcore_read_options) (*KeyValue, uint64, error) {
-	room := rooms.Get().(*room)
-	defer rooms.Put(room)
-	var found C.wc_found
-	err := core.read(ctx, read, func(cache *C.watchcore_cache) *C.watchcore_error {
-		words, bytes := (*C.uint64_t)(unsafe.Pointer(&found)), (*C.char)(unsafe.Pointer(room))
-		return C.wc_get(cache, characters(key), C.size_t(len(key)), options, words, bytes, C.size_t(len(room)))
+// found is wc_found.
+type found struct {
+	revision                uint64
+	kept                    *keyValue // the library's: fill gives it back
+	found, length           uint64
+	create, mod, generation uint64
+	lease                   int64
+}
+
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(found{})-unsafe.Sizeof(C.wc_found{})]
+	_ = [1]struct{}{}[unsafe.Offsetof(found{}.length)-unsafe.Offsetof(C.wc_found{}.value_length)]
+	_ = [1]struct{}{}[unsafe.Offsetof(found{}.lease)-unsafe.Offsetof(C.wc_found{}.lease)]
+)
+
+// fill is called when the value was copied.
+func (f *found) fill(kv *KeyValue) {
+	kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease = f.create, f.mod, f.generation, f.lease
+	if f.kept != nil {
+		C.watchcore_key_value_release((*C.watchcore_key_value)(unsafe.Pointer(f.kept)))
+	}
+}
+
+// find is one crossing. The value is in room where it fits, else in the library's memory
+// until fill. A read of what the cache has now does not wait, so it does without what
+// a wait needs.
+func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, room []byte) (value []byte, err error) {
+	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(room)))
+	if *options != (ReadOptions{}) {
+		err = c.core.findAt(ctx, key, options, words, bytes, len(room))
+	} else if err = ctx.Err(); err == nil {
+		core := c.core
+		if err = core.enter(); err == nil {
+			e := C.wc_get_newest(core.c(), characters(key), C.size_t(len(key)), words, bytes, C.size_t(len(room)))
+			core.cache.release()
+			err = failed(e)
+		}
+	}
+	runtime.KeepAlive(c)
+	if f.kept != nil {
+		return f.kept.valueBytes(), err
+	}
+	return room[:f.length], err
+}
+
+func (core *cacheCore) findAt(ctx context.Context, key string, options *ReadOptions, words *C.uint64_t, room *C.char, capacity int) error {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	var given C.watchcore_read_options
+	if err := options.fill(&given, &pin); err != nil {
+		return err
+	}
+	return core.read(ctx, wait{options.Read, options.WaitTimeout}, func(cache *C.watchcore_cache) *C.watchcore_error {
+		return C.wc_get(cache, characters(key), C.size_t(len(key)), &given, words, room, C.size_t(capacity))
 	})
-	if err != nil {
-		return nil, 0, err
-	}
-	if found.found == 0 {
-		return nil, uint64(found.revision), nil
-	}
-	var value []byte
-	if found.kept != nil {
-		defer C.watchcore_key_value_release(found.kept)
-		value = (*keyValue)(unsafe.Pointer(found.kept)).valueBytes()
-	} else {
-		value = room[:found.value_length]
-	}
-	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
-	return &KeyValue{
-		Key:            bytes[:len(key):len(key)],
-		Value:          bytes[len(key):],
-		CreateRevision: uint64(found.create),
-		ModRevision:    uint64(found.mod),
-		Version:        uint64(found.generation),
-		Lease:          int64(found.lease),
-	}, uint64(found.revision), nil
 }
 
 // characters is typed so that cgo does not look inside. It is not NULL, also where the
@@ -366,6 +421,12 @@ func (r KeyValueRef) Clone() KeyValue {
 	r.loan.enter()
 	defer r.loan.exit()
 	return r.kv.clone()
+}
+
+// newKeyValue has copies of key and value.
+func newKeyValue(key string, value []byte) *KeyValue {
+	bytes := append(append(make([]byte, 0, len(key)+len(value)), key...), value...)
+	return &KeyValue{Key: bytes[:len(key):len(key)], Value: bytes[len(key):]}
 }
 
 func (kv *keyValue) clone() KeyValue {

@@ -71,6 +71,49 @@ func TestGetOfEverySize(t *testing.T) {
 	}
 }
 
+// One key-value for many keys: it grows where it is too small, and stays what it is where there is nothing.
+func TestGetInto(t *testing.T) {
+	cache, writer := embedded(t)
+	var into watchcore.KeyValue
+	for revision, size := range []int{0, 1, 549, 4097, 3, 100_000, 0} {
+		value := strings.Repeat("v", size)
+		check(t, writer.Apply(uint64(revision+1), watchcore.PutExact(watchcore.KeyValue{
+			Key: []byte("/a"), Value: []byte(value), Lease: int64(size),
+			CreateRevision: 1, ModRevision: uint64(revision + 1), Version: uint64(revision + 1),
+		})))
+		for _, read := range []watchcore.Read{watchcore.ReadAny(), watchcore.ReadExact(uint64(revision + 1))} {
+			found, at, err := cache.GetInto(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read}, &into)
+			check(t, err)
+			want(t, "found", found, true)
+			want(t, fmt.Sprint(size), string(into.Key)+string(into.Value), "/a"+value)
+			want(t, "its numbers", [...]uint64{into.CreateRevision, into.ModRevision, into.Version, uint64(into.Lease)},
+				[...]uint64{1, at, uint64(revision + 1), uint64(size)})
+			if into.Value == nil {
+				t.Error("the value is nil")
+			}
+			found, now, err := cache.GetInto(bounded.Context(t), "/none", watchcore.ReadOptions{Read: read}, &into)
+			check(t, err)
+			want(t, "none", found, false)
+			want(t, "its revision", now, at)
+			want(t, "what was there", string(into.Key)+string(into.Value), "/a"+value)
+		}
+	}
+	kv, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(3)})
+	check(t, err)
+	_, _, err = cache.GetInto(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(6)}, kv)
+	check(t, err)
+	clear(kv.Value)
+	want(t, "key beside value", string(kv.Key), "/a")
+	kv, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(6)})
+	check(t, err)
+	want(t, "the cache's value", string(kv.Value), strings.Repeat("v", 100_000))
+	found, _, err := cache.GetInto(bounded.Context(t), "", watchcore.ReadOptions{}, &into)
+	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
+	want(t, "found beside an error", found, false)
+	ctx := context.Background()
+	want(t, "allocations", testing.AllocsPerRun(100, func() { cache.GetInto(ctx, "/a", watchcore.ReadOptions{}, &into) }), 0)
+}
+
 func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
 	t.Helper()
 	cache, writer := embedded(t)

@@ -56,18 +56,24 @@ impl watchcore_bytes {
 /// # Safety
 ///
 /// Where `data` is not NULL, `length` elements must be readable there during `'a`.
+#[inline]
 pub(super) unsafe fn slice<'a, T>(data: *const c_void, length: usize, what: impl Display) -> Result<Option<&'a [T]>> {
-    if data.is_null() {
-        if length == 0 {
-            return Ok(None);
-        }
-        return Err(invalid(format!("{what} is NULL with length {length}. Give a pointer, or length 0.")));
+    if data.is_null() && length == 0 {
+        return Ok(None);
     }
-    if length > isize::MAX as usize / size_of::<T>().max(1) || !data.cast::<T>().is_aligned() {
-        return Err(invalid(format!("{what} has an impossible length ({length}) or alignment.")));
+    if data.is_null() || length > isize::MAX as usize / size_of::<T>().max(1) || !data.cast::<T>().is_aligned() {
+        return Err(no_slice(data, length, what));
     }
     // SAFETY: not NULL, aligned, readable for `length` elements.
     Ok(Some(unsafe { std::slice::from_raw_parts(data.cast(), length) }))
+}
+
+#[cold]
+fn no_slice(data: *const c_void, length: usize, what: impl Display) -> Error {
+    if data.is_null() {
+        return invalid(format!("{what} is NULL with length {length}. Give a pointer, or length 0."));
+    }
+    invalid(format!("{what} has an impossible length ({length}) or alignment."))
 }
 
 /// A struct of the caller that starts with `uint32_t size`.
@@ -113,7 +119,28 @@ unsafe fn size_of_struct<T: Sized32>(pointer: *const T) -> Result<usize> {
 /// # Safety
 ///
 /// Where `pointer` is not NULL, as many bytes as its `size` says must be readable.
+#[inline]
 pub(super) unsafe fn read_struct<T: Sized32>(pointer: *const T) -> Result<T> {
+    if !pointer.is_null() && pointer.is_aligned() {
+        // The caller's is mostly the one that is known here: one copy, of a length that the compiler knows.
+        // SAFETY: a `u32` is readable there, and then as many bytes as it says; every bit pattern is a T.
+        unsafe {
+            if pointer.cast::<u32>().read() as usize == size_of::<T>() {
+                return Ok(pointer.read());
+            }
+        }
+    }
+    // SAFETY: the same contract.
+    unsafe { read_other_struct(pointer) }
+}
+
+/// `read_struct` of a struct that is shorter or longer than the one known here, or none.
+///
+/// # Safety
+///
+/// As for `read_struct`.
+#[cold]
+unsafe fn read_other_struct<T: Sized32>(pointer: *const T) -> Result<T> {
     // SAFETY: at least the size is readable.
     let size = unsafe { size_of_struct(pointer)? };
     let known = size_of::<T>();
@@ -188,8 +215,16 @@ pub(super) unsafe fn check_out_struct<T: Sized32>(pointer: *mut T) -> Result<usi
 /// # Safety
 ///
 /// `size` comes from `check_out_struct` and as many bytes are writable at `pointer`.
+#[inline]
 pub(super) unsafe fn write_struct<T: Sized32>(pointer: *mut T, size: usize, value: T) {
     let (known, head) = (size_of::<T>(), size_of::<u32>());
+    if size == known {
+        // SAFETY: `size` bytes are writable; the copy starts after the caller's `size`.
+        unsafe {
+            let (from, to) = ((&raw const value).cast::<u8>(), pointer.cast::<u8>());
+            return std::ptr::copy_nonoverlapping(from.add(head), to.add(head), known - head);
+        }
+    }
     // SAFETY: `size` bytes are writable; the copy starts after the caller's `size`.
     unsafe {
         let to = pointer.cast::<u8>();

@@ -436,6 +436,7 @@ unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Resul
             selected(options.labels, options.fields, options.nothing, "options")?,
         )
     };
+    let filtered = options.nothing != 0 || !options.labels.data.is_null() || !options.fields.data.is_null();
     let Some(on_lag) = OnLag::from_u32(options.on_lag) else {
         return Err(invalid(format!(
             "options.on_lag is {}. Give one of WATCHCORE_ON_LAG_STOP to _CONFLATE.",
@@ -444,14 +445,19 @@ unsafe fn open(cache: &Cache, options: &watchcore_subscription_options) -> Resul
     };
     let mut builder = cache
         .subscribe(start_of(options)?)
-        .range(range)
-        .filter(filter)
         .on_lag(on_lag)
         .max_lag_events(options.max_lag_events)
         .raw_types(switch(options.raw_types, "options.raw_types")?)
         .bookmarks(switch(options.bookmarks, "options.bookmarks")?)
         .whole_revisions(switch(options.whole_revisions, "options.whole_revisions")?)
         .stop_on_resync(switch(options.stop_on_resync, "options.stop_on_resync")?);
+    // Each of these copies the builder: only where there is something to say.
+    if options.range != WATCHCORE_RANGE_ALL {
+        builder = builder.range(range);
+    }
+    if filtered {
+        builder = builder.filter(filter);
+    }
     // SAFETY: the contract.
     if let Some(name) = unsafe { options.name.text("options.name")? } {
         builder = builder.name(name);

@@ -105,6 +105,7 @@ struct Element<'a> {
 /// # Safety
 ///
 /// As many bytes of it are readable as its size says, and the bytes it points to during `'a`.
+#[inline]
 unsafe fn element<'a>(at: *const watchcore_change, index: usize) -> Result<Element<'a>> {
     let named = |e: Error| invalid(format!("changes[{index}]: {}", e.message()));
     // SAFETY: the same contract.
@@ -168,6 +169,7 @@ impl<'a> Element<'a> {
         })
     }
 
+    #[inline]
     fn change(self) -> Result<Change<'a>> {
         let index = self.index;
         match self.change.op {

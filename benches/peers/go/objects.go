@@ -53,6 +53,10 @@ func objects() (all []contestant) {
 		all = append(all, contestant{"bytes-object", s.name, s.note, []int{100_000}, func(size int) measured {
 			return bytesOfObjects(s.fill, size)
 		}})
+		if s.name == "watchcore" {
+			all = append(all, contestant{"get", "watchcore, into", "the copy is written over the one before: nothing is allocated",
+				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreInto(size), size) }})
+		}
 		if !s.ordered {
 			continue
 		}

@@ -127,6 +127,22 @@ func (s watchcoreStore) get(key string) uint64 {
 	return touched(kv.Value)
 }
 
+// watchcoreInto gets into memory that it has.
+type watchcoreInto struct {
+	watchcoreStore
+	kv *watchcore.KeyValue
+}
+
+func fillWatchcoreInto(objects int) store {
+	return watchcoreInto{fillWatchcore(objects).(watchcoreStore), &watchcore.KeyValue{}}
+}
+
+func (s watchcoreInto) get(key string) uint64 {
+	_, _, err := s.cache.GetInto(context.Background(), key, watchcore.ReadOptions{}, s.kv)
+	check(err)
+	return touched(s.kv.Value)
+}
+
 // list makes a page of views.
 func (s watchcoreStore) list(prefix string, touch bool) (count int) {
 	page := must(s.cache.List(context.Background(), watchcore.RangePrefix(prefix), watchcore.ListOptions{}))
