@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"unsafe"
 
 	"watchcore"
@@ -50,6 +51,19 @@ func (i interest) keys() watchcore.Range {
 
 func openWatchcore(interests []interest) (publisher, []receiver) {
 	p := newWatchcore(watchcore.Config{Indexes: indexes(interests)})
+	return p, p.subscribe(interests)
+}
+
+func openWornWatchcore(interests []interest) (publisher, []receiver) {
+	p := newWatchcore(watchcore.Config{Indexes: indexes(interests)})
+	const objects = 1000
+	for at := range fillsALog {
+		p.publish(fmt.Sprintf("/registry/before/%06d", at%objects), value)
+	}
+	return p, p.subscribe(interests)
+}
+
+func (p *watchcorePublisher) subscribe(interests []interest) []receiver {
 	receivers := make([]receiver, len(interests))
 	for at, interest := range interests {
 		options := watchcore.SubscribeOptions{Start: watchcore.StartNow(), Range: interest.keys()}
@@ -67,7 +81,7 @@ func openWatchcore(interests []interest) (publisher, []receiver) {
 			p.publish("/outside", nil)
 		}
 	}
-	return p, receivers
+	return receivers
 }
 
 // readHeads reads the head of every event.

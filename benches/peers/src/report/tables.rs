@@ -21,15 +21,14 @@ whatever the library does. What each floor does stands in the table of its row.
 /// Each row and size in one line.
 pub fn summary(results: &Results) -> String {
     let mut text = SUMMARY.to_string();
-    text += "| what | at | Rust | best peer | ratio | goal | floor | Go | best peer | ratio | goal |\n";
-    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
+    text += "| what | at | Rust | best peer | ratio | goal | floor | Go | best peer | ratio | goal | floor |\n";
+    text += "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
     for row in ROWS {
         for size in row.sizes {
             if at_size(results, row.name, size.number).next().is_some() {
                 let rust = standing(results, row, size, Language::Rust, size.rust);
-                let floor = floor(results, row, size);
                 let go = standing(results, row, size, Language::Go, size.go);
-                text += &format!("| {} | {} {} | {rust} | {floor} | {go} |\n", row.title, grouped(size.number), row.of);
+                text += &format!("| {} | {} {} | {rust} | {go} |\n", row.title, grouped(size.number), row.of);
             }
         }
     }
@@ -41,17 +40,16 @@ fn best<'a>(row: &Row, cases: impl Iterator<Item = &'a Case>) -> Option<(&'a Cas
     cases.map(|case| (case, case.figures().median)).min_by(|a, b| row.figure.order(a.1, b.1))
 }
 
-/// One cell: the floor, in bold where it refuses the goal. All floors are in Rust.
-fn floor(results: &Results, row: &Row, size: &Size) -> String {
-    let floor = best(row, at_size(results, row.name, size.number).filter(|case| case.is_floor()));
+/// One cell: the floor, in bold where it refuses the goal.
+fn floor(row: &Row, floor: Option<(&Case, f64)>, goal: Option<f64>) -> String {
     floor.map_or("-".to_string(), |(_, value)| {
-        let refused = size.rust.is_some_and(|goal| row.figure.order(value, goal).is_gt());
+        let refused = goal.is_some_and(|goal| row.figure.order(value, goal).is_gt());
         let floor = row.figure.show(value);
         if refused { format!("**{floor}**") } else { floor }
     })
 }
 
-/// Four cells: ours, the best peer, the ratio, the goal.
+/// Five cells: ours, the best peer, the ratio, the goal, the floor.
 fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal: Option<f64>) -> String {
     let cases = || at_size(results, row.name, size.number).filter(|case| case.language == language);
     let ours = best(row, cases().filter(|case| case.is_ours()));
@@ -69,7 +67,8 @@ fn standing(results: &Results, row: &Row, size: &Size, language: Language, goal:
         let goal = row.figure.show(goal);
         if missed { format!("**{goal}**") } else { goal }
     });
-    format!("{} | {peer_cell} | {ratio} | {goal_cell}", cell(ours.map(|(_, value)| value)))
+    let floor_cell = floor(row, best(row, cases().filter(|case| case.is_floor())), goal);
+    format!("{} | {peer_cell} | {ratio} | {goal_cell} | {floor_cell}", cell(ours.map(|(_, value)| value)))
 }
 
 /// One row: what it includes, and every contestant at every size.
