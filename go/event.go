@@ -296,7 +296,14 @@ func (e Event) InitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE
 
 // EndsInitialState says that the event is the bookmark that ends the initial state. Its
 // revision is that of the state.
-func (e Event) EndsInitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END) }
+func (e Event) EndsInitialState() bool {
+	// A reader of a state asks it of every event: of others than bookmarks it is answered
+	// without memory of the library's, so nothing is held. has panics where it is late.
+	if e.Type != EventBookmark && (e.loan == nil || e.loan.gate.state.Load()&gateClosed == 0) {
+		return false
+	}
+	return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END)
+}
 
 // ResyncPhase is which of the two marks of a resync it is.
 type ResyncPhase uint32

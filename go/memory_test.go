@@ -180,6 +180,7 @@ func TestLateUsePanics(t *testing.T) {
 		"Event.Version":          func() { event.Version() },
 		"Event.Lease":            func() { event.Lease() },
 		"Event.Synthetic":        func() { event.Synthetic() },
+		"Event.EndsInitialState": func() { event.EndsInitialState() },
 		"Event.Clone":            func() { event.Clone() },
 		"Decoder.Value":          func() { decoder.Value(event) },
 		"Page.Len":               func() { page.Len() },
