@@ -13,9 +13,9 @@
 
 use super::Inner;
 use crate::data::key_value::KeyValueRef;
-use crate::data::slot::{Shown, SlotRef};
+use crate::data::slot::{ShownVersion, SlotRef};
 use crate::reclaim::Guard;
-use crate::store::root::{Root, RootRef, Slots, Span};
+use crate::store::root::{Root, RootRef, SlotsInOrder, Span};
 #[cfg(loom)]
 use crate::sync::weak;
 
@@ -94,7 +94,7 @@ impl<'a> StateView<'a> {
     }
 
     /// The slots of a span of keys in key order, whether they are live or not.
-    pub(crate) fn slots(self, span: &Span) -> Slots<'a> {
+    pub(crate) fn slots(self, span: &Span) -> SlotsInOrder<'a> {
         self.index.range(span)
     }
 
@@ -107,7 +107,7 @@ impl<'a> StateView<'a> {
 
     /// The same, and whether the slot showed it as the newest of its key.
     #[inline]
-    pub(crate) fn shown(self, slot: SlotRef<'a>) -> Option<Shown<'a>> {
+    pub(crate) fn shown(self, slot: SlotRef<'a>) -> Option<ShownVersion<'a>> {
         // SAFETY: as `live`.
         unsafe { slot.shown_at(self.head.max(self.oldest)) }
     }

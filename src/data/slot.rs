@@ -327,12 +327,12 @@ impl<'a> SlotRef<'a> {
     ///
     /// As [`SlotRef::at`].
     #[inline]
-    pub(crate) unsafe fn shown_at(self, head: u64) -> Option<Shown<'a>> {
+    pub(crate) unsafe fn shown_at(self, head: u64) -> Option<ShownVersion<'a>> {
         let kv = self.newest();
         // Relaxed: after the load of `newest`, see the module.
         let mark = self.slot().mark.load(Relaxed);
         if mark >> 1 < head {
-            return (mark & 1 == 0).then_some(Shown { kv, newest: true });
+            return (mark & 1 == 0).then_some(ShownVersion { kv, newest: true });
         }
         // SAFETY: by the caller's promise.
         unsafe { self.older_at(head) }
@@ -345,10 +345,10 @@ impl<'a> SlotRef<'a> {
     /// As [`SlotRef::at`].
     #[cold]
     #[inline(never)]
-    unsafe fn older_at(self, head: u64) -> Option<Shown<'a>> {
+    unsafe fn older_at(self, head: u64) -> Option<ShownVersion<'a>> {
         // SAFETY: by the caller's promise.
         let version = unsafe { self.at(head) }.filter(|version| !version.is_tombstone());
-        version.map(|kv| Shown { kv, newest: false })
+        version.map(|kv| ShownVersion { kv, newest: false })
     }
 
     /// Bytes that stay because its key was deleted, until the delete has left the log: the tombstone, the
@@ -366,7 +366,7 @@ impl<'a> SlotRef<'a> {
 
 /// What a slot shows at a head.
 #[derive(Clone, Copy)]
-pub(crate) struct Shown<'a> {
+pub(crate) struct ShownVersion<'a> {
     pub(crate) kv: KeyValueRef<'a>,
     /// It was the newest version of its key when the slot was looked at. `false`: that is not known.
     pub(crate) newest: bool,

@@ -6,7 +6,7 @@ use crate::data::event::Kind;
 use crate::data::key_value::KeyValue;
 use crate::error::{Result, Shown, say, show};
 use crate::filter::selector::{FieldRequirement, LabelRequirement, parse_fields, parse_labels};
-use crate::store::root::{Span, prefix_end};
+use crate::store::root::{Span, is_below, prefix_end, starts_with};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -130,10 +130,10 @@ impl Range {
                 show(from)
             )));
         }
-        let holds_any = to.as_ref().is_none_or(|to| from < to);
-        let before = to.as_ref().is_some_and(|to| &to[..] <= prefix);
+        let holds_any = to.as_ref().is_none_or(|to| is_below(from, to));
+        let before = to.as_ref().is_some_and(|to| !is_below(prefix, to));
         // Every key below the prefix begins with it.
-        let after = &from[..] > prefix && !from.starts_with(prefix);
+        let after = is_below(prefix, from) && !starts_with(from, prefix);
         if holds_any && (before || after) {
             return Err(say::invalid(format!(
                 "{what}: the range from {} to {} lies outside the cache's prefix {}. Ask for keys below it.",

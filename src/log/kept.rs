@@ -18,7 +18,7 @@
 use super::retention::RetentionToken;
 use super::ring::Ring;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::data::slot::Shown;
+use crate::data::slot::ShownVersion;
 use crate::reclaim;
 #[cfg(loom)]
 use crate::sync::weak;
@@ -59,8 +59,8 @@ impl<T> Kept<T> {
     ///
     /// The slot is of the ring's cache, and was looked at after this was made.
     #[inline]
-    pub(crate) unsafe fn push(&mut self, shown: Shown<'_>, with: T) {
-        let Shown { kv, newest } = shown;
+    pub(crate) unsafe fn push(&mut self, shown: ShownVersion<'_>, with: T) {
+        let ShownVersion { kv, newest } = shown;
         #[cfg(loom)]
         let newest = newest || weak::is(weak::Site::KeepAll);
         if !newest {

@@ -21,6 +21,7 @@ use crate::position::Position;
 use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
+use crate::store::root::starts_with;
 use std::time::Duration;
 
 /// Which state a read answers from.
@@ -238,7 +239,7 @@ impl Cache {
     }
 
     fn key_of_get<'a>(&self, key: &'a [u8]) -> Result<&'a [u8]> {
-        if !key.is_empty() && key.starts_with(self.prefix()) {
+        if !key.is_empty() && starts_with(key, self.prefix()) {
             return Ok(key);
         }
         Err(say::invalid(format!(

@@ -106,20 +106,20 @@ impl<'a> RootRef<'a> {
     }
 
     /// The slots from a key on, inclusive, in key order.
-    pub(crate) fn from(self, key: &[u8]) -> Slots<'a> {
-        Slots(self.tree.from(key))
+    pub(crate) fn from(self, key: &[u8]) -> SlotsInOrder<'a> {
+        SlotsInOrder(self.tree.from(key))
     }
 
     /// The slots of a span of keys, in key order.
-    pub(crate) fn range(self, span: &Span) -> Slots<'a> {
-        Slots(self.tree.range(&span.from, span.to.as_deref()))
+    pub(crate) fn range(self, span: &Span) -> SlotsInOrder<'a> {
+        SlotsInOrder(self.tree.range(&span.from, span.to.as_deref()))
     }
 }
 
 /// Slots in key order, alive for 'a.
-pub(crate) struct Slots<'a>(Iter<'a, Leaf>);
+pub(crate) struct SlotsInOrder<'a>(Iter<'a, Leaf>);
 
-impl<'a> Slots<'a> {
+impl<'a> SlotsInOrder<'a> {
     /// Calls `each` for the next slots, as many as stand side by side and `most` at most. How many they were: 0 at
     /// the end.
     #[inline]
@@ -129,7 +129,7 @@ impl<'a> Slots<'a> {
     }
 }
 
-impl<'a> Iterator for Slots<'a> {
+impl<'a> Iterator for SlotsInOrder<'a> {
     type Item = SlotRef<'a>;
 
     #[inline]
@@ -158,6 +158,21 @@ impl Span {
     }
 }
 
+/// Whether a key starts with these bytes. Nothing is compared where there are none, as in [`Span::contains`].
+#[inline]
+pub(crate) fn starts_with(key: &[u8], prefix: &[u8]) -> bool {
+    prefix.is_empty() || key.starts_with(prefix)
+}
+
+/// Whether a key lies below another one; the same of a compare.
+#[inline]
+pub(crate) fn is_below(key: &[u8], other: &[u8]) -> bool {
+    match (key.is_empty(), other.is_empty()) {
+        (false, false) => key < other,
+        (empty, other_empty) => empty && !other_empty,
+    }
+}
+
 /// The first key after every key that starts with `prefix`; `None`: there is no such key.
 pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != 0xff)?;
@@ -169,6 +184,15 @@ pub(crate) fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_of_no_bytes_are_compared_as_others() {
+        let keys: [&[u8]; 4] = [b"", b"\0", b"a", b"ab"];
+        for (key, other) in keys.iter().flat_map(|key| keys.map(|other| (*key, other))) {
+            assert_eq!(starts_with(key, other), key.starts_with(other), "{key:?} {other:?}");
+            assert_eq!(is_below(key, other), key < other, "{key:?} {other:?}");
+        }
+    }
 
     #[test]
     fn ends_of_prefixes() {

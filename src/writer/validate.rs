@@ -6,6 +6,7 @@ use super::change::{Change, Record};
 use crate::cache::{Core, Inner};
 use crate::error::{Code, Error, Result, say, show};
 use crate::store::hash::KeyHash;
+use crate::store::root::starts_with;
 use std::collections::HashSet;
 
 #[inline]
@@ -94,7 +95,7 @@ fn check_pair(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Result<()> {
     let (prefix, limits) = (&inner.prefix[..], &inner.limits);
     let sound = !key.is_empty()
         && key.len() <= limits.key
-        && key.starts_with(prefix)
+        && starts_with(key, prefix)
         && value.is_none_or(|value| value.len() <= limits.value);
     if sound { Ok(()) } else { Err(unfit(inner, key, value)) }
 }
@@ -113,7 +114,7 @@ fn unfit(inner: &Inner, key: &[u8], value: Option<&[u8]>) -> Error {
             inner.limits.key
         ));
     }
-    if !key.starts_with(&inner.prefix) {
+    if !starts_with(key, &inner.prefix) {
         return say::invalid(format!("key {}: outside the cache's prefix {}", show(key), show(&inner.prefix)));
     }
     say::invalid(format!(
