@@ -51,8 +51,12 @@ pub(super) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
 /// The child that holds `key`, if any does.
 pub(super) fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
     let Some(first) = children.first() else { return 0 };
+    // No key lies below that of no bytes, with which a walk through everything begins. A compare of no bytes may be
+    // slow, so there is none here, and none where nothing is common.
+    if key.is_empty() {
+        return 0;
+    }
     let common = first.guide.common as usize;
-    // Nothing is compared where nothing is common: a compare of no bytes may be slow.
     if common > 0 {
         match key[..common.min(key.len())].cmp(&first.first.key()[..common]) {
             Ordering::Less => return 0,
