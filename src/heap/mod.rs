@@ -88,25 +88,23 @@ fn layout(bytes: usize) -> Layout {
 /// Asks the processor for a line of memory, for who looks at it soon.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
-    // SAFETY: a hint: it reads nothing as far as the program can tell, and any address will do.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(place.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
+    hint::<3>(place);
 }
 
 /// The same for who looks at it after many others: into the cache of the second level, so that the few lines that can
 /// be on their way to the first at a time are those that are looked at next.
 #[inline]
 pub(crate) fn prefetch_early(place: *const u8) {
-    // SAFETY: as `prefetch`.
+    hint::<2>(place);
+}
+
+/// `LEVEL` as `_MM_HINT_T0` and `_MM_HINT_T1` have it: 3 is the first level, 2 the second.
+#[inline]
+fn hint<const LEVEL: i32>(place: *const u8) {
+    // SAFETY: a hint: it reads nothing as far as the program can tell, and any address will do.
     #[cfg(target_arch = "x86_64")]
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(place.cast());
+        std::arch::x86_64::_mm_prefetch::<LEVEL>(place.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;

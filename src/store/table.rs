@@ -85,6 +85,7 @@ impl TableEntry for OwnedSlot {
     fn into_address(self) -> *mut Self::Target {
         OwnedSlot::into_address(self)
     }
+    // SAFETY: as the trait says: an address that `into_address` gave, used as the owner once.
     unsafe fn from_address(address: *mut Self::Target) -> OwnedSlot {
         // SAFETY: by the caller's promise.
         unsafe { OwnedSlot::from_address(address) }
