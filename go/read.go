@@ -139,10 +139,10 @@ func (c *Cache) Get(ctx context.Context, key string, options ReadOptions) (*KeyV
 //	}
 func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, into *KeyValue) (bool, uint64, error) {
 	var f found
-	if cap(into.Value) == 0 {
-		into.Value = make([]byte, 0, 512)
-	}
 	room := into.Value[:cap(into.Value)]
+	if len(room) == 0 {
+		room = make([]byte, 512)
+	}
 	value, err := c.find(ctx, key, &options, &f, room)
 	if err != nil || f.found == 0 {
 		return false, f.revision, err

@@ -107,7 +107,11 @@ func TestGetInto(t *testing.T) {
 	kv, _, err = cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{Read: watchcore.ReadExact(6)})
 	check(t, err)
 	want(t, "the cache's value", string(kv.Value), strings.Repeat("v", 100_000))
-	found, _, err := cache.GetInto(bounded.Context(t), "", watchcore.ReadOptions{}, &into)
+	var none watchcore.KeyValue
+	found, _, err := cache.GetInto(bounded.Context(t), "/none", watchcore.ReadOptions{}, &none)
+	check(t, err)
+	want(t, "found and a value where there is none", found || none.Value != nil, false)
+	found, _, err = cache.GetInto(bounded.Context(t), "", watchcore.ReadOptions{}, &into)
 	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
 	want(t, "found beside an error", found, false)
 	ctx := context.Background()
