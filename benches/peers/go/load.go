@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"strings"
 )
 
@@ -45,13 +46,28 @@ func keys(count int) []string {
 }
 
 // scattered gives the numbers below count, each once before any is repeated,
-// neighbours far apart.
+// in no order that a processor could know.
 type scattered struct{ count, at int }
 
 func (s *scattered) next() int {
-	at := s.at
-	s.at = (at + 7919) % s.count
-	return at
+	width := max(2, bits.Len(uint(s.count-1)))
+	for {
+		mixed := mix(s.at, width)
+		s.at++
+		if mixed < s.count {
+			return mixed
+		}
+	}
+}
+
+// mix gives for each number of so many bits another one of as many.
+func mix(number, width int) int {
+	mask := 1<<width - 1
+	for _, factor := range [...]int{0x9e3779b1, 0x85ebca6b, 0xc2b2ae35} {
+		number = number * factor & mask
+		number ^= number >> (width / 2)
+	}
+	return number
 }
 
 // version is what peers keep of a version of an object, and send.

@@ -8,8 +8,6 @@ pub const VALUE: [u8; 512] = [b'v'; 512];
 pub const PREFIX: &str = "/registry/pods/";
 /// More events than watchcore's log holds by default.
 pub const FILLS_A_LOG: u64 = 100_000;
-/// A step that is prime to every size in use: consecutive operations are far apart.
-const STRIDE: usize = 7919;
 
 /// The key of object `number`.
 pub fn key(number: usize) -> String {
@@ -37,7 +35,8 @@ pub fn keys(count: usize) -> Vec<String> {
     (0..count).map(key).collect()
 }
 
-/// The numbers below `count`, each once before any is repeated, neighbours far apart.
+/// The numbers below `count`, each once before any is repeated, in no order that a processor could know: one with a
+/// constant step it sees after a few, and has lines of memory ready that nobody who asks in earnest finds ready.
 #[derive(Clone)]
 pub struct Scattered {
     count: usize,
@@ -50,10 +49,25 @@ impl Scattered {
     }
 
     pub fn next(&mut self) -> usize {
-        let at = self.at;
-        self.at = (at + STRIDE) % self.count;
-        at
+        loop {
+            let mixed = mixed(self.at, self.count.next_power_of_two().ilog2().max(2));
+            self.at = self.at.wrapping_add(1);
+            if mixed < self.count {
+                return mixed;
+            }
+        }
     }
+}
+
+/// A number of so many bits as another one of as many: each has one of its own.
+fn mixed(number: usize, bits: u32) -> usize {
+    let mask = (1 << bits) - 1;
+    let half = bits / 2;
+    let step = |number: usize, factor: usize| {
+        let number = number.wrapping_mul(factor) & mask;
+        number ^ number >> half
+    };
+    step(step(step(number, 0x9e37_79b1), 0x85eb_ca6b), 0xc2b2_ae35) & mask
 }
 
 /// What peers keep of a version, and send: key and value in one counted allocation, and a revision.
@@ -90,4 +104,24 @@ fn unshared(bytes: &mut Arc<[MaybeUninit<u8>]>) -> &mut [MaybeUninit<u8>] {
 /// What a consumer does with an object whose content it reads: one byte of the value is loaded.
 pub fn touched(value: &[u8]) -> u64 {
     value.first().copied().map_or(0, u64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_number_comes_once_before_any_is_repeated() {
+        for count in [1, 2, 3, 10, 1000, 1024, 4097] {
+            let mut scattered = Scattered::below(count);
+            for round in 0..3 {
+                let mut all: Vec<usize> = (0..count).map(|_| scattered.next()).collect();
+                let steps: std::collections::HashSet<_> =
+                    all.windows(2).map(|two| two[1].wrapping_sub(two[0])).collect();
+                assert!(count < 1000 || steps.len() > count / 2, "round {round} of {count}: {} steps", steps.len());
+                all.sort_unstable();
+                assert!(all.into_iter().eq(0..count), "round {round} of {count}");
+            }
+        }
+    }
 }

@@ -60,7 +60,10 @@ impl Publisher {
         (0..load::FILLS_A_LOG).for_each(|at| self.publish(&keys[(at % OBJECTS) as usize], &load::VALUE));
     }
 
-    fn subscribed((cache, mut publisher): (Cache, Publisher), interests: &[Interest]) -> (Publisher, Vec<Subscription>) {
+    fn subscribed(
+        (cache, mut publisher): (Cache, Publisher),
+        interests: &[Interest],
+    ) -> (Publisher, Vec<Subscription>) {
         let open = |interest: &Interest| subscribe(&cache, *interest).open().expect("opens");
         let subscriptions = interests.iter().map(open).collect();
         if interests.iter().any(|interest| *interest != Interest::Everything) {
