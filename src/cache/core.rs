@@ -9,7 +9,7 @@ use crate::position::Position;
 use crate::reclaim::{self, Patience};
 use crate::store::queue::Queue;
 use crate::store::root::Root;
-use crate::store::table::Table;
+use crate::store::table::{Table, TableEntry};
 
 /// Pages of the table that one job of the reclaimer frees: some 4000 keys.
 const PIECE: usize = 16;
@@ -47,7 +47,7 @@ impl Core {
         Core {
             heap: Heap::new(|slab| reclaim::free(slab.bytes(), Box::new(move || drop(slab)))),
             ring,
-            slots: Table::default(),
+            slots: Table::new(router.hash().clone()),
             index: Root::default(),
             index_changed: false,
             tables_changed: true,
@@ -95,8 +95,16 @@ impl Core {
         (self.slots.bytes() + self.tombstones.bytes() + self.router.bytes()) as u64
     }
 
-    pub(crate) fn live(&self, key: &[u8]) -> Option<SlotRef<'_>> {
-        let slot = self.slots.get(key)?.pointer();
+    /// The hash of a key, in all tables of the cache.
+    #[inline]
+    pub(crate) fn hash_of(&self, key: &[u8]) -> u64 {
+        OwnedSlot::hash_of(self.slots.hash(), key)
+    }
+
+    /// The slot of a key, by its hash.
+    #[inline]
+    pub(crate) fn slot_of(&self, hash: u64, key: &[u8]) -> Option<SlotRef<'_>> {
+        let slot = self.slots.get_hashed((hash, key.len()), |slot| slot.get().key() == key)?.pointer();
         // SAFETY: I1: the table owns it, and the writer is borrowed.
         Some(unsafe { slot.get() })
     }

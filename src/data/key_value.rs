@@ -9,7 +9,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `KeyValue::drop` fetch_sub | the last one's Acquire load | Release / Acquire |
+//! | `KeyValue::drop` fetch_sub | the last one's Acquire load, there and in `drop_last` | Release / Acquire |
 
 use crate::data::decoded::{DecodedCell, Decoder};
 use crate::error::{Code, Error, Length, Result, Shown};
@@ -347,6 +347,15 @@ impl KeyValue {
         KeyValueRef(self.pointer(), PhantomData)
     }
 
+    /// Drops it where that is likely to be the last count, which then is not counted down: nobody is there to count up.
+    pub(super) fn drop_last(self) {
+        // Acquire: partner of the Release in `drop`.
+        if self.body().count.load(ord!(CountReleaseLast, Acquire)) == 1 {
+            // SAFETY: I9: who has the only count has the version alone.
+            unsafe { self.into_pointer().leave() };
+        }
+    }
+
     /// The address of the head that C reads; the count goes with it.
     pub(crate) fn into_raw(self) -> *const std::ffi::c_void {
         self.into_pointer().0.cast()
@@ -395,10 +404,8 @@ impl Drop for KeyValue {
         // Release: partner of the Acquire below, in the thread that releases the last count.
         if self.body().count.fetch_sub(1, ord!(CountRelease, Release)) == 1 {
             self.body().count.load(ord!(CountReleaseLast, Acquire));
-            let version = VersionPtr(self.0.as_ptr());
             // SAFETY: I9: that was the last count, so nobody else has the version.
-            let destroy = move || unsafe { version.destroy() };
-            if reclaim::on_reclaimer() { destroy() } else { reclaim::free(self.bytes(), Box::new(destroy)) }
+            unsafe { self.pointer().leave() };
         }
     }
 }
@@ -436,6 +443,16 @@ impl VersionPtr {
         let place = self.0.cast::<u8>();
         heap::prefetch(place);
         heap::prefetch(place.wrapping_add(size_of::<Version>()));
+    }
+
+    /// Asks the processor for what a reader of one key looks at: the head, the count, and the begin of the value, which
+    /// lies behind so many bytes of the key where no decoded one lies before that.
+    #[inline]
+    pub(crate) fn prefetch_value(self, key_length: usize) {
+        let place = self.0.cast::<u8>();
+        heap::prefetch(place);
+        heap::prefetch(place.wrapping_add(offset_of!(Version, count)));
+        heap::prefetch(place.wrapping_add(size_of::<Version>() + key_length));
     }
 
     /// Asks the processor for its head, for who comes to it after many others.
@@ -502,6 +519,22 @@ impl VersionPtr {
         NonNull::new(self.0.cast_mut()).map(KeyValue)
     }
 
+    /// Frees the version, or lets the reclaimer do it.
+    ///
+    /// # Safety
+    ///
+    /// As [`VersionPtr::destroy`].
+    unsafe fn leave(self) {
+        // SAFETY: by the caller's promise.
+        let destroy = move || unsafe { self.destroy() };
+        if reclaim::on_reclaimer() {
+            return destroy();
+        }
+        // SAFETY: alive until `destroy` has run.
+        let bytes = unsafe { self.in_place() }.map_or(0, KeyValue::bytes);
+        reclaim::free(bytes, Box::new(destroy));
+    }
+
     /// Frees the version. Only on the reclaimer.
     ///
     /// # Safety
@@ -523,7 +556,7 @@ impl VersionPtr {
                     foreign::drop_guarded(place.add(1).cast::<DecodedCell>().read(), "a decoded value");
                 }
                 ptr::drop_in_place(place.cast_mut());
-                heap::free(NonNull::new_unchecked(place.cast_mut()).cast());
+                heap::free_reclaimed(NonNull::new_unchecked(place.cast_mut()).cast());
             }
         };
         #[cfg(loom)]

@@ -225,11 +225,31 @@ unsafe impl Send for SlotPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SlotPtr {}
 
+/// Blocks of a heap lie a multiple of this apart.
+const STEP: isize = heap::WIDE as isize;
+
 impl SlotPtr {
+    pub(crate) fn as_ptr(self) -> *mut Slot {
+        self.0.as_ptr()
+    }
+
     /// Asks the processor for it, for who looks at it soon.
     #[inline]
     pub(crate) fn prefetch(self) {
         heap::prefetch(self.0.as_ptr().cast());
+    }
+
+    /// How far from here a version lies, in steps of [`STEP`]; 0: too far for this.
+    #[inline]
+    pub(crate) fn distance_to(self, version: VersionPtr) -> u32 {
+        let bytes = version.0.addr().wrapping_sub(self.0.as_ptr().addr()) as isize;
+        i32::try_from(bytes / STEP).map_or(0, |steps| steps as u32)
+    }
+
+    /// What lies that far from a slot: an address to ask the processor for, and not to follow.
+    #[inline]
+    pub(crate) fn at_distance(slot: *mut Slot, distance: u32) -> VersionPtr {
+        VersionPtr(slot.wrapping_byte_offset(distance as i32 as isize * STEP).cast_const().cast())
     }
 
     /// The same with the key, as far as keys usually go.
@@ -462,7 +482,9 @@ impl EventCounts {
         // SAFETY: the counts that `replace` or `first` moved here; nobody reads them any more.
         unsafe {
             if let Some(version) = self.version.take() {
-                drop(version.older().take());
+                if let Some(older) = version.older().take() {
+                    older.drop_last();
+                }
                 drop(version);
             }
         }
@@ -473,6 +495,20 @@ impl EventCounts {
 mod tests {
     use super::*;
     use crate::data::key_value::tests::kv;
+
+    #[test]
+    fn a_version_lies_where_its_distance_says() {
+        let slot = Slot::allocate(b"/a", ptr::null_mut(), 0, &mut System);
+        let at = |bytes: isize| VersionPtr(slot.as_ptr().wrapping_byte_offset(bytes).cast_const().cast());
+        for bytes in [STEP, -STEP, 1 << 20, -(1 << 20), STEP << 30, -(STEP << 31)] {
+            let distance = SlotPtr(slot).distance_to(at(bytes));
+            assert!(SlotPtr::at_distance(slot.as_ptr(), distance) == at(bytes), "{bytes}");
+        }
+        for bytes in [STEP << 31, -(STEP << 31) - STEP, isize::MAX] {
+            assert_eq!(SlotPtr(slot).distance_to(at(bytes)), 0, "{bytes}");
+        }
+        drop(Key(slot));
+    }
 
     #[test]
     fn a_slot_is_read_at_any_head() {

@@ -224,24 +224,19 @@ impl Indexes {
         is_whole && matcher.is_a_range() && !range.has_paths()
     }
 
-    /// Calls `each` with place and name of the buckets that an event belongs to: by what the key-value
+    /// Calls `each` with place, index and value of the buckets that an event belongs to: by what the key-value
     /// is and by what it was.
-    pub(crate) fn visit(
+    #[inline]
+    pub(crate) fn visit<'a>(
         &self,
-        key: &[u8],
-        cur: Option<&KeyValue>,
-        prev: Option<&KeyValue>,
-        scratch: &mut Vec<u8>,
-        mut each: impl FnMut(usize, &[u8]),
+        key: &'a [u8],
+        cur: Option<&'a KeyValue>,
+        prev: Option<&'a KeyValue>,
+        mut each: impl FnMut(usize, u8, &'a [u8]),
     ) {
         let mut place = 0;
         for (at, bound) in self.all.iter().enumerate() {
-            let mut call = |place: usize, value: &[u8]| {
-                scratch.clear();
-                scratch.push(at as u8);
-                scratch.extend_from_slice(value);
-                each(place, scratch);
-            };
+            let mut call = |place: usize, value| each(place, at as u8, value);
             if bound.places() == 1 {
                 if let Some(value) = bound.of_key(key) {
                     call(place, value);

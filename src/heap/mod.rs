@@ -26,7 +26,7 @@ mod tests;
 pub(crate) use classes::{Heap, HeapBytes};
 pub(crate) use one::One;
 
-use slab::Slab;
+use slab::{Home, Slab};
 use std::alloc::Layout;
 use std::ptr::{self, NonNull};
 
@@ -117,6 +117,24 @@ fn hint<const LEVEL: i32>(place: *const u8) {
 /// The block is from [`Memory::allocate`], nobody uses it any more, and it is given back once. What others did with it
 /// happens before this call.
 pub(crate) unsafe fn free(block: NonNull<u8>) {
+    // SAFETY: by the caller's promise.
+    unsafe { free_by(block, Home::freed) }
+}
+
+/// The same on the reclaimer, which counts what it frees without an exchange that only others would need.
+///
+/// # Safety
+///
+/// As [`free`].
+pub(crate) unsafe fn free_reclaimed(block: NonNull<u8>) {
+    // SAFETY: by the caller's promise.
+    unsafe { free_by(block, Home::reclaimed) }
+}
+
+/// # Safety
+///
+/// As [`free`].
+unsafe fn free_by(block: NonNull<u8>, count: fn(&Home, u64)) {
     // SAFETY: by the caller's promise a header stands before it, and the block is ours.
     unsafe {
         let start = block.as_ptr().sub(HEADER);
@@ -124,7 +142,7 @@ pub(crate) unsafe fn free(block: NonNull<u8>) {
         if origin.addr() & 1 == 1 {
             std::alloc::dealloc(start, layout(origin.addr() >> 1));
         } else {
-            Slab::give_back(NonNull::new_unchecked(origin.cast_mut()), start);
+            Slab::give_back(NonNull::new_unchecked(origin.cast_mut()), start, count);
         }
     }
 }

@@ -105,11 +105,13 @@ pub(super) struct Home {
     announced: AtomicPtr<Slab>,
     /// The owner is gone.
     closed: AtomicBool,
-    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back. The owner
-    /// stores with each block, and so does the reclaimer: a line each, and none that the owner looks at.
+    /// Statistics, in bytes: of all slabs, of the blocks that were taken, and of those that came back, by the reclaimer
+    /// and by others. The owner stores with each block, and so does the reclaimer: a line each, and none that the owner
+    /// looks at.
     slabs: Count,
     taken: CachePadded<Count>,
-    freed: CachePadded<Count>,
+    reclaimed: CachePadded<Count>,
+    freed: Count,
 }
 
 impl Home {
@@ -119,7 +121,8 @@ impl Home {
             closed: AtomicBool::new(false),
             slabs: Count::new(0),
             taken: CachePadded::new(Count::new(0)),
-            freed: CachePadded::new(Count::new(0)),
+            reclaimed: CachePadded::new(Count::new(0)),
+            freed: Count::new(0),
         })
     }
 
@@ -130,10 +133,22 @@ impl Home {
         self.taken.store(self.taken.load(Relaxed) + bytes as u64, Relaxed);
     }
 
+    /// Counts a block that comes back.
+    #[inline]
+    pub(super) fn freed(&self, bytes: u64) {
+        self.freed.fetch_add(bytes, Relaxed);
+    }
+
+    /// The same on the reclaimer, which alone stores there.
+    #[inline]
+    pub(super) fn reclaimed(&self, bytes: u64) {
+        self.reclaimed.store(self.reclaimed.load(Relaxed) + bytes, Relaxed);
+    }
+
     /// Bytes of the slabs that are in no block that is out.
     pub(super) fn free_bytes(&self) -> u64 {
         // In this order: what came back was taken before.
-        let freed = self.freed.load(Relaxed);
+        let freed = self.freed.load(Relaxed) + self.reclaimed.load(Relaxed);
         let out = self.taken.load(Relaxed).saturating_sub(freed);
         self.slabs.load(Relaxed).saturating_sub(out)
     }
@@ -294,15 +309,16 @@ impl Slab {
         }
     }
 
-    /// Gives a block back.
+    /// Gives a block back, and counts it.
     ///
     /// # Safety
     ///
     /// As [`super::free`]; it is a block of this slab, from its header on.
-    pub(super) unsafe fn give_back(slab: NonNull<Slab>, block: *mut u8) {
+    #[inline]
+    pub(super) unsafe fn give_back(slab: NonNull<Slab>, block: *mut u8, count: fn(&Home, u64)) {
         // SAFETY: a slab is alive while a block of it is out.
         let this = unsafe { slab.as_ref() };
-        this.home.freed.fetch_add(u64::from(this.size), Relaxed);
+        count(&this.home, u64::from(this.size));
         let number = (block.addr() - slab.addr().get() - Slab::HEAD) / this.size as usize;
         #[cfg(loom)]
         this.tracks[number].written();

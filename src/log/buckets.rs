@@ -25,11 +25,13 @@ use crate::filter::indexes::Indexes;
 use crate::heap::Memory;
 use crate::log::segment::Pen;
 use crate::reclaim;
+use crate::store::hash::KeyHash;
 use crate::store::table::{Place, Table, TableEntry};
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Relaxed, Release, Taken, ord};
 // Statistics carry no order: std's also under loom.
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, AtomicU64 as Count};
 use std::sync::{Arc, OnceLock};
 
@@ -153,6 +155,18 @@ impl TableEntry for Arc<Bucket> {
     fn key(&self) -> &[u8] {
         &self.name
     }
+    /// Of the value, which may be a key that was hashed already, and the number of the index.
+    #[inline]
+    fn hash_of(hash: &KeyHash, name: &[u8]) -> u64 {
+        let (index, value) = split(name);
+        hash.of_indexed(index, hash.hash_one(value))
+    }
+}
+
+/// The index and the value of a bucket's name.
+#[inline]
+fn split(name: &[u8]) -> (u8, &[u8]) {
+    name.split_first().map_or((0, name), |(index, value)| (*index, value))
 }
 
 /// One event and one of its buckets.
@@ -178,7 +192,6 @@ pub(crate) struct Router {
     left: u64,
     touched: Vec<Touch>,
     linked: usize,
-    scratch: Vec<u8>,
 }
 
 /// Fewer buckets than this are not looked through for unused ones.
@@ -201,15 +214,29 @@ impl Router {
             left: 0,
             touched: Vec::new(),
             linked: 0,
-            scratch: Vec::new(),
         }
     }
 
     /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
     /// revision. `linked_from`: the next sequence number. Prepare: it allocates. True: the table may have changed.
+    #[inline]
     pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) -> bool {
         let left = requests.left.load(Relaxed);
-        if left - self.left > (self.table.len() / 2).max(FEW) as u64 {
+        let is_idle = self.round.is_none()
+            && self.held.is_none()
+            && self.asked.is_empty()
+            && requests.inbox.is_empty()
+            && left - self.left <= self.many();
+        !is_idle && self.take_some(requests, left, linked_from, memory)
+    }
+
+    /// How many have to leave before unused buckets are looked for.
+    fn many(&self) -> u64 {
+        (self.table.len() / 2).max(FEW) as u64
+    }
+
+    fn take_some(&mut self, requests: &Requests, left: u64, linked_from: u64, memory: &mut impl Memory) -> bool {
+        if left - self.left > self.many() {
             self.begin_round(left);
         }
         let mut changed = self.sweep(memory);
@@ -244,12 +271,14 @@ impl Router {
     /// Answers one request; `left`: how many have left by now. False: not yet, because the table is
     /// full, and a round looks for a bucket that no subscription reads any more.
     fn answer(&mut self, request: &Request, left: u64, linked_from: u64, memory: &mut impl Memory) -> bool {
-        let mut bucket = self.table.get(&request.name).map(|bucket| bucket.clone());
+        let hash = Arc::<Bucket>::hash_of(self.hash(), &request.name);
+        let mut bucket =
+            self.table.get_hashed((hash, 0), |bucket| bucket.name == request.name).map(|bucket| bucket.clone());
         let somebody_left = left > self.left;
         #[cfg(loom)]
         let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);
         if bucket.is_none() && self.table.len() < self.limit {
-            bucket = Some(self.add(&request.name, linked_from, memory));
+            bucket = Some(self.add(hash, &request.name, linked_from, memory));
         } else if bucket.is_none() && (self.round.is_some() || somebody_left) {
             self.begin_round(left);
             return false;
@@ -260,7 +289,7 @@ impl Router {
         true
     }
 
-    fn add(&mut self, name: &[u8], linked_from: u64, memory: &mut impl Memory) -> Arc<Bucket> {
+    fn add(&mut self, hash: u64, name: &[u8], linked_from: u64, memory: &mut impl Memory) -> Arc<Bucket> {
         let bucket = Arc::new(Bucket {
             id: self.next_id,
             linked_from,
@@ -269,7 +298,7 @@ impl Router {
             name: name.into(),
         });
         self.next_id += 1;
-        self.table.insert(bucket.clone(), memory);
+        self.table.insert(hash, bucket.clone(), memory);
         bucket
     }
 
@@ -304,15 +333,29 @@ impl Router {
         true
     }
 
-    /// Prepare: finds the buckets of an event of the revision (its number, marks counted).
+    /// The hash of keys and values: the cache's.
+    pub(crate) fn hash(&self) -> &KeyHash {
+        self.table.hash()
+    }
+
+    /// Prepare: finds the buckets of an event of the revision (its number, marks counted; its key and the hash of that).
     #[inline]
-    pub(crate) fn prepare(&mut self, event: usize, key: &[u8], cur: Option<&KeyValue>, prev: Option<&KeyValue>) {
+    pub(crate) fn prepare(
+        &mut self,
+        event: usize,
+        (key, hash): (&[u8], u64),
+        cur: Option<&KeyValue>,
+        prev: Option<&KeyValue>,
+    ) {
         if self.table.len() == 0 {
             return;
         }
-        let Router { indexes, table, touched, scratch, .. } = self;
-        indexes.visit(key, cur, prev, scratch, |place, name| {
-            if let Some(bucket) = table.get(name) {
+        let Router { indexes, table, touched, .. } = self;
+        indexes.visit(key, cur, prev, |place, index, value| {
+            let whole = std::ptr::eq(value, key);
+            let value_hash = if whole { hash } else { table.hash().hash_one(value) };
+            let is = |bucket: &Arc<Bucket>| split(&bucket.name) == (index, value);
+            if let Some(bucket) = table.get_hashed((table.hash().of_indexed(index, value_hash), 0), is) {
                 touched.push(Touch { event, place, bucket: bucket.clone() });
             }
         });

@@ -20,6 +20,14 @@ impl Default for KeyHash {
     }
 }
 
+impl KeyHash {
+    /// The hash of a value of an index, of that of the value itself.
+    #[inline]
+    pub(crate) fn of_indexed(&self, index: u8, value: u64) -> u64 {
+        fold(value ^ self.0[1], K ^ u64::from(index) << 1)
+    }
+}
+
 impl BuildHasher for KeyHash {
     type Hasher = KeyHasher;
     #[inline]

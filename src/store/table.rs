@@ -2,8 +2,8 @@
 //! steps: no operation moves more than a few hundred entries, however many there are.
 //!
 //! It is linear hashing over pages. A page is a small open-addressed table (linear probing, at most 7/8
-//! full) that holds the address of each entry beside the hash of its key, 16 bytes: finding looks at one entry,
-//! moving looks at none. The low bits of a hash choose the page, the high ones the cell in it. There is one
+//! full) that holds the address of each entry beside 32 bits of the hash of its key and a hint, 16 bytes: finding looks
+//! at one entry, moving looks at none. The low of those bits choose the page, the high ones the cell in it. There is one
 //! page for each [`AVERAGE`] entries: when one is due, the entries of one page are divided between it and
 //! the new one at the end; pages are divided in their order, so that no directory is needed, and those
 //! that wait for their turn hold up to twice as much as those that had it. When entries go, the last
@@ -16,14 +16,18 @@
 //! The writer has two: its hash of slots, which readers search too ([`TablePages::find`]), and its table of buckets,
 //! which is its own.
 //!
-//! A cell is written once: it gets an entry, and loses it for good. What has to move goes into a new page, which takes
+//! The hint says where that lies which whoever finds an entry looks at next ([`TableEntry::hint`]), so that a search asks
+//! the processor for both at once: keys are scattered, and neither is in a cache where there are many. The writer keeps
+//! it up to date; nobody follows it, so an old one costs a line of memory and nothing else.
+//!
+//! A cell is written once but for its hint: it gets an entry, and loses it for good. What has to move goes into a new page, which takes
 //! the place of the old one, so a reader that has loaded a page finds in it every entry that was there when it
 //! loaded it. Between two pages it could miss one. So where it finds nothing, it looks whether pages were divided
 //! or joined meanwhile, and if so begins again:
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | hash, then entry of a cell | entry, then hash | Release / Acquire |
+//! | tag, then entry of a cell | entry, then tag | Release / Acquire |
 //! | a new page, then its place | the place, then the page | Release / Acquire |
 //! | divided: the right page, then `state`, then the left page without what went | `state`, a page, and again `state` where that had nothing | Release / Acquire |
 //! | joined: the joined page, then `state`, then an empty place instead of the last page | the same; an empty place begins again, too | Release / Acquire |
@@ -36,7 +40,7 @@ mod writer;
 pub(crate) use writer::{FETCHED, Place, Table};
 
 use super::hash::KeyHash;
-use crate::data::slot::OwnedSlot;
+use crate::data::slot::{OwnedSlot, SlotPtr};
 use crate::heap::{self, ALIGN, Memory, WIDE, footprint};
 use crate::reclaim::{self, Guard, Job};
 #[cfg(loom)]
@@ -74,10 +78,18 @@ pub(crate) trait TableEntry: Sized + Send + Sync + 'static {
     /// may be made any number of times before.
     unsafe fn from_address(address: *mut Self::Target) -> Self;
     fn key(&self) -> &[u8];
-    /// Asks the processor for the entry and its key, by its address alone.
-    fn prefetch(_address: *mut Self::Target) {}
-    /// The same for what whoever finds the entry looks at next.
-    fn prefetch_behind(&self) {}
+    /// The hash of a key.
+    #[inline]
+    fn hash_of(hash: &KeyHash, key: &[u8]) -> u64 {
+        hash.hash_one(key)
+    }
+    /// Where that lies which whoever finds the entry looks at next, as seen from the entry.
+    fn hint(&self) -> u32 {
+        0
+    }
+    /// Asks the processor for the entry, its key, and what the hint of it leads to, where that has a value behind a key of
+    /// so many bytes. Neither address need be one of anything.
+    fn prefetch(_address: *mut Self::Target, _hint: u32, _key_length: usize) {}
 }
 
 impl TableEntry for OwnedSlot {
@@ -94,13 +106,15 @@ impl TableEntry for OwnedSlot {
         self.get().key()
     }
     #[inline]
-    fn prefetch(address: *mut Self::Target) {
-        heap::prefetch(address.cast());
-        heap::prefetch(address.cast::<u8>().wrapping_add(63));
+    fn hint(&self) -> u32 {
+        let slot = self.get();
+        slot.pointer().distance_to(slot.newest().pointer())
     }
     #[inline]
-    fn prefetch_behind(&self) {
-        self.get().newest().pointer().prefetch_key();
+    fn prefetch(address: *mut Self::Target, hint: u32, key_length: usize) {
+        heap::prefetch(address.cast());
+        heap::prefetch(address.cast::<u8>().wrapping_add(63));
+        SlotPtr::at_distance(address, hint).prefetch_value(key_length);
     }
 }
 
@@ -127,8 +141,27 @@ impl<E> Deref for EntryRef<'_, E> {
 /// The place of one entry: null until it has one, [`gone`] when it has lost it.
 #[repr(align(16))]
 struct TableCell<T> {
-    hash: AtomicU64,
+    /// High half: bits of the hash. Low half: the hint.
+    tag: AtomicU64,
     entry: AtomicPtr<T>,
+}
+
+impl<T> TableCell<T> {
+    #[inline]
+    fn bits(&self) -> u32 {
+        (self.tag.load(Relaxed) >> 32) as u32
+    }
+}
+
+/// The bits of a hash that a cell keeps.
+#[inline]
+fn kept(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+#[inline]
+fn tag(bits: u32, hint: u32) -> u64 {
+    u64::from(bits) << 32 | u64::from(hint)
 }
 
 /// What stands in the cell of an entry that was taken out: no entry lies there.
@@ -156,7 +189,7 @@ impl<T> TablePage<T> {
         unsafe {
             let first = block.add(BEFORE).cast::<TableCell<T>>();
             for at in 0..cells {
-                first.add(at).write(TableCell { hash: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) });
+                first.add(at).write(TableCell { tag: AtomicU64::new(0), entry: AtomicPtr::new(ptr::null_mut()) });
             }
             TablePage(NonNull::slice_from_raw_parts(first, cells))
         }
@@ -210,37 +243,37 @@ impl<T> Drop for TablePage<T> {
     }
 }
 
-/// The cell that a hash asks for first.
+/// The cell that a hash asks for first: by the high bits, for those of one page have low ones in common.
 #[inline]
-fn home(hash: u64, cells: usize) -> usize {
-    (hash >> 32) as usize & (cells - 1)
+fn home(bits: u32, cells: usize) -> usize {
+    bits as usize >> (u32::BITS - cells.trailing_zeros())
 }
 
 /// Puts an entry into a page in which there is room.
 #[inline]
-fn put<T>(cells: &[TableCell<T>], hash: u64, entry: *mut T) {
-    let mut at = home(hash, cells.len());
+fn put<T>(cells: &[TableCell<T>], (bits, hint): (u32, u32), entry: *mut T) {
+    let mut at = home(bits, cells.len());
     // Relaxed: only the writer stores here. A page is never full.
     while !cells[at].entry.load(Relaxed).is_null() {
         at = (at + 1) & (cells.len() - 1);
     }
-    cells[at].hash.store(hash, Relaxed);
+    cells[at].tag.store(tag(bits, hint), Relaxed);
     // Release: partner of the load in `search`.
     cells[at].entry.store(entry, ord!(TableEntry, Release));
 }
 
 /// The page of a hash, of so many pages.
 #[inline]
-fn page_of(hash: u64, pages: usize) -> usize {
+fn page_of(bits: u32, pages: usize) -> usize {
     let mask = pages.next_power_of_two() - 1;
-    let page = hash as usize & mask;
+    let page = bits as usize & mask;
     if page < pages { page } else { page & (mask >> 1) }
 }
 
 /// Where the loom tests find a key, of so many pages.
 #[cfg(loom)]
 pub(crate) fn page_of_key(key: &[u8], pages: usize) -> usize {
-    page_of(KeyHash::default().hash_one(key), pages)
+    page_of(kept(KeyHash::default().hash_one(key)), pages)
 }
 
 /// The page that the last of so many was divided from, and the bit in which their hashes differ.
@@ -262,8 +295,8 @@ pub(crate) struct TablePages<E: TableEntry> {
 }
 
 impl<E: TableEntry> TablePages<E> {
-    fn new() -> TablePages<E> {
-        TablePages { state: AtomicU64::new(0), chunks: [const { OnceLock::new() }; CHUNKS], hash: KeyHash::default() }
+    fn new(hash: KeyHash) -> TablePages<E> {
+        TablePages { state: AtomicU64::new(0), chunks: [const { OnceLock::new() }; CHUNKS], hash }
     }
 
     /// The place of a page. Its chunk is there.
@@ -281,14 +314,19 @@ impl<E: TableEntry> TablePages<E> {
         self.place(page)
     }
 
-    /// The cell of a key in some cells, and what it holds.
+    /// The cell of an entry of this hash in some cells, and what it holds. Asks for what lies behind it, with a key of so
+    /// many bytes.
     ///
     /// # Safety
     ///
     /// Every entry that the cells show is alive.
     #[inline]
-    unsafe fn search(cells: &[TableCell<E::Target>], hash: u64, key: &[u8]) -> Option<(usize, *mut E::Target)> {
-        let mut at = home(hash, cells.len());
+    unsafe fn search(
+        cells: &[TableCell<E::Target>],
+        (bits, key_length): (u32, usize),
+        is: impl Fn(&E) -> bool,
+    ) -> Option<(usize, *mut E::Target)> {
+        let mut at = home(bits, cells.len());
         loop {
             let cell = &cells[at];
             // Acquire: partner of the stores in `put` and `Table::take`. A page is never full.
@@ -296,9 +334,13 @@ impl<E: TableEntry> TablePages<E> {
             if entry.is_null() {
                 return None;
             }
-            // SAFETY: alive by the caller's promise.
-            if cell.hash.load(Relaxed) == hash && is_entry(entry) && unsafe { EntryRef::<E>::new(entry) }.key() == key {
-                return Some((at, entry));
+            let tag = cell.tag.load(Relaxed);
+            if (tag >> 32) as u32 == bits && is_entry(entry) {
+                E::prefetch(entry, tag as u32, key_length);
+                // SAFETY: alive by the caller's promise.
+                if is(&*unsafe { EntryRef::<E>::new(entry) }) {
+                    return Some((at, entry));
+                }
             }
             at = (at + 1) & (cells.len() - 1);
         }
@@ -310,7 +352,7 @@ impl<E: TableEntry> TablePages<E> {
     ///
     /// What [`Table::remove`] and [`Table::sweep`] give back is freed only when every pin of that moment has ended.
     pub(crate) unsafe fn find<'g>(&self, key: &[u8], _pin: &'g Guard) -> Option<EntryRef<'g, E>> {
-        let hash = self.hash.hash_one(key);
+        let bits = kept(E::hash_of(&self.hash, key));
         loop {
             // Acquire: partner of the stores in `Table::divide` and `Table::join`.
             let state = self.state.load(Acquire);
@@ -318,7 +360,7 @@ impl<E: TableEntry> TablePages<E> {
             if pages == 0 {
                 return None;
             }
-            let word = self.place(page_of(hash, pages)).load(ord!(TablePageLoad, Acquire));
+            let word = self.place(page_of(bits, pages)).load(ord!(TablePageLoad, Acquire));
             // Empty: the page was joined with another one after the state was loaded. Begin again.
             if !word.is_null() {
                 #[cfg(loom)]
@@ -327,7 +369,8 @@ impl<E: TableEntry> TablePages<E> {
                 // before this pin ends.
                 let cells = unsafe { &*TablePage::cells_of(word) };
                 // SAFETY: alive under the pin, by the caller's promise.
-                if let Some((_, entry)) = unsafe { Self::search(cells, hash, key) } {
+                if let Some((_, entry)) = unsafe { Self::search(cells, (bits, key.len()), |entry| entry.key() == key) }
+                {
                     // SAFETY: the same.
                     return Some(unsafe { EntryRef::new(entry) });
                 }

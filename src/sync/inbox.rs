@@ -129,6 +129,13 @@ impl<T> Default for Taken<T> {
     }
 }
 
+impl<T> Taken<T> {
+    /// Whether nothing is left of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top.is_null()
+    }
+}
+
 impl<T> Iterator for Taken<T> {
     type Item = T;
 

@@ -116,7 +116,8 @@ impl Writer {
 
     /// The live value of a key. O(1).
     pub fn get(&self, key: &[u8]) -> Option<KeyValueRef<'_>> {
-        let kv = self.core().live(key)?.newest();
+        let core = self.core();
+        let kv = core.slot_of(core.hash_of(key), key)?.newest();
         (!kv.is_tombstone()).then_some(kv)
     }
 

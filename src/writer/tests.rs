@@ -48,6 +48,40 @@ fn lapped() -> (Cache, Writer, Weak<()>) {
     (cache, writer, versions)
 }
 
+/// Through changes, deletes, a listing, a resync and a table that grows and shrinks: beside each key stands where its
+/// newest version lies.
+#[test]
+fn hints_lead_to_the_newest_versions() {
+    let hold = |writer: &Writer, keys: &[String]| {
+        let core = writer.core();
+        for key in keys.iter().map(String::as_bytes) {
+            let slot = core.slot_of(core.hash_of(key), key).unwrap();
+            let distance = slot.pointer().distance_to(slot.newest().pointer());
+            assert_eq!(core.slots.hint(key), Some(distance), "{:?}", slot.newest());
+            assert!(cfg!(watchcore_plain_heap) || distance != 0, "blocks of one heap lie near each other");
+        }
+    };
+    let cache = Cache::builder("/").capacity(128).segment_slots(32).expect_load(true).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let keys: Vec<String> = (0..5000).map(|number| format!("/{number:04}")).collect();
+    writer.load(1, keys[..1000].iter().map(|key| record(key, "loaded", 1, 1))).unwrap();
+    hold(&writer, &keys[..1000]);
+    for (key, revision) in keys.iter().zip(2..) {
+        writer.apply(revision, [Change::put(key, "changed")]).unwrap();
+    }
+    hold(&writer, &keys);
+    writer.apply(6000, keys.iter().map(|key| Change::put(key, "together"))).unwrap();
+    writer.apply(6001, keys[500..].iter().map(Change::delete)).unwrap();
+    hold(&writer, &keys);
+    writer
+        .resync(6002, keys[..400].iter().map(|key| record(key, "listed", 6002, 6002)), ResyncReason::Requested)
+        .unwrap();
+    for revision in 6003..9000 {
+        writer.apply(revision, [Change::put("/0000", "again")]).unwrap();
+    }
+    hold(&writer, &keys[..400]);
+}
+
 /// Waits until nothing of a cache is left, which may be with the notifier for a moment.
 fn are_freed(versions: &Weak<()>) -> bool {
     let until = Instant::now() + SOON;

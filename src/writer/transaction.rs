@@ -31,6 +31,8 @@ pub(super) struct Prepared {
     pub(super) meta: KeyMeta,
     /// Made once its sequence number is known.
     fresh: Option<Fresh>,
+    /// Of its key.
+    hash: u64,
     /// Index in the input, for key and value.
     pub(super) input: usize,
 }
@@ -44,7 +46,13 @@ pub(super) struct Transaction {
 
 impl Prepared {
     #[inline]
-    fn new(slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind: Kind, meta: KeyMeta, input: usize) -> Prepared {
+    fn new(
+        (slot, hash): (Option<SlotRef<'_>>, u64),
+        before: Option<&KeyValue>,
+        kind: Kind,
+        meta: KeyMeta,
+        input: usize,
+    ) -> Prepared {
         Prepared {
             slot: slot.map(SlotRef::pointer),
             before: before.map_or(VersionPtr::NULL, KeyValue::pointer),
@@ -56,6 +64,7 @@ impl Prepared {
             flags: 0,
             meta,
             fresh: None,
+            hash,
             input,
         }
     }
@@ -153,7 +162,8 @@ impl Core {
         if let Operation::Put(value) | Operation::Exact(value, _) = change.operation {
             self.heap.prefetch(KeyValue::bytes_of(change.key, value));
         }
-        let slot = self.live(change.key);
+        let hash = self.hash_of(change.key);
+        let slot = self.slot_of(hash, change.key);
         let before = slot.map(SlotRef::newest);
         let alive = before.as_deref().filter(|kv| !kv.is_tombstone());
         let meta = match (change.operation, alive) {
@@ -191,7 +201,7 @@ impl Core {
             (_, None) => Kind::Added,
             (_, Some(_)) => Kind::Modified,
         };
-        Ok(Prepared::new(slot, before.as_deref(), kind, meta, input))
+        Ok(Prepared::new((slot, hash), before.as_deref(), kind, meta, input))
     }
 
     /// Old state against a sorted listing: deletes by key, then puts by key.
@@ -199,7 +209,8 @@ impl Core {
         let (mut deletes, mut puts) = (Vec::new(), Vec::new());
         let mut next = 0;
         let put = |slot: Option<SlotRef<'_>>, before: Option<&KeyValue>, kind, input: usize| {
-            Prepared::new(slot, before, kind, records[input].meta(), input).synthetic()
+            let record = &records[input];
+            Prepared::new((slot, self.hash_of(record.key)), before, kind, record.meta(), input).synthetic()
         };
         // SAFETY: I1: the table owns the slots of the writer's index, and the writer is borrowed.
         for slot in unsafe { self.index.read() }.from(b"") {
@@ -209,7 +220,10 @@ impl Core {
             }
             let listed = next < records.len() && records[next].key == slot.key();
             let kv = slot.newest();
-            let delete = || Prepared::new(Some(slot), Some(&kv), Kind::Deleted, kv.meta(), usize::MAX).synthetic();
+            let delete = || {
+                let place = (Some(slot), self.hash_of(slot.key()));
+                Prepared::new(place, Some(&kv), Kind::Deleted, kv.meta(), usize::MAX).synthetic()
+            };
             if !listed {
                 if !kv.is_tombstone() {
                     deletes.push(delete());
@@ -277,7 +291,7 @@ impl Core {
         };
         let live = |kv: &&KeyValue| !kv.is_tombstone();
         let before = one.before();
-        self.router.prepare(at, version.key(), Some(&version).filter(live), before.as_deref().filter(live));
+        self.router.prepare(at, (version.key(), one.hash), Some(&version).filter(live), before.as_deref().filter(live));
         one.fresh = Some(Fresh::new(version));
     }
 
@@ -424,7 +438,7 @@ impl Core {
     ) {
         grown.count(one.kind, one.grows());
         let revived = one.revived();
-        let Prepared { slot, added, kind, fresh, .. } = one;
+        let Prepared { slot, added, kind, fresh, hash, .. } = one;
         let Some(fresh) = fresh else { return };
         let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
         let event = LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] };
@@ -432,13 +446,16 @@ impl Core {
         let mut place = slot;
         ring.append(router, (at, added), event, || {
             Some(match slot {
-                // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
-                // and puts again stands twice: the second replaces the tombstone.
-                Some(slot) => unsafe { fresh.replace(slot) },
+                Some(slot) => {
+                    slots.renew_hint(hash, slot.as_ptr(), slot.distance_to(fresh.kv().pointer()));
+                    // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
+                    // and puts again stands twice: the second replaces the tombstone.
+                    unsafe { fresh.replace(slot) }
+                }
                 None => {
                     let (slot, counts) = fresh.first(heap);
                     place = Some(slot.pointer());
-                    slots.insert(slot, heap);
+                    slots.insert(hash, slot, heap);
                     counts
                 }
             })

@@ -27,14 +27,7 @@ pub(crate) struct Table<E: TableEntry> {
 
 impl<E: TableEntry> Default for Table<E> {
     fn default() -> Table<E> {
-        Table {
-            shared: Arc::new(TablePages::new()),
-            fills: Vec::new(),
-            len: 0,
-            cells: 0,
-            #[cfg(test)]
-            moved: 0,
-        }
+        Table::new(KeyHash::default())
     }
 }
 
@@ -63,6 +56,22 @@ type NewPage<E> = (TablePage<<E as TableEntry>::Target>, Fill);
 type Cells<'a, E> = &'a [TableCell<<E as TableEntry>::Target>];
 
 impl<E: TableEntry> Table<E> {
+    /// An empty table. Tables of one cache have one hash, so that a key is hashed once for all of them.
+    pub(crate) fn new(hash: KeyHash) -> Table<E> {
+        Table {
+            shared: Arc::new(TablePages::new(hash)),
+            fills: Vec::new(),
+            len: 0,
+            cells: 0,
+            #[cfg(test)]
+            moved: 0,
+        }
+    }
+
+    pub(crate) fn hash(&self) -> &KeyHash {
+        &self.shared.hash
+    }
+
     /// What readers search.
     pub(crate) fn pages(&self) -> Arc<TablePages<E>> {
         self.shared.clone()
@@ -78,59 +87,88 @@ impl<E: TableEntry> Table<E> {
     }
 
     #[inline]
-    fn find(&self, key: &[u8]) -> Option<(usize, usize, *mut E::Target)> {
+    fn find(
+        &self,
+        (hash, key_length): (u64, usize),
+        is: impl Fn(&E) -> bool,
+    ) -> Option<(usize, usize, *mut E::Target)> {
         if self.fills.is_empty() {
             return None;
         }
-        let hash = self.shared.hash.hash_one(key);
-        let page = page_of(hash, self.fills.len());
+        let page = page_of(kept(hash), self.fills.len());
         // SAFETY: the table owns its entries, and it is borrowed.
-        let (cell, entry) = unsafe { TablePages::<E>::search(self.cells(page), hash, key) }?;
+        let (cell, entry) = unsafe { TablePages::<E>::search(self.cells(page), (kept(hash), key_length), is) }?;
         Some((page, cell, entry))
     }
 
     /// The entry of a key. O(1).
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn get(&self, key: &[u8]) -> Option<EntryRef<'_, E>> {
-        let (_, _, entry) = self.find(key)?;
+        self.get_hashed((E::hash_of(self.hash(), key), key.len()), |entry| entry.key() == key)
+    }
+
+    /// The hint of a key.
+    #[cfg(test)]
+    pub(crate) fn hint(&self, key: &[u8]) -> Option<u32> {
+        let (page, cell, _) = self.find((E::hash_of(self.hash(), key), key.len()), |entry| entry.key() == key)?;
+        Some(self.cells(page)[cell].tag.load(Relaxed) as u32)
+    }
+
+    /// The entry that has this hash, and is the one. Its key has so many bytes. O(1).
+    #[inline]
+    pub(crate) fn get_hashed(&self, key: (u64, usize), is: impl Fn(&E) -> bool) -> Option<EntryRef<'_, E>> {
+        let (_, _, entry) = self.find(key, is)?;
         // SAFETY: the table owns it, and it is borrowed.
         Some(unsafe { EntryRef::new(entry) })
     }
 
-    /// Asks the processor for what a search for each of these keys looks at: all their cells, then all entries, then what
-    /// is behind those. Three misses are waited for, and not three a key.
+    /// What lies behind an entry of this hash has another place.
+    #[inline]
+    pub(crate) fn renew_hint(&mut self, hash: u64, entry: *mut E::Target, hint: u32) {
+        let bits = kept(hash);
+        let cells = self.cells(page_of(bits, self.fills.len()));
+        let mut at = home(bits, cells.len());
+        // Relaxed: only the writer stores here, and nobody follows a hint.
+        loop {
+            match cells[at].entry.load(Relaxed) {
+                found if found == entry => return cells[at].tag.store(tag(bits, hint), Relaxed),
+                found if found.is_null() => return,
+                _ => at = (at + 1) & (cells.len() - 1),
+            }
+        }
+    }
+
+    /// Asks the processor for what a search for each of these keys looks at: all their cells, then all entries with what
+    /// is behind those. Two misses are waited for, and not two a key.
     pub(crate) fn fetch<'k>(&self, mut keys: impl Iterator<Item = &'k [u8]>) {
         if self.fills.is_empty() {
             return;
         }
         let cells: [_; FETCHED] = std::array::from_fn(|_| {
-            let hash = self.shared.hash.hash_one(keys.next()?);
-            let cells = self.cells(page_of(hash, self.fills.len()));
-            let cell = &cells[home(hash, cells.len())];
+            let key = keys.next()?;
+            let bits = kept(E::hash_of(self.hash(), key));
+            let cells = self.cells(page_of(bits, self.fills.len()));
+            let cell = &cells[home(bits, cells.len())];
             heap::prefetch((&raw const *cell).cast());
-            Some((hash, cell))
+            Some((bits, key.len(), cell))
         });
-        // Relaxed: only the writer stores there. One that lies in another cell is looked for without this.
-        let found = |(hash, cell): (_, &TableCell<E::Target>)| {
-            let entry = cell.entry.load(Relaxed);
-            (is_entry(entry) && cell.hash.load(Relaxed) == hash).then_some(entry)
-        };
-        let entries = cells.map(|cell| cell.and_then(found));
-        entries.iter().flatten().for_each(|entry| E::prefetch(*entry));
-        for entry in entries.into_iter().flatten() {
-            // SAFETY: the table owns it, and it is borrowed.
-            unsafe { EntryRef::<E>::new(entry) }.prefetch_behind();
+        for (bits, key_length, cell) in cells.into_iter().flatten() {
+            // Relaxed: only the writer stores there. One that lies in another cell is looked for without this.
+            let (entry, tag) = (cell.entry.load(Relaxed), cell.tag.load(Relaxed));
+            if (tag >> 32) as u32 == bits {
+                E::prefetch(entry, tag as u32, key_length);
+            }
         }
     }
 
-    /// Adds an entry whose key is not there. O(1): at most the entries of two pages are moved.
-    pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) {
+    /// Adds an entry whose key, of this hash, is not there. O(1): at most the entries of two pages are moved.
+    pub(crate) fn insert(&mut self, hash: u64, entry: E, memory: &mut impl Memory) {
         self.begin();
         if self.fills.is_empty() {
             self.add((TablePage::new(0, memory), Fill::default()));
             self.set_state();
         }
-        self.insert_hashed(self.shared.hash.hash_one(entry.key()), entry, memory);
+        self.insert_kept(kept(hash), entry, memory);
     }
 
     /// Adds to an empty table entries whose keys differ. The pages are made for their number, and none is
@@ -142,13 +180,13 @@ impl<E: TableEntry> Table<E> {
         let mut some = Vec::with_capacity(FETCHED);
         while entries.len() > 0 {
             for entry in entries.by_ref().take(FETCHED) {
-                let hash = self.shared.hash.hash_one(entry.key());
-                let cells = self.cells(page_of(hash, self.fills.len()));
-                heap::prefetch((&raw const cells[home(hash, cells.len())]).cast());
-                some.push((hash, entry));
+                let bits = kept(E::hash_of(self.hash(), entry.key()));
+                let cells = self.cells(page_of(bits, self.fills.len()));
+                heap::prefetch((&raw const cells[home(bits, cells.len())]).cast());
+                some.push((bits, entry));
             }
-            for (hash, entry) in some.drain(..) {
-                self.insert_hashed(hash, entry, memory);
+            for (bits, entry) in some.drain(..) {
+                self.insert_kept(bits, entry, memory);
             }
         }
     }
@@ -167,13 +205,14 @@ impl<E: TableEntry> Table<E> {
         self.set_state();
     }
 
-    fn insert_hashed(&mut self, hash: u64, entry: E, memory: &mut impl Memory) {
-        let page = page_of(hash, self.fills.len());
+    fn insert_kept(&mut self, bits: u32, entry: E, memory: &mut impl Memory) {
+        let page = page_of(bits, self.fills.len());
         if (self.fills[page].used as usize + 1) * 8 > self.cells(page).len() * 7 {
             let fresh = self.joined(&[page], 2 * self.fills[page].entries as usize, memory);
             self.replace(page, fresh, memory);
         }
-        put(self.cells(page), hash, entry.into_address());
+        let hint = entry.hint();
+        put(self.cells(page), (bits, hint), entry.into_address());
         self.fills[page].entries += 1;
         self.fills[page].used += 1;
         self.len += 1;
@@ -184,7 +223,8 @@ impl<E: TableEntry> Table<E> {
 
     /// Takes the entry of a key out. O(1): at most the entries of two pages are moved.
     pub(crate) fn remove(&mut self, key: &[u8], memory: &mut impl Memory) -> Option<E> {
-        let (page, cell, _) = self.find(key)?;
+        let hashed = (E::hash_of(self.hash(), key), key.len());
+        let (page, cell, _) = self.find(hashed, |entry| entry.key() == key)?;
         self.begin();
         let entry = self.take(page, cell);
         self.shrink(memory);
@@ -323,10 +363,11 @@ impl<E: TableEntry> Table<E> {
     ) -> [NewPage<E>; 2] {
         let mut fresh = rooms.map(|room| (TablePage::new(room, memory), Fill::default()));
         for cell in pages.iter().flat_map(|page| self.cells(*page)) {
-            let (hash, entry) = (cell.hash.load(Relaxed), cell.entry.load(Relaxed));
+            let (tag, entry) = (cell.tag.load(Relaxed), cell.entry.load(Relaxed));
             if is_entry(entry) {
-                let (page, fill) = &mut fresh[usize::from(hash as usize & level != 0)];
-                put(page, hash, entry);
+                let bits = (tag >> 32) as u32;
+                let (page, fill) = &mut fresh[usize::from(bits as usize & level != 0)];
+                put(page, (bits, tag as u32), entry);
                 fill.entries += 1;
                 fill.used += 1;
             }
@@ -348,7 +389,7 @@ impl<E: TableEntry> Table<E> {
     fn divide(&mut self, memory: &mut impl Memory) {
         let (from, level) = origin(self.fills.len());
         let cells = self.cells(from).iter().filter(|cell| is_entry(cell.entry.load(Relaxed)));
-        let going = cells.filter(|cell| cell.hash.load(Relaxed) as usize & level != 0).count();
+        let going = cells.filter(|cell| cell.bits() as usize & level != 0).count();
         let staying = self.fills[from].entries as usize - going;
         let [left, right] = self.made_of(&[from], level, [staying, going], memory);
         self.add(right);
