@@ -193,14 +193,39 @@ impl Slots {
         let one = self.pieces.get_mut(slot as usize / PIECE)?[slot as usize % PIECE].take()?;
         self.free.push(slot);
         self.taken -= 1;
-        if self.taken == 0 {
-            // The memory of the most that were ever open goes with the last one.
-            *self = Slots::default();
+        if self.taken == 0 && self.pieces.len() > 1 {
+            // The memory of the most that were ever open goes with the last one, but for the first piece, which is
+            // there for who comes and goes alone.
+            self.pieces.truncate(1);
+            self.pieces.shrink_to_fit();
+            self.free = (0..PIECE as u32).rev().collect();
         }
         Some(one)
     }
 
     fn iter(&self) -> impl Iterator<Item = &Arc<Consumer>> {
         self.pieces.iter().flat_map(|piece| piece.iter().flatten())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Cache, Start};
+    use std::collections::HashSet;
+
+    #[test]
+    fn places_are_given_once_and_their_memory_goes() {
+        let cache = Cache::builder("/").build().unwrap();
+        let _subscription = cache.subscribe(Start::Now).open().unwrap();
+        let one = cache.inner.registry.all().remove(0);
+        let mut slots = Slots::default();
+        for count in [1, 2, PIECE, PIECE + 1, 10 * PIECE, 1] {
+            let places: HashSet<u32> = (0..count).map(|_| slots.insert(one.clone())).collect();
+            assert_eq!((places.len(), slots.iter().count()), (count, count));
+            assert!(places.into_iter().all(|place| slots.remove(place).is_some()));
+            assert!(slots.remove(0).is_none() && slots.iter().next().is_none());
+            assert_eq!((slots.pieces.len(), slots.free.len()), (1, PIECE), "after {count}");
+        }
     }
 }
