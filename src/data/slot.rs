@@ -226,7 +226,7 @@ unsafe impl Send for SlotPtr {}
 unsafe impl Sync for SlotPtr {}
 
 /// Blocks of a heap lie a multiple of this apart.
-const STEP: isize = heap::WIDE as isize;
+const STEP: isize = heap::ALIGN as isize;
 
 impl SlotPtr {
     pub(crate) fn as_ptr(self) -> *mut Slot {

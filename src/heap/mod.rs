@@ -34,7 +34,8 @@ use std::ptr::{self, NonNull};
 pub(crate) const HEADER: usize = size_of::<*const Slab>();
 /// What blocks are aligned to.
 pub(crate) const ALIGN: usize = 8;
-/// What lies one word behind the begin of a block is aligned to this.
+/// What lies one word behind the begin of a block is aligned to this, where the block with its header is an odd multiple
+/// of it.
 pub(crate) const WIDE: usize = 2 * HEADER;
 
 /// Slabs of this thread's model that are not freed.
@@ -49,8 +50,8 @@ pub(crate) fn living_slabs<T>(with: impl FnOnce(&mut usize) -> T) -> T {
 
 /// Where memory comes from.
 pub(crate) trait Memory {
-    /// A block of so many bytes, aligned to [`ALIGN`], and behind its first word to [`WIDE`]; [`free`] takes it back. Where the system has none the process
-    /// ends, as with a `Box`.
+    /// A block of so many bytes, aligned to [`ALIGN`], and where they are an odd multiple of [`WIDE`] with the [`HEADER`],
+    /// behind its first word to that; [`free`] takes it back. Where the system has none the process ends, as with a `Box`.
     fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
 }
 

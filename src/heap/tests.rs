@@ -8,11 +8,12 @@ use std::time::Duration;
 
 #[test]
 fn classes_fit_what_they_are_for() {
-    let mut last = 1;
+    let mut last = 3;
     for bytes in 1..=GREATEST {
         let (class, size) = class_of(bytes).expect("a class for each");
-        assert!(class == last || class == last + 1 || size % 128 == 16, "{bytes}: no other class is left out");
-        assert!(size >= bytes && size.is_multiple_of(16), "{bytes}: {size}");
+        assert!(class == last || class == last + 1 || size % 128 == ALIGN, "{bytes}: no other class is left out");
+        assert!(size >= bytes && size.is_multiple_of(ALIGN), "{bytes}: {size}");
+        assert!(bytes % (2 * WIDE) != WIDE || size.is_multiple_of(WIDE), "{bytes}: {size} is not wide");
         assert!(!size.is_multiple_of(128), "{bytes}: {size}, and all first lines in half of the sets");
         assert!(size - bytes < 32.max(bytes / 16) || bytes <= 16, "{bytes}: {size} is too much");
         last = class;
@@ -31,7 +32,8 @@ impl Filled {
     fn new(memory: &mut impl Memory, bytes: usize, with: u8) -> Filled {
         let block = memory.allocate(bytes);
         assert!(block.addr().get().is_multiple_of(ALIGN));
-        assert!((block.addr().get() + HEADER).is_multiple_of(WIDE));
+        let is_wide = (block.addr().get() + HEADER).is_multiple_of(WIDE);
+        assert!(is_wide || (bytes + HEADER) % (2 * WIDE) != WIDE, "{bytes} bytes");
         // SAFETY: a block of so many bytes.
         unsafe { block.write_bytes(with, bytes) };
         Filled(block, bytes, with)
@@ -59,7 +61,7 @@ proptest! {
     /// of their blocks, or with the heap.
     #[test]
     fn blocks_are_ones_own(
-        steps in prop::collection::vec((0usize..7, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..400),
+        steps in prop::collection::vec((0usize..8, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..400),
         heap_goes_first in any::<bool>(),
     ) {
         let mut heap = new_heap();
@@ -71,6 +73,7 @@ proptest! {
                 0 => blocks.extend((0..64).map(|at| Filled::new(&mut heap, 100, with.wrapping_add(at)))),
                 1 => blocks.push(Filled::new(&mut heap, bytes * bytes / 4, with)),
                 2 => blocks.push(Filled::new(&mut heap, bytes, with)),
+                7 => blocks.push(Filled::new(&mut heap, bytes / 2 * 2 * WIDE + HEADER, with)),
                 3 => heap.tidy(),
                 4 => blocks.drain(index.index(blocks.len() + 1)..).for_each(Filled::free),
                 _ if blocks.is_empty() => {}

@@ -41,7 +41,7 @@ pub(crate) use writer::{FETCHED, Place, Table};
 
 use super::hash::KeyHash;
 use crate::data::slot::{OwnedSlot, SlotPtr};
-use crate::heap::{self, ALIGN, Memory, WIDE, footprint};
+use crate::heap::{self, ALIGN, HEADER, Memory, WIDE, footprint};
 use crate::reclaim::{self, Guard, Job};
 #[cfg(loom)]
 use crate::reclaim::{boxed, read, unboxed};
@@ -184,8 +184,10 @@ impl<T> TablePage<T> {
     fn new(entries: usize, memory: &mut impl Memory) -> TablePage<T> {
         const { assert!(align_of::<TableCell<T>>() == WIDE && WIDE == 16) };
         let cells = (entries * 8).div_ceil(7).next_power_of_two().clamp(SMALLEST, GREATEST);
+        const { assert!(BEFORE + HEADER == WIDE && SMALLEST.is_power_of_two() && SMALLEST > 1) };
         let block = memory.allocate(BEFORE + cells * size_of::<TableCell<T>>());
-        // SAFETY: the block has room for so many cells behind `BEFORE`, where it is aligned for them; all are written.
+        // SAFETY: the block has room for so many cells behind `BEFORE`, where it is aligned for them, for with its header
+        // it is an odd multiple of WIDE: a power of two of them and one. All are written.
         unsafe {
             let first = block.add(BEFORE).cast::<TableCell<T>>();
             for at in 0..cells {
