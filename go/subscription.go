@@ -76,21 +76,24 @@ func (s *Subscription) Poll(max int) (*Batch, error) {
 		return nil, err
 	}
 	b, _, err := c.poll(max, false)
-	c.exit()
-	runtime.KeepAlive(s)
+	s.exit()
 	return b, err
 }
 
 // Next waits for events. A cancelled context ends the wait at once and loses
 // nothing. The batch is the caller's: Release it.
 func (s *Subscription) Next(ctx context.Context) (*Batch, error) {
-	defer runtime.KeepAlive(s)
-	c := s.core
-	if err := c.enter(); err != nil {
+	if err := s.core.enter(); err != nil {
 		return nil, err
 	}
-	defer c.exit()
-	return c.next(ctx)
+	defer s.exit()
+	return s.core.next(ctx)
+}
+
+// exit follows core.enter. Until then s is reachable, so that nobody closes it.
+func (s *Subscription) exit() {
+	s.core.exit()
+	runtime.KeepAlive(s)
 }
 
 // Batches walks over the events batch by batch, and waits where there are none.

@@ -298,7 +298,8 @@ func (c *subscriptionCore) join() error {
 	if err != nil {
 		return err
 	}
-	tag, awake := theWaker.join()
+	awake := make(chan struct{}, 1)
+	tag := theWaker.join(awake)
 	if err := failed(C.wc_set_add_subscription(set, c.handle, C.uint64_t(tag))); err != nil {
 		theWaker.leave(tag)
 		return err

@@ -72,7 +72,8 @@ func (core *cacheCore) wait(ctx context.Context, want uint32, asked Position, li
 	if err != nil {
 		return Position{}, err
 	}
-	tag, awake := theWaker.join()
+	awake := make(chan struct{}, 1)
+	tag := theWaker.join(awake)
 	defer theWaker.leave(tag)
 	if err := failed(C.wc_set_add_waiter(set, w, C.uint64_t(tag))); err != nil {
 		return Position{}, err

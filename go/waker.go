@@ -54,19 +54,18 @@ func (w *waker) open() (*C.watchcore_wakeset, error) {
 	return w.set, nil
 }
 
-// join is something that waits for tokens. It holds nothing that owns a handle, so that
-// what nobody can reach any more is still found to be so.
-func (w *waker) join() (tag uint32, awake chan struct{}) {
-	awake = make(chan struct{}, 1)
+// join gives tokens to what waits at a channel with room for one. The waker holds nothing
+// that owns a handle, so that what nobody can reach any more is still found to be so.
+func (w *waker) join(awake chan struct{}) (tag uint32) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if last := len(w.free) - 1; last >= 0 {
 		tag, w.free = w.free[last], w.free[:last]
 		w.members[tag] = awake
-		return tag, awake
+		return tag
 	}
 	w.members = append(w.members, awake)
-	return uint32(len(w.members) - 1), awake
+	return uint32(len(w.members) - 1)
 }
 
 // leave frees a tag. A late token for the goroutine that had it wakes the next one that
