@@ -178,26 +178,27 @@ struct ListRequest {
     read: Read,
     /// Where a token said that it begins.
     start: Option<Vec<u8>>,
-    /// The next page's, so far without what is known at the end.
-    token: ContinueToken,
+    /// The next page's, so far without what is known at the end; none where there cannot be one.
+    token: Option<ContinueToken>,
 }
 
 impl ListRequest {
     fn new(cache: &Cache, range: &Range, options: &ReadOptions) -> Result<ListRequest> {
         let (range, matcher) = cache.matcher_of_range("list", range, options)?;
-        let filter = {
+        let is_whole = options.limit == 0 && options.token.is_none();
+        let token = (!is_whole).then(|| {
             let mut described = Vec::new();
             range.describe(&mut described);
             options.filter.describe(&mut described);
-            stable_hash(&described)
-        };
-        let token = ContinueToken { scope: cache.scope(), epoch: 0, revision: 0, filter, next: Vec::new() };
-        let (read, start) = match &options.token {
-            None => (options.read, None),
-            Some(text) => {
-                let (read, start) = cache.resume(text, &token, options.read)?;
+            let filter = stable_hash(&described);
+            ContinueToken { scope: cache.scope(), epoch: 0, revision: 0, filter, next: Vec::new() }
+        });
+        let (read, start) = match (&options.token, &token) {
+            (Some(text), Some(token)) => {
+                let (read, start) = cache.resume(text, token, options.read)?;
                 (read, Some(start))
             }
+            _ => (options.read, None),
         };
         let limit = if options.limit == 0 { usize::MAX } else { options.limit };
         let counts = options.filter.is_only_a_range();
@@ -218,20 +219,22 @@ impl ListRequest {
         let _keeper = (!items.is_empty()).then(|| Arc::new(keeper));
         let shown = if self.counts { remaining } else { 0 };
         let mut page = Page { items, _keeper, position, remaining: shown, token: None };
-        if remaining > 0 {
+        if remaining > 0
+            && let Some(token) = self.token
+        {
             let mut next = page.items().last().map_or_else(Vec::new, |kv| kv.key().to_vec());
             next.push(0);
             let Position { epoch, revision } = position;
-            page.token = Some(ContinueToken { epoch, revision, next, ..self.token }.encode());
+            page.token = Some(ContinueToken { epoch, revision, next, ..token }.encode());
         }
         Ok(page)
     }
 
     /// COMPACTED in the middle of a list: with the token that continues in the newest state.
     fn refused(self, error: Error) -> Error {
-        match self.start {
-            Some(next) if error.code() == Code::Compacted => {
-                error.with_continue_token(ContinueToken { epoch: 0, revision: 0, next, ..self.token }.encode())
+        match (self.start, self.token) {
+            (Some(next), Some(token)) if error.code() == Code::Compacted => {
+                error.with_continue_token(ContinueToken { epoch: 0, revision: 0, next, ..token }.encode())
             }
             _ => error,
         }

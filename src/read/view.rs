@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// Keys that a scan visits under one pin.
 pub(crate) const PIN_KEYS: usize = 1024;
+/// Key-values that there is room for at first, where nobody knows how many they will be.
+const ROOM: usize = 128;
 
 /// Where a scan reads.
 #[derive(Clone, Copy)]
@@ -121,7 +123,7 @@ impl<'a> Scan<'a> {
             At::Head(inner, _) => inner,
             At::Held(snapshot) => snapshot.inner(),
         };
-        let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { 0 } else { most });
+        let mut kept = Kept::new(&inner.ring, inner.clone(), if most > PIN_KEYS { ROOM } else { most });
         while !self.over && kept.len() < most {
             let before = kept.len();
             let room = |kept: &Kept<T>| most - kept.len();
