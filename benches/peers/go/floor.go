@@ -60,7 +60,6 @@ func floors() []contestant {
 
 // getFloor gets scattered objects into the same memory.
 func getFloor(objects int) measured {
-	const chunk = 1000
 	table := (**C.char)(C.malloc(C.size_t(objects) * C.size_t(unsafe.Sizeof(uintptr(0)))))
 	for number := range objects {
 		length := 8 + C.KEY + len(value)
@@ -71,13 +70,13 @@ func getFloor(objects int) measured {
 		copy(object[8+C.KEY:], value)
 		unsafe.Slice(table, objects)[number] = pointer
 	}
-	all, order := keys(objects), scattered{count: objects}
+	made, order := makes(objects, key), scattered{count: objects}
 	copied := make([]byte, len(value))
-	return repeat(func(*section) uint64 {
+	return repeat(func(section *section) uint64 {
 		var sum uint64
-		for range chunk {
+		for _, key := range made.next(section) {
+			// In the same order as the keys.
 			at := order.next()
-			key := all[at]
 			name, room := (*C.char)(unsafe.Pointer(unsafe.StringData(key))), (*C.char)(unsafe.Pointer(&copied[0]))
 			if C.floor_get(table, C.size_t(at), name, C.size_t(len(key)), room) < 0 {
 				check(errors.New("floor: the wrong object"))

@@ -80,12 +80,36 @@ func settle(section *section, s store) {
 	}
 }
 
+// chunk is the number of operations of which the keys are made at once.
+const chunk = 1000
+
+// made has keys that are just made, as those of a request are that just came: whoever
+// takes one waits for no line of memory.
+type made struct {
+	order scattered
+	key   func(int) string
+	keys  []string
+}
+
+func makes(objects int, key func(int) string) made {
+	return made{order: scattered{count: objects}, key: key, keys: make([]string, chunk)}
+}
+
+// next makes the next ones, while nothing is measured.
+func (m *made) next(section *section) []string {
+	section.waiting(func() {
+		for at := range m.keys {
+			m.keys[at] = m.key(m.order.next())
+		}
+	})
+	return m.keys
+}
+
 func overwrite(s store, objects int) measured {
-	const chunk = 1000
-	all, order := keys(objects), scattered{count: objects}
+	made := makes(objects, key)
 	write := func(section *section) uint64 {
-		for range chunk {
-			s.put(all[order.next()], value)
+		for _, key := range made.next(section) {
+			s.put(key, value)
 		}
 		settle(section, s)
 		return chunk
@@ -98,19 +122,13 @@ func overwrite(s store, objects int) measured {
 
 // insert adds as many new keys as there are objects, at most.
 func insert(s store, objects int) measured {
-	const chunk = 1000
-	order, left, fresh := scattered{count: objects}, objects, make([]string, chunk)
+	made, left := makes(objects, newKey), objects
 	return repeat(func(section *section) uint64 {
 		if left < chunk {
 			return 0
 		}
 		left -= chunk
-		section.waiting(func() {
-			for at := range fresh {
-				fresh[at] = newKey(order.next())
-			}
-		})
-		for _, key := range fresh {
+		for _, key := range made.next(section) {
 			s.put(key, value)
 		}
 		settle(section, s)
@@ -119,12 +137,11 @@ func insert(s store, objects int) measured {
 }
 
 func get(s store, objects int) measured {
-	const chunk = 1000
-	all, order := keys(objects), scattered{count: objects}
-	return repeat(func(*section) uint64 {
+	made := makes(objects, key)
+	return repeat(func(section *section) uint64 {
 		var sum uint64
-		for range chunk {
-			sum += s.get(all[order.next()])
+		for _, key := range made.next(section) {
+			sum += s.get(key)
 		}
 		sink.Store(sum)
 		return chunk

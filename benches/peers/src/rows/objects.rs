@@ -87,32 +87,50 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("bytes-object", "imbl", "", bytes::<Imbl>),
 ];
 
+/// Operations of which the keys are made at once.
+const CHUNK: usize = 1000;
+
+/// Keys that are just made, as those of a request are that just came: whoever takes one waits for no line of memory.
+struct Made {
+    order: Scattered,
+    key: fn(usize) -> String,
+    keys: Vec<String>,
+}
+
+impl Made {
+    fn new(objects: usize, key: fn(usize) -> String) -> Made {
+        Made { order: Scattered::below(objects), key, keys: Vec::with_capacity(CHUNK) }
+    }
+
+    /// The next ones: while nothing is measured.
+    fn next(&mut self, section: &mut Section) -> &[String] {
+        section.waiting(|| {
+            self.keys.clear();
+            self.keys.extend((0..CHUNK).map(|_| (self.key)(self.order.next())));
+        });
+        &self.keys
+    }
+}
+
 fn overwrite<S: Keyed>(objects: usize) -> Measured {
-    const CHUNK: u64 = 1000;
-    let (mut store, keys, mut order) = (S::filled(objects), keys(objects), Scattered::below(objects));
-    let mut write = |_: u64| store.put(keys[order.next()].as_bytes(), &VALUE);
+    let (mut store, mut made) = (S::filled(objects), Made::new(objects, key));
+    let mut write = |section: &mut Section| {
+        made.next(section).iter().for_each(|key| store.put(key.as_bytes(), &VALUE));
+        CHUNK as u64
+    };
     // The window of the log fills, and what was loaded in one piece is replaced in many.
-    (0..load::FILLS_A_LOG).for_each(&mut write);
-    repeat(|_| {
-        (0..CHUNK).for_each(&mut write);
-        CHUNK
-    })
+    let mut before = Section::begin();
+    (0..load::FILLS_A_LOG).step_by(CHUNK).for_each(|_| _ = write(&mut before));
+    repeat(write)
 }
 
 /// As many new keys as there are objects, at most.
 fn insert<S: Keyed>(objects: usize) -> Measured {
-    const CHUNK: usize = 1000;
-    let mut store = S::filled(objects);
-    let (mut order, mut left) = (Scattered::below(objects), objects);
-    let mut new_keys = Vec::with_capacity(CHUNK);
+    let (mut store, mut made, mut left) = (S::filled(objects), Made::new(objects, new_key), objects);
     let mut section = Section::begin();
     let (until, mut count) = (Instant::now() + at_least(), 0);
     while left >= CHUNK && Instant::now() < until {
-        section.waiting(|| {
-            new_keys.clear();
-            new_keys.extend((0..CHUNK).map(|_| new_key(order.next())));
-        });
-        new_keys.iter().for_each(|key| store.put(key.as_bytes(), &VALUE));
+        made.next(&mut section).iter().for_each(|key| store.put(key.as_bytes(), &VALUE));
         (left, count) = (left - CHUNK, count + CHUNK as u64);
     }
     section.end(count)
@@ -124,12 +142,11 @@ fn reads<R: Reader>(reader: &R, keys: &[String], order: &mut Scattered, count: u
 }
 
 fn get<S: Keyed>(objects: usize) -> Measured {
-    const CHUNK: u64 = 1000;
-    let store = S::filled(objects);
-    let (reader, keys, mut order) = (store.reader(), keys(objects), Scattered::below(objects));
-    repeat(|_| {
-        reads(&reader, &keys, &mut order, CHUNK);
-        CHUNK
+    let (store, mut made) = (S::filled(objects), Made::new(objects, key));
+    let reader = store.reader();
+    repeat(|section| {
+        made.next(section).iter().for_each(|key| _ = black_box(reader.get(key.as_bytes())));
+        CHUNK as u64
     })
 }
 
