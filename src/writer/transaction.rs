@@ -5,7 +5,7 @@
 //! version into its key's slot ([`RingWriter::append`]), so that there is no moment between the two at
 //! which a count has no owner. Then root, epochs and head make the whole revision visible.
 
-use super::change::{Change, Operation, Record};
+use super::change::{Change, Content, Operation, Record};
 use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, KeyValueRef, VersionExtras, VersionPtr};
@@ -159,8 +159,12 @@ impl Core {
     }
 
     pub(super) fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
-        if let Operation::Put(value) | Operation::Exact(value, _) = change.operation {
-            self.heap.prefetch(KeyValue::bytes_of(change.key, value));
+        match change.operation {
+            Operation::Put(value) | Operation::Exact(value, _) => {
+                self.heap.prefetch(KeyValue::bytes_of(change.key, value));
+            }
+            Operation::Shared(_) => self.heap.prefetch(KeyValue::shared_bytes_of(change.key)),
+            Operation::Delete => {}
         }
         let hash = self.hash_of(change.key);
         let slot = self.slot_of(hash, change.key);
@@ -173,7 +177,7 @@ impl Core {
                 );
             }
             (Operation::Delete, Some(kv)) => kv.meta(),
-            (Operation::Put(_), alive) => KeyMeta {
+            (Operation::Put(_) | Operation::Shared(_), alive) => KeyMeta {
                 create_revision: alive.map_or(revision, KeyValue::create_revision),
                 mod_revision: revision,
                 version: alive.map_or(1, |kv| kv.version().saturating_add(1)),
@@ -255,7 +259,7 @@ impl Core {
         plan: &Plan,
         marks: usize,
         prepared: &mut [Prepared],
-        input: impl Fn(usize) -> (&'a [u8], Option<&'a [u8]>),
+        input: impl Fn(usize) -> Content<'a>,
     ) {
         for (at, seq) in (0..prepared.len()).zip(plan.seqs.iter().skip(marks)) {
             let (earlier, rest) = prepared.split_at_mut(at);
@@ -264,8 +268,8 @@ impl Core {
                 one.replaces_tombstone_of(earlier);
             }
             // A delete by a resync has no input.
-            let (key, value) = if one.kind == Kind::Deleted { (&[][..], None) } else { input(one.input) };
-            self.make_version(inner, (at + marks, seq), one, key, value);
+            let content = if one.kind == Kind::Deleted { Content::default() } else { input(one.input) };
+            self.make_version(inner, (at + marks, seq), one, content);
         }
     }
 
@@ -276,8 +280,7 @@ impl Core {
         inner: &Inner,
         (at, seq): (usize, u64),
         one: &mut Prepared,
-        key: &[u8],
-        value: Option<&[u8]>,
+        Content { key, value, shared }: Content<'_>,
     ) {
         let version = match (one.kind, one.slot()) {
             (Kind::Deleted, Some(slot)) => {
@@ -285,7 +288,7 @@ impl Core {
                 KeyValue::with_extras(&mut self.heap, slot.key(), None, one.meta, seq, one.before, none)
             }
             _ => {
-                let extras = extras(&mut self.attributes, inner, key, value);
+                let extras = VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) };
                 KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
             }
         };
@@ -515,7 +518,7 @@ pub(super) fn extras<'a>(
             failures.store(failures.load(Relaxed) + failed, Relaxed);
         }
     }
-    VersionExtras { attributes, decoder: inner.decoder.as_ref() }
+    VersionExtras { attributes, decoder: inner.decoder.as_ref(), shared: None }
 }
 
 /// The gauges of the store while a commit changes them: loaded at its begin, stored at its end.

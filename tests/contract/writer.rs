@@ -2,6 +2,8 @@
 
 use crate::tools::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
 use watchcore::*;
 
 /// Everything that a refused call must leave as it was.
@@ -421,4 +423,64 @@ fn refused_source_is_invisible() {
     drop(live);
     writer.attach(std::sync::Arc::<Counting>::default()).unwrap();
     assert_eq!(cache.status().state, State::NotReady);
+}
+
+/// Bytes that the caller shares are handed out as they are, beside attributes and decoded values, and are the caller's
+/// alone again when nobody in the cache has them.
+#[test]
+fn shared_values_are_not_copied_and_come_back() {
+    let length = |_: &[u8], value: &[u8]| Ok::<_, String>(value.len());
+    let schema = |builder: Builder| {
+        builder.field(Attribute::json("f", "/f").unwrap()).labels(Labels::json("/l").unwrap()).decoder(length)
+    };
+    let bytes: Arc<[u8]> = Arc::from(&br#"{"f":"one","l":{"app":"web"}}"#[..]);
+    for has_schema in [false, true] {
+        let builder = if has_schema { schema(Cache::builder("/")) } else { Cache::builder("/") };
+        let cache = builder.capacity(128).segment_slots(4).max_value_bytes(64).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut all = cache.subscribe(Start::Now).open().unwrap();
+        writer.apply(1, [Change::put_shared("/a", &bytes)]).unwrap();
+        writer.apply(2, [Change::put_shared("/a", &bytes), Change::put_shared("/b", &bytes)]).unwrap();
+        assert_eq!(Arc::strong_count(&bytes), 4);
+        let (long, outside): (Arc<[u8]>, _) = (Arc::from(vec![0; 65]), Change::put_shared("x", &bytes));
+        assert_eq!(writer.apply(3, [Change::put_shared("/a", &long)]).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!(writer.apply(3, [outside]).unwrap_err().code(), Code::InvalidArgument);
+        assert_eq!((Arc::strong_count(&bytes), Arc::strong_count(&long)), (4, 1), "what is refused keeps nothing");
+
+        let batch = all.poll(10).unwrap();
+        let values: Vec<_> = batch.events().iter().map(|event| event.value().unwrap().as_ptr()).collect();
+        assert_eq!(values, [bytes.as_ptr(); 3]);
+        assert_eq!(batch.events()[1].prev_value().map(<[u8]>::as_ptr), Some(bytes.as_ptr()));
+        let kv = cache.get("/a", Read::Any).unwrap().kv.unwrap();
+        assert_eq!((kv.key(), kv.value(), kv.version()), (&b"/a"[..], Some(&bytes[..]), 2));
+        if has_schema {
+            assert_eq!(kv.decoded::<usize>().unwrap(), Some(&bytes.len()));
+            let selected =
+                |filter| cache.list_with(&Range::all(), &ReadOptions::new(Read::Any).filter(filter)).unwrap().len();
+            assert_eq!(selected(Filter::any().fields("f=one").unwrap().labels("app=web").unwrap()), 2);
+            assert_eq!(selected(Filter::any().fields("f=two").unwrap()), 0);
+        }
+        // A listing with the same bytes is no change; copied ones in their place leave the shared ones to the window.
+        let record = |key| Record { key, value: &bytes, create_revision: 2, mod_revision: 2, version: 1, lease: 0 };
+        writer
+            .resync(
+                5,
+                [Record { create_revision: 1, version: 2, ..record(b"/a") }, record(b"/b")],
+                ResyncReason::Requested,
+            )
+            .unwrap();
+        assert!(all.poll(10).unwrap().events().iter().all(|event| event.kind() == Kind::Resync), "nothing differs");
+        for revision in 6..140 {
+            writer.apply(revision, [Change::put("/a", "copied"), Change::put("/b", "copied")]).unwrap();
+        }
+        drop((all, kv));
+        assert_eq!(batch.events()[2].value(), Some(&bytes[..]), "a batch keeps what it shows");
+        drop(batch);
+        // The notifier may have the cache, or a seat, for a moment longer.
+        let is_alone = || quiesce(Duration::from_secs(60)) && Arc::strong_count(&bytes) == 1;
+        until("the bytes are ours alone", is_alone);
+        writer.apply(140, [Change::put_shared("/a", &bytes)]).unwrap();
+        drop((cache, writer));
+        until("they go with the cache", is_alone);
+    }
 }

@@ -6,6 +6,7 @@ use crate::oracle::{Kv, Oracle, State};
 use crate::reads::Pages;
 use crate::sub::{Options, Sub};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use watchcore::State as Freshness;
 use watchcore::{
     Attribute, Batch, Cache, Change, Code, Event, Labels, OnLag, Position, Record, ResyncReason, Snapshot, Start,
@@ -141,10 +142,21 @@ impl Harness {
                 (key.clone(), kv)
             })
             .collect();
-        let of_cache = changes.iter().map(|(key, to)| match to {
-            None => Change::delete(key),
-            Some((value, None)) => Change::put(key, value),
-            Some((value, Some(kv))) => Change::put_exact(Record {
+        // One put in two is of shared bytes: which ones follows from the key and the value.
+        let is_shared =
+            |key: &[u8], value: &[u8]| (key.iter().chain(value).map(|byte| usize::from(*byte))).sum::<usize>() % 2 == 0;
+        let shared: Vec<Option<Arc<[u8]>>> = changes
+            .iter()
+            .map(|(key, to)| match to {
+                Some((value, None)) if is_shared(key, value) => Some(Arc::from(&value[..])),
+                _ => None,
+            })
+            .collect();
+        let of_cache = changes.iter().zip(&shared).map(|((key, to), shared)| match (to, shared) {
+            (_, Some(value)) => Change::put_shared(key, value),
+            (None, _) => Change::delete(key),
+            (Some((value, None)), _) => Change::put(key, value),
+            (Some((value, Some(kv))), _) => Change::put_exact(Record {
                 key,
                 value,
                 create_revision: kv.create,

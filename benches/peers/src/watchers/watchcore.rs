@@ -4,6 +4,7 @@ use super::{Asynchronous, Blocking, Fanout, Interest};
 use crate::load;
 use futures_core::Stream;
 use std::pin::Pin;
+use std::sync::Arc;
 use watchcore::{Batch, Cache, Change, Index, Start, SubscribeBuilder, Subscription, WakeSet, Writer};
 
 /// As many events as `Subscription::next` takes at once.
@@ -89,6 +90,39 @@ impl Fanout for Publisher {
     fn publish(&mut self, key: &str, value: &[u8]) {
         self.revision += 1;
         self.writer.apply(self.revision, [Change::put(key, value)]).expect("applies");
+    }
+}
+
+/// The same, with a value that is shared and not copied.
+pub struct SharingPublisher {
+    publisher: Publisher,
+    value: Arc<[u8]>,
+}
+
+impl From<Publisher> for SharingPublisher {
+    fn from(publisher: Publisher) -> SharingPublisher {
+        SharingPublisher { publisher, value: Arc::from(&load::VALUE[..]) }
+    }
+}
+
+impl Fanout for SharingPublisher {
+    type Receiver = Subscription;
+
+    fn open(interests: &[Interest]) -> (SharingPublisher, Vec<Subscription>) {
+        let (publisher, subscriptions) = Publisher::open(interests);
+        (publisher.into(), subscriptions)
+    }
+
+    fn open_worn(interests: &[Interest]) -> (SharingPublisher, Vec<Subscription>) {
+        let (publisher, subscriptions) = Publisher::open_worn(interests);
+        (publisher.into(), subscriptions)
+    }
+
+    fn publish(&mut self, key: &str, value: &[u8]) {
+        assert_eq!(value.len(), self.value.len(), "all values of a row are the same");
+        let Publisher { writer, revision } = &mut self.publisher;
+        *revision += 1;
+        writer.apply(*revision, [Change::put_shared(key, &self.value)]).expect("applies");
     }
 }
 
