@@ -5,6 +5,7 @@
 use super::group::{FilterGroup, GroupRef};
 use super::{CacheFrontier, Watched};
 use crate::log::buckets::{Bucket, Request};
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::sync::Arc;
 
@@ -80,17 +81,21 @@ impl Interest {
         }
     }
 
-    /// Whether it holds now, for a seat that parked at `cursor`.
-    pub(super) fn holds(&self, cursor: u64, now: &CacheFrontier, cache: &dyn Watched) -> bool {
-        match self {
-            Interest::Events(..) => now.head != cursor,
-            // After head: what lies below it in this bucket is not above its newest. At the same head
-            // there is nothing to hand out yet: a publisher sees that a consumer waits.
-            Interest::Chain(_, bucket) => {
-                now.head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor)
+    /// Whether it holds now, for a seat that parked at `cursor`, or the cache is closed: the look of a sleeper.
+    pub(super) fn holds(&self, cursor: u64, cache: &impl Watched) -> bool {
+        let bucket = match self {
+            Interest::Events(..) => None,
+            Interest::Chain(_, bucket) => Some(bucket),
+            _ => {
+                let now = cache.frontier();
+                return self.is_reached(&now) || now.closed;
             }
-            _ => self.is_reached(now),
-        }
+        };
+        let LogEnd { head, closed } = cache.end();
+        // After head: what lies below it in this bucket is not above its newest. At the same head
+        // there is nothing to hand out yet: a publisher sees that a consumer waits.
+        let has = |bucket: &Arc<Bucket>| head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor);
+        closed || bucket.map_or(head != cursor, has)
     }
 
     /// Whether a wait that is for no event is over.

@@ -59,6 +59,7 @@ pub(crate) use waker::Waker;
 
 use crate::data::event::Event;
 use crate::filter::matcher::Matcher;
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::time::Instant;
 
@@ -66,6 +67,8 @@ use std::time::Instant;
 pub(crate) trait Watched: Send + Sync {
     /// Where the cache stands now; progress is loaded before head.
     fn frontier(&self) -> CacheFrontier;
+    /// The head and whether the log was closed there: what a sleeper looks at that waits for events.
+    fn end(&self) -> LogEnd;
     /// The first event in [from, head) that passes; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
     /// Every event in [from, head) with its buckets; `Err` as above.

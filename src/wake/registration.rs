@@ -96,8 +96,7 @@ impl Registration {
         if timed {
             hub.post(cache, Message::Time(seat.clone()));
         }
-        let now = cache.frontier();
-        if interest.holds(cursor, &now, &**cache) || now.closed {
+        if interest.holds(cursor, &**cache) {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
             let unparked = self.unpark(seat, cache.hubs());

@@ -7,6 +7,7 @@ use super::{
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Filter;
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use crate::sync::{Mutex, current_thread, lock};
 use std::sync::Arc;
@@ -52,6 +53,11 @@ impl Watched for Log {
         let head = self.head.load(Ordering::SeqCst);
         let position = Position::default();
         CacheFrontier { position, head, ready: true, failed: false, closed: false, consistent: 0 }
+    }
+
+    fn end(&self) -> LogEnd {
+        stop(&self.frontier_stops);
+        LogEnd { head: self.head.load(Ordering::SeqCst), closed: false }
     }
 
     fn first_match(&self, _: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken> {
