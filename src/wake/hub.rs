@@ -300,7 +300,7 @@ impl Hub {
         drop(tables);
         drop(turn);
         // A waker that does not return holds up those whom this thread wakes, and no others.
-        woken.into_iter().for_each(WakeUp::call);
+        WakeUp::call_all(woken);
         crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()

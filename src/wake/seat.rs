@@ -19,6 +19,7 @@
 
 use super::interest::Interest;
 use super::waker::{WakeUp, Waker};
+use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
 use crate::sync::{
@@ -249,7 +250,7 @@ impl Seat {
     pub(crate) fn wake(&self) {
         loop {
             if let Some(claim) = self.claim() {
-                return claim.settle(0).into_iter().for_each(WakeUp::call);
+                return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
             // The notifier may only move it to another place, and let it sleep on.
             if self.state.load(Acquire) != CLAIMED {
@@ -261,25 +262,35 @@ impl Seat {
 
     // ---- The notifier's side ------------------------------------------------------------------------
 
+    /// Asks the processor for what a claim looks at.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        heap::prefetch(std::ptr::from_ref(&self.state).cast());
+        heap::prefetch(std::ptr::from_ref(&self.waker).cast());
+    }
+
     /// The cursor, while it is parked. Behind the notifier's fence.
     pub(super) fn parked_at(&self) -> Option<u64> {
         // Acquire: partner of the store in `park`.
         (self.state.load(Acquire) == PARKED).then(|| self.cursor.load(Relaxed))
     }
 
-    /// Wakes a consumer that has not handed out the event of `seq`.
-    pub(super) fn wake_behind(&self, seq: u64) -> Option<WakeUp> {
-        if self.parked_at().is_none_or(|cursor| cursor > seq) {
-            return None;
+    /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
+    /// its cursor, which this is, stands behind that event.
+    pub(super) fn wake_behind(&self, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
+        match self.parked_at() {
+            None => return Ok(None),
+            Some(cursor) if cursor > seq => return Err(cursor),
+            Some(_) => {}
         }
-        let claim = self.claim()?;
+        let Some(claim) = self.claim() else { return Ok(None) };
         let (cursor, counted) = (claim.cursor(), claim.counted());
         if cursor > seq {
             // It went on, and sleeps again, behind that event.
             claim.put_back(cursor, counted);
-            return None;
+            return Err(cursor);
         }
-        claim.settle(seq)
+        Ok(claim.settle(seq, now))
     }
 
     /// Where the tables have it: for who has the turn. What is taken out is foreign code: dropped outside.
@@ -329,12 +340,12 @@ impl std::fmt::Debug for Seat {
 pub(super) struct Claim<'a>(&'a Seat);
 
 impl<'a> Claim<'a> {
-    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). What comes back is to be
-    /// called outside of everything.
-    pub(super) fn settle(self, resume: u64) -> Option<WakeUp> {
+    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`] that is not
+    /// before what it is woken for. What comes back is to be called outside of everything.
+    pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
         let seat = self.0;
         seat.resume.store(resume, Relaxed);
-        seat.woken_at.store(clock::now(), Relaxed);
+        seat.woken_at.store(now, Relaxed);
         let wake = lock(&seat.waker).take().map(Waker::settle);
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
         seat.state.store(WOKEN, ord!(Settle, Release));

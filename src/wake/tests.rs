@@ -161,6 +161,22 @@ fn publisher_leaves_many_events_to_the_notifier() {
     assert_eq!(are_woken(&sleepers), 1);
 }
 
+/// Ann sleeps at 50, Bob at 80, where the head stood when he parked. A pass for both wakes each for the first event that
+/// it has not handed out.
+#[test]
+fn pass_wakes_each_behind_its_cursor() {
+    let log = Log::alone();
+    let ann = log.sleepers([Waker::Thread(current_thread())]);
+    log.head.store(80, Ordering::SeqCst);
+    let (bob, mut registration) = awake();
+    let interest = Interest::Events(log.group(), None);
+    assert!(registration.park(&bob, &log, interest, 80, Waker::Thread(current_thread()), Due::default()).is_ok());
+    log.head.store(100, Ordering::SeqCst);
+    log.look();
+    assert_eq!(are_woken(&ann), 1);
+    assert!(matches!(bob.rest(), Rest::Woken { resume: 80, .. }), "{:?}", bob.rest());
+}
+
 /// A message that nobody has read yet may be of somebody who sleeps: the notifier looks.
 #[test]
 fn publisher_reads_no_messages() {

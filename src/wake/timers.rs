@@ -109,7 +109,7 @@ impl Timers {
             seat.timed().swap(false, AcqRel);
             if let Some(claim) = seat.claim() {
                 // Everything below the head was looked at before.
-                woken.extend(claim.settle(now.head));
+                woken.extend(claim.settle(now.head, clock));
             }
             return false;
         }
