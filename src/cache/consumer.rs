@@ -16,7 +16,7 @@
 use super::observed::Standing;
 use super::{Inner, Lag};
 use crate::filter::matcher::Matcher;
-use crate::log::buckets::Bucket;
+use crate::log::buckets::{Bucket, Request};
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord};
@@ -341,16 +341,19 @@ impl Consumer {
 }
 
 impl Sleeper<'_> {
+    /// See [`Registration::waits_for_events`].
+    pub(crate) fn waits_for_events(&self, bucket: Option<&Arc<Bucket>>, request: Option<&Arc<Request>>) -> bool {
+        self.own.registration.waits_for_events(bucket, request)
+    }
+
+    /// See [`Registration::wait_for`].
+    pub(crate) fn wait_for(&mut self, interest: Interest) {
+        self.own.registration.wait_for(self.seat, interest);
+    }
+
     /// See [`Registration::park`].
-    pub(crate) fn park(
-        &mut self,
-        inner: &Arc<Inner>,
-        interest: Interest,
-        cursor: u64,
-        waker: Waker,
-        due: Due,
-    ) -> Result<(), Unparked> {
-        self.own.registration.park(self.seat, inner, interest, cursor, waker, due)
+    pub(crate) fn park(&mut self, inner: &Arc<Inner>, cursor: u64, waker: Waker, due: Due) -> Result<(), Unparked> {
+        self.own.registration.park(self.seat, inner, cursor, waker, due)
     }
 
     /// See [`Registration::unpark`].

@@ -213,7 +213,8 @@ impl Waiter {
         let fresh = || (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own));
         let (seat, registration) = self.sleep.get_or_insert_with(fresh);
         let due = Due { deadline: self.limit.map(|limit| limit.until), ..Due::default() };
-        let parked = registration.park(seat, &self.inner, interest, 0, waker, due).is_ok();
+        registration.wait_for(seat, interest);
+        let parked = registration.park(seat, &self.inner, 0, waker, due).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }

@@ -11,7 +11,7 @@ use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::progress_of;
 use crate::position::Position;
-use crate::sync::{Acquire, SeqCst, current_thread, fence};
+use crate::sync::{Acquire, current_thread};
 use crate::sys::clock;
 use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Unparked, WakeSet, Waker};
 use std::mem::take;
@@ -186,34 +186,33 @@ impl Awake<'_> {
         self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
     }
 
-    /// What would make `peek` true, and when it does in any case.
-    fn interest(&mut self, sleeper: &mut Sleeper<'_>) -> (Interest, Due) {
-        let mut due = Due::default();
+    /// What of the cache would make `peek` true, and when it does in any case. `None`: an event.
+    fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
         match (self.own.phase(), self.start()) {
-            _ if self.own.is_live() => {}
-            (SubscriptionPhase::Unready, _) => return (Interest::Ready, due),
+            (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),
             (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
-                due.deadline = *until;
-                return (Interest::revision(revision.into(), None), due);
+                (Some(Interest::revision(revision.into(), None)), *until)
             }
-            _ => {
-                if let Some(interest) = self.future_interest() {
-                    return (interest, due);
-                }
-            }
+            _ => (self.future_interest(), None),
         }
-        if let Some(bookmarks) = self.bookmarks() {
-            due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
+    }
+
+    /// Waits for events. Where it did so when it slept last, in the same way, nothing is counted or announced.
+    fn wait_for_events(&mut self, sleeper: &mut Sleeper<'_>) {
+        // Buckets are looked at by the thread that runs no predicates.
+        let (bucket, request) = match FilterCode::of(&self.shared.matcher) {
+            FilterCode::Own => self.read_path(),
+            FilterCode::Foreign => (None, None),
+        };
+        if sleeper.waits_for_events(bucket, request) {
+            return;
         }
+        let (bucket, request) = (bucket.cloned(), request.cloned());
         let group = self.group(sleeper);
-        if FilterCode::of(&self.shared.matcher) == FilterCode::Foreign {
-            // Buckets are looked at by the thread that runs no predicates.
-            return (Interest::Events(group, None), due);
-        }
-        match self.chain() {
-            Some(bucket) => (Interest::Chain(group, bucket), due),
-            None => (Interest::Events(group, self.request()), due),
-        }
+        sleeper.wait_for(match bucket {
+            Some(bucket) => Interest::Chain(group, bucket),
+            None => Interest::Events(group, request),
+        });
     }
 
     fn park(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker) -> bool {
@@ -225,17 +224,25 @@ impl Awake<'_> {
         self.cursor.release();
         // As it stands when it sleeps: it may be looked at for long.
         self.share();
-        let (interest, mut due) = self.interest(sleeper);
-        due.deadline = [due.deadline, until].into_iter().flatten().min();
+        let (interest, limit) = if self.own.is_live() { (None, None) } else { self.interest_in_the_cache() };
+        let of_the_cache = interest.is_some();
+        let mut due = Due { deadline: limit.into_iter().chain(until).min(), ..Due::default() };
+        if let Some(interest) = interest {
+            sleeper.wait_for(interest);
+        } else {
+            if let Some(bookmarks) = self.bookmarks() {
+                due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
+            }
+            self.wait_for_events(sleeper);
+        }
         let inner = self.inner();
-        let of_the_cache = !interest.is_of_events();
-        if let Err(unparked) = sleeper.park(inner, interest, self.cursor.seq(), waker, due) {
+        if let Err(unparked) = sleeper.park(inner, self.cursor.seq(), waker, due) {
             self.slept(unparked);
             return false;
         }
         self.own.set(Flag::Parked, true);
-        fence(SeqCst);
-        // Partner: `Consumer::close` stores the end, fence, looks at the seat.
+        // Behind PARKED and the fence in `Registration::park`. Partner: `Consumer::close` stores the end, fence, looks at
+        // the seat.
         if self.shared.end.load(Acquire) != OPEN {
             self.unpark_from(sleeper);
             return false;

@@ -61,8 +61,13 @@ impl Interest {
         }
     }
 
-    pub(crate) fn is_of_events(&self) -> bool {
-        matches!(self, Interest::Events(..) | Interest::Chain(..))
+    /// Whether it is for events, at this bucket, or with this request for one. Nothing is counted.
+    pub(super) fn is_of_events_at(&self, bucket: Option<&Arc<Bucket>>, request: Option<&Arc<Request>>) -> bool {
+        match (self, bucket) {
+            (Interest::Events(_, before), None) => before.as_ref().map(Arc::as_ptr) == request.map(Arc::as_ptr),
+            (Interest::Chain(_, before), Some(bucket)) => Arc::ptr_eq(before, bucket),
+            _ => false,
+        }
     }
 
     /// The group of its filter, where it waits for events.

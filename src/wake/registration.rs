@@ -11,6 +11,7 @@ use super::hub::{Hubs, Message};
 use super::interest::Interest;
 use super::seat::{CountedAt, Due, SeatRef};
 use super::{FilterCode, Waker, Watched};
+use crate::log::buckets::{Bucket, Request};
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence, ord};
@@ -44,27 +45,35 @@ impl Registration {
         self.interest.as_ref().and_then(Interest::group_of_events)
     }
 
+    /// Whether it waits for events already, at this bucket, or with this request for one.
+    pub(crate) fn waits_for_events(&self, bucket: Option<&Arc<Bucket>>, request: Option<&Arc<Request>>) -> bool {
+        self.interest.as_ref().is_some_and(|interest| interest.is_of_events_at(bucket, request))
+    }
+
+    /// What it parks for from now on. It is awake.
+    pub(crate) fn wait_for(&mut self, seat: &SeatRef, interest: Interest) {
+        if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
+            seat.announced().store(false, Relaxed);
+            self.interest = Some(interest);
+        }
+    }
+
     /// Parks, then looks. `Err`: what it waits for may hold already, it is not parked (any more).
     pub(crate) fn park<W: Watched + 'static>(
         &mut self,
         seat: &SeatRef,
         cache: &Arc<W>,
-        interest: Interest,
         cursor: u64,
         waker: Waker,
         due: Due,
     ) -> Result<(), Unparked> {
         let hub = cache.hubs().of(self.code);
-        if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
-            seat.announced().store(false, Relaxed);
-            self.interest = Some(interest);
-        }
         let Some(interest) = &self.interest else { return Ok(()) };
         // The sleeper counts itself, before the fence. Partner: the loads in `published`, `published_events`
         // and `FilterGroup::has_parked`.
         let counted = match interest {
             Interest::Chain(_, bucket) => {
-                bucket.add_waiter();
+                hub.add_waiter_at(bucket);
                 CountedAt::Bucket
             }
             interest => {
@@ -72,7 +81,6 @@ impl Registration {
                 CountedAt::Hub
             }
         };
-        hub.fell_asleep();
         self.parked = true;
         seat.park(cursor, waker, due, counted);
         // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
@@ -123,16 +131,15 @@ impl Registration {
         let scanned_to = hub.scanned_to();
         let woken = seat.unpark();
         match (seat.counted(), &self.interest) {
-            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
+            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => hub.remove_waiter_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has moved it there.
                 if let Some(Some(bucket)) = request.answer() {
-                    bucket.remove_waiter();
+                    hub.remove_waiter_at(bucket);
                 }
             }
             (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
         }
-        hub.awoke();
         if woken {
             return Unparked { woken, resume: seat.resume(), at: seat.woken_at() };
         }

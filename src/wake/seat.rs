@@ -11,7 +11,7 @@
 //! | --- | --- | --- |
 //! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the seat | SeqCst fences |
 //! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED | Acquire / Release |
-//! | store WOKEN or PARKED | the consumer's compare-exchange and load in `unpark` | Release / Acquire |
+//! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
 //! See docs/internals/waking.md.
 
@@ -170,15 +170,18 @@ impl Seat {
     /// Leaves the seat. True: somebody has woken it. Only its consumer.
     pub(super) fn unpark(&self) -> bool {
         loop {
-            match self.state.compare_exchange(PARKED, IDLE, AcqRel, Acquire) {
-                Ok(_) => return false,
-                Err(WOKEN) => {
+            // Acquire: partner of the store in `settle`.
+            match self.state.load(Acquire) {
+                WOKEN => {
+                    // Nobody else leaves this state.
                     self.state.store(IDLE, Relaxed);
                     return true;
                 }
+                // Failed: somebody has claimed it.
+                PARKED if self.state.compare_exchange(PARKED, IDLE, AcqRel, Relaxed).is_ok() => return false,
                 // Between a claim and its end lie a few instructions and no foreign code.
-                Err(CLAIMED) => spin(),
-                Err(_) => return false,
+                PARKED | CLAIMED => spin(),
+                _ => return false,
             }
         }
     }

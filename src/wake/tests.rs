@@ -108,8 +108,8 @@ impl Log {
         let group = self.group();
         let sleeper = |waker| {
             let (seat, mut registration) = awake();
-            let interest = Interest::Events(group.clone(), None);
-            let parked = registration.park(&seat, self, interest, 50, waker, Due::default());
+            registration.wait_for(&seat, Interest::Events(group.clone(), None));
+            let parked = registration.park(&seat, self, 50, waker, Due::default());
             assert!(parked.is_ok(), "it has everything");
             seat
         };
@@ -169,8 +169,8 @@ fn pass_wakes_each_behind_its_cursor() {
     let ann = log.sleepers([Waker::Thread(current_thread())]);
     log.head.store(80, Ordering::SeqCst);
     let (bob, mut registration) = awake();
-    let interest = Interest::Events(log.group(), None);
-    assert!(registration.park(&bob, &log, interest, 80, Waker::Thread(current_thread()), Due::default()).is_ok());
+    registration.wait_for(&bob, Interest::Events(log.group(), None));
+    assert!(registration.park(&bob, &log, 80, Waker::Thread(current_thread()), Due::default()).is_ok());
     log.head.store(100, Ordering::SeqCst);
     log.look();
     assert_eq!(are_woken(&ann), 1);
@@ -183,8 +183,8 @@ fn publisher_reads_no_messages() {
     let log = Log::alone();
     let _known = log.sleepers([Waker::Thread(current_thread())]);
     let (late, mut registration) = awake();
-    let interest = Interest::Events(log.group(), None);
-    assert!(registration.park(&late, &log, interest, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
+    registration.wait_for(&late, Interest::Events(log.group(), None));
+    assert!(registration.park(&late, &log, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
     log.publish(60);
     assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
     log.look();
@@ -218,8 +218,8 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let hub = log.hubs.of(FilterCode::Own);
     let group = log.group();
     let park = |(seat, registration): &mut (SeatRef, Registration), cursor| {
-        let interest = Interest::Events(group.clone(), None);
-        registration.park(seat, &log, interest, cursor, Waker::Thread(current_thread()), Due::default())
+        registration.wait_for(seat, Interest::Events(group.clone(), None));
+        registration.park(seat, &log, cursor, Waker::Thread(current_thread()), Due::default())
     };
     let (mut ann, mut bob) = (awake(), awake());
     assert!(park(&mut ann, 50).is_ok(), "she has everything");

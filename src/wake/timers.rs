@@ -66,13 +66,13 @@ impl Timers {
         }
         match (waited, !self.awaiting_a_move.is_empty()) {
             (false, true) => {
-                hub.add_waiter(None);
+                hub.await_a_move(true);
                 // Partner: the writer's fence: it sees the count, or this looks again and sees the move.
                 fence(SeqCst);
                 true
             }
             (true, false) => {
-                hub.remove_waiter(None);
+                hub.await_a_move(false);
                 false
             }
             _ => false,
