@@ -55,15 +55,16 @@ impl Subscription {
     /// With the feature `async` a subscription is a stream of the same batches. Not an iterator: a batch can be an
     /// error, and the loop continues after some.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
-        loop {
-            let step = self.wait(Duration::MAX).and_then(|_| self.poll(STREAM_BATCH));
-            match step {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(batch) => return Ok(Some(batch)),
-                Err(error) if error.code() == Code::Closed => return Ok(None),
-                Err(error) => return Err(error),
+        self.awake(|awake| {
+            loop {
+                if let Some(batch) = awake.poll_or_park(|| Waker::Thread(current_thread())) {
+                    return batch.transpose();
+                }
+                if let Some(seat) = awake.shared.seat() {
+                    seat.sleep(None);
+                }
             }
-        }
+        })
     }
 
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
@@ -278,6 +279,27 @@ impl Awake<'_> {
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
     }
 
+    /// The next batch of the stream, or its end. `None`: it sleeps, and this waker is called.
+    fn poll_or_park(&mut self, waker: impl Fn() -> Waker) -> Option<Option<Result<Batch>>> {
+        let mut may_yield = true;
+        loop {
+            match self.poll(STREAM_BATCH) {
+                Ok(batch) if batch.is_empty() => {}
+                Ok(batch) => return Some(Some(Ok(batch))),
+                Err(error) if error.code() == Code::Closed => return Some(None),
+                Err(error) => return Some(Some(Err(error))),
+            }
+            if take(&mut may_yield) && self.hub().yields() {
+                continue;
+            }
+            // Of one that is live the poll has found nothing, and what came since is found by the look behind PARKED.
+            let has_everything = self.own.is_live() && !self.own.has_failed() && !self.has_links();
+            if (has_everything || !self.peek()) && self.park(&mut self.shared.sleeper(), waker()) {
+                return None;
+            }
+        }
+    }
+
     fn wait(&mut self, until: Option<Instant>) -> Result<bool> {
         self.unpark();
         let mut may_yield = true;
@@ -378,23 +400,8 @@ impl futures_core::Stream for Subscription {
     type Item = Result<Batch>;
 
     fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
-        self.get_mut().awake(|awake| {
-            let mut may_yield = true;
-            loop {
-                match awake.poll(STREAM_BATCH) {
-                    Ok(batch) if batch.is_empty() => {}
-                    Ok(batch) => return Poll::Ready(Some(Ok(batch))),
-                    Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
-                    Err(error) => return Poll::Ready(Some(Err(error))),
-                }
-                if take(&mut may_yield) && awake.hub().yields() {
-                    continue;
-                }
-                if !awake.peek() && awake.park(&mut awake.shared.sleeper(), Waker::Task(context.waker().clone())) {
-                    return Poll::Pending;
-                }
-            }
-        })
+        let step = self.get_mut().awake(|awake| awake.poll_or_park(|| Waker::Task(context.waker().clone())));
+        step.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
