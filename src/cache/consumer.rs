@@ -352,7 +352,7 @@ impl Sleeper<'_> {
     }
 
     /// See [`Registration::park`].
-    pub(crate) fn park(&mut self, inner: &Arc<Inner>, cursor: u64, waker: Waker, due: Due) -> Result<(), Unparked> {
+    pub(crate) fn park(&mut self, inner: &Arc<Inner>, cursor: u64, waker: Waker, due: &Due) -> Result<(), Unparked> {
         self.own.registration.park(self.seat, inner, cursor, waker, due)
     }
 

@@ -214,7 +214,7 @@ impl Waiter {
         let (seat, registration) = self.sleep.get_or_insert_with(fresh);
         let due = Due { deadline: self.limit.map(|limit| limit.until), ..Due::default() };
         registration.wait_for(seat, interest);
-        let parked = registration.park(seat, &self.inner, 0, waker, due).is_ok();
+        let parked = registration.park(seat, &self.inner, 0, waker, &due).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }

@@ -89,11 +89,20 @@ impl Drop for Waiting<'_> {
 
 impl Awake<'_> {
     /// Moves over events that do not match. True: poll has something (an event, a mark, an error).
+    #[inline]
     fn peek(&mut self) -> bool {
+        let frontier = self.frontier();
+        let is_at_the_end = self.cursor.seq() >= frontier.head && !frontier.closed;
+        // Without the box it waits for events alone.
+        if is_at_the_end && self.own.cold.is_none() { false } else { self.peek_from(&frontier) }
+    }
+
+    #[inline(never)]
+    fn peek_from(&mut self, frontier: &Frontier) -> bool {
         if self.own.has_failed() {
             return true;
         }
-        match self.peek_once() {
+        match self.peek_once(frontier) {
             Ok(something) => something,
             Err(halt) => {
                 self.own.cold().failure = Some(Box::new(halt));
@@ -102,13 +111,12 @@ impl Awake<'_> {
         }
     }
 
-    fn peek_once(&mut self) -> Step<bool> {
-        let frontier = self.frontier();
+    fn peek_once(&mut self, frontier: &Frontier) -> Step<bool> {
         if !self.own.is_live() {
             if !self.own.phase().is_before_its_start() {
                 return Ok(true);
             }
-            if !self.started(&frontier)? {
+            if !self.started(frontier)? {
                 return Ok(false);
             }
             if matches!(self.own.phase(), SubscriptionPhase::Initial(_)) {
@@ -118,7 +126,7 @@ impl Awake<'_> {
         if self.has(Flag::Plain) && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
-        if self.peek_events(&frontier)? {
+        if self.peek_events(frontier)? {
             return Ok(true);
         }
         if let Some(bookmarks) = self.bookmarks() {
@@ -237,7 +245,7 @@ impl Awake<'_> {
             self.wait_for_events(sleeper);
         }
         let inner = self.inner();
-        if let Err(unparked) = sleeper.park(inner, self.cursor.seq(), waker, due) {
+        if let Err(unparked) = sleeper.park(inner, self.cursor.seq(), waker, &due) {
             self.slept(unparked);
             return false;
         }
@@ -279,6 +287,12 @@ impl Awake<'_> {
         self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
     }
 
+    /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll
+    /// that found nothing is found by the look behind PARKED.
+    fn awaits_events(&self) -> bool {
+        self.own.is_live() && !self.own.has_failed() && !self.has_links()
+    }
+
     /// The next batch of the stream, or its end. `None`: it sleeps, and this waker is called.
     fn poll_or_park(&mut self, waker: impl Fn() -> Waker) -> Option<Option<Result<Batch>>> {
         let mut may_yield = true;
@@ -292,9 +306,8 @@ impl Awake<'_> {
             if take(&mut may_yield) && self.hub().yields() {
                 continue;
             }
-            // Of one that is live the poll has found nothing, and what came since is found by the look behind PARKED.
-            let has_everything = self.own.is_live() && !self.own.has_failed() && !self.has_links();
-            if (has_everything || !self.peek()) && self.park(&mut self.shared.sleeper(), waker()) {
+            // The poll has found nothing.
+            if (self.awaits_events() || !self.peek()) && self.park(&mut self.shared.sleeper(), waker()) {
                 return None;
             }
         }

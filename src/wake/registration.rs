@@ -65,7 +65,7 @@ impl Registration {
         cache: &Arc<W>,
         cursor: u64,
         waker: Waker,
-        due: Due,
+        due: &Due,
     ) -> Result<(), Unparked> {
         let hub = cache.hubs().of(self.code);
         let Some(interest) = &self.interest else { return Ok(()) };

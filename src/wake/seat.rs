@@ -149,16 +149,16 @@ impl Seat {
     // ---- The consumer's side ----------------------------------------------------------------------
 
     /// Fills the seat and stores PARKED. Only its consumer, who is awake.
-    pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: CountedAt) {
+    pub(super) fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         self.cursor.store(cursor, Relaxed);
         self.resume.store(0, Relaxed);
         self.count_at(counted);
         if due.is_some() {
             let never =
                 || DueTimes { deadline: Plain::new(NEVER), bookmark: Plain::new(NEVER), delivered: Plain::new(0) };
-            self.times.get_or_make(never).store(&due);
+            self.times.get_or_make(never).store(due);
         } else if let Some(times) = self.times.get() {
-            times.store(&due);
+            times.store(due);
         }
         let before = lock(&self.waker).replace(waker);
         // Release: partner of the compare-exchange in `claim`.

@@ -109,7 +109,7 @@ impl Log {
         let sleeper = |waker| {
             let (seat, mut registration) = awake();
             registration.wait_for(&seat, Interest::Events(group.clone(), None));
-            let parked = registration.park(&seat, self, 50, waker, Due::default());
+            let parked = registration.park(&seat, self, 50, waker, &Due::default());
             assert!(parked.is_ok(), "it has everything");
             seat
         };
@@ -170,7 +170,7 @@ fn pass_wakes_each_behind_its_cursor() {
     log.head.store(80, Ordering::SeqCst);
     let (bob, mut registration) = awake();
     registration.wait_for(&bob, Interest::Events(log.group(), None));
-    assert!(registration.park(&bob, &log, 80, Waker::Thread(current_thread()), Due::default()).is_ok());
+    assert!(registration.park(&bob, &log, 80, Waker::Thread(current_thread()), &Due::default()).is_ok());
     log.head.store(100, Ordering::SeqCst);
     log.look();
     assert_eq!(are_woken(&ann), 1);
@@ -184,7 +184,7 @@ fn publisher_reads_no_messages() {
     let _known = log.sleepers([Waker::Thread(current_thread())]);
     let (late, mut registration) = awake();
     registration.wait_for(&late, Interest::Events(log.group(), None));
-    assert!(registration.park(&late, &log, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
+    assert!(registration.park(&late, &log, 50, Waker::Thread(current_thread()), &Due::default()).is_ok());
     log.publish(60);
     assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
     log.look();
@@ -219,7 +219,7 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let group = log.group();
     let park = |(seat, registration): &mut (SeatRef, Registration), cursor| {
         registration.wait_for(seat, Interest::Events(group.clone(), None));
-        registration.park(seat, &log, cursor, Waker::Thread(current_thread()), Due::default())
+        registration.park(seat, &log, cursor, Waker::Thread(current_thread()), &Due::default())
     };
     let (mut ann, mut bob) = (awake(), awake());
     assert!(park(&mut ann, 50).is_ok(), "she has everything");
