@@ -3,19 +3,16 @@
 #![forbid(unsafe_code)]
 
 use super::awake::{Awake, Frontier};
-use super::own::{Bookmarks, Flag, SubscriptionPhase};
-use super::{Halt, Start, Step, Subscription};
+use super::own::{Flag, SubscriptionPhase};
+use super::{Halt, Step, Subscription};
 use crate::batch::Batch;
-use crate::cache::{OPEN, Sleeper};
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::progress_of;
 use crate::position::Position;
-use crate::sync::{Acquire, current_thread};
-use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Unparked, WakeSet, Waker};
+use crate::sync::current_thread;
+use crate::wake::Waker;
 use std::mem::take;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -173,120 +170,6 @@ impl Awake<'_> {
         Ok(false)
     }
 
-    /// Where it sleeps.
-    fn hub(&self) -> &Hub {
-        self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
-    }
-
-    /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
-    /// recorded.
-    fn group(&self, sleeper: &Sleeper<'_>) -> GroupRef {
-        let matcher = &self.shared.matcher;
-        let hub = self.hub();
-        let join = || {
-            let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
-            let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
-            hub.groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
-        };
-        sleeper.group().cloned().unwrap_or_else(join)
-    }
-
-    fn bookmarks(&self) -> Option<&Bookmarks> {
-        self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
-    }
-
-    /// What of the cache would make `peek` true, and when it does in any case. `None`: an event.
-    fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
-        match (self.own.phase(), self.start()) {
-            (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),
-            (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
-                (Some(Interest::revision(revision.into(), None)), *until)
-            }
-            _ => (self.future_interest(), None),
-        }
-    }
-
-    /// Waits for events. Where it did so when it slept last, in the same way, nothing is counted or announced.
-    fn wait_for_events(&mut self, sleeper: &mut Sleeper<'_>) {
-        // Buckets are looked at by the thread that runs no predicates.
-        let (bucket, request) = match FilterCode::of(&self.shared.matcher) {
-            FilterCode::Own => self.read_path(),
-            FilterCode::Foreign => (None, None),
-        };
-        if sleeper.waits_for_events(bucket, request) {
-            return;
-        }
-        let (bucket, request) = (bucket.cloned(), request.cloned());
-        let group = self.group(sleeper);
-        sleeper.wait_for(match bucket {
-            Some(bucket) => Interest::Chain(group, bucket),
-            None => Interest::Events(group, request),
-        });
-    }
-
-    fn park(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker) -> bool {
-        self.park_until(sleeper, waker, None)
-    }
-
-    /// Sleeps for what would make `peek` true, if nothing does now, and for what is due until then. True: it is parked.
-    fn park_until(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker, until: Option<Instant>) -> bool {
-        self.cursor.release();
-        // As it stands when it sleeps: it may be looked at for long.
-        self.share();
-        let (interest, limit) = if self.own.is_live() { (None, None) } else { self.interest_in_the_cache() };
-        let of_the_cache = interest.is_some();
-        let mut due = Due { deadline: limit.into_iter().chain(until).min(), ..Due::default() };
-        if let Some(interest) = interest {
-            sleeper.wait_for(interest);
-        } else {
-            if let Some(bookmarks) = self.bookmarks() {
-                due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
-            }
-            self.wait_for_events(sleeper);
-        }
-        let inner = self.inner();
-        if let Err(unparked) = sleeper.park(inner, self.cursor.seq(), waker, &due) {
-            self.slept(unparked);
-            return false;
-        }
-        self.own.set(Flag::Parked, true);
-        // Behind PARKED and the fence in `Registration::park`. Partner: `Consumer::close` stores the end, fence, looks at
-        // the seat.
-        if self.shared.end.load(Acquire) != OPEN {
-            self.unpark_from(sleeper);
-            return false;
-        }
-        if of_the_cache {
-            inner.wake_source();
-        }
-        true
-    }
-
-    /// Ends a sleep and takes over how far the notifier looked.
-    #[inline(always)]
-    pub(super) fn unpark(&mut self) {
-        if self.has(Flag::Parked) {
-            self.unpark_from(&mut self.shared.sleeper());
-        }
-    }
-
-    #[inline(never)]
-    fn unpark_from(&mut self, sleeper: &mut Sleeper<'_>) {
-        if self.own.take(Flag::Parked) {
-            let unparked = sleeper.unpark(&self.inner().hubs);
-            self.slept(unparked);
-        }
-    }
-
-    fn slept(&mut self, unparked: Unparked) {
-        if self.own.is_live() && self.cursor.seq() < unparked.resume {
-            self.cursor.jump(unparked.resume);
-            self.own.set(Flag::MovedUnseen, true);
-        }
-        // Until it was woken it had everything.
-        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
-    }
-
     /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll
     /// that found nothing is found by the look behind PARKED.
     fn awaits_events(&self) -> bool {
@@ -307,7 +190,7 @@ impl Awake<'_> {
                 continue;
             }
             // The poll has found nothing.
-            if (self.awaits_events() || !self.peek()) && self.park(&mut self.shared.sleeper(), waker()) {
+            if (self.awaits_events() || !self.peek()) && self.park(waker()) {
                 return None;
             }
         }
@@ -320,7 +203,7 @@ impl Awake<'_> {
             if self.peek() || take(&mut may_yield) && self.hub().yields() && self.peek() {
                 return self.report();
             }
-            if !self.park(&mut self.shared.sleeper(), Waker::Thread(current_thread())) {
+            if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
             let woken = self.shared.seat().is_none_or(|seat| seat.sleep(until));
@@ -342,16 +225,15 @@ impl Awake<'_> {
             if until.is_some_and(|until| until <= Instant::now()) {
                 return Poll::Ready(Ok(false));
             }
-            if self.park_until(&mut self.shared.sleeper(), Waker::Task(context.waker().clone()), until) {
+            if self.park_until(Waker::Task(context.waker().clone()), until) {
                 return Poll::Pending;
             }
         }
     }
 
     fn arm(&mut self) -> Result<bool> {
-        let mut sleeper = self.shared.sleeper();
-        let member = sleeper.membership().member("subscription").map_err(|error| self.named(error))?;
-        self.unpark_from(&mut sleeper);
+        let member = self.sleeper().membership().member("subscription").map_err(|error| self.named(error))?;
+        self.unpark();
         loop {
             if self.peek() {
                 // Once: the notifier may have listed it before.
@@ -359,7 +241,7 @@ impl Awake<'_> {
                 member.raise();
                 return Ok(true);
             }
-            if self.park(&mut sleeper, Waker::Member(member.clone())) {
+            if self.park(Waker::Member(member.clone())) {
                 return Ok(false);
             }
         }
@@ -415,24 +297,5 @@ impl futures_core::Stream for Subscription {
     fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
         let step = self.get_mut().awake(|awake| awake.poll_or_park(|| Waker::Task(context.waker().clone())));
         step.map_or(Poll::Pending, Poll::Ready)
-    }
-}
-
-impl WakeSet {
-    /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
-    pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.awake(|awake| awake.unpark());
-        subscription.shared.sleeper().membership().join(self, tag);
-        Ok(())
-    }
-
-    /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
-    pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member =
-            subscription.shared.sleeper_if_any().is_some_and(|mut sleeper| sleeper.membership().leave_set(self));
-        if was_member {
-            subscription.awake(|awake| awake.unpark());
-        }
-        was_member
     }
 }

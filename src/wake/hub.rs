@@ -143,7 +143,7 @@ impl Hub {
 impl Hub {
     // ---- The writer's half ----------------------------------------------------------------------------
 
-    /// Behind the fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Registration::park`.
+    /// Behind the fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Sleeper::park`.
     #[inline]
     fn has_waiters(&self) -> bool {
         self.waiting.load(Relaxed) != 0
@@ -195,7 +195,7 @@ impl Hub {
 
     /// Who was woken, and whether that was everything. `None`: nothing was done.
     fn look_at_few(&self, cache: &dyn Watched) -> Option<(FewWakeUps, bool)> {
-        // Behind the fence of `published`, as `has_waiters`. Partner: `Registration::park`, which has left its message
+        // Behind the fence of `published`, as `has_waiters`. Partner: `Sleeper::park`, which has left its message
         // before its own fence: who comes now sees the new head, and sees to itself.
         if !self.inbox.is_empty() {
             return None;
@@ -300,7 +300,7 @@ impl Hub {
         loop {
             turn.answer();
             let now = cache.frontier();
-            // Partner: PARKED, fence, look in `Registration::park`: who is not seen parked now looks
+            // Partner: PARKED, fence, look in `Sleeper::park`: who is not seen parked now looks
             // later than this, and does not sleep below `now.head`.
             fence(ord!(NotifierFence, SeqCst));
             let messages = self.inbox.take_all();

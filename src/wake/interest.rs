@@ -62,10 +62,10 @@ impl Interest {
     }
 
     /// Whether it is for events, at this bucket, or with this request for one. Nothing is counted.
-    pub(super) fn is_of_events_at(&self, bucket: Option<&Arc<Bucket>>, request: Option<&Arc<Request>>) -> bool {
+    pub(super) fn is_of_events_at(&self, bucket: Option<*const Bucket>, request: Option<*const Request>) -> bool {
         match (self, bucket) {
-            (Interest::Events(_, before), None) => before.as_ref().map(Arc::as_ptr) == request.map(Arc::as_ptr),
-            (Interest::Chain(_, before), Some(bucket)) => Arc::ptr_eq(before, bucket),
+            (Interest::Events(_, before), None) => before.as_ref().map(Arc::as_ptr) == request,
+            (Interest::Chain(_, before), Some(bucket)) => std::ptr::eq(Arc::as_ptr(before), bucket),
             _ => false,
         }
     }

@@ -10,22 +10,21 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the seat | SeqCst fences |
-//! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED | Acquire / Release |
+//! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED, the waker with it | Acquire / Release |
 //! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
 //! See docs/internals/waking.md.
 
-#![forbid(unsafe_code)]
-
 use super::interest::Interest;
+use super::owned::Owned;
+use super::registration::Registration;
 use super::waker::{WakeUp, Waker};
 use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
-use crate::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, lock, ord, spin,
-};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
+use crate::wake::FilterCode;
 use std::sync::atomic::AtomicU64 as Plain;
 // No order of its own: the turn has it.
 use std::sync::{Mutex as TurnMutex, MutexGuard, PoisonError};
@@ -75,7 +74,7 @@ pub(crate) enum Rest {
 }
 
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
-pub(crate) type SeatRef = crate::sync::Arc<Seat>;
+pub(super) type SeatRef = crate::sync::Arc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
@@ -91,12 +90,14 @@ pub(crate) struct Seat {
     resume: AtomicU64,
     /// Where it is counted while it is parked.
     at_bucket: AtomicBool,
-    /// Never contended: the state says whose turn it is.
-    waker: Mutex<Option<Waker>>,
+    /// The state says whose it is.
+    waker: Owned<Option<Waker>>,
     // What follows carries no order of its own: it lies still while the seat is parked.
     woken_at: Plain,
     /// For those that were ever parked with a time.
     times: OnceBox<DueTimes>,
+    /// The consumer's alone.
+    registration: Owned<Registration>,
     /// Where the tables have it. Never contended: only who has the turn looks.
     entry: TurnMutex<Option<SeatEntry>>,
 }
@@ -125,7 +126,7 @@ impl DueTimes {
 
 impl Seat {
     /// For those who wake it from outside, who look how it stands, and the consumer's registration.
-    pub(crate) fn new() -> Seat {
+    pub(super) fn new(code: FilterCode) -> Seat {
         static NEXT: Plain = Plain::new(1);
         Seat {
             id: NEXT.fetch_add(1, Relaxed),
@@ -135,9 +136,10 @@ impl Seat {
             cursor: AtomicU64::new(0),
             resume: AtomicU64::new(0),
             at_bucket: AtomicBool::new(false),
-            waker: Mutex::new(None),
+            waker: Owned::new(None),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
+            registration: Owned::new(Registration::new(code)),
             entry: TurnMutex::new(None),
         }
     }
@@ -148,8 +150,24 @@ impl Seat {
 
     // ---- The consumer's side ----------------------------------------------------------------------
 
-    /// Fills the seat and stores PARKED. Only its consumer, who is awake.
-    pub(super) fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
+    /// The consumer's side.
+    ///
+    /// # Safety
+    ///
+    /// Only its consumer, and nobody has it already.
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
+    pub(super) unsafe fn registration(&self) -> &mut Registration {
+        // SAFETY: by the caller's promise.
+        unsafe { self.registration.take() }
+    }
+
+    /// Fills the seat and stores PARKED.
+    ///
+    /// # Safety
+    ///
+    /// Only its consumer, which is awake: the state is IDLE.
+    pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         self.cursor.store(cursor, Relaxed);
         self.resume.store(0, Relaxed);
         self.count_at(counted);
@@ -160,7 +178,8 @@ impl Seat {
         } else if let Some(times) = self.times.get() {
             times.store(due);
         }
-        let before = lock(&self.waker).replace(waker);
+        // SAFETY: in IDLE the waker is the consumer's, which has seen what the last claimer did: see `unpark`.
+        let before = unsafe { self.waker.take() }.replace(waker);
         // Release: partner of the compare-exchange in `claim`.
         self.state.store(PARKED, Release);
         // Foreign code: what a task left here, if it was never woken.
@@ -187,8 +206,13 @@ impl Seat {
     }
 
     /// Takes the waker back, so that a task does not live on in a seat that it has left.
-    pub(super) fn clear(&self) {
-        let waker = lock(&self.waker).take();
+    ///
+    /// # Safety
+    ///
+    /// As [`Seat::park`].
+    pub(super) unsafe fn clear(&self) {
+        // SAFETY: as in `park`.
+        let waker = unsafe { self.waker.take() }.take();
         drop(waker);
     }
 
@@ -349,7 +373,8 @@ impl<'a> Claim<'a> {
         let seat = self.0;
         seat.resume.store(resume, Relaxed);
         seat.woken_at.store(now, Relaxed);
-        let wake = lock(&seat.waker).take().map(Waker::settle);
+        // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
+        let wake = unsafe { seat.waker.take() }.take().map(Waker::settle);
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
         seat.state.store(WOKEN, ord!(Settle, Release));
         wake

@@ -413,7 +413,7 @@ impl Tables {
     /// announces it anew.
     fn drop_seat(&mut self, seat: &SeatRef) {
         seat.announced().swap(false, AcqRel);
-        // Partner: PARKED, fence, `announced.swap(true)` in `Registration::park`: either that sees the
+        // Partner: PARKED, fence, `announced.swap(true)` in `Sleeper::park`: either that sees the
         // flag down and announces itself again, or this sees it parked.
         fence(SeqCst);
         settle_all([seat], &mut self.woken);

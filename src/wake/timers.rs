@@ -88,7 +88,7 @@ impl Timers {
                     return;
                 }
             } else if seat.timed().swap(false, AcqRel) {
-                // Partner: PARKED, fence, `timed.swap(true)` in `Registration::park`: either that sees
+                // Partner: PARKED, fence, `timed.swap(true)` in `Sleeper::park`: either that sees
                 // the flag down and says so again, or this sees it parked.
                 fence(SeqCst);
                 if seat.parked_at().is_some() && !seat.timed().swap(true, AcqRel) {

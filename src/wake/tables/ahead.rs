@@ -29,7 +29,7 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         WakeAhead { waiting: [None; FETCHED], next: 0, now: clock::now(), lowest: None, woken }
     }
 
-    /// See `Seat::wake_behind`.
+    /// See [`Seat::wake_behind`](crate::wake::seat::Seat::wake_behind).
     pub(super) fn wake_behind(&mut self, seat: &'t SeatRef, seq: u64) {
         seat.prefetch();
         self.put(Some((seat, seq)));
