@@ -6,7 +6,7 @@
 //! | closed, and publication | `close_against_publish` | step: published without asking whether the log was closed |
 //! | closed, of one subscription | `closer_against_poll` | end swap; end load |
 //! | closed, and the wait | `closer_against_wait` | end load; the closer's fence |
-//! | closed, and the sleep | `closer_against_sleep` | the sleeper's fence; the closer's fence |
+//! | closed, and the sleep | `closer_against_sleep` | the sleeper's fence; the closer's fence; the claim |
 
 use super::*;
 
@@ -152,4 +152,5 @@ proof!(
     closer_against_sleep, loom_closer_against_sleep,
     loom_closer_against_sleep_weak_waiter: RegisterFence => "deadlock",
     loom_closer_against_sleep_weak_closer: CloserFence => "deadlock",
+    loom_closer_against_sleep_weak_claim: Claim => "Causality violation",
 );
