@@ -29,18 +29,11 @@ pub(crate) struct Unparked {
 }
 
 /// See the module.
+#[derive(Default)]
 pub(super) struct Registration {
     interest: Option<Interest>,
     /// The wake set that it is woken through.
     membership: Membership,
-    code: FilterCode,
-    parked: bool,
-}
-
-impl Registration {
-    pub(super) fn new(code: FilterCode) -> Registration {
-        Registration { interest: None, membership: Membership::default(), code, parked: false }
-    }
 }
 
 /// The seat of one consumer, made when it first sleeps. The tables, and who looks at it, have it beside.
@@ -126,8 +119,8 @@ impl Sleeper<'_> {
         waker: Waker,
         due: &Due,
     ) -> Result<(), Unparked> {
-        let (seat, hub) = (self.seat, cache.hubs().of(self.own.code));
-        if self.own.parked {
+        let (seat, hub) = (self.seat, cache.hubs().of(self.seat.code()));
+        if !seat.is_idle() {
             self.unpark(cache.hubs());
         }
         let Some(interest) = &self.own.interest else { return Ok(()) };
@@ -143,7 +136,6 @@ impl Sleeper<'_> {
                 CountedAt::Hub
             }
         };
-        self.own.parked = true;
         // SAFETY: a sleeper is the consumer, and it is not parked: see above.
         unsafe { seat.park(cursor, waker, due, counted) };
         // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
@@ -186,8 +178,8 @@ impl Sleeper<'_> {
 
     /// Ends a sleep. Without one: nothing to take over.
     pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
-        let (seat, hub) = (self.seat, hubs.of(self.own.code));
-        if !std::mem::take(&mut self.own.parked) {
+        let (seat, hub) = (self.seat, hubs.of(self.seat.code()));
+        if seat.is_idle() {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
         // Before PARKED is left: a later pass does not look at this seat.
@@ -213,7 +205,7 @@ impl Sleeper<'_> {
 
     /// Takes it back for good: before it is dropped.
     pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
-        let hub = cache.hubs().of(self.own.code);
+        let hub = cache.hubs().of(self.seat.code());
         self.unpark(cache.hubs());
         if self.seat.announced().load(Acquire) {
             hub.post(cache, Message::Leave(self.count()));
@@ -223,7 +215,7 @@ impl Sleeper<'_> {
             };
             // So that the source is not asked for it any more; and so that a predicate goes, though nobody publishes:
             // what it holds may be the cache itself.
-            if is_wanted || self.own.code == FilterCode::Foreign {
+            if is_wanted || self.seat.code() == FilterCode::Foreign {
                 hub.notify(cache);
             }
         }

@@ -80,6 +80,8 @@ pub(super) type SeatRef = crate::sync::Arc<Seat>;
 pub(crate) struct Seat {
     id: u64,
     state: AtomicU32,
+    /// Which hub it is in.
+    code: FilterCode,
     /// Whether the notifier's tables know its interest, or will with the next message.
     announced: AtomicBool,
     /// Whether the heap of due times has it, or will with the next message.
@@ -131,6 +133,7 @@ impl Seat {
         Seat {
             id: NEXT.fetch_add(1, Relaxed),
             state: AtomicU32::new(IDLE),
+            code,
             announced: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             cursor: AtomicU64::new(0),
@@ -139,7 +142,7 @@ impl Seat {
             waker: Owned::new(None),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
-            registration: Owned::new(Registration::new(code)),
+            registration: Owned::new(Registration::default()),
             entry: TurnMutex::new(None),
         }
     }
@@ -160,6 +163,17 @@ impl Seat {
     pub(super) unsafe fn registration(&self) -> &mut Registration {
         // SAFETY: by the caller's promise.
         unsafe { self.registration.take() }
+    }
+
+    pub(super) fn code(&self) -> FilterCode {
+        self.code
+    }
+
+    /// Whether its consumer has not parked since it left it last: for the consumer itself.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        // Only the consumer leaves IDLE, and returns to it.
+        self.state.load(Relaxed) == IDLE
     }
 
     /// Fills the seat and stores PARKED.
