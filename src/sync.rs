@@ -16,7 +16,7 @@ mod steps;
 mod track;
 
 pub(crate) use inbox::{Inbox, Taken};
-pub(crate) use once::OnceBox;
+pub(crate) use once::{OnceArc, OnceBox};
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
 pub(crate) use steps::step;

@@ -9,9 +9,7 @@
 //! | `cursor`, behind a loss that is counted: see `observed` | by those who list it | Release / Acquire |
 //! | `position`, then `epoch` | `epoch`, then `position` | Release / Acquire: the word is at least as new as the epoch |
 //! | `end`, once; fence; the state of the seat | `end`, first of all in a poll; PARKED, fence, `end` | AcqRel / Acquire; SeqCst fences |
-//! | the seat, before the first sleep in it | `seat` | by `OnceBox` |
-
-#![forbid(unsafe_code)]
+//! | the seat, before the first sleep in it | `seat` | by `OwnSeat` |
 
 use super::observed::Standing;
 use super::{Inner, Lag};
@@ -21,11 +19,9 @@ use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord};
 use crate::sys::clock;
-use crate::wake::{
-    Due, FilterCode, GroupRef, Hubs, Interest, Membership, Registration, Seat, SeatRef, Unparked, Waker,
-};
+use crate::wake::{FilterCode, OwnSeat, Seat, Sleeper};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
-use std::sync::{Arc, Mutex as OwnMutex, MutexGuard as OwnGuard, PoisonError};
 use std::time::Duration;
 
 /// `Consumer::end` while the subscription is open.
@@ -73,7 +69,7 @@ pub(crate) struct Consumer {
     /// The lower bits of its number in its cache.
     low_id: u32,
     /// Where it sleeps, once it has slept.
-    sleep: OnceBox<Sleep>,
+    sleep: OwnSeat,
     extras: OnceBox<Extras>,
 }
 
@@ -97,28 +93,6 @@ struct LagLimits {
     exceeded: Mutex<Option<Box<Lag>>>,
     /// Where the registry has it among those with limits.
     slot: HalfStatistic,
-}
-
-/// Where a consumer sleeps: made with its first sleep.
-struct Sleep {
-    /// For those who close it and look at it.
-    seat: SeatRef,
-    /// The consumer's alone, until its subscription is dropped: never contended.
-    own: OwnMutex<OwnSleep>,
-}
-
-/// The consumer's side of its sleep. With the first sleep for events it has joined the group of those who are woken by
-/// the same ones.
-struct OwnSleep {
-    registration: Registration,
-    /// The wake set that it is woken through.
-    membership: Membership,
-}
-
-/// A consumer at the place where it sleeps, in one call of its own.
-pub(crate) struct Sleeper<'a> {
-    seat: &'a SeatRef,
-    own: OwnGuard<'a, OwnSleep>,
 }
 
 /// How far a new subscription may be behind; what is not limited is the greatest number.
@@ -157,7 +131,7 @@ impl Consumer {
             handed_out: Statistic::new(0),
             polled: HalfStatistic::new(0),
             low_id: id as u32,
-            sleep: OnceBox::new(),
+            sleep: OwnSeat::new(),
             extras,
         }
     }
@@ -291,37 +265,38 @@ impl Consumer {
 // ---- Sleep and close ------------------------------------------------------------------------------------
 
 impl Consumer {
-    /// The place where it sleeps, made here if it has never slept. Only for the consumer, and not again while it has it.
-    pub(crate) fn sleeper(&self) -> Sleeper<'_> {
-        let sleep = self.sleep.get_or_make(|| Sleep {
-            seat: SeatRef::new(Seat::new()),
-            own: OwnMutex::new(OwnSleep {
-                registration: Registration::new(FilterCode::of(&self.matcher)),
-                membership: Membership::default(),
-            }),
-        });
-        Sleeper { seat: &sleep.seat, own: sleep.own.lock().unwrap_or_else(PoisonError::into_inner) }
-    }
-
-    /// The same, if it has ever slept.
-    pub(crate) fn sleeper_if_any(&self) -> Option<Sleeper<'_>> {
-        self.sleep.get().is_some().then(|| self.sleeper())
+    /// The place where it sleeps, made here if it has never slept.
+    ///
+    /// # Safety
+    ///
+    /// Only the consumer, and not again while it has it.
+    #[inline]
+    pub(crate) unsafe fn sleeper(&self) -> Sleeper<'_> {
+        // SAFETY: by the caller's promise.
+        unsafe { self.sleep.shared_sleeper(|| FilterCode::of(&self.matcher)) }
     }
 
     /// Ends the consumer's side of its sleep: when its subscription is dropped, though others may have a count on
     /// this for longer.
-    pub(crate) fn sleeps_no_more(&self) {
-        let Some(Sleeper { seat, mut own }) = self.sleeper_if_any() else { return };
-        let group = own.registration.group().cloned();
-        own.registration.leave(seat, &self.inner);
-        own.membership = Membership::default();
+    ///
+    /// # Safety
+    ///
+    /// As [`Consumer::sleeper`].
+    pub(crate) unsafe fn sleeps_no_more(&self) {
+        if self.seat().is_none() {
+            return;
+        }
+        // SAFETY: by the caller's promise.
+        let mut sleeper = unsafe { self.sleeper() };
+        let group = sleeper.group().cloned();
+        sleeper.leave(&self.inner);
         if let Some(group) = group {
             self.inner.hubs.of(FilterCode::of(&self.matcher)).groups.leave(&group);
         }
     }
 
-    pub(crate) fn seat(&self) -> Option<&SeatRef> {
-        self.sleep.get().map(|sleep| &sleep.seat)
+    pub(crate) fn seat(&self) -> Option<&Seat> {
+        self.sleep.seat()
     }
 
     pub(crate) fn close(&self) {
@@ -337,33 +312,6 @@ impl Consumer {
         if let Some(seat) = self.seat() {
             seat.wake();
         }
-    }
-}
-
-impl Sleeper<'_> {
-    /// See [`Registration::park`].
-    pub(crate) fn park(
-        &mut self,
-        inner: &Arc<Inner>,
-        interest: Interest,
-        cursor: u64,
-        waker: Waker,
-        due: Due,
-    ) -> Result<(), Unparked> {
-        self.own.registration.park(self.seat, inner, interest, cursor, waker, due)
-    }
-
-    /// See [`Registration::unpark`].
-    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
-        self.own.registration.unpark(self.seat, hubs)
-    }
-
-    pub(crate) fn group(&self) -> Option<&GroupRef> {
-        self.own.registration.group()
-    }
-
-    pub(crate) fn membership(&mut self) -> &mut Membership {
-        &mut self.own.membership
     }
 }
 

@@ -27,7 +27,7 @@ use crate::filter::indexes::Indexes;
 use crate::filter::matcher::Matcher;
 use crate::heap::{HeapBytes, One};
 use crate::log::buckets::Requests;
-use crate::log::ring::{Ring, Run};
+use crate::log::ring::{LogEnd, Ring, Run};
 use crate::log::segment::{Held, Segment};
 use crate::position::Position;
 use crate::reclaim::{self, Allowance, Guard, Published};
@@ -459,6 +459,10 @@ impl Watched for Inner {
         let (position, head) = self.now(&reclaim::pin());
         let closed = self.is_closed();
         CacheFrontier { position, head, ready, failed, closed, consistent }
+    }
+
+    fn end(&self) -> LogEnd {
+        self.ring.end()
     }
 
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> std::result::Result<Option<u64>, Overtaken> {

@@ -6,6 +6,7 @@
 //! | closed, and publication | `close_against_publish` | step: published without asking whether the log was closed |
 //! | closed, of one subscription | `closer_against_poll` | end swap; end load |
 //! | closed, and the wait | `closer_against_wait` | end load; the closer's fence |
+//! | closed, and the sleep | `closer_against_sleep` | the sleeper's fence; the closer's fence; the claim |
 
 use super::*;
 
@@ -129,4 +130,27 @@ proof!(
     closer_against_wait, loom_closer_against_wait,
     loom_closer_against_wait_weak_load: EndLoad => "closed before the last event",
     loom_closer_against_wait_weak_fence: CloserFence => "deadlock",
+);
+
+/// Close of one subscription against its sleep, nothing else being there that could end it.
+fn closer_against_sleep(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, writer) = cache(4, 2);
+        let mut subscription = follow(&cache);
+        let closer = Local::new(subscription.closer());
+        race(
+            writer,
+            move |_| closer.close(),
+            move || {
+                assert!(subscription.wait(EVER).is_err(), "an event of a closed subscription");
+            },
+        );
+    });
+}
+
+proof!(
+    closer_against_sleep, loom_closer_against_sleep,
+    loom_closer_against_sleep_weak_waiter: RegisterFence => "deadlock",
+    loom_closer_against_sleep_weak_closer: CloserFence => "deadlock",
+    loom_closer_against_sleep_weak_claim: Claim => "Causality violation",
 );

@@ -14,7 +14,6 @@
 //! - the Release of `oldest_seq`: a reader that misses the purged key has loaded the root after it, and a
 //!   reader that pins after a collection is ordered after all of it;
 //! - the publisher's `call`: its fence comes before it; and `armed`: the set's list has a lock;
-//! - a consumer's fence before it looks at its end: that of its registration comes before it;
 //! - a failure reported before the listing: both sides take the lock of the status.
 //!
 //! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here, nor

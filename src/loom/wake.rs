@@ -11,6 +11,7 @@
 //! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of who found it held is dropped |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
+//! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
@@ -244,6 +245,33 @@ fn sleep_beside_a_pass(weakened: Weak) {
 proof!(
     sleep_beside_a_pass, loom_sleep_beside_a_pass,
     loom_sleep_beside_a_pass_taken_over: TakeOver => "an event is lost",
+);
+
+/// Row "a seat's state": who was woken and sleeps again finds its waker as who woke it has left it.
+fn arm_beside_a_wake_up(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!subscription.arm().unwrap());
+        let write = |writer: &mut Writer| {
+            put(writer, 2, &["/a"]);
+            notifier::step();
+        };
+        let (_writer, (subscription, events)) = race(writer, write, move || {
+            let mut events = read(&subscription.poll(8).unwrap());
+            if !subscription.arm().unwrap() {
+                events.extend(read(&subscription.poll(8).unwrap()));
+            }
+            (subscription, events)
+        });
+        assert!(events.is_empty() || events == [2], "an event is lost");
+        drop((subscription, set));
+    });
+}
+
+proof!(
+    arm_beside_a_wake_up, loom_arm_beside_a_wake_up,
+    loom_arm_beside_a_wake_up_weak_settle: Settle => "Causality violation",
 );
 
 /// Row "armed": the two arms of a wake set against a publish.

@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
-use crate::wake::{Due, FilterCode, Interest, Membership, Registration, Seat, SeatRef, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, Interest, OwnSeat, WakeSet, Waker};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -90,8 +90,7 @@ pub struct Waiter {
     embedded: bool,
     limit: Option<TimeLimit>,
     /// Made with the first sleep.
-    sleep: Option<(SeatRef, Registration)>,
-    membership: Membership,
+    sleep: OwnSeat,
 }
 
 /// How long a waiter waits.
@@ -113,7 +112,7 @@ pub(super) enum Wanted {
 
 impl Waiter {
     pub(super) fn new(inner: Arc<Inner>, wanted: Wanted, epoch: u64, embedded: bool) -> Waiter {
-        Waiter { inner, wanted, epoch, embedded, limit: None, sleep: None, membership: Membership::default() }
+        Waiter { inner, wanted, epoch, embedded, limit: None, sleep: OwnSeat::new() }
     }
 
     /// Waits at most this long, from now on: once that is over it answers TIMEOUT, as a future, to
@@ -192,7 +191,7 @@ impl Waiter {
             if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
-            let woken = self.sleep.as_ref().is_none_or(|(seat, _)| seat.sleep(until));
+            let woken = self.sleep.seat().is_none_or(|seat| seat.sleep(until));
             self.unpark();
             if !woken {
                 return match self.poll()? {
@@ -210,10 +209,10 @@ impl Waiter {
             Wanted::Revision(revision) => Interest::revision(Position { epoch: self.epoch, revision }, None),
             Wanted::Consistent(ticket) => Interest::Consistent(ticket),
         };
-        let fresh = || (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own));
-        let (seat, registration) = self.sleep.get_or_insert_with(fresh);
         let due = Due { deadline: self.limit.map(|limit| limit.until), ..Due::default() };
-        let parked = registration.park(seat, &self.inner, interest, 0, waker, due).is_ok();
+        let mut sleeper = self.sleep.sleeper(FilterCode::Own);
+        sleeper.wait_for(interest);
+        let parked = sleeper.park(&self.inner, 0, waker, &due).is_ok();
         if parked && !self.embedded {
             self.inner.wake_source();
         }
@@ -221,8 +220,8 @@ impl Waiter {
     }
 
     fn unpark(&mut self) {
-        if let Some((seat, registration)) = &mut self.sleep {
-            registration.unpark(seat, &self.inner.hubs);
+        if self.sleep.seat().is_some() {
+            self.sleep.sleeper(FilterCode::Own).unpark(&self.inner.hubs);
         }
     }
 
@@ -230,7 +229,7 @@ impl Waiter {
     /// will be listed when it is, unless it is polled before. Whenever a poll gave `None`, arm it again;
     /// what came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let member = self.membership.member("waiter")?;
+        let member = self.sleep.sleeper(FilterCode::Own).membership().member("waiter")?;
         self.unpark();
         if self.park(Waker::Member(member.clone())) {
             return Ok(false);
@@ -265,13 +264,14 @@ impl WakeSet {
     /// Adds a waiter under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add_waiter(&self, waiter: &mut Waiter, tag: u64) -> Result<()> {
         waiter.unpark();
-        waiter.membership.join(self, tag);
+        waiter.sleep.sleeper(FilterCode::Own).membership().join(self, tag);
         Ok(())
     }
 
     /// Takes a waiter out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove_waiter(&self, waiter: &mut Waiter) -> bool {
-        let was_member = waiter.membership.leave_set(self);
+        let was_member =
+            waiter.sleep.seat().is_some() && waiter.sleep.sleeper(FilterCode::Own).membership().leave_set(self);
         if was_member {
             waiter.unpark();
         }
@@ -281,8 +281,8 @@ impl WakeSet {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        if let Some((seat, registration)) = &mut self.sleep {
-            registration.leave(seat, &self.inner);
+        if self.sleep.seat().is_some() {
+            self.sleep.sleeper(FilterCode::Own).leave(&self.inner);
         }
     }
 }

@@ -139,6 +139,9 @@ impl<'s> Awake<'s> {
         if frontier.closed {
             self.check_limit()?;
         }
+        if self.cursor.seq() >= frontier.head && self.own.cold.is_none() {
+            return self.nothing(&frontier);
+        }
         let behind = if !is_live && self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
         if behind > self.shared.inner.consumers.max_lag.load(Relaxed) {
             self.count_max_lag(&frontier);
@@ -216,19 +219,27 @@ impl<'s> Awake<'s> {
     }
 
     /// Publishes where it stands: for other threads, and for the next call.
-    #[inline]
+    #[inline(always)]
     pub(super) fn share(&mut self) {
-        let mut cursor = self.cursor.seq();
-        if let Some(cold) = &mut self.own.cold {
-            cold.count(self.shared);
-            if let SubscriptionPhase::Future(start) = &mut cold.phase {
-                start.began_at = std::mem::replace(&mut cursor, start.looked_to);
-            } else if cold.is_empty() {
-                self.own.cold = None;
-            }
-        }
+        let cursor = if self.own.cold.is_some() { self.share_cold() } else { self.cursor.seq() };
         self.shared.show(cursor, self.position());
         self.shared.stands(self.standing());
+    }
+
+    /// The same of what is in the box, which goes where that is nothing; the sequence number to show.
+    #[inline(never)]
+    fn share_cold(&mut self) -> u64 {
+        let cursor = self.cursor.seq();
+        let Some(cold) = &mut self.own.cold else { return cursor };
+        cold.count(self.shared);
+        if let SubscriptionPhase::Future(start) = &mut cold.phase {
+            start.began_at = cursor;
+            return start.looked_to;
+        }
+        if cold.is_empty() {
+            self.own.cold = None;
+        }
+        cursor
     }
 
     /// An error that names it, where it has a name.

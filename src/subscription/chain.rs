@@ -69,9 +69,9 @@ impl Reader {
     }
 
     /// What it waits for, beside the scan.
-    fn request(&self) -> Option<Arc<Request>> {
+    fn request(&self) -> Option<&Arc<Request>> {
         match &self.path {
-            PathState::Asked(request) => Some(request.clone()),
+            PathState::Asked(request) => Some(request),
             _ => None,
         }
     }
@@ -132,15 +132,15 @@ impl Awake<'_> {
     /// The bucket, where the chain is complete from the cursor on: no mark and no boundary above it.
     #[inline]
     pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
-        if self.own.cold.is_some() { self.complete_chain() } else { None }
+        if self.own.cold.is_some() { self.complete_chain().cloned() } else { None }
     }
 
-    fn complete_chain(&mut self) -> Option<Arc<Bucket>> {
+    fn complete_chain(&mut self) -> Option<&Arc<Bucket>> {
         let reader = &mut self.own.cold.as_mut()?.reader;
         reader.settle(self.shared);
         let PathState::Chain(bucket) = &reader.path else { return None };
         let complete = self.cursor.seq() >= bucket.linked_from() && self.cursor.seq() >= reader.scan_to;
-        complete.then(|| bucket.clone())
+        complete.then_some(bucket)
     }
 
     /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
@@ -408,8 +408,15 @@ impl Awake<'_> {
         self.own.cold.as_mut().and_then(|cold| cold.reader.links.take())
     }
 
-    /// The bucket that it waits for, beside its scan.
-    pub(super) fn request(&self) -> Option<Arc<Request>> {
-        self.own.cold.as_ref().and_then(|cold| cold.reader.request())
+    /// How its next event is found: in the chain of this bucket; or by a scan, while it waits for the answer to this
+    /// request.
+    pub(super) fn read_path(&mut self) -> (Option<&Arc<Bucket>>, Option<&Arc<Request>>) {
+        if self.own.cold.is_none() {
+            return (None, None);
+        }
+        if self.complete_chain().is_some() {
+            return (self.complete_chain(), None);
+        }
+        (None, self.own.cold.as_ref().and_then(|cold| cold.reader.request()))
     }
 }

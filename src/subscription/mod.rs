@@ -23,7 +23,7 @@
 //! What other threads see of it is a [`Consumer`] of its cache. What stands where, and what an idle one costs:
 //! docs/internals/subscription.md.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod awake;
 mod catch_up;
@@ -37,6 +37,7 @@ mod loss;
 mod options;
 mod own;
 mod scan;
+mod sleep;
 mod start;
 mod stats;
 mod wait;
@@ -190,9 +191,9 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
+        self.end_sleep();
         let Subscription { shared, own } = self;
         let inner = &shared.inner;
-        shared.sleeps_no_more();
         if own.slot != NOWHERE {
             // While it stands: a loss that no poll has met is its last.
             inner.registry.leave(own.slot, shared, shared.figures().lagged);

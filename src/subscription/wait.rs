@@ -3,19 +3,16 @@
 #![forbid(unsafe_code)]
 
 use super::awake::{Awake, Frontier};
-use super::own::{Bookmarks, Flag, SubscriptionPhase};
-use super::{Halt, Start, Step, Subscription};
+use super::own::{Flag, SubscriptionPhase};
+use super::{Halt, Step, Subscription};
 use crate::batch::Batch;
-use crate::cache::{OPEN, Sleeper};
 use crate::data::event::Kind;
 use crate::error::{Code, Result, say};
 use crate::log::ring::progress_of;
 use crate::position::Position;
-use crate::sync::{Acquire, SeqCst, current_thread, fence};
-use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Unparked, WakeSet, Waker};
+use crate::sync::current_thread;
+use crate::wake::Waker;
 use std::mem::take;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -55,15 +52,16 @@ impl Subscription {
     /// With the feature `async` a subscription is a stream of the same batches. Not an iterator: a batch can be an
     /// error, and the loop continues after some.
     pub fn next_batch(&mut self) -> Result<Option<Batch>> {
-        loop {
-            let step = self.wait(Duration::MAX).and_then(|_| self.poll(STREAM_BATCH));
-            match step {
-                Ok(batch) if batch.is_empty() => {}
-                Ok(batch) => return Ok(Some(batch)),
-                Err(error) if error.code() == Code::Closed => return Ok(None),
-                Err(error) => return Err(error),
+        self.awake(|awake| {
+            loop {
+                if let Some(batch) = awake.poll_or_park(|| Waker::Thread(current_thread())) {
+                    return batch.transpose();
+                }
+                if let Some(seat) = awake.shared.seat() {
+                    seat.sleep(None);
+                }
             }
-        }
+        })
     }
 
     /// As a member of a wake set: true if it is ready now (its tag is listed too); false: its tag
@@ -88,11 +86,20 @@ impl Drop for Waiting<'_> {
 
 impl Awake<'_> {
     /// Moves over events that do not match. True: poll has something (an event, a mark, an error).
+    #[inline]
     fn peek(&mut self) -> bool {
+        let frontier = self.frontier();
+        let is_at_the_end = self.cursor.seq() >= frontier.head && !frontier.closed;
+        // Without the box it waits for events alone.
+        if is_at_the_end && self.own.cold.is_none() { false } else { self.peek_from(&frontier) }
+    }
+
+    #[inline(never)]
+    fn peek_from(&mut self, frontier: &Frontier) -> bool {
         if self.own.has_failed() {
             return true;
         }
-        match self.peek_once() {
+        match self.peek_once(frontier) {
             Ok(something) => something,
             Err(halt) => {
                 self.own.cold().failure = Some(Box::new(halt));
@@ -101,13 +108,12 @@ impl Awake<'_> {
         }
     }
 
-    fn peek_once(&mut self) -> Step<bool> {
-        let frontier = self.frontier();
+    fn peek_once(&mut self, frontier: &Frontier) -> Step<bool> {
         if !self.own.is_live() {
             if !self.own.phase().is_before_its_start() {
                 return Ok(true);
             }
-            if !self.started(&frontier)? {
+            if !self.started(frontier)? {
                 return Ok(false);
             }
             if matches!(self.own.phase(), SubscriptionPhase::Initial(_)) {
@@ -117,7 +123,7 @@ impl Awake<'_> {
         if self.has(Flag::Plain) && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
-        if self.peek_events(&frontier)? {
+        if self.peek_events(frontier)? {
             return Ok(true);
         }
         if let Some(bookmarks) = self.bookmarks() {
@@ -164,111 +170,30 @@ impl Awake<'_> {
         Ok(false)
     }
 
-    /// Where it sleeps.
-    fn hub(&self) -> &Hub {
-        self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
+    /// Whether nothing but events, and the ends of cache and subscription, could make `peek` true: what came since a poll
+    /// that found nothing is found by the look behind PARKED.
+    fn awaits_events(&self) -> bool {
+        self.own.is_live() && !self.own.has_failed() && !self.has_links()
     }
 
-    /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
-    /// recorded.
-    fn group(&self, sleeper: &Sleeper<'_>) -> GroupRef {
-        let matcher = &self.shared.matcher;
-        let hub = self.hub();
-        let join = || {
-            let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
-            let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
-            hub.groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
-        };
-        sleeper.group().cloned().unwrap_or_else(join)
-    }
-
-    fn bookmarks(&self) -> Option<&Bookmarks> {
-        self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
-    }
-
-    /// What would make `peek` true, and when it does in any case.
-    fn interest(&mut self, sleeper: &mut Sleeper<'_>) -> (Interest, Due) {
-        let mut due = Due::default();
-        match (self.own.phase(), self.start()) {
-            _ if self.own.is_live() => {}
-            (SubscriptionPhase::Unready, _) => return (Interest::Ready, due),
-            (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
-                due.deadline = *until;
-                return (Interest::revision(revision.into(), None), due);
+    /// The next batch of the stream, or its end. `None`: it sleeps, and this waker is called.
+    fn poll_or_park(&mut self, waker: impl Fn() -> Waker) -> Option<Option<Result<Batch>>> {
+        let mut may_yield = true;
+        loop {
+            match self.poll(STREAM_BATCH) {
+                Ok(batch) if batch.is_empty() => {}
+                Ok(batch) => return Some(Some(Ok(batch))),
+                Err(error) if error.code() == Code::Closed => return Some(None),
+                Err(error) => return Some(Some(Err(error))),
             }
-            _ => {
-                if let Some(interest) = self.future_interest() {
-                    return (interest, due);
-                }
+            if take(&mut may_yield) && self.hub().yields() {
+                continue;
+            }
+            // The poll has found nothing.
+            if (self.awaits_events() || !self.peek()) && self.park(waker()) {
+                return None;
             }
         }
-        if let Some(bookmarks) = self.bookmarks() {
-            due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
-        }
-        let group = self.group(sleeper);
-        if FilterCode::of(&self.shared.matcher) == FilterCode::Foreign {
-            // Buckets are looked at by the thread that runs no predicates.
-            return (Interest::Events(group, None), due);
-        }
-        match self.chain() {
-            Some(bucket) => (Interest::Chain(group, bucket), due),
-            None => (Interest::Events(group, self.request()), due),
-        }
-    }
-
-    fn park(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker) -> bool {
-        self.park_until(sleeper, waker, None)
-    }
-
-    /// Sleeps for what would make `peek` true, if nothing does now, and for what is due until then. True: it is parked.
-    fn park_until(&mut self, sleeper: &mut Sleeper<'_>, waker: Waker, until: Option<Instant>) -> bool {
-        self.cursor.release();
-        // As it stands when it sleeps: it may be looked at for long.
-        self.share();
-        let (interest, mut due) = self.interest(sleeper);
-        due.deadline = [due.deadline, until].into_iter().flatten().min();
-        let inner = self.inner();
-        let of_the_cache = !interest.is_of_events();
-        if let Err(unparked) = sleeper.park(inner, interest, self.cursor.seq(), waker, due) {
-            self.slept(unparked);
-            return false;
-        }
-        self.own.set(Flag::Parked, true);
-        fence(SeqCst);
-        // Partner: `Consumer::close` stores the end, fence, looks at the seat.
-        if self.shared.end.load(Acquire) != OPEN {
-            self.unpark_from(sleeper);
-            return false;
-        }
-        if of_the_cache {
-            inner.wake_source();
-        }
-        true
-    }
-
-    /// Ends a sleep and takes over how far the notifier looked.
-    #[inline(always)]
-    pub(super) fn unpark(&mut self) {
-        if self.has(Flag::Parked) {
-            self.unpark_from(&mut self.shared.sleeper());
-        }
-    }
-
-    #[inline(never)]
-    fn unpark_from(&mut self, sleeper: &mut Sleeper<'_>) {
-        if self.own.take(Flag::Parked) {
-            let unparked = sleeper.unpark(&self.inner().hubs);
-            self.slept(unparked);
-        }
-    }
-
-    fn slept(&mut self, unparked: Unparked) {
-        if self.own.is_live() && self.cursor.seq() < unparked.resume {
-            self.cursor.jump(unparked.resume);
-            self.own.set(Flag::MovedUnseen, true);
-        }
-        // Until it was woken it had everything.
-        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
     }
 
     fn wait(&mut self, until: Option<Instant>) -> Result<bool> {
@@ -278,7 +203,7 @@ impl Awake<'_> {
             if self.peek() || take(&mut may_yield) && self.hub().yields() && self.peek() {
                 return self.report();
             }
-            if !self.park(&mut self.shared.sleeper(), Waker::Thread(current_thread())) {
+            if !self.park(Waker::Thread(current_thread())) {
                 continue;
             }
             let woken = self.shared.seat().is_none_or(|seat| seat.sleep(until));
@@ -300,16 +225,15 @@ impl Awake<'_> {
             if until.is_some_and(|until| until <= Instant::now()) {
                 return Poll::Ready(Ok(false));
             }
-            if self.park_until(&mut self.shared.sleeper(), Waker::Task(context.waker().clone()), until) {
+            if self.park_until(Waker::Task(context.waker().clone()), until) {
                 return Poll::Pending;
             }
         }
     }
 
     fn arm(&mut self) -> Result<bool> {
-        let mut sleeper = self.shared.sleeper();
-        let member = sleeper.membership().member("subscription").map_err(|error| self.named(error))?;
-        self.unpark_from(&mut sleeper);
+        let member = self.sleeper().membership().member("subscription").map_err(|error| self.named(error))?;
+        self.unpark();
         loop {
             if self.peek() {
                 // Once: the notifier may have listed it before.
@@ -317,7 +241,7 @@ impl Awake<'_> {
                 member.raise();
                 return Ok(true);
             }
-            if self.park(&mut sleeper, Waker::Member(member.clone())) {
+            if self.park(Waker::Member(member.clone())) {
                 return Ok(false);
             }
         }
@@ -371,41 +295,7 @@ impl futures_core::Stream for Subscription {
     type Item = Result<Batch>;
 
     fn poll_next(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Batch>>> {
-        self.get_mut().awake(|awake| {
-            let mut may_yield = true;
-            loop {
-                match awake.poll(STREAM_BATCH) {
-                    Ok(batch) if batch.is_empty() => {}
-                    Ok(batch) => return Poll::Ready(Some(Ok(batch))),
-                    Err(error) if error.code() == Code::Closed => return Poll::Ready(None),
-                    Err(error) => return Poll::Ready(Some(Err(error))),
-                }
-                if take(&mut may_yield) && awake.hub().yields() {
-                    continue;
-                }
-                if !awake.peek() && awake.park(&mut awake.shared.sleeper(), Waker::Task(context.waker().clone())) {
-                    return Poll::Pending;
-                }
-            }
-        })
-    }
-}
-
-impl WakeSet {
-    /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
-    pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.awake(|awake| awake.unpark());
-        subscription.shared.sleeper().membership().join(self, tag);
-        Ok(())
-    }
-
-    /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
-    pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member =
-            subscription.shared.sleeper_if_any().is_some_and(|mut sleeper| sleeper.membership().leave_set(self));
-        if was_member {
-            subscription.awake(|awake| awake.unpark());
-        }
-        was_member
+        let step = self.get_mut().awake(|awake| awake.poll_or_park(|| Waker::Task(context.waker().clone())));
+        step.map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -30,7 +30,7 @@ impl FilterGroup {
         self.id
     }
 
-    /// Behind the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Registration::park`.
+    /// Behind the notifier's fence. Partner: [`FilterGroup::add_parked`], before the fence in `Sleeper::park`.
     pub(super) fn has_parked(&self) -> bool {
         self.parked.load(Relaxed) != 0
     }

@@ -87,7 +87,7 @@ impl Hubs {
 
     /// Seats that are parked now.
     pub(crate) fn waiting(&self) -> u64 {
-        self.own.asleep.load(Relaxed) + self.foreign.asleep.load(Relaxed)
+        self.own.asleep() + self.foreign.asleep()
     }
 
     /// How often a notifier was itself lapped while a consumer slept.
@@ -113,8 +113,10 @@ pub(crate) struct Hub {
     /// Of who has the turn: nobody ever waits for it.
     tables: Mutex<Tables>,
     pub(crate) groups: FilterGroups,
-    /// Seats that are parked, and passes that were lapped: statistics.
-    asleep: Statistic,
+    /// Seats that are parked at buckets, whether the notifier counts itself in `waiting`, and passes that were lapped:
+    /// statistics.
+    at_buckets: Statistic,
+    awaits_a_move: Statistic,
     lapped: Statistic,
 }
 
@@ -131,7 +133,8 @@ impl Hub {
             wanted: AtomicU64::new(0),
             tables: Mutex::new(Tables::default()),
             groups: FilterGroups::default(),
-            asleep: Statistic::new(0),
+            at_buckets: Statistic::new(0),
+            awaits_a_move: Statistic::new(0),
             lapped: Statistic::new(0),
         }
     }
@@ -140,7 +143,7 @@ impl Hub {
 impl Hub {
     // ---- The writer's half ----------------------------------------------------------------------------
 
-    /// Behind the fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Registration::park`.
+    /// Behind the fence. Partner: [`Hub::add_waiter`], PARKED, fence, look in `Sleeper::park`.
     #[inline]
     fn has_waiters(&self) -> bool {
         self.waiting.load(Relaxed) != 0
@@ -192,7 +195,7 @@ impl Hub {
 
     /// Who was woken, and whether that was everything. `None`: nothing was done.
     fn look_at_few(&self, cache: &dyn Watched) -> Option<(FewWakeUps, bool)> {
-        // Behind the fence of `published`, as `has_waiters`. Partner: `Registration::park`, which has left its message
+        // Behind the fence of `published`, as `has_waiters`. Partner: `Sleeper::park`, which has left its message
         // before its own fence: who comes now sees the new head, and sees to itself.
         if !self.inbox.is_empty() {
             return None;
@@ -221,7 +224,7 @@ impl Hub {
     }
 
     /// Counts a sleeper for whom every revision is looked at, and in the group that is scanned for it: a consumer
-    /// before it parks; the notifier itself, for those who wait for any move.
+    /// before it parks.
     pub(super) fn add_waiter(&self, group: Option<&FilterGroup>) {
         if let Some(group) = group {
             group.add_parked();
@@ -236,10 +239,27 @@ impl Hub {
         self.waiting.fetch_sub(1, Relaxed);
     }
 
+    /// Counts a sleeper at a bucket, before it parks.
+    pub(super) fn add_waiter_at(&self, bucket: &Bucket) {
+        bucket.add_waiter();
+        self.at_buckets.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn remove_waiter_at(&self, bucket: &Bucket) {
+        bucket.remove_waiter();
+        self.at_buckets.fetch_sub(1, Relaxed);
+    }
+
+    /// The notifier counts itself, for those who wait for any move, or does not any more.
+    pub(super) fn await_a_move(&self, awaits: bool) {
+        self.awaits_a_move.store(awaits.into(), Relaxed);
+        if awaits { self.add_waiter(None) } else { self.remove_waiter(None) }
+    }
+
     /// Moves the count of a seat that is claimed from the scanners to a bucket: added there before it is removed
     /// here.
     pub(super) fn move_to_bucket(&self, group: &FilterGroup, bucket: &Bucket) {
-        bucket.add_waiter();
+        self.add_waiter_at(bucket);
         self.remove_waiter(Some(group));
     }
 
@@ -247,20 +267,17 @@ impl Hub {
     /// [`Burst`]. True: it has, and looks again.
     #[inline]
     pub(crate) fn yields(&self) -> bool {
-        let yields = cfg!(not(loom)) && self.burst.is_on() && self.asleep.load(Relaxed) == 0;
+        let yields = cfg!(not(loom)) && self.burst.is_on() && self.asleep() == 0;
         if yields {
             std::thread::yield_now();
         }
         yields
     }
 
-    /// Counts a sleeper of any kind: statistics.
-    pub(super) fn fell_asleep(&self) {
-        self.asleep.fetch_add(1, Relaxed);
-    }
-
-    pub(super) fn awoke(&self) {
-        self.asleep.fetch_sub(1, Relaxed);
+    /// Sleepers of any kind: statistics.
+    fn asleep(&self) -> u64 {
+        let waiting = self.waiting.load(Relaxed) as u64 + self.at_buckets.load(Relaxed);
+        waiting.saturating_sub(self.awaits_a_move.load(Relaxed))
     }
 
     /// Everything below was looked at for all who sleep. Acquire: partner of the store in [`Hub::pass`].
@@ -283,7 +300,7 @@ impl Hub {
         loop {
             turn.answer();
             let now = cache.frontier();
-            // Partner: PARKED, fence, look in `Registration::park`: who is not seen parked now looks
+            // Partner: PARKED, fence, look in `Sleeper::park`: who is not seen parked now looks
             // later than this, and does not sleep below `now.head`.
             fence(ord!(NotifierFence, SeqCst));
             let messages = self.inbox.take_all();
@@ -300,7 +317,7 @@ impl Hub {
         drop(tables);
         drop(turn);
         // A waker that does not return holds up those whom this thread wakes, and no others.
-        woken.into_iter().for_each(WakeUp::call);
+        WakeUp::call_all(woken);
         crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()

@@ -5,6 +5,7 @@
 use super::group::{FilterGroup, GroupRef};
 use super::{CacheFrontier, Watched};
 use crate::log::buckets::{Bucket, Request};
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::sync::Arc;
 
@@ -60,8 +61,13 @@ impl Interest {
         }
     }
 
-    pub(crate) fn is_of_events(&self) -> bool {
-        matches!(self, Interest::Events(..) | Interest::Chain(..))
+    /// Whether it is for events, at this bucket, or with this request for one. Nothing is counted.
+    pub(super) fn is_of_events_at(&self, bucket: Option<*const Bucket>, request: Option<*const Request>) -> bool {
+        match (self, bucket) {
+            (Interest::Events(_, before), None) => before.as_ref().map(Arc::as_ptr) == request,
+            (Interest::Chain(_, before), Some(bucket)) => std::ptr::eq(Arc::as_ptr(before), bucket),
+            _ => false,
+        }
     }
 
     /// The group of its filter, where it waits for events.
@@ -80,17 +86,21 @@ impl Interest {
         }
     }
 
-    /// Whether it holds now, for a seat that parked at `cursor`.
-    pub(super) fn holds(&self, cursor: u64, now: &CacheFrontier, cache: &dyn Watched) -> bool {
-        match self {
-            Interest::Events(..) => now.head != cursor,
-            // After head: what lies below it in this bucket is not above its newest. At the same head
-            // there is nothing to hand out yet: a publisher sees that a consumer waits.
-            Interest::Chain(_, bucket) => {
-                now.head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor)
+    /// Whether it holds now, for a seat that parked at `cursor`, or the cache is closed: the look of a sleeper.
+    pub(super) fn holds(&self, cursor: u64, cache: &impl Watched) -> bool {
+        let bucket = match self {
+            Interest::Events(..) => None,
+            Interest::Chain(_, bucket) => Some(bucket),
+            _ => {
+                let now = cache.frontier();
+                return self.is_reached(&now) || now.closed;
             }
-            _ => self.is_reached(now),
-        }
+        };
+        let LogEnd { head, closed } = cache.end();
+        // After head: what lies below it in this bucket is not above its newest. At the same head
+        // there is nothing to hand out yet: a publisher sees that a consumer waits.
+        let has = |bucket: &Arc<Bucket>| head > cursor && (bucket.newest() >= cursor || cache.newest_mark() >= cursor);
+        closed || bucket.map_or(head != cursor, has)
     }
 
     /// Whether a wait that is for no event is over.

@@ -13,7 +13,7 @@
 //! | `group` | sleepers with equal filters |
 //! | `interest` | what a sleeper waits for |
 //! | `registration` | a consumer's side of its seat |
-//! | `seat` | the states of one sleeper |
+//! | `seat` | the states of one sleeper; `owned`: what the state says who has |
 //! | `turn` | whose turn it is to look |
 //! | `tables` | who waits for what, and one pass over it; `few`: the look that a publisher takes itself |
 //! | `timers` | the notifier's: bookmarks and deadlines |
@@ -34,6 +34,7 @@ mod group;
 mod hub;
 mod interest;
 mod notifier;
+mod owned;
 mod registration;
 mod seat;
 mod tables;
@@ -51,14 +52,14 @@ pub(crate) use interest::Interest;
 pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
 pub(crate) use notifier::{start, workers};
-pub(crate) use registration::{Registration, Unparked};
-pub(crate) use seat::{Due, Rest, Seat, SeatRef};
-pub(crate) use wake_set::Membership;
+pub(crate) use registration::{OwnSeat, Sleeper, Unparked};
+pub(crate) use seat::{Due, Rest, Seat};
 pub use wake_set::WakeSet;
 pub(crate) use waker::Waker;
 
 use crate::data::event::Event;
 use crate::filter::matcher::Matcher;
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use std::time::Instant;
 
@@ -66,6 +67,8 @@ use std::time::Instant;
 pub(crate) trait Watched: Send + Sync {
     /// Where the cache stands now; progress is loaded before head.
     fn frontier(&self) -> CacheFrontier;
+    /// The head and whether the log was closed there: what a sleeper looks at that waits for events.
+    fn end(&self) -> LogEnd;
     /// The first event in [from, head) that passes; `Err` where `from` has left the window.
     fn first_match(&self, matcher: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken>;
     /// Every event in [from, head) with its buckets; `Err` as above.

@@ -1,19 +1,20 @@
 //! A consumer's own side of its seat.
 //!
-//! A [`Registration`] is the life of one sleeper in one seat: made when it first sleeps, announced to the notifier with its
-//! [`Interest`], parked and unparked any number of times, taken back when it is dropped. Nothing here waits but
-//! [`Seat::sleep`], and nothing takes a lock that anybody else could want.
-
-#![forbid(unsafe_code)]
+//! A [`Registration`] is the life of one sleeper in one seat, of which it is a part: made when it first sleeps, announced to
+//! the notifier with its [`Interest`], parked and unparked any number of times, taken back when its consumer is dropped.
+//! A consumer reaches it as a [`Sleeper`]: whoever has one is the consumer. Nothing here waits but [`Seat::sleep`], and
+//! nothing takes a lock that anybody else could want.
 
 use super::group::GroupRef;
 use super::hub::{Hubs, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, Due, SeatRef};
+use super::seat::{CountedAt, Due, Seat, SeatRef};
+use super::wake_set::Membership;
 use super::{FilterCode, Waker, Watched};
+use crate::log::buckets::{Bucket, Request};
 #[cfg(loom)]
 use crate::sync::weak;
-use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence, ord};
+use crate::sync::{AcqRel, Acquire, OnceArc, Relaxed, SeqCst, fence, ord};
 use std::sync::Arc;
 
 /// How a sleep ended.
@@ -28,43 +29,106 @@ pub(crate) struct Unparked {
 }
 
 /// See the module.
-pub(crate) struct Registration {
-    code: FilterCode,
+#[derive(Default)]
+pub(super) struct Registration {
     interest: Option<Interest>,
-    parked: bool,
+    /// The wake set that it is woken through.
+    membership: Membership,
 }
 
-impl Registration {
-    pub(crate) fn new(code: FilterCode) -> Registration {
-        Registration { code, interest: None, parked: false }
+/// The seat of one consumer, made when it first sleeps. The tables, and who looks at it, have it beside.
+pub(crate) struct OwnSeat(OnceArc<Seat>);
+
+impl OwnSeat {
+    pub(crate) fn new() -> OwnSeat {
+        OwnSeat(OnceArc::new())
+    }
+
+    /// The seat, for everybody, if its consumer has ever slept.
+    #[inline]
+    pub(crate) fn seat(&self) -> Option<&Seat> {
+        self.0.get()
+    }
+
+    /// The consumer there: who has this alone.
+    pub(crate) fn sleeper(&mut self, code: FilterCode) -> Sleeper<'_> {
+        // SAFETY: borrowed mutably as long as it lives, and nobody else makes one of this seat.
+        unsafe { self.shared_sleeper(|| code) }
+    }
+
+    /// The same where others reach this, too.
+    ///
+    /// # Safety
+    ///
+    /// Only the consumer, and it has no other sleeper as long as this one lives.
+    #[inline]
+    pub(crate) unsafe fn shared_sleeper(&self, code: impl FnOnce() -> FilterCode) -> Sleeper<'_> {
+        let seat = self.0.get_or_make(|| Seat::new(code()));
+        // SAFETY: by the caller's promise.
+        let own = unsafe { seat.registration() };
+        Sleeper { home: &self.0, seat, own }
+    }
+}
+
+impl std::fmt::Debug for OwnSeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.0.get())
+    }
+}
+
+/// A consumer at its seat, in one call of its own.
+pub(crate) struct Sleeper<'s> {
+    home: &'s OnceArc<Seat>,
+    seat: &'s Seat,
+    own: &'s mut Registration,
+}
+
+impl Sleeper<'_> {
+    /// One more count on the seat, for the tables.
+    fn count(&self) -> SeatRef {
+        self.home.count().expect("it was made before this")
+    }
+
+    pub(crate) fn membership(&mut self) -> &mut Membership {
+        &mut self.own.membership
     }
 
     /// The filter group that it has joined, once it has slept for events: it never sleeps for anything else after that.
     pub(crate) fn group(&self) -> Option<&GroupRef> {
-        self.interest.as_ref().and_then(Interest::group_of_events)
+        self.own.interest.as_ref().and_then(Interest::group_of_events)
+    }
+
+    /// Whether it waits for events already, at this bucket, or with this request for one.
+    pub(crate) fn waits_for_events(&self, bucket: Option<*const Bucket>, request: Option<*const Request>) -> bool {
+        self.own.interest.as_ref().is_some_and(|interest| interest.is_of_events_at(bucket, request))
+    }
+
+    /// What it parks for from now on. It is awake.
+    pub(crate) fn wait_for(&mut self, interest: Interest) {
+        if !self.own.interest.as_ref().is_some_and(|before| before.is(&interest)) {
+            self.seat.announced().store(false, Relaxed);
+            self.own.interest = Some(interest);
+        }
     }
 
     /// Parks, then looks. `Err`: what it waits for may hold already, it is not parked (any more).
     pub(crate) fn park<W: Watched + 'static>(
         &mut self,
-        seat: &SeatRef,
         cache: &Arc<W>,
-        interest: Interest,
         cursor: u64,
         waker: Waker,
-        due: Due,
+        due: &Due,
     ) -> Result<(), Unparked> {
-        let hub = cache.hubs().of(self.code);
-        if !self.interest.as_ref().is_some_and(|before| before.is(&interest)) {
-            seat.announced().store(false, Relaxed);
-            self.interest = Some(interest);
+        let (seat, hub) = (self.seat, cache.hubs().of(self.seat.code()));
+        if !seat.is_idle() {
+            self.unpark(cache.hubs());
         }
-        let Some(interest) = &self.interest else { return Ok(()) };
+        let Some(interest) = &self.own.interest else { return Ok(()) };
         // The sleeper counts itself, before the fence. Partner: the loads in `published`, `published_events`
         // and `FilterGroup::has_parked`.
         let counted = match interest {
             Interest::Chain(_, bucket) => {
-                bucket.add_waiter();
+                hub.add_waiter_at(bucket);
                 CountedAt::Bucket
             }
             interest => {
@@ -72,9 +136,8 @@ impl Registration {
                 CountedAt::Hub
             }
         };
-        hub.fell_asleep();
-        self.parked = true;
-        seat.park(cursor, waker, due, counted);
+        // SAFETY: a sleeper is the consumer, and it is not parked: see above.
+        unsafe { seat.park(cursor, waker, due, counted) };
         // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
         fence(ord!(RegisterFence, SeqCst));
         if !seat.announced().load(Relaxed) {
@@ -83,7 +146,7 @@ impl Registration {
                 Interest::Revision(wanted) => Some(wanted.position.revision),
                 _ => None,
             };
-            hub.post(cache, Message::Join(seat.clone(), interest.clone()));
+            hub.post(cache, Message::Join(self.count(), interest.clone()));
             if let Some(revision) = wants {
                 // After the message: see `Hub::want_at_most`.
                 hub.want(revision);
@@ -94,13 +157,12 @@ impl Registration {
         // Partner: as with `announced`.
         let timed = due.is_some() && !seat.timed().load(Relaxed) && !seat.timed().swap(true, AcqRel);
         if timed {
-            hub.post(cache, Message::Time(seat.clone()));
+            hub.post(cache, Message::Time(self.count()));
         }
-        let now = cache.frontier();
-        if interest.holds(cursor, &now, &**cache) || now.closed {
+        if interest.holds(cursor, &**cache) {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
-            let unparked = self.unpark(seat, cache.hubs());
+            let unparked = self.unpark(cache.hubs());
             #[cfg(loom)]
             if weak::is(weak::Site::TakeOver) {
                 return Err(unparked);
@@ -115,55 +177,50 @@ impl Registration {
     }
 
     /// Ends a sleep. Without one: nothing to take over.
-    pub(crate) fn unpark(&mut self, seat: &SeatRef, hubs: &Hubs) -> Unparked {
-        let hub = hubs.of(self.code);
-        if !std::mem::take(&mut self.parked) {
+    pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+        let (seat, hub) = (self.seat, hubs.of(self.seat.code()));
+        if seat.is_idle() {
             return Unparked { woken: false, resume: 0, at: 0 };
         }
         // Before PARKED is left: a later pass does not look at this seat.
         let scanned_to = hub.scanned_to();
         let woken = seat.unpark();
-        match (seat.counted(), &self.interest) {
-            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => bucket.remove_waiter(),
+        match (seat.counted(), &self.own.interest) {
+            (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => hub.remove_waiter_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has moved it there.
                 if let Some(Some(bucket)) = request.answer() {
-                    bucket.remove_waiter();
+                    hub.remove_waiter_at(bucket);
                 }
             }
             (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
         }
-        hub.awoke();
         if woken {
             return Unparked { woken, resume: seat.resume(), at: seat.woken_at() };
         }
-        seat.clear();
+        // SAFETY: as in `park`: it has left the seat.
+        unsafe { seat.clear() };
         Unparked { woken, resume: scanned_to, at: 0 }
     }
 
     /// Takes it back for good: before it is dropped.
-    pub(crate) fn leave<W: Watched + 'static>(&mut self, seat: &SeatRef, cache: &Arc<W>) {
-        let hub = cache.hubs().of(self.code);
-        self.unpark(seat, cache.hubs());
-        if seat.announced().load(Acquire) {
-            hub.post(cache, Message::Leave(seat.clone()));
-            let is_wanted = match &self.interest {
+    pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
+        let hub = cache.hubs().of(self.seat.code());
+        self.unpark(cache.hubs());
+        if self.seat.announced().load(Acquire) {
+            hub.post(cache, Message::Leave(self.count()));
+            let is_wanted = match &self.own.interest {
                 Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),
                 _ => false,
             };
             // So that the source is not asked for it any more; and so that a predicate goes, though nobody publishes:
             // what it holds may be the cache itself.
-            if is_wanted || self.code == FilterCode::Foreign {
+            if is_wanted || self.seat.code() == FilterCode::Foreign {
                 hub.notify(cache);
             }
         }
         // The bucket, and the request for it.
-        self.interest = None;
-    }
-}
-
-impl std::fmt::Debug for Registration {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Registration").field("parked", &self.parked).finish()
+        self.own.interest = None;
+        self.own.membership = Membership::default();
     }
 }

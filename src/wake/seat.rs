@@ -10,21 +10,21 @@
 //! | step | partner | order |
 //! | --- | --- | --- |
 //! | consumer: store PARKED, fence, look at the cache | writer and notifier: store or load head, fence, look at the seat | SeqCst fences |
-//! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED | Acquire / Release |
-//! | store WOKEN or PARKED | the consumer's compare-exchange and load in `unpark` | Release / Acquire |
+//! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED, the waker with it | Acquire / Release |
+//! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
 //! See docs/internals/waking.md.
 
-#![forbid(unsafe_code)]
-
 use super::interest::Interest;
+use super::owned::Owned;
+use super::registration::Registration;
 use super::waker::{WakeUp, Waker};
+use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
-use crate::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, lock, ord, spin,
-};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
+use crate::wake::FilterCode;
 use std::sync::atomic::AtomicU64 as Plain;
 // No order of its own: the turn has it.
 use std::sync::{Mutex as TurnMutex, MutexGuard, PoisonError};
@@ -74,12 +74,14 @@ pub(crate) enum Rest {
 }
 
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
-pub(crate) type SeatRef = crate::sync::Arc<Seat>;
+pub(super) type SeatRef = crate::sync::Arc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
     id: u64,
     state: AtomicU32,
+    /// Which hub it is in.
+    code: FilterCode,
     /// Whether the notifier's tables know its interest, or will with the next message.
     announced: AtomicBool,
     /// Whether the heap of due times has it, or will with the next message.
@@ -90,12 +92,14 @@ pub(crate) struct Seat {
     resume: AtomicU64,
     /// Where it is counted while it is parked.
     at_bucket: AtomicBool,
-    /// Never contended: the state says whose turn it is.
-    waker: Mutex<Option<Waker>>,
+    /// The state says whose it is.
+    waker: Owned<Option<Waker>>,
     // What follows carries no order of its own: it lies still while the seat is parked.
     woken_at: Plain,
     /// For those that were ever parked with a time.
     times: OnceBox<DueTimes>,
+    /// The consumer's alone.
+    registration: Owned<Registration>,
     /// Where the tables have it. Never contended: only who has the turn looks.
     entry: TurnMutex<Option<SeatEntry>>,
 }
@@ -124,19 +128,21 @@ impl DueTimes {
 
 impl Seat {
     /// For those who wake it from outside, who look how it stands, and the consumer's registration.
-    pub(crate) fn new() -> Seat {
+    pub(super) fn new(code: FilterCode) -> Seat {
         static NEXT: Plain = Plain::new(1);
         Seat {
             id: NEXT.fetch_add(1, Relaxed),
             state: AtomicU32::new(IDLE),
+            code,
             announced: AtomicBool::new(false),
             timed: AtomicBool::new(false),
             cursor: AtomicU64::new(0),
             resume: AtomicU64::new(0),
             at_bucket: AtomicBool::new(false),
-            waker: Mutex::new(None),
+            waker: Owned::new(None),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
+            registration: Owned::new(Registration::default()),
             entry: TurnMutex::new(None),
         }
     }
@@ -147,19 +153,47 @@ impl Seat {
 
     // ---- The consumer's side ----------------------------------------------------------------------
 
-    /// Fills the seat and stores PARKED. Only its consumer, who is awake.
-    pub(super) fn park(&self, cursor: u64, waker: Waker, due: Due, counted: CountedAt) {
+    /// The consumer's side.
+    ///
+    /// # Safety
+    ///
+    /// Only its consumer, and nobody has it already.
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
+    pub(super) unsafe fn registration(&self) -> &mut Registration {
+        // SAFETY: by the caller's promise.
+        unsafe { self.registration.take() }
+    }
+
+    pub(super) fn code(&self) -> FilterCode {
+        self.code
+    }
+
+    /// Whether its consumer has not parked since it left it last: for the consumer itself.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        // Only the consumer leaves IDLE, and returns to it.
+        self.state.load(Relaxed) == IDLE
+    }
+
+    /// Fills the seat and stores PARKED.
+    ///
+    /// # Safety
+    ///
+    /// Only its consumer, which is awake: the state is IDLE.
+    pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         self.cursor.store(cursor, Relaxed);
         self.resume.store(0, Relaxed);
         self.count_at(counted);
         if due.is_some() {
             let never =
                 || DueTimes { deadline: Plain::new(NEVER), bookmark: Plain::new(NEVER), delivered: Plain::new(0) };
-            self.times.get_or_make(never).store(&due);
+            self.times.get_or_make(never).store(due);
         } else if let Some(times) = self.times.get() {
-            times.store(&due);
+            times.store(due);
         }
-        let before = lock(&self.waker).replace(waker);
+        // SAFETY: in IDLE the waker is the consumer's, which has seen what the last claimer did: see `unpark`.
+        let before = unsafe { self.waker.take() }.replace(waker);
         // Release: partner of the compare-exchange in `claim`.
         self.state.store(PARKED, Release);
         // Foreign code: what a task left here, if it was never woken.
@@ -169,22 +203,30 @@ impl Seat {
     /// Leaves the seat. True: somebody has woken it. Only its consumer.
     pub(super) fn unpark(&self) -> bool {
         loop {
-            match self.state.compare_exchange(PARKED, IDLE, AcqRel, Acquire) {
-                Ok(_) => return false,
-                Err(WOKEN) => {
+            // Acquire: partner of the store in `settle`.
+            match self.state.load(Acquire) {
+                WOKEN => {
+                    // Nobody else leaves this state.
                     self.state.store(IDLE, Relaxed);
                     return true;
                 }
+                // Failed: somebody has claimed it.
+                PARKED if self.state.compare_exchange(PARKED, IDLE, AcqRel, Relaxed).is_ok() => return false,
                 // Between a claim and its end lie a few instructions and no foreign code.
-                Err(CLAIMED) => spin(),
-                Err(_) => return false,
+                PARKED | CLAIMED => spin(),
+                _ => return false,
             }
         }
     }
 
     /// Takes the waker back, so that a task does not live on in a seat that it has left.
-    pub(super) fn clear(&self) {
-        let waker = lock(&self.waker).take();
+    ///
+    /// # Safety
+    ///
+    /// As [`Seat::park`].
+    pub(super) unsafe fn clear(&self) {
+        // SAFETY: as in `park`.
+        let waker = unsafe { self.waker.take() }.take();
         drop(waker);
     }
 
@@ -249,7 +291,7 @@ impl Seat {
     pub(crate) fn wake(&self) {
         loop {
             if let Some(claim) = self.claim() {
-                return claim.settle(0).into_iter().for_each(WakeUp::call);
+                return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
             // The notifier may only move it to another place, and let it sleep on.
             if self.state.load(Acquire) != CLAIMED {
@@ -261,25 +303,35 @@ impl Seat {
 
     // ---- The notifier's side ------------------------------------------------------------------------
 
+    /// Asks the processor for what a claim looks at.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        heap::prefetch(std::ptr::from_ref(&self.state).cast());
+        heap::prefetch(std::ptr::from_ref(&self.waker).cast());
+    }
+
     /// The cursor, while it is parked. Behind the notifier's fence.
     pub(super) fn parked_at(&self) -> Option<u64> {
         // Acquire: partner of the store in `park`.
         (self.state.load(Acquire) == PARKED).then(|| self.cursor.load(Relaxed))
     }
 
-    /// Wakes a consumer that has not handed out the event of `seq`.
-    pub(super) fn wake_behind(&self, seq: u64) -> Option<WakeUp> {
-        if self.parked_at().is_none_or(|cursor| cursor > seq) {
-            return None;
+    /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
+    /// its cursor, which this is, stands behind that event.
+    pub(super) fn wake_behind(&self, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
+        match self.parked_at() {
+            None => return Ok(None),
+            Some(cursor) if cursor > seq => return Err(cursor),
+            Some(_) => {}
         }
-        let claim = self.claim()?;
+        let Some(claim) = self.claim() else { return Ok(None) };
         let (cursor, counted) = (claim.cursor(), claim.counted());
         if cursor > seq {
             // It went on, and sleeps again, behind that event.
             claim.put_back(cursor, counted);
-            return None;
+            return Err(cursor);
         }
-        claim.settle(seq)
+        Ok(claim.settle(seq, now))
     }
 
     /// Where the tables have it: for who has the turn. What is taken out is foreign code: dropped outside.
@@ -329,13 +381,14 @@ impl std::fmt::Debug for Seat {
 pub(super) struct Claim<'a>(&'a Seat);
 
 impl<'a> Claim<'a> {
-    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). What comes back is to be
-    /// called outside of everything.
-    pub(super) fn settle(self, resume: u64) -> Option<WakeUp> {
+    /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`] that is not
+    /// before what it is woken for. What comes back is to be called outside of everything.
+    pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
         let seat = self.0;
         seat.resume.store(resume, Relaxed);
-        seat.woken_at.store(clock::now(), Relaxed);
-        let wake = lock(&seat.waker).take().map(Waker::settle);
+        seat.woken_at.store(now, Relaxed);
+        // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
+        let wake = unsafe { seat.waker.take() }.take().map(Waker::settle);
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
         seat.state.store(WOKEN, ord!(Settle, Release));
         wake

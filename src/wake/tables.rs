@@ -11,10 +11,12 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod few;
 
 pub(super) use few::FewWakeUps;
 
+use self::ahead::WakeAhead;
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
@@ -275,7 +277,9 @@ impl Tables {
         lowest.unwrap_or(head).max(self.scanned_to).min(head)
     }
 
-    /// Each filter once an event, as long as somebody of its group sleeps.
+    /// Each filter once an event, as long as somebody of its group sleeps that may not have it. Who is not found parked
+    /// looks later than this, and does not sleep below `head`: so after an event that passes, the next one is looked for
+    /// at the lowest cursor of those that sleep on.
     fn scan(&mut self, hub: &Hub, cache: &dyn Watched, from: u64, head: u64) {
         let Tables { groups, woken, .. } = self;
         for Scanners { group, members } in groups.values() {
@@ -284,17 +288,13 @@ impl Tables {
                 match cache.first_match(&group.matcher, at, head) {
                     Ok(None) => break,
                     Ok(Some(seq)) => {
-                        wake_at(members, seq, woken);
-                        at = seq + 1;
+                        // Behind the filter: what a predicate took is no lag of those whom it finds.
+                        let mut ahead = WakeAhead::new(woken);
+                        members.seats().for_each(|seat| ahead.wake_behind(seat, seq));
+                        at = ahead.finish().unwrap_or(head);
                     }
                     Err(_) => {
-                        // Each looks for itself, from its own cursor.
-                        let mut any = false;
-                        for claim in members.seats().filter_map(|seat| seat.claim()) {
-                            any = true;
-                            woken.extend(claim.settle(0));
-                        }
-                        if any {
+                        if settle_all(members.seats(), woken) {
                             hub.count_lap();
                         }
                         break;
@@ -310,33 +310,27 @@ impl Tables {
             return;
         }
         let Tables { chains, woken, .. } = self;
+        let mut ahead = WakeAhead::new(woken);
         let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
+            let seq = event.sequence();
             if event.kind() == Kind::Resync {
-                chains.values().for_each(|members| wake_at(members, event.sequence(), woken));
+                chains.values().flat_map(Members::seats).for_each(|seat| ahead.wake_behind(seat, seq));
                 return;
             }
-            for bucket in buckets {
-                if let Some(members) = chains.get(&bucket) {
-                    each_match(members, event, |seat| woken.extend(seat.wake_behind(event.sequence())));
-                }
+            for members in buckets.filter_map(|bucket| chains.get(&bucket)) {
+                each_match(members, event, |seat| ahead.wake_behind(seat, seq));
             }
         });
+        ahead.finish();
         if visited.is_err() {
             // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
             // shows in a bucket's newest. Who has something looks for itself, from its own cursor.
             let mark = cache.newest_mark();
-            let mut any = false;
-            for seat in chains.values().flat_map(Members::seats) {
-                let Some(SeatEntry { interest: Interest::Chain(_, bucket), .. }) = &*seat.entry() else { continue };
-                let Some(cursor) = seat.parked_at() else { continue };
-                if (bucket.newest() >= cursor || mark >= cursor)
-                    && let Some(claim) = seat.claim()
-                {
-                    any = true;
-                    woken.extend(claim.settle(0));
-                }
-            }
-            if any {
+            let has_something = |seat: &&SeatRef| {
+                let Some(SeatEntry { interest: Interest::Chain(_, bucket), .. }) = &*seat.entry() else { return false };
+                seat.parked_at().is_some_and(|cursor| bucket.newest() >= cursor || mark >= cursor)
+            };
+            if settle_all(chains.values().flat_map(Members::seats).filter(has_something), woken) {
                 hub.count_lap();
             }
         }
@@ -419,20 +413,18 @@ impl Tables {
     /// announces it anew.
     fn drop_seat(&mut self, seat: &SeatRef) {
         seat.announced().swap(false, AcqRel);
-        // Partner: PARKED, fence, `announced.swap(true)` in `Registration::park`: either that sees the
+        // Partner: PARKED, fence, `announced.swap(true)` in `Sleeper::park`: either that sees the
         // flag down and announces itself again, or this sees it parked.
         fence(SeqCst);
-        if let Some(claim) = seat.claim() {
-            self.woken.extend(claim.settle(0));
-        }
+        settle_all([seat], &mut self.woken);
         self.remove(seat);
     }
 
     /// The cache was closed: nobody sleeps on, and nobody is looked at any more.
     fn wake_everybody(&mut self) {
         let of_the_cache = self.revisions.values().chain(self.tickets.values()).chain(self.listing.values());
-        let claims = self.of_events().chain(of_the_cache).filter_map(|seat| seat.claim());
-        let woken: Vec<_> = claims.filter_map(|claim| claim.settle(0)).collect();
+        let mut woken = Vec::new();
+        settle_all(self.of_events().chain(of_the_cache), &mut woken);
         self.woken.extend(woken);
     }
 }
@@ -447,23 +439,31 @@ fn take_out<V, M: Seated>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn
     }
 }
 
-/// Wakes the members that have not handed out the event of `seq`.
-fn wake_at<M: Seated>(members: &Members<M>, seq: u64, woken: &mut Vec<WakeUp>) {
-    members.seats().for_each(|seat| woken.extend(seat.wake_behind(seq)));
+/// Wakes all of them that sleep: each looks for itself, from its own cursor. True: there was one.
+fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<WakeUp>) -> bool {
+    let (now, mut any) = (clock::now(), false);
+    for claim in seats.into_iter().filter_map(|seat| seat.claim()) {
+        any = true;
+        woken.extend(claim.settle(0, now));
+    }
+    any
 }
 
-/// The members of a bucket that have not handed out this event, and whose filter it passes: each filter is
-/// evaluated once.
+/// The members of a bucket whose filter this event passes. Each filter is evaluated once, and for members alone that
+/// sleep and have not handed the event out; those without a filter are not looked at.
 fn each_match<'t>(members: &'t Members<ChainReader>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
     for ChainReader { seat, asks } in &members.0 {
+        let Some(group) = asks else {
+            found(seat);
+            continue;
+        };
         if seat.parked_at().is_none_or(|cursor| cursor > event.sequence()) {
             continue;
         }
-        let matches = match (asks, last) {
-            (None, _) => true,
-            (Some(group), Some((known, matches))) if known == group.id() => matches,
-            (Some(group), _) => {
+        let matches = match last {
+            Some((known, matches)) if known == group.id() => matches,
+            _ => {
                 let matches = group.matcher.matches_guarded(event);
                 last = Some((group.id(), matches));
                 matches

@@ -1,12 +1,13 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
 use super::{
-    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, Registration, Rest, Seat, SeatRef, VisitEvent,
-    Waker, Watched,
+    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Sleeper, VisitEvent, Waker,
+    Watched,
 };
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Filter;
+use crate::log::ring::LogEnd;
 use crate::position::Position;
 use crate::sync::{Mutex, current_thread, lock};
 use std::sync::Arc;
@@ -54,6 +55,11 @@ impl Watched for Log {
         CacheFrontier { position, head, ready: true, failed: false, closed: false, consistent: 0 }
     }
 
+    fn end(&self) -> LogEnd {
+        stop(&self.frontier_stops);
+        LogEnd { head: self.head.load(Ordering::SeqCst), closed: false }
+    }
+
     fn first_match(&self, _: &Matcher, from: u64, head: u64) -> Result<Option<u64>, Overtaken> {
         stop(&self.match_stops);
         Ok(Some(from.max(60)).filter(|seq| *seq < head))
@@ -98,12 +104,12 @@ impl Log {
     }
 
     /// As many sleepers at 50, which the notifier knows.
-    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<SeatRef> {
+    fn sleepers(self: &Arc<Log>, wakers: impl IntoIterator<Item = Waker>) -> Vec<OwnSeat> {
         let group = self.group();
         let sleeper = |waker| {
-            let (seat, mut registration) = awake();
-            let interest = Interest::Events(group.clone(), None);
-            let parked = registration.park(&seat, self, interest, 50, waker, Due::default());
+            let mut seat = OwnSeat::new();
+            let mut sleeper = awake(&mut seat, &group);
+            let parked = sleeper.park(self, 50, waker, &Due::default());
             assert!(parked.is_ok(), "it has everything");
             seat
         };
@@ -123,12 +129,15 @@ impl Log {
     }
 }
 
-fn awake() -> (SeatRef, Registration) {
-    (SeatRef::new(Seat::new()), Registration::new(FilterCode::Own))
+/// Its consumer, who will wait for the events of a group.
+fn awake<'s>(seat: &'s mut OwnSeat, group: &GroupRef) -> Sleeper<'s> {
+    let mut sleeper = seat.sleeper(FilterCode::Own);
+    sleeper.wait_for(Interest::Events(group.clone(), None));
+    sleeper
 }
 
-fn are_woken(sleepers: &[SeatRef]) -> usize {
-    sleepers.iter().filter(|one| matches!(one.rest(), Rest::Woken { resume: 60, .. })).count()
+fn are_woken(sleepers: &[OwnSeat]) -> usize {
+    sleepers.iter().filter(|one| matches!(one.seat().unwrap().rest(), Rest::Woken { resume: 60, .. })).count()
 }
 
 /// Few sleepers are woken by the publisher.
@@ -155,14 +164,30 @@ fn publisher_leaves_many_events_to_the_notifier() {
     assert_eq!(are_woken(&sleepers), 1);
 }
 
+/// Ann sleeps at 50, Bob at 80, where the head stood when he parked. A pass for both wakes each for the first event that
+/// it has not handed out.
+#[test]
+fn pass_wakes_each_behind_its_cursor() {
+    let log = Log::alone();
+    let ann = log.sleepers([Waker::Thread(current_thread())]);
+    log.head.store(80, Ordering::SeqCst);
+    let mut bob = OwnSeat::new();
+    let parked = awake(&mut bob, &log.group()).park(&log, 80, Waker::Thread(current_thread()), &Due::default());
+    assert!(parked.is_ok());
+    log.head.store(100, Ordering::SeqCst);
+    log.look();
+    assert_eq!(are_woken(&ann), 1);
+    assert!(matches!(bob.seat().unwrap().rest(), Rest::Woken { resume: 80, .. }), "{:?}", bob.seat().unwrap().rest());
+}
+
 /// A message that nobody has read yet may be of somebody who sleeps: the notifier looks.
 #[test]
 fn publisher_reads_no_messages() {
     let log = Log::alone();
     let _known = log.sleepers([Waker::Thread(current_thread())]);
-    let (late, mut registration) = awake();
-    let interest = Interest::Events(log.group(), None);
-    assert!(registration.park(&late, &log, interest, 50, Waker::Thread(current_thread()), Due::default()).is_ok());
+    let mut late = OwnSeat::new();
+    let parked = awake(&mut late, &log.group()).park(&log, 50, Waker::Thread(current_thread()), &Due::default());
+    assert!(parked.is_ok());
     log.publish(60);
     assert_eq!(are_woken(std::slice::from_ref(&late)), 0);
     log.look();
@@ -195,11 +220,10 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
     let hub = log.hubs.of(FilterCode::Own);
     let group = log.group();
-    let park = |(seat, registration): &mut (SeatRef, Registration), cursor| {
-        let interest = Interest::Events(group.clone(), None);
-        registration.park(seat, &log, interest, cursor, Waker::Thread(current_thread()), Due::default())
+    let park = |seat: &mut OwnSeat, cursor| {
+        awake(seat, &group).park(&log, cursor, Waker::Thread(current_thread()), &Due::default())
     };
-    let (mut ann, mut bob) = (awake(), awake());
+    let (mut ann, mut bob) = (OwnSeat::new(), OwnSeat::new());
     assert!(park(&mut ann, 50).is_ok(), "she has everything");
     assert!(park(&mut bob, 10).is_err(), "he has not, but the tables know him now");
 
@@ -218,7 +242,6 @@ fn pass_moves_nobody_who_parks_meanwhile() {
         assert!(unparked.woken, "the test's own premise");
         assert_eq!(unparked.resume, 0, "he continues at his cursor");
     });
-    let (seat, registration) = &mut ann;
-    let unparked = registration.unpark(seat, &log.hubs);
+    let unparked = ann.sleeper(FilterCode::Own).unpark(&log.hubs);
     assert!(unparked.woken && unparked.resume == 60);
 }

@@ -66,13 +66,13 @@ impl Timers {
         }
         match (waited, !self.awaiting_a_move.is_empty()) {
             (false, true) => {
-                hub.add_waiter(None);
+                hub.await_a_move(true);
                 // Partner: the writer's fence: it sees the count, or this looks again and sees the move.
                 fence(SeqCst);
                 true
             }
             (true, false) => {
-                hub.remove_waiter(None);
+                hub.await_a_move(false);
                 false
             }
             _ => false,
@@ -88,7 +88,7 @@ impl Timers {
                     return;
                 }
             } else if seat.timed().swap(false, AcqRel) {
-                // Partner: PARKED, fence, `timed.swap(true)` in `Registration::park`: either that sees
+                // Partner: PARKED, fence, `timed.swap(true)` in `Sleeper::park`: either that sees
                 // the flag down and says so again, or this sees it parked.
                 fence(SeqCst);
                 if seat.parked_at().is_some() && !seat.timed().swap(true, AcqRel) {
@@ -109,7 +109,7 @@ impl Timers {
             seat.timed().swap(false, AcqRel);
             if let Some(claim) = seat.claim() {
                 // Everything below the head was looked at before.
-                woken.extend(claim.settle(now.head));
+                woken.extend(claim.settle(now.head, clock));
             }
             return false;
         }

@@ -10,6 +10,7 @@
 
 use super::{Scanners, Tables, each_match};
 use crate::data::event::Kind;
+use crate::sys::clock;
 use crate::wake::seat::SeatRef;
 use crate::wake::waker::WakeUp;
 use crate::wake::{CacheFrontier, Watched};
@@ -54,10 +55,10 @@ impl Tables {
             return None;
         }
         let few = self.few_behind(cache, self.scanned_to, now.head)?;
-        let mut woken = FewWakeUps::default();
+        let (mut woken, at) = (FewWakeUps::default(), clock::now());
         let mut left = Vec::new();
         for ((seat, seq), place) in few.found.into_iter().flatten().zip(&mut woken) {
-            match seat.wake_behind(seq) {
+            match seat.wake_behind(seq, at).ok().flatten() {
                 Some(WakeUp::Task(task)) if !cache.trusts_wakers() => left.push(WakeUp::Task(task)),
                 own => *place = own,
             }

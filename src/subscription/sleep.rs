@@ -1,0 +1,169 @@
+//! The sleep of a subscription: what it waits for, and its own side of its seat.
+
+#![allow(unsafe_code, reason = "whoever has the handle is the consumer")]
+
+use super::awake::Awake;
+use super::own::{Bookmarks, Flag, SubscriptionPhase};
+use super::{Start, Subscription};
+use crate::cache::OPEN;
+use crate::error::Result;
+use crate::sync::Acquire;
+use crate::sys::clock;
+use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker};
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Subscription {
+    /// The consumer at its seat.
+    fn sleeper(&mut self) -> Sleeper<'_> {
+        // SAFETY: the one handle of the consumer, borrowed as long as the sleeper lives.
+        unsafe { self.shared.sleeper() }
+    }
+
+    /// It is dropped: its seat is left for good.
+    pub(super) fn end_sleep(&mut self) {
+        // SAFETY: as in `sleeper`.
+        unsafe { self.shared.sleeps_no_more() }
+    }
+}
+
+impl Awake<'_> {
+    /// The consumer at its seat.
+    #[inline]
+    pub(super) fn sleeper(&mut self) -> Sleeper<'_> {
+        // SAFETY: a call of the one handle of the consumer, which `own` is borrowed from; borrowed as long as the sleeper
+        // lives.
+        unsafe { self.shared.sleeper() }
+    }
+
+    /// Where it sleeps.
+    pub(super) fn hub(&self) -> &Hub {
+        self.shared.inner.hubs.of(FilterCode::of(&self.shared.matcher))
+    }
+
+    /// Those who are woken by the same events: by more than what is delivered, where kinds are masked and yet
+    /// recorded.
+    fn group(&mut self) -> GroupRef {
+        if let Some(group) = self.sleeper().group() {
+            return group.clone();
+        }
+        let matcher = &self.shared.matcher;
+        let unmasked = if self.own.on_lag.needs_delivered_keys() { matcher.unmasked() } else { None };
+        let matcher = unmasked.map_or_else(|| matcher.clone(), Arc::new);
+        self.hub().groups.join(&matcher, self.shared.inner.indexes.bucket_passes(&matcher))
+    }
+
+    pub(super) fn bookmarks(&self) -> Option<&Bookmarks> {
+        self.own.cold.as_ref().and_then(|cold| cold.bookmarks.as_deref())
+    }
+
+    /// What of the cache would make `peek` true, and when it does in any case. `None`: an event.
+    fn interest_in_the_cache(&self) -> (Option<Interest>, Option<Instant>) {
+        match (self.own.phase(), self.start()) {
+            (SubscriptionPhase::Unready, _) => (Some(Interest::Ready), None),
+            (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) => {
+                (Some(Interest::revision(revision.into(), None)), *until)
+            }
+            _ => (self.future_interest(), None),
+        }
+    }
+
+    /// Waits for events. Where it did so when it slept last, in the same way, nothing is counted or announced.
+    fn wait_for_events(&mut self) {
+        // Buckets are looked at by the thread that runs no predicates.
+        let scans = FilterCode::of(&self.shared.matcher) == FilterCode::Foreign;
+        let (bucket, request) = if scans { (None, None) } else { self.read_path() };
+        let (at, asked) = (bucket.map(Arc::as_ptr), request.map(Arc::as_ptr));
+        if self.sleeper().waits_for_events(at, asked) {
+            return;
+        }
+        let group = self.group();
+        let interest = match if scans { (None, None) } else { self.read_path() } {
+            (Some(bucket), _) => Interest::Chain(group, bucket.clone()),
+            (None, request) => Interest::Events(group, request.cloned()),
+        };
+        self.sleeper().wait_for(interest);
+    }
+
+    pub(super) fn park(&mut self, waker: Waker) -> bool {
+        self.park_until(waker, None)
+    }
+
+    /// Sleeps for what would make `peek` true, if nothing does now, and for what is due until then. True: it is parked.
+    pub(super) fn park_until(&mut self, waker: Waker, until: Option<Instant>) -> bool {
+        self.cursor.release();
+        // As it stands when it sleeps: it may be looked at for long.
+        self.share();
+        let (interest, limit) = if self.own.is_live() { (None, None) } else { self.interest_in_the_cache() };
+        let of_the_cache = interest.is_some();
+        let mut due = Due { deadline: limit.into_iter().chain(until).min(), ..Due::default() };
+        if let Some(interest) = interest {
+            self.sleeper().wait_for(interest);
+        } else {
+            if let Some(bookmarks) = self.bookmarks() {
+                due.bookmark = bookmarks.at.checked_add(bookmarks.interval).map(|at| (at, bookmarks.delivered));
+            }
+            self.wait_for_events();
+        }
+        let (inner, cursor) = (self.inner(), self.cursor.seq());
+        if let Err(unparked) = self.sleeper().park(inner, cursor, waker, &due) {
+            self.slept(unparked);
+            return false;
+        }
+        self.own.set(Flag::Parked, true);
+        // Behind PARKED and the fence in `Sleeper::park`. Partner: `Consumer::close` stores the end, fence, looks at
+        // the seat.
+        if self.shared.end.load(Acquire) != OPEN {
+            self.unpark_parked();
+            return false;
+        }
+        if of_the_cache {
+            inner.wake_source();
+        }
+        true
+    }
+
+    /// Ends a sleep and takes over how far the notifier looked.
+    #[inline(always)]
+    pub(super) fn unpark(&mut self) {
+        if self.has(Flag::Parked) {
+            self.unpark_parked();
+        }
+    }
+
+    #[inline(never)]
+    fn unpark_parked(&mut self) {
+        if self.own.take(Flag::Parked) {
+            let hubs = &self.inner().hubs;
+            let unparked = self.sleeper().unpark(hubs);
+            self.slept(unparked);
+        }
+    }
+
+    fn slept(&mut self, unparked: Unparked) {
+        if self.own.is_live() && self.cursor.seq() < unparked.resume {
+            self.cursor.jump(unparked.resume);
+            self.own.set(Flag::MovedUnseen, true);
+        }
+        // Until it was woken it had everything.
+        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::now() });
+    }
+}
+
+impl WakeSet {
+    /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
+    pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
+        subscription.awake(|awake| awake.unpark());
+        subscription.sleeper().membership().join(self, tag);
+        Ok(())
+    }
+
+    /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
+    pub fn remove(&self, subscription: &mut Subscription) -> bool {
+        let was_member = subscription.shared.seat().is_some() && subscription.sleeper().membership().leave_set(self);
+        if was_member {
+            subscription.awake(|awake| awake.unpark());
+        }
+        was_member
+    }
+}
