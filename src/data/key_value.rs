@@ -62,6 +62,7 @@ impl KeyValue {
     }
 
     /// As [`KeyValue::new`], with attributes and room for the decoded value.
+    #[inline]
     pub(crate) fn with_extras(
         memory: &mut impl Memory,
         key: &[u8],
@@ -176,7 +177,7 @@ impl KeyValue {
     #[inline]
     pub(crate) fn attributes(&self) -> &[u8] {
         let body = self.body();
-        let from = body.head.key.wrapping_add(body.head.key_length as usize + body.own_value_length());
+        let from = body.head.key.wrapping_add(body.head.key_length as usize + body.copied_length());
         // SAFETY: written by `with_extras` after the key and its own value, lives as long as the version.
         unsafe { std::slice::from_raw_parts(from, body.attributes_length()) }
     }
@@ -263,7 +264,7 @@ impl KeyValue {
     /// Bytes of the allocation, and of a shared value, which others may have, too.
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
-        heap::footprint(body.size()) + body.head.value_length as usize - body.own_value_length()
+        heap::footprint(body.size()) + body.shared_length()
     }
 
     /// The address of the version before; `data::slot` says which readers may follow it.

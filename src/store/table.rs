@@ -18,7 +18,7 @@
 //!
 //! The hint says where that lies which whoever finds an entry looks at next ([`TableEntry::hint`]), so that a search asks
 //! the processor for both at once: keys are scattered, and neither is in a cache where there are many. The writer keeps
-//! it up to date; nobody follows it, so an old one costs a line of memory and nothing else.
+//! it up to date where there are many entries; nobody follows it, so an old one costs a line of memory and nothing else.
 //!
 //! A cell is written once but for its hint: it gets an entry, and loses it for good. What has to move goes into a new page, which takes
 //! the place of the old one, so a reader that has loaded a page finds in it every entry that was there when it
@@ -37,6 +37,8 @@
 
 mod writer;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use writer::HINTED;
 pub(crate) use writer::{FETCHED, Place, Table};
 
 use super::hash::KeyHash;

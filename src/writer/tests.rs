@@ -1,6 +1,7 @@
 //! What the writer's thread does not do, and a writer that panics at each step of a commit in turn.
 
 use crate::reclaim::WORK;
+use crate::store::table::HINTED;
 use crate::sync::hooked;
 use crate::{Cache, Change, Code, Read, Record, ResyncReason, Start, State, Writer};
 use std::collections::BTreeMap;
@@ -48,8 +49,8 @@ fn lapped() -> (Cache, Writer, Weak<()>) {
     (cache, writer, versions)
 }
 
-/// Through changes, deletes, a listing, a resync and a table that grows and shrinks: beside each key stands where its
-/// newest version lies.
+/// Through changes, deletes, a listing, a resync and a table that grows and shrinks: where there are many keys, beside
+/// each stands where its newest version lies.
 #[test]
 fn hints_lead_to_the_newest_versions() {
     let hold = |writer: &Writer, keys: &[String]| {
@@ -63,23 +64,23 @@ fn hints_lead_to_the_newest_versions() {
     };
     let cache = Cache::builder("/").capacity(128).segment_slots(32).expect_load(true).build().unwrap();
     let mut writer = cache.writer().unwrap();
-    let keys: Vec<String> = (0..5000).map(|number| format!("/{number:04}")).collect();
-    writer.load(1, keys[..1000].iter().map(|key| record(key, "loaded", 1, 1))).unwrap();
-    hold(&writer, &keys[..1000]);
+    let keys: Vec<String> = (0..2 * HINTED as u64).map(|number| format!("/{number:05}")).collect();
+    let (many, end) = (HINTED + 100, 2 * HINTED as u64 + 2);
+    writer.load(1, keys[..many].iter().map(|key| record(key, "loaded", 1, 1))).unwrap();
+    hold(&writer, &keys[..many]);
     for (key, revision) in keys.iter().zip(2..) {
         writer.apply(revision, [Change::put(key, "changed")]).unwrap();
     }
     hold(&writer, &keys);
-    writer.apply(6000, keys.iter().map(|key| Change::put(key, "together"))).unwrap();
-    writer.apply(6001, keys[500..].iter().map(Change::delete)).unwrap();
+    writer.apply(end, keys.iter().map(|key| Change::put(key, "together"))).unwrap();
+    writer.apply(end + 1, keys[many..].iter().map(Change::delete)).unwrap();
     hold(&writer, &keys);
-    writer
-        .resync(6002, keys[..400].iter().map(|key| record(key, "listed", 6002, 6002)), ResyncReason::Requested)
-        .unwrap();
-    for revision in 6003..9000 {
-        writer.apply(revision, [Change::put("/0000", "again")]).unwrap();
+    let listed = keys[..many - 50].iter().map(|key| record(key, "listed", end + 2, end + 2));
+    writer.resync(end + 2, listed, ResyncReason::Requested).unwrap();
+    for revision in end + 3..end + 3000 {
+        writer.apply(revision, [Change::put("/00000", "again")]).unwrap();
     }
-    hold(&writer, &keys[..400]);
+    hold(&writer, &keys[..many - 50]);
 }
 
 /// Waits until nothing of a cache is left, which may be with the notifier for a moment.

@@ -288,7 +288,8 @@ impl Core {
                 KeyValue::with_extras(&mut self.heap, slot.key(), None, one.meta, seq, one.before, none)
             }
             _ => {
-                let extras = VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) };
+                let mut extras = extras(&mut self.attributes, inner, key, value);
+                extras.shared = shared;
                 KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
             }
         };
@@ -450,7 +451,9 @@ impl Core {
         ring.append(router, (at, added), event, || {
             Some(match slot {
                 Some(slot) => {
-                    slots.renew_hint(hash, slot.as_ptr(), slot.distance_to(fresh.kv().pointer()));
+                    if slots.is_hinted() {
+                        slots.renew_hint(hash, slot.as_ptr(), slot.distance_to(fresh.kv().pointer()));
+                    }
                     // SAFETY: I1: this is the writer, and its table owns the slot. A key that a resync deletes
                     // and puts again stands twice: the second replaces the tombstone.
                     unsafe { fresh.replace(slot) }

@@ -97,10 +97,16 @@ impl Version {
         usize::from(self.attributes & IS_SHARED != 0)
     }
 
+    /// Bytes of the value that lie elsewhere.
+    #[inline]
+    pub(super) fn shared_length(&self) -> usize {
+        if self.attributes & IS_SHARED == 0 { 0 } else { self.head.value_length as usize }
+    }
+
     /// Bytes of the value in the block of the version.
     #[inline]
-    pub(super) fn own_value_length(&self) -> usize {
-        if self.shared() == 0 { self.head.value_length as usize } else { 0 }
+    pub(super) fn copied_length(&self) -> usize {
+        self.head.value_length as usize - self.shared_length()
     }
 
     /// Bytes of the attributes.
@@ -110,8 +116,9 @@ impl Version {
     }
 
     /// Bytes of the block.
+    #[inline]
     pub(super) fn size(&self) -> usize {
-        let bytes = self.head.key_length as usize + self.own_value_length() + self.attributes_length();
+        let bytes = self.head.key_length as usize + self.copied_length() + self.attributes_length();
         size(self.cells(), self.shared(), bytes)
     }
 }

@@ -6,6 +6,9 @@ use crate::heap::System;
 /// Entries whose cells are fetched at once.
 pub(crate) const FETCHED: usize = 16;
 
+/// Entries from which on hints are renewed: fewer lie in a cache, with what is behind them.
+pub(crate) const HINTED: usize = 8192;
+
 /// How full a page is: entries, and cells in use, those of entries that are gone among them.
 #[derive(Clone, Copy, Default)]
 struct Fill {
@@ -120,6 +123,12 @@ impl<E: TableEntry> Table<E> {
         let (_, _, entry) = self.find(key, is)?;
         // SAFETY: the table owns it, and it is borrowed.
         Some(unsafe { EntryRef::new(entry) })
+    }
+
+    /// Whether there are so many entries that hints are worth their renewal.
+    #[inline]
+    pub(crate) fn is_hinted(&self) -> bool {
+        self.len >= HINTED
     }
 
     /// What lies behind an entry of this hash has another place.
