@@ -70,11 +70,11 @@ func getFloor(objects int) measured {
 		copy(object[8+C.KEY:], value)
 		unsafe.Slice(table, objects)[number] = pointer
 	}
-	made, order := makes(objects, key), scattered{count: objects}
+	ready, order := makesReady(objects, key), scattered{count: objects}
 	copied := make([]byte, len(value))
 	return repeat(func(section *section) uint64 {
 		var sum uint64
-		for _, key := range made.next(section) {
+		for _, key := range ready.next(section) {
 			// In the same order as the keys.
 			at := order.next()
 			name, room := (*C.char)(unsafe.Pointer(unsafe.StringData(key))), (*C.char)(unsafe.Pointer(&copied[0]))

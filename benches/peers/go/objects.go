@@ -83,32 +83,32 @@ func settle(section *section, s store) {
 // chunk is the number of operations of which the keys are made at once.
 const chunk = 1000
 
-// made has keys that are just made, as those of a request are that just came: whoever
+// ready has keys that are just made, as those of a request are that just came: whoever
 // takes one waits for no line of memory.
-type made struct {
+type ready struct {
 	order scattered
 	key   func(int) string
 	keys  []string
 }
 
-func makes(objects int, key func(int) string) made {
-	return made{order: scattered{count: objects}, key: key, keys: make([]string, chunk)}
+func makesReady(objects int, key func(int) string) ready {
+	return ready{order: scattered{count: objects}, key: key, keys: make([]string, chunk)}
 }
 
 // next makes the next ones, while nothing is measured.
-func (m *made) next(section *section) []string {
+func (r *ready) next(section *section) []string {
 	section.waiting(func() {
-		for at := range m.keys {
-			m.keys[at] = m.key(m.order.next())
+		for at := range r.keys {
+			r.keys[at] = r.key(r.order.next())
 		}
 	})
-	return m.keys
+	return r.keys
 }
 
 func overwrite(s store, objects int) measured {
-	made := makes(objects, key)
+	ready := makesReady(objects, key)
 	write := func(section *section) uint64 {
-		for _, key := range made.next(section) {
+		for _, key := range ready.next(section) {
 			s.put(key, value)
 		}
 		settle(section, s)
@@ -122,13 +122,13 @@ func overwrite(s store, objects int) measured {
 
 // insert adds as many new keys as there are objects, at most.
 func insert(s store, objects int) measured {
-	made, left := makes(objects, newKey), objects
+	ready, left := makesReady(objects, newKey), objects
 	return repeat(func(section *section) uint64 {
 		if left < chunk {
 			return 0
 		}
 		left -= chunk
-		for _, key := range made.next(section) {
+		for _, key := range ready.next(section) {
 			s.put(key, value)
 		}
 		settle(section, s)
@@ -137,10 +137,10 @@ func insert(s store, objects int) measured {
 }
 
 func get(s store, objects int) measured {
-	made := makes(objects, key)
+	ready := makesReady(objects, key)
 	return repeat(func(section *section) uint64 {
 		var sum uint64
-		for _, key := range made.next(section) {
+		for _, key := range ready.next(section) {
 			sum += s.get(key)
 		}
 		sink.Store(sum)
