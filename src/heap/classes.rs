@@ -5,14 +5,16 @@ use super::{ALIGN, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 
-/// Classes of blocks, header included: up to the first there is one every 8 bytes, up to the second every 64, up to
-/// the last every 256. None is a multiple of 128 bytes: the first lines of such blocks, which readers look at, would lie
+/// Classes of blocks, header included: up to the first there is one every 8 bytes, up to the second every 16, then every
+/// 64, up to the last every 256. None is a multiple of 128 bytes: the first lines of such blocks, which readers look at, would lie
 /// in every second set of a cache, or in fewer, and crowd each other out.
+const SMALL: usize = 256 - ALIGN;
 const FINE: usize = (1 << 10) + 16;
 const COARSE: usize = (4 << 10) + 16;
+const FINE_CLASSES: usize = SMALL / ALIGN + (FINE - SMALL) / 16;
 /// Bytes of the largest block of a slab, with its header.
 pub(super) const GREATEST: usize = (16 << 10) + 16;
-const CLASSES: usize = FINE / ALIGN + (COARSE - FINE) / 64 + (GREATEST - COARSE) / 256;
+const CLASSES: usize = FINE_CLASSES + (COARSE - FINE) / 64 + (GREATEST - COARSE) / 256;
 /// Bytes of a slab, at most; not a power of two, so that the system's allocator does not take the next one for it.
 const SLAB: usize = (64 << 10) - 512;
 /// The fewest blocks of a slab: the first of its class. Each slab after it has a quarter of those there are.
@@ -28,17 +30,22 @@ const TIDY: usize = 2;
 pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
     // No block is smaller than its header and what it names when it has come back.
     let bytes = if bytes < 32 { 32 } else { bytes };
-    if bytes <= FINE {
+    if bytes <= SMALL {
         let size = bytes.next_multiple_of(ALIGN);
         let size = if size.is_multiple_of(128) { size + ALIGN } else { size };
         return Some((size / ALIGN - 1, size));
     }
+    if bytes <= FINE {
+        let size = bytes.next_multiple_of(16);
+        let size = if size.is_multiple_of(128) { size + 16 } else { size };
+        return Some((SMALL / ALIGN - 1 + (size - SMALL) / 16, size));
+    }
     if bytes <= COARSE {
         let steps = (bytes - FINE).div_ceil(64);
-        return Some((FINE / ALIGN + steps - 1, FINE + steps * 64));
+        return Some((FINE_CLASSES + steps - 1, FINE + steps * 64));
     }
     if bytes <= GREATEST {
-        let (before, steps) = (FINE / ALIGN + (COARSE - FINE) / 64, (bytes - COARSE).div_ceil(256));
+        let (before, steps) = (FINE_CLASSES + (COARSE - FINE) / 64, (bytes - COARSE).div_ceil(256));
         return Some((before + steps - 1, COARSE + steps * 256));
     }
     None

@@ -11,7 +11,10 @@ fn classes_fit_what_they_are_for() {
     let mut last = 3;
     for bytes in 1..=GREATEST {
         let (class, size) = class_of(bytes).expect("a class for each");
-        assert!(class == last || class == last + 1 || size % 128 == ALIGN, "{bytes}: no other class is left out");
+        assert!(
+            class == last || class == last + 1 || matches!(size % 128, ALIGN | 16),
+            "{bytes}: no other class is left out"
+        );
         assert!(size >= bytes && size.is_multiple_of(ALIGN), "{bytes}: {size}");
         assert!(bytes % (2 * WIDE) != WIDE || size.is_multiple_of(WIDE), "{bytes}: {size} is not wide");
         assert!(!size.is_multiple_of(128), "{bytes}: {size}, and all first lines in half of the sets");

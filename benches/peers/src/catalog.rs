@@ -116,6 +116,15 @@ pub const ROWS: &[Row] = &[
             own. watchcore's log is full before.",
     },
     Row {
+        name: "publish-shared",
+        title: "Publish by reference beside idle watchers",
+        of: "watchers",
+        figure: Figure::Cpu,
+        sizes: &[Size { number: 1, quick: true, rust: Some(100.0), go: None }],
+        includes: "The same, but the value of 512 bytes is in an Arc, of which the version has a count: nothing but the \
+            key is copied in.",
+    },
+    Row {
         name: "overwrite",
         title: "Overwrite",
         of: "objects",

@@ -26,7 +26,6 @@ const THREADS: &str = "a thread for each watcher";
 const TASKS: &str = "a task for each watcher, all tasks on one thread";
 const TRUSTED: &str = "a task for each watcher, all tasks on one thread; the cache trusts their wakers";
 const TASKS_MAP: &str = "a channel and a task for each watcher, the channels in a hash map by key and namespace";
-const SHARES: &str = "tasks; the value is in an Arc, of which the version has a count: the goal of this is 100 ns";
 const KEEPS_NOTHING: &str = "the same hash map; an event that is for nobody is copied, and dropped";
 const THREADS_MAP: &str = "a channel and a thread for each watcher, the channels in a hash map by key";
 const SHARED: &str = "objects in an Arc; a task for each watcher, all tasks on one thread; it waits for nobody";
@@ -59,7 +58,7 @@ pub const CONTESTANTS: &[Contestant] = &[
     Contestant::new("poll", "watchcore", "", |batch| poll(poll_window(batch))),
     Contestant::new("poll", "floor", FLOOR_POLL, |batch| poll(ring::poll_window(batch))),
     Contestant::new("publish", "watchcore, tasks", TRUSTED, publish::<WatchcoreTasks>),
-    Contestant::new("publish", "watchcore, shared", SHARES, publish::<WatchcoreSharing>),
+    Contestant::new("publish-shared", "watchcore, tasks", TRUSTED, publish::<WatchcoreSharing>),
     Contestant::new("publish", "tokio mpsc", KEEPS_NOTHING, publish::<TokioTasks>),
     Contestant::new("publish", "floor", FLOOR_PUBLISH, publish::<FloorTasks>),
     Contestant::new("selective-key", "watchcore, tasks", TRUSTED, selective_key::<WatchcoreTasks>),
