@@ -45,7 +45,8 @@ fn what_a_read_hands_out_stays_while_the_log_goes_on() {
         writer.apply(revision, [Change::delete(key)]).unwrap();
     }
     (400..900).for_each(|revision| put(&mut writer, revision, 0));
-    assert!(cache.stats().oldest_snapshot > Duration::ZERO);
+    // In milliseconds.
+    until("the snapshot has an age", || cache.stats().oldest_snapshot > Duration::ZERO);
     let segments = cache.stats().segments;
     let check = |items: &[KeyValue], newest: u64| {
         assert_eq!(items.len(), 20);

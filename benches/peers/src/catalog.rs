@@ -120,7 +120,7 @@ pub const ROWS: &[Row] = &[
         title: "Publish by reference beside idle watchers",
         of: "watchers",
         figure: Figure::Cpu,
-        sizes: &[Size { number: 1, quick: true, rust: Some(100.0), go: None }],
+        sizes: &[goal(1, 100.0, 350.0).no_goal_in_go()],
         includes: "The same, but the value of 512 bytes is in an Arc, of which the version has a count: nothing but the \
             key is copied in.",
     },
