@@ -430,10 +430,14 @@ fn refused_source_is_invisible() {
 #[test]
 fn shared_values_are_not_copied_and_come_back() {
     let length = |_: &[u8], value: &[u8]| Ok::<_, String>(value.len());
-    let schema = |builder: Builder| {
-        builder.field(Attribute::json("f", "/f").unwrap()).labels(Labels::json("/l").unwrap()).decoder(length)
-    };
-    let bytes: Arc<[u8]> = Arc::from(&br#"{"f":"one","l":{"app":"web"}}"#[..]);
+    // The first word is the field, the second one the label app.
+    let word = |value: &[u8], at: usize| value.split(|byte| *byte == b' ').nth(at).map(<[u8]>::to_vec);
+    let field = Attribute::extractor("f", move |_, value| Ok::<_, String>(word(value, 0)));
+    let labels = Labels::extractor(move |_, value| {
+        Ok::<_, String>(word(value, 1).into_iter().map(|app| (b"app".to_vec(), app)).collect())
+    });
+    let schema = |builder: Builder| builder.field(field.clone()).labels(labels.clone()).decoder(length);
+    let bytes: Arc<[u8]> = Arc::from(&b"one web"[..]);
     for has_schema in [false, true] {
         let builder = if has_schema { schema(Cache::builder("/")) } else { Cache::builder("/") };
         let cache = builder.capacity(128).segment_slots(4).max_value_bytes(64).build().unwrap();
