@@ -5,111 +5,107 @@
 //! | compare-exchange of the address, from null | load of the address | Release / Acquire |
 //!
 //! The address never changes again, and the value goes with the word: a reference to it lives as long as one to that.
-//! [`OnceArc`] is the same for a value that others have counts on: the word is one of them.
+//! [`OnceBox`] owns its value; [`OnceArc`] is one count on a value on which others have counts, too.
 
 use super::{Acquire, Arc, AtomicPtr, Release};
 use std::marker::PhantomData;
 use std::ptr;
 
-/// See the module.
-pub(crate) struct OnceBox<T: Send + Sync> {
-    address: AtomicPtr<T>,
-    owned: PhantomData<Box<T>>,
+/// What keeps a value, and is one address: a box, or a count.
+pub(crate) trait OneAddress {
+    type Kept: Send + Sync;
+    fn new(value: Self::Kept) -> Self;
+    /// Gives what keeps the value to the address.
+    fn into_address(self) -> *mut Self::Kept;
+    /// Takes it back.
+    ///
+    /// # Safety
+    ///
+    /// The address is from [`OneAddress::into_address`], and is taken back once.
+    unsafe fn from_address(address: *mut Self::Kept) -> Self;
 }
 
-impl<T: Send + Sync> OnceBox<T> {
-    pub(crate) fn new() -> OnceBox<T> {
-        OnceBox { address: AtomicPtr::new(ptr::null_mut()), owned: PhantomData }
+impl<T: Send + Sync> OneAddress for Box<T> {
+    type Kept = T;
+    fn new(value: T) -> Box<T> {
+        Box::new(value)
     }
-
-    /// The value, once it was made.
-    #[inline]
-    pub(crate) fn get(&self) -> Option<&T> {
-        // Acquire: partner of the exchange in `get_or_make`.
-        let address = self.address.load(Acquire);
-        // SAFETY: null, or the address of a box that only the drop of this word frees.
-        unsafe { address.as_ref() }
+    fn into_address(self) -> *mut T {
+        Box::into_raw(self)
     }
-
-    /// The value; made here, if nobody has made it. Where two make it at once, one of the two is dropped.
-    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
-        if let Some(value) = self.get() {
-            return value;
-        }
-        let fresh = Box::into_raw(Box::new(make()));
-        // Release: partner of the load in `get`.
-        match self.address.compare_exchange(ptr::null_mut(), fresh, Release, Acquire) {
-            // SAFETY: this word owns it from now on, as in `get`.
-            Ok(_) => unsafe { &*fresh },
-            Err(first) => {
-                // SAFETY: the box from above, which nobody else has seen.
-                drop(unsafe { Box::from_raw(fresh) });
-                // SAFETY: as in `get`.
-                unsafe { &*first }
-            }
-        }
+    // SAFETY: what the trait asks of the caller, and nothing else.
+    unsafe fn from_address(address: *mut T) -> Box<T> {
+        // SAFETY: by the caller's promise.
+        unsafe { Box::from_raw(address) }
     }
 }
 
-impl<T: Send + Sync> Drop for OnceBox<T> {
-    fn drop(&mut self) {
-        #[cfg(not(loom))]
-        let address = *self.address.get_mut();
-        // What orders this drop behind the making may be a count that loom does not see: an exchange has the newest.
-        #[cfg(loom)]
-        let address = self.address.swap(ptr::null_mut(), Acquire);
-        if !address.is_null() {
-            // SAFETY: a box whose only owner is this word, and nobody else has that any more.
-            drop(unsafe { Box::from_raw(address) });
-        }
+impl<T: Send + Sync> OneAddress for Arc<T> {
+    type Kept = T;
+    fn new(value: T) -> Arc<T> {
+        Arc::new(value)
+    }
+    fn into_address(self) -> *mut T {
+        Arc::into_raw(self).cast_mut()
+    }
+    // SAFETY: what the trait asks of the caller, and nothing else.
+    unsafe fn from_address(address: *mut T) -> Arc<T> {
+        // SAFETY: by the caller's promise.
+        unsafe { Arc::from_raw(address) }
     }
 }
 
 /// See the module.
-pub(crate) struct OnceArc<T: Send + Sync> {
-    /// Null, or the address of a value on which this word is a count.
-    address: AtomicPtr<T>,
-    counted: PhantomData<Arc<T>>,
+pub(crate) struct OnceKept<K: OneAddress> {
+    /// Null, or the address of a value that this word keeps.
+    address: AtomicPtr<K::Kept>,
+    keeper: PhantomData<K>,
 }
 
-impl<T: Send + Sync> OnceArc<T> {
-    pub(crate) fn new() -> OnceArc<T> {
-        OnceArc { address: AtomicPtr::new(ptr::null_mut()), counted: PhantomData }
+pub(crate) type OnceBox<T> = OnceKept<Box<T>>;
+pub(crate) type OnceArc<T> = OnceKept<Arc<T>>;
+
+impl<K: OneAddress> OnceKept<K> {
+    pub(crate) fn new() -> OnceKept<K> {
+        OnceKept { address: AtomicPtr::new(ptr::null_mut()), keeper: PhantomData }
     }
 
     /// The value, once it was made.
     #[inline]
-    pub(crate) fn get(&self) -> Option<&T> {
-        // Acquire: partner of the exchange in `get_or_make`.
+    pub(crate) fn get(&self) -> Option<&K::Kept> {
+        // Acquire: partner of the exchange in `make`.
         let address = self.address.load(Acquire);
-        // SAFETY: null, or the address of a value on which this word is a count until it is dropped.
+        // SAFETY: null, or the address of a value that is kept until this word is dropped.
         unsafe { address.as_ref() }
     }
 
     /// The value; made here, if nobody has made it. Where two make it at once, one of the two is dropped.
     #[inline]
-    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
+    pub(crate) fn get_or_make(&self, make: impl FnOnce() -> K::Kept) -> &K::Kept {
         if let Some(value) = self.get() { value } else { self.make(make) }
     }
 
     #[cold]
-    fn make(&self, make: impl FnOnce() -> T) -> &T {
-        let fresh = Arc::into_raw(Arc::new(make())).cast_mut();
+    fn make(&self, make: impl FnOnce() -> K::Kept) -> &K::Kept {
+        let fresh = K::new(make()).into_address();
         // Release: partner of the load in `get`.
         match self.address.compare_exchange(ptr::null_mut(), fresh, Release, Acquire) {
-            // SAFETY: the count is this word's from now on, as in `get`.
+            // SAFETY: this word keeps it from now on, as in `get`.
             Ok(_) => unsafe { &*fresh },
             Err(first) => {
-                // SAFETY: the count from above, which nobody else has.
-                drop(unsafe { Arc::from_raw(fresh) });
+                // SAFETY: from above, and nobody else has seen it.
+                drop(unsafe { K::from_address(fresh) });
                 // SAFETY: as in `get`.
                 unsafe { &*first }
             }
         }
     }
+}
 
+impl<T: Send + Sync> OnceArc<T> {
     /// One more count on the value, once it was made.
     pub(crate) fn count(&self) -> Option<Arc<T>> {
+        // Acquire: as in `get`.
         let address = self.address.load(Acquire);
         // SAFETY: null, or an address that `Arc::into_raw` gave, whose count this word is; the new one is the caller's.
         (!address.is_null()).then(|| unsafe {
@@ -119,16 +115,16 @@ impl<T: Send + Sync> OnceArc<T> {
     }
 }
 
-impl<T: Send + Sync> Drop for OnceArc<T> {
+impl<K: OneAddress> Drop for OnceKept<K> {
     fn drop(&mut self) {
         #[cfg(not(loom))]
         let address = *self.address.get_mut();
-        // As for a box.
+        // What orders this drop behind the making may be a count that loom does not see: an exchange has the newest.
         #[cfg(loom)]
         let address = self.address.swap(ptr::null_mut(), Acquire);
         if !address.is_null() {
-            // SAFETY: the count that this word is, and nobody has the word any more.
-            drop(unsafe { Arc::from_raw(address) });
+            // SAFETY: what this word keeps, and nobody has the word any more.
+            drop(unsafe { K::from_address(address) });
         }
     }
 }
