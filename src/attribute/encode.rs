@@ -8,13 +8,21 @@
 
 #![forbid(unsafe_code)]
 
-use crate::data::key_value::KeyValue;
+use super::schema::MAX_FIELDS;
+use crate::data::key_value::{KeyValue, MOST_ATTRIBUTES};
 use std::borrow::Cow;
 
-/// The most labels of one key-value; all strings together stay below [`ABSENT`].
+/// The most labels of one key-value.
 const MAX_LABELS: usize = (1 << 24) - 1;
+/// All strings of one key-value are shorter than this together.
+pub(super) const TOO_LONG: usize = 1 << 29;
+const ABSENT: u32 = 1 << 31;
 
-pub(super) const ABSENT: u32 = 1 << 31;
+const _: () = assert!(TOO_LONG < ABSENT as usize, "an end has room for that bit");
+const _: () = assert!(
+    (1 + MAX_FIELDS + 2 * MAX_LABELS) * size_of::<u32>() + TOO_LONG <= MOST_ATTRIBUTES,
+    "a version has room for its bits beside the length"
+);
 
 /// A label and its value; `None` where the last member of that name is no scalar.
 pub(crate) type Label<'v> = (Cow<'v, [u8]>, Option<Cow<'v, [u8]>>);

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::declared::{Attribute, Labels, LabelsOrigin, Origin};
-use super::encode::{ABSENT, Extracted, encode};
+use super::encode::{Extracted, TOO_LONG, encode};
 use super::json::{Malformed, Pointers};
 use super::protobuf::{self, Paths};
 use crate::error::{Result, say};
@@ -121,7 +121,7 @@ impl Schema {
                 Err(()) => failures += 1,
             }
         }
-        failures + u64::from(!encode(found, ABSENT as usize, out))
+        failures + u64::from(!encode(found, TOO_LONG, out))
     }
 }
 

@@ -14,7 +14,7 @@
 
 mod version;
 
-pub(crate) use version::{Head, KeyMeta, Version, VersionExtras};
+pub(crate) use version::{Head, KeyMeta, MOST_ATTRIBUTES, Version, VersionExtras};
 
 use crate::data::decoded::DecodedCell;
 use crate::error::{Code, Error, Length, Result, Shown};

@@ -40,11 +40,12 @@ pub(crate) struct Version {
     pub(super) track: reclaim::Track,
 }
 
-/// In `attributes`: a [`DecodedCell`] lies between the version and its key. The ends of attributes have no such bit
-/// either: see `attribute::encode`.
+/// In `attributes`: a [`DecodedCell`] lies between the version and its key.
 const HAS_CELL: u32 = 1 << 31;
-/// In `attributes`: the bytes of the value are a [`SharedValue`], which lies before the key. No attributes are as long.
+/// In `attributes`: the bytes of the value are a [`SharedValue`], which lies before the key.
 const IS_SHARED: u32 = 1 << 30;
+/// Bytes of the attributes, at most: their length leaves room for both bits. `attribute::encode` keeps to it.
+pub(crate) const MOST_ATTRIBUTES: usize = IS_SHARED as usize - 1;
 
 /// A count on the bytes of a value that others have, too.
 pub(super) type SharedValue = Arc<[u8]>;
