@@ -20,9 +20,9 @@
 //! the processor for both at once: keys are scattered, and neither is in a cache where there are many. The writer keeps
 //! it up to date where there are many entries; nobody follows it, so an old one costs a line of memory and nothing else.
 //!
-//! A cell is written once but for its hint: it gets an entry, and loses it for good. What has to move goes into a new page, which takes
-//! the place of the old one, so a reader that has loaded a page finds in it every entry that was there when it
-//! loaded it. Between two pages it could miss one. So where it finds nothing, it looks whether pages were divided
+//! A cell is written once but for its hint: it gets an entry, and loses it for good. What has to move goes into a new
+//! page, which takes the place of the old one, so a reader that has loaded a page finds in it every entry that was there
+//! when it loaded it. Between two pages it could miss one. So where it finds nothing, it looks whether pages were divided
 //! or joined meanwhile, and if so begins again:
 //!
 //! | step | partner | order |
