@@ -1,15 +1,14 @@
 //! The owner's side of the slabs: which one a block is taken from, and which are given back to the system.
 
-use super::slab::{Home, List, Slab};
+use super::slab::{FULLEST, Home, List, Slab};
 use super::{ALIGN, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 
 /// Classes of blocks, header included: up to the first there is one every 8 bytes, up to the second every 16, then every
-/// 64, up to the last every 256. None is a multiple of 128 bytes: the first lines of such blocks, which readers look at,
-/// would lie in every second set of a cache, or in fewer, and crowd each other out. Versions of more than the first lie in
-/// wider steps: at any eighth of a line they are slower to go over.
-const SMALL: usize = 256 - ALIGN;
+/// 64, up to the last every 256. Versions of more than the first lie in wider steps: at any eighth of a line they are
+/// slower to go over.
+const SMALL: usize = 256;
 const FINE: usize = (1 << 10) + 16;
 const COARSE: usize = (4 << 10) + 16;
 const FINE_CLASSES: usize = SMALL / ALIGN + (FINE - SMALL) / 16;
@@ -17,7 +16,7 @@ const FINE_CLASSES: usize = SMALL / ALIGN + (FINE - SMALL) / 16;
 pub(super) const GREATEST: usize = (16 << 10) + 16;
 const CLASSES: usize = FINE_CLASSES + (COARSE - FINE) / 64 + (GREATEST - COARSE) / 256;
 /// Bytes of a slab, at most; not a power of two, so that the system's allocator does not take the next one for it.
-const SLAB: usize = (64 << 10) - 512;
+const SLAB: usize = FULLEST - 512;
 /// The fewest blocks of a slab: the first of its class. Each slab after it has a quarter of those there are.
 const FEWEST: usize = if cfg!(loom) { 2 } else { 4 };
 /// Bytes of a block that are fetched before they are written: what follows is a run that the processor sees itself.
@@ -33,12 +32,10 @@ pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
     let bytes = if bytes < 32 { 32 } else { bytes };
     if bytes <= SMALL {
         let size = bytes.next_multiple_of(ALIGN);
-        let size = if size.is_multiple_of(128) { size + ALIGN } else { size };
         return Some((size / ALIGN - 1, size));
     }
     if bytes <= FINE {
         let size = bytes.next_multiple_of(16);
-        let size = if size.is_multiple_of(128) { size + 16 } else { size };
         return Some((SMALL / ALIGN - 1 + (size - SMALL) / 16, size));
     }
     if bytes <= COARSE {

@@ -96,6 +96,10 @@ pub(super) enum List {
     Spare,
 }
 
+/// Bytes of a line of memory.
+const LINE: usize = 64;
+/// Bytes of a full slab, or a little less: it lies so far from the one before, and so this bit of their addresses changes.
+pub(super) const FULLEST: usize = 64 << 10;
 /// A slab that was put away is worth a look once one block in so many has come back: each look costs its owner some
 /// lines of memory that others had.
 const WORTH: usize = 16;
@@ -204,7 +208,7 @@ pub(super) struct Slab {
     word: AtomicU64,
     home: Arc<Home>,
     link: AtomicPtr<Slab>,
-    /// Bytes of a block with its header; how many there are, behind [`Slab::HEAD`].
+    /// Bytes of a block with its header; how many there are.
     size: u32,
     pub(super) blocks: u16,
     /// As many have to come back before the owner hears of it.
@@ -221,12 +225,22 @@ pub(super) struct Slab {
 }
 
 impl Slab {
-    /// Bytes of the slab's head.
-    pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(WIDE);
+    /// Bytes before the first block, at most. It begins with a line of memory, so that small ones of which so many fit
+    /// into a line lie in one each.
+    pub(super) const HEAD: usize = size_of::<Slab>().next_multiple_of(LINE) + LINE;
 
     fn layout(size: usize, blocks: usize) -> Layout {
-        const { assert!(align_of::<Slab>() <= WIDE) };
-        Layout::from_size_align(Slab::HEAD + size * blocks, WIDE).expect("slabs are small")
+        const { assert!(align_of::<Slab>() <= LINE && LINE.is_multiple_of(WIDE)) };
+        Layout::from_size_align(Slab::HEAD + size * blocks, LINE).expect("slabs are small")
+    }
+
+    /// Bytes before the first block: such that this begins with an odd line in about every second slab, and with an even
+    /// one in the others. Else blocks of an even number of lines would have all their first lines in half of the sets of
+    /// a cache.
+    #[inline]
+    fn before_blocks(slab: NonNull<Slab>) -> usize {
+        let address = slab.addr().get();
+        Slab::HEAD - ((address / LINE) ^ (address / FULLEST)) % 2 * LINE
     }
 
     /// A slab that its owner has in hand.
@@ -278,7 +292,7 @@ impl Slab {
         // SAFETY: it lies in the allocation, by the caller's promise. From the pointer of the whole.
         unsafe {
             let size = (*slab.as_ptr()).size as usize;
-            slab.as_ptr().cast::<u8>().add(Slab::HEAD + size * number as usize)
+            slab.as_ptr().cast::<u8>().add(Slab::before_blocks(slab) + size * number as usize)
         }
     }
 
@@ -319,7 +333,7 @@ impl Slab {
         // SAFETY: a slab is alive while a block of it is out.
         let this = unsafe { slab.as_ref() };
         count(&this.home, u64::from(this.size));
-        let number = (block.addr() - slab.addr().get() - Slab::HEAD) / this.size as usize;
+        let number = (block.addr() - slab.addr().get() - Slab::before_blocks(slab)) / this.size as usize;
         #[cfg(loom)]
         this.tracks[number].written();
         // Acquire: partner of the owner's stores.
