@@ -290,7 +290,7 @@ impl KeyValue {
 
     /// The same without a count of its own.
     pub(crate) fn borrowed(&self) -> KeyValueRef<'_> {
-        KeyValueRef(self.pointer(), PhantomData)
+        KeyValueRef(self.0, PhantomData)
     }
 
     /// Drops it where that is likely to be the last count, which then is not counted down: nobody is there to count up.
@@ -427,7 +427,18 @@ impl VersionPtr {
     /// A count on the version is held somewhere, and is not released during 'a.
     #[inline]
     pub(crate) unsafe fn get<'a>(self) -> Option<KeyValueRef<'a>> {
-        (!self.0.is_null()).then_some(KeyValueRef(self, PhantomData))
+        Some(KeyValueRef(NonNull::new(self.0.cast_mut())?, PhantomData))
+    }
+
+    /// The version.
+    ///
+    /// # Safety
+    ///
+    /// There is one, and as [`VersionPtr::get`].
+    #[inline]
+    pub(super) unsafe fn get_some<'a>(self) -> KeyValueRef<'a> {
+        // SAFETY: by the caller's promise.
+        KeyValueRef(unsafe { NonNull::new_unchecked(self.0.cast_mut()) }, PhantomData)
     }
 
     /// The version that this very pointer leads to, or `None` where there is none.
@@ -530,12 +541,25 @@ impl VersionPtr {
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct KeyValueRef<'a>(VersionPtr, PhantomData<&'a KeyValue>);
+pub struct KeyValueRef<'a>(NonNull<Version>, PhantomData<&'a KeyValue>);
+
+// SAFETY: as `&KeyValue`.
+unsafe impl Send for KeyValueRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for KeyValueRef<'_> {}
 
 impl<'a> KeyValueRef<'a> {
     /// An owned one: one increment.
     pub fn to_owned(&self) -> KeyValue {
         self.deref().clone()
+    }
+
+    /// The key, for as long as the version is kept.
+    #[inline]
+    pub(crate) fn key_within(self) -> &'a [u8] {
+        let key = self.key();
+        // SAFETY: I3: it lies in the version, which is kept for 'a and immutable.
+        unsafe { std::slice::from_raw_parts(key.as_ptr(), key.len()) }
     }
 }
 
@@ -543,8 +567,9 @@ impl Deref for KeyValueRef<'_> {
     type Target = KeyValue;
     #[inline]
     fn deref(&self) -> &KeyValue {
-        // SAFETY: made by `VersionPtr::get`, whose caller keeps the version for 'a, or from a reference.
-        unsafe { self.0.in_place() }.expect("never null")
+        // SAFETY: made by `VersionPtr::get`, whose caller keeps the version for 'a, or from a reference. Both are one
+        // pointer, and a shared reference cannot give a count back.
+        unsafe { &*ptr::from_ref(&self.0).cast::<KeyValue>() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Slots: the places of keys in the store, and the owners of the counts on versions.
 //!
-//! A slot has the newest version of its key, and the key. Counts (I9): a version is born with two
+//! A slot has the newest version of its key, and with it the key. Counts (I9): a version is born with two
 //! ([`Fresh`]), its event's `cur` (released with the event's segment) and its slot's `newest`. On
 //! overwrite the slot's count *moves* into the replacing event (its `prev`), where it is found through
 //! `cur.older` and goes with that event's segment. Both moves are one step that cannot fail
@@ -13,7 +13,8 @@
 //! `docs/internals/reading.md` has an example in numbers, and what a panic finds.
 //!
 //! Three types stand for a slot: an [`OwnedSlot`] has the right to free it, a [`SlotPtr`] is its
-//! address, a [`SlotRef`] is bound to what keeps it. A [`Key`] keeps the block of a slot, and of that only the key.
+//! address, a [`SlotRef`] is bound to what keeps it. A [`SlotCount`] keeps the block of a slot that may be nobody's any
+//! more, and what that showed last.
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
@@ -23,118 +24,105 @@
 //! below h, it is of that very version: all versions below h were stored before h, so `newest` is none before
 //! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
-use super::key_value::{KeyValue, KeyValueRef, Version, VersionPtr};
+use super::key_value::{KeyMeta, KeyValue, KeyValueRef, Version, VersionPtr};
 use crate::heap::{self, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use std::marker::PhantomData;
-use std::ops::Deref;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32 as Count;
 
-/// The place of one key: this, then the bytes of the key, in one block.
+/// The place of one key. The key itself stands in each of its versions.
 #[repr(C)]
 pub(crate) struct Slot {
     newest: AtomicPtr<Version>,
     /// What a reader asks first of the newest version: see [`mark_of`].
     mark: AtomicU64,
-    /// Counts on the block: the slot's own, and those of the delivered keys of subscriptions, which use its key after
-    /// the slot is gone. As std's Arc, it is no part of the models.
+    /// Counts on the block: the slot's own, and those of [`SlotCount`]s, which use its key after the slot is gone. As
+    /// std's Arc, it is no part of the models.
     count: Count,
-    length: u32,
     #[cfg(loom)]
     track: reclaim::Track,
 }
 
 const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
+// With its header it lies in one line of memory: slabs begin at one.
+#[cfg(not(loom))]
+const _: () = assert!(64 % (size_of::<Slot>() + heap::HEADER) == 0);
 
-impl Slot {
-    /// A block with one count, for a key.
-    fn allocate(key: &[u8], newest: *mut Version, mark: u64, memory: &mut impl Memory) -> NonNull<Slot> {
-        let place = memory.allocate(size_of::<Slot>() + key.len()).cast::<Slot>();
-        let slot = Slot {
-            newest: AtomicPtr::new(newest),
-            mark: AtomicU64::new(mark),
-            count: Count::new(1),
-            length: key.len() as u32,
-            #[cfg(loom)]
-            track: reclaim::Track::new(),
-        };
-        // SAFETY: a block of our own, with room for both.
-        unsafe {
-            place.write(slot);
-            ptr::copy_nonoverlapping(key.as_ptr(), place.add(1).cast().as_ptr(), key.len());
-        }
-        place
-    }
+/// A count on a slot, which keeps what it shows, and so its key.
+pub(crate) struct SlotCount(NonNull<Slot>);
 
-    /// The key of a slot.
-    ///
-    /// # Safety
-    ///
-    /// For 'a the block is counted.
-    #[inline]
-    unsafe fn key<'a>(place: NonNull<Slot>) -> &'a [u8] {
-        // SAFETY: it follows the slot, in the same block, and never changes.
-        unsafe { std::slice::from_raw_parts(place.add(1).cast().as_ptr(), place.as_ref().length as usize) }
-    }
-}
-
-/// A count on the key of a slot, or on one of its own.
-pub(crate) struct Key(NonNull<Slot>);
-
-// SAFETY: the key is immutable, and the count atomic.
-unsafe impl Send for Key {}
+// SAFETY: the slot is used by its atomics.
+unsafe impl Send for SlotCount {}
 // SAFETY: as above.
-unsafe impl Sync for Key {}
+unsafe impl Sync for SlotCount {}
 
 /// More counts than a program can have in use: see `KeyValue::clone`.
 const MOST_COUNTS: u32 = u32::MAX / 2;
 
-impl Key {
-    /// Whether both are of one slot.
-    #[cfg(test)]
-    pub(crate) fn is_same(&self, other: &Key) -> bool {
-        self.0 == other.0
+impl SlotCount {
+    /// Its address.
+    pub(crate) fn pointer(&self) -> SlotPtr {
+        SlotPtr(self.0)
     }
-}
 
-/// A key of no slot.
-impl From<&[u8]> for Key {
-    fn from(key: &[u8]) -> Key {
-        Key(Slot::allocate(key, ptr::null_mut(), 0, &mut System))
-    }
-}
-
-impl Deref for Key {
-    type Target = [u8];
+    /// The slot.
+    ///
+    /// # Safety
+    ///
+    /// The thread is pinned for as long: a version that the writer replaces meanwhile is not freed before.
     #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: this has a count.
-        unsafe { Slot::key(self.0) }
+    pub(crate) unsafe fn get(&self) -> SlotRef<'_> {
+        // SAFETY: I9: this has a count, and what the slot shows lives as long, by the caller's promise.
+        unsafe { self.pointer().get() }
     }
 }
 
-impl Clone for Key {
-    fn clone(&self) -> Key {
+impl Clone for SlotCount {
+    fn clone(&self) -> SlotCount {
         // SAFETY: this has a count. Relaxed: it is held while this runs.
         if unsafe { self.0.as_ref() }.count.fetch_add(1, Relaxed) > MOST_COUNTS {
             std::process::abort();
         }
-        Key(self.0)
+        SlotCount(self.0)
     }
 }
 
-impl Drop for Key {
+impl Drop for SlotCount {
     fn drop(&mut self) {
-        // SAFETY: the count that this has. Release: partner of the load, in the thread that has the last one.
-        unsafe {
-            if self.0.as_ref().count.fetch_sub(1, Release) == 1 {
-                self.0.as_ref().count.load(Acquire);
-                self.0.drop_in_place();
-                heap::free(self.0.cast());
-            }
+        // SAFETY: this has a count.
+        let slot = unsafe { self.0.as_ref() };
+        // Release: partner of the load below, in the thread that has the last one.
+        if slot.count.fetch_sub(1, Release) > 1 {
+            return;
         }
+        slot.count.load(Acquire);
+        // SAFETY: I9: the slot's own count, released once, with the slot.
+        drop(unsafe { VersionPtr(slot.newest.load(Acquire)).take() });
+        #[cfg(loom)]
+        slot.track.end();
+        let place = self.pointer();
+        let free = move || {
+            let SlotPtr(place) = place;
+            // SAFETY: the last count is gone, so nobody has the block.
+            unsafe {
+                place.drop_in_place();
+                heap::free(place.cast());
+            }
+        };
+        #[cfg(loom)]
+        reclaim::bury(Box::new(free));
+        #[cfg(not(loom))]
+        free();
+    }
+}
+
+/// A slot of its own, for a key that has none.
+impl From<&[u8]> for SlotCount {
+    fn from(key: &[u8]) -> SlotCount {
+        let nothing = KeyValue::new(key, None, KeyMeta::default(), 0, VersionPtr::NULL);
+        SlotCount(OwnedSlot::new(nothing, &mut System).0)
     }
 }
 
@@ -157,11 +145,18 @@ unsafe impl Sync for OwnedSlot {}
 impl OwnedSlot {
     /// A slot that owns one count of `newest`.
     pub(crate) fn new(newest: KeyValue, memory: &mut impl Memory) -> OwnedSlot {
-        let place = newest.pointer().0.cast_mut();
-        let slot = Slot::allocate(newest.key(), place, mark_of(&newest), memory);
-        // The slot has the count.
-        let _ = newest.into_pointer();
-        OwnedSlot(slot)
+        let place = memory.allocate(size_of::<Slot>()).cast::<Slot>();
+        let mark = mark_of(&newest);
+        let slot = Slot {
+            newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
+            mark: AtomicU64::new(mark),
+            count: Count::new(1),
+            #[cfg(loom)]
+            track: reclaim::Track::new(),
+        };
+        // SAFETY: a block of our own, with room for it.
+        unsafe { place.write(slot) };
+        OwnedSlot(place)
     }
 
     /// Its address, for the index.
@@ -200,19 +195,8 @@ impl OwnedSlot {
     /// not read again, and so is every reader that was pinned while one of them was published.
     pub(crate) unsafe fn destroy(self) {
         debug_assert!(reclaim::on_reclaimer(), "I6: slots are freed by the reclaimer");
-        // SAFETY: the slot's own count, released once, with the slot.
-        drop(unsafe { VersionPtr(self.get().slot().newest.load(Acquire)).take() });
-        #[cfg(loom)]
-        self.get().slot().track.end();
-        let free = move || {
-            let OwnedSlot(place) = self;
-            // The count of the slot itself; nobody can find it any more, by the caller's promise.
-            drop(Key(place));
-        };
-        #[cfg(loom)]
-        reclaim::bury(Box::new(free));
-        #[cfg(not(loom))]
-        free();
+        // The count of the slot itself; nobody can find it any more, by the caller's promise.
+        drop(SlotCount(self.0));
     }
 }
 
@@ -252,14 +236,6 @@ impl SlotPtr {
         VersionPtr(slot.wrapping_byte_offset(distance as i32 as isize * STEP).cast_const().cast())
     }
 
-    /// The same with the key, as far as keys usually go.
-    #[inline]
-    pub(crate) fn prefetch_key(self) {
-        let place = self.0.as_ptr().cast::<u8>();
-        heap::prefetch(place);
-        heap::prefetch(place.wrapping_add(63));
-    }
-
     /// The slot.
     ///
     /// # Safety
@@ -287,16 +263,22 @@ impl<'a> SlotRef<'a> {
         slot
     }
 
+    /// The key, which every version of it has.
     #[inline]
     pub(crate) fn key(self) -> &'a [u8] {
-        // SAFETY: alive for 'a: see `SlotPtr::get`.
-        unsafe { Slot::key(self.0) }
+        self.newest().key_within()
     }
 
-    /// A count on the key, for the delivered keys of a subscription.
-    pub(crate) fn shared_key(self) -> Key {
+    /// Asks the processor for the key, for who compares it soon.
+    #[inline]
+    pub(crate) fn prefetch_key(self) {
+        self.newest().pointer().prefetch_key();
+    }
+
+    /// A count, for the delivered keys of a subscription.
+    pub(crate) fn counted(self) -> SlotCount {
         // SAFETY: alive for 'a, so its count is held while another one is added.
-        Key::clone(&std::mem::ManuallyDrop::new(Key(self.0)))
+        SlotCount::clone(&std::mem::ManuallyDrop::new(SlotCount(self.0)))
     }
 
     /// Its address.
@@ -308,8 +290,8 @@ impl<'a> SlotRef<'a> {
     #[inline]
     pub(crate) fn newest(self) -> KeyValueRef<'a> {
         let newest = VersionPtr(self.slot().newest.load(ord!(NewestLoad, Acquire)));
-        // SAFETY: what a slot shows during 'a lives for 'a: see `SlotPtr::get`. Never null.
-        unsafe { newest.get() }.expect("a slot has a version")
+        // SAFETY: what a slot shows during 'a lives for 'a: see `SlotPtr::get`. It is made with a version, and gets others.
+        unsafe { newest.get_some() }
     }
 
     /// The version visible below `head`: `None` where the key did not exist yet; a tombstone is
@@ -380,7 +362,7 @@ impl<'a> SlotRef<'a> {
 
     /// Bytes of the slot itself.
     pub(crate) fn bytes(self) -> usize {
-        heap::footprint(size_of::<Slot>() + self.key().len())
+        heap::footprint(size_of::<Slot>())
     }
 }
 
@@ -498,7 +480,8 @@ mod tests {
 
     #[test]
     fn a_version_lies_where_its_distance_says() {
-        let slot = Slot::allocate(b"/a", ptr::null_mut(), 0, &mut System);
+        let kept = SlotCount::from(&b"/a"[..]);
+        let slot = kept.0;
         let at = |bytes: isize| VersionPtr(slot.as_ptr().wrapping_byte_offset(bytes).cast_const().cast());
         for bytes in [STEP, -STEP, 1 << 20, -(1 << 20), STEP << 30, -(STEP << 31)] {
             let distance = SlotPtr(slot).distance_to(at(bytes));
@@ -507,7 +490,6 @@ mod tests {
         for bytes in [STEP << 31, -(STEP << 31) - STEP, isize::MAX] {
             assert_eq!(SlotPtr(slot).distance_to(at(bytes)), 0, "{bytes}");
         }
-        drop(Key(slot));
     }
 
     #[test]

@@ -25,8 +25,9 @@ use tail::TailWord;
 #[repr(C)]
 struct Counts {
     count: AtomicUsize,
-    len: u32,
+    len: u16,
     room: u16,
+    note: u16,
     /// Which side of an [`Either`] it is.
     is_right: bool,
     tail: TailWord,
@@ -72,7 +73,7 @@ impl<T> SharedList<T> {
         // SAFETY: a block of our own, with room for the head.
         unsafe {
             let (count, tail) = (AtomicUsize::new(1), TailWord::new());
-            place.write(Counts { count, len: 0, room, is_right: false, tail });
+            place.write(Counts { count, len: 0, room, note: 0, is_right: false, tail });
         }
         SharedList(place, PhantomData)
     }
@@ -114,7 +115,20 @@ impl<T> SharedList<T> {
     fn set_len(&mut self, len: usize) {
         assert!(self.is_unique() && self.head().tail.len() == 0, "only who alone has it changes it, and settled");
         // SAFETY: nobody else has it, and it is borrowed for changing.
-        unsafe { self.0.as_mut() }.len = len as u32;
+        unsafe { self.0.as_mut() }.len = len as u16;
+    }
+
+    /// What its owner has noted: 0 at first.
+    #[inline]
+    pub(crate) fn note(&self) -> u16 {
+        self.head().note
+    }
+
+    /// Notes something with it, which copies that are settled, and parts, have too; nobody else has it.
+    pub(crate) fn set_note(&mut self, note: u16) {
+        self.set_len(self.len());
+        // SAFETY: as `set_len`.
+        unsafe { self.0.as_mut() }.note = note;
     }
 
     /// Inserts a value; there is room, and nobody else has it.
@@ -166,6 +180,7 @@ impl<T> SharedList<T> {
     /// The values from an index on, with room for so many; nobody else has it.
     pub(crate) fn split_off(&mut self, at: usize, room: usize, memory: &mut impl Memory) -> SharedList<T> {
         let mut right = SharedList::with_room(room, memory);
+        right.set_note(self.note());
         self.move_to(at, &mut right);
         right
     }

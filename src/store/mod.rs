@@ -11,8 +11,10 @@
 //! | `table` | the table of slots, a hash that grows by steps: one thread changes it, any number read |
 //! | `hash` | the keyed hash of keys |
 //! | `queue` | the tombstones, in the order of their events |
+//! | `key_set` | keys that somebody remembers, by counts on their slots |
 
 pub(crate) mod hash;
+pub(crate) mod key_set;
 pub(crate) mod queue;
 pub(crate) mod root;
 pub(crate) mod table;

@@ -115,7 +115,6 @@ impl TableEntry for OwnedSlot {
     #[inline]
     fn prefetch(address: *mut Self::Target, hint: u32, key_length: usize) {
         heap::prefetch(address.cast());
-        heap::prefetch(address.cast::<u8>().wrapping_add(63));
         SlotPtr::at_distance(address, hint).prefetch_value(key_length);
     }
 }

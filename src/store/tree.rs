@@ -20,29 +20,39 @@ mod iter;
 
 pub(crate) use iter::Iter;
 
-use guide::{Guide, child_of};
+use guide::{Beside, child_of, number_in_leaf, place_of};
 
-use crate::data::slot::Key;
 use crate::heap::Memory;
 use crate::heap::shared_list::{Either, SharedList, Side, TAIL, Tail};
 
 /// What a tree holds: ordered by its key.
 pub(crate) trait TreeEntry: Clone {
+    /// Whether it has room for a number, which a search of a leaf looks at in place of its key.
+    const IS_NUMBERED: bool = false;
+
     fn key(&self) -> &[u8];
+
+    /// The number that it was given last.
+    #[inline]
+    fn number(&self) -> u32 {
+        0
+    }
+
+    fn set_number(&mut self, _number: u32) {}
 
     /// Asks the processor for what is behind it, for who looks at it soon.
     #[inline]
     fn prefetch(&self) {}
 
-    /// The same with its key, for who compares that.
+    /// The same for its key, for who compares that. Looks at what [`TreeEntry::prefetch`] asks for.
     #[inline]
     fn prefetch_key(&self) {}
 }
 
-impl TreeEntry for Key {
-    fn key(&self) -> &[u8] {
-        self
-    }
+/// Asks the processor for the keys of some entries: for all that leads to them first, so that it is waited for once.
+fn prefetch_keys<'a, E: TreeEntry + 'a>(entries: impl Iterator<Item = &'a E> + Clone) {
+    entries.clone().for_each(E::prefetch);
+    entries.for_each(E::prefetch_key);
 }
 
 /// Parts that a search divides a node into at once.
@@ -60,13 +70,13 @@ struct TreeChild<E> {
     first: E,
     node: TreeNode<E>,
     /// What a search looks at in place of its key.
-    guide: Guide,
+    number: u64,
 }
 
 impl<E: TreeEntry> TreeChild<E> {
     /// A node with an entry, in no branch yet.
     fn new(node: TreeNode<E>) -> TreeChild<E> {
-        TreeChild { first: first(&node).expect("no node is empty"), node, guide: Guide::default() }
+        TreeChild { first: first(&node).expect("no node is empty"), node, number: 0 }
     }
 }
 
@@ -100,6 +110,12 @@ fn split<T>(all: &mut SharedList<T>, at: usize, memory: &mut impl Memory) -> Sha
 
 fn leaf<E>(entries: SharedList<E>) -> TreeNode<E> {
     Either::left(entries)
+}
+
+/// A leaf whose entries were in none yet.
+fn new_leaf<E: TreeEntry>(mut entries: SharedList<E>) -> TreeNode<E> {
+    guide::renew_leaf(&mut entries);
+    leaf(entries)
 }
 
 fn branch<E>(children: SharedList<TreeChild<E>>) -> TreeNode<E> {
@@ -158,7 +174,11 @@ fn own<E: TreeEntry>(node: &mut TreeNode<E>, sizes: &mut Sizes, memory: &mut imp
         Side::Left(entries) if is_unique && entries.tail().is_empty() => return,
         Side::Left(entries) => leaf(entries.settled(leaf_room(entries.len_with_tail()), memory)),
         Side::Right(_) if is_unique => return,
-        Side::Right(children) => branch(SharedList::copied(children, room(children.len()), memory)),
+        Side::Right(children) => {
+            let mut copy = SharedList::copied(children, room(children.len()), memory);
+            copy.set_note(children.note());
+            branch(copy)
+        }
     };
     sizes.copied += if is_unique { 0 } else { bytes(node) };
     *node = copy;
@@ -173,7 +193,7 @@ fn search<T, E: TreeEntry>(all: &[T], entry: impl Fn(&T) -> &E, below: impl Fn(&
         let step = (to - from).div_ceil(TOGETHER);
         let pivots = (to - from) / step;
         let pivot = |number: usize| entry(&all[from + (number + 1) * step - 1]);
-        (0..pivots).for_each(|number| pivot(number).prefetch_key());
+        prefetch_keys((0..pivots).map(pivot));
         let (mut low, mut high) = (0, pivots);
         while low < high {
             let middle = (low + high) / 2;
@@ -184,24 +204,25 @@ fn search<T, E: TreeEntry>(all: &[T], entry: impl Fn(&T) -> &E, below: impl Fn(&
     from
 }
 
-/// The first entry that is not below `key`.
-fn place_of<E: TreeEntry>(entries: &[E], key: &[u8]) -> usize {
-    search(entries, |entry| entry, |other| other < key)
+/// The rank of the first of the tail that is not below `key`, which in the list belongs at `at`.
+fn rank_of<E: TreeEntry>(tail: Tail<'_, E>, at: usize, key: &[u8]) -> usize {
+    tail.rank(|place, entry| place < at || place == at && entry.key() < key)
 }
 
-/// The same, and the rank of the first of the tail that is not below `key`.
-fn places_of<E: TreeEntry>(entries: &[E], tail: Tail<'_, E>, key: &[u8]) -> (usize, usize) {
-    let at = place_of(entries, key);
-    (at, tail.rank(|place, entry| place < at || place == at && entry.key() < key))
-}
-
-/// Adds an entry to the tail of its leaf; it comes back where that has no room.
-fn append<E: TreeEntry>(mut node: &TreeNode<E>, entry: E) -> Result<(), E> {
+/// Adds an entry to the tail of its leaf; it comes back where that has no room, or where it may have fewer bytes in
+/// common with the others than they have.
+fn append<E: TreeEntry>(mut node: &TreeNode<E>, mut entry: E) -> Result<(), E> {
+    let mut seen = Beside::UNKNOWN;
     loop {
         match node.side() {
-            Side::Right(children) => node = &children[child_of(children, entry.key())].node,
+            Side::Right(children) => {
+                let (at, beside) = child_of(children, entry.key(), seen);
+                (node, seen) = (&children[at].node, beside);
+            }
             Side::Left(entries) => {
-                let (at, rank) = places_of(entries, entries.tail(), entry.key());
+                let (at, true) = place_of(entries, entry.key(), seen) else { return Err(entry) };
+                let rank = rank_of(entries.tail(), at, entry.key());
+                entry.set_number(number_in_leaf(entries.note(), entry.key()));
                 return entries.append(at, rank, entry);
             }
         }
@@ -211,18 +232,18 @@ fn append<E: TreeEntry>(mut node: &TreeNode<E>, entry: E) -> Result<(), E> {
 /// Inserts; returns the right half where the node was split.
 fn insert<E: TreeEntry>(
     node: &mut TreeNode<E>,
-    entry: E,
+    (entry, seen): (E, Beside),
     sizes: &mut Sizes,
     memory: &mut impl Memory,
 ) -> Option<TreeChild<E>> {
     sizes.bytes -= bytes(node);
     own(node, sizes, memory);
     let right = node.renew(|side| match side {
-        Side::Left(entries) => insert_into_leaf(entries, entry, memory).map(leaf),
+        Side::Left(entries) => insert_into_leaf(entries, entry, seen, memory).map(leaf),
         Side::Right(children) => {
-            let at = child_of(children, entry.key());
+            let (at, beside) = child_of(children, entry.key(), seen);
             let child = children.get_mut(at);
-            let right = insert(&mut child.node, entry, sizes, memory);
+            let right = insert(&mut child.node, (entry, beside), sizes, memory);
             child.first = first(&child.node).expect("an entry came");
             insert_into_branch(children, at, right, memory).map(branch)
         }
@@ -256,12 +277,20 @@ fn insert_into_branch<E: TreeEntry>(
 
 fn insert_into_leaf<E: TreeEntry>(
     entries: &mut SharedList<E>,
-    entry: E,
+    mut entry: E,
+    seen: Beside,
     memory: &mut impl Memory,
 ) -> Option<SharedList<E>> {
-    let at = place_of(entries, entry.key());
+    let (at, is_alike) = place_of(entries, entry.key(), seen);
     debug_assert!(entries.get(at).is_none_or(|other| other.key() != entry.key()), "one slot a key");
-    put_or_split(entries, at, LEAF, entry, memory)
+    if is_alike {
+        entry.set_number(number_in_leaf(entries.note(), entry.key()));
+    }
+    let mut half = put_or_split(entries, at, LEAF, entry, memory);
+    let renew = if is_alike { guide::renew_leaf_if_due } else { guide::renew_leaf };
+    renew(entries);
+    half.as_mut().into_iter().for_each(renew);
+    half
 }
 
 /// Inserts into a node of at most so many; the right half where it was full.
@@ -281,12 +310,17 @@ fn put_or_split<T>(
 }
 
 /// Removes a key. True: it was there.
-fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, memory: &mut impl Memory) -> bool {
+fn remove<E: TreeEntry>(
+    node: &mut TreeNode<E>,
+    (key, seen): (&[u8], Beside),
+    sizes: &mut Sizes,
+    memory: &mut impl Memory,
+) -> bool {
     sizes.bytes -= bytes(node);
     own(node, sizes, memory);
     let removed = node.renew(|side| match side {
         Side::Left(entries) => {
-            let at = place_of(entries, key);
+            let (at, _) = place_of(entries, key, seen);
             let is_there = entries.get(at).is_some_and(|entry| entry.key() == key);
             if is_there {
                 entries.remove(at);
@@ -294,7 +328,7 @@ fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, m
             }
             is_there
         }
-        Side::Right(children) => remove_below(children, key, sizes, memory),
+        Side::Right(children) => remove_below(children, (key, seen), sizes, memory),
     });
     sizes.bytes += bytes(node);
     removed
@@ -302,13 +336,13 @@ fn remove<E: TreeEntry>(node: &mut TreeNode<E>, key: &[u8], sizes: &mut Sizes, m
 
 fn remove_below<E: TreeEntry>(
     children: &mut SharedList<TreeChild<E>>,
-    key: &[u8],
+    (key, seen): (&[u8], Beside),
     sizes: &mut Sizes,
     memory: &mut impl Memory,
 ) -> bool {
-    let at = child_of(children, key);
+    let (at, beside) = child_of(children, key, seen);
     let child = children.get_mut(at);
-    let removed = remove(&mut child.node, key, sizes, memory);
+    let removed = remove(&mut child.node, (key, beside), sizes, memory);
     match first(&child.node) {
         Some(first) => {
             child.first = first;
@@ -352,6 +386,7 @@ fn merge<E: TreeEntry>(
         (Side::Left(all), Side::Left(more)) => {
             all.resize(leaf_room(all.len() + more.len_with_tail()), memory);
             all.extend_settled(more);
+            guide::renew_leaf(all);
         }
         (Side::Right(all), Side::Right(more)) => {
             all.resize(room(all.len() + more.len()), memory);
@@ -384,7 +419,7 @@ impl<E: TreeEntry> Tree<E> {
     pub(crate) fn from_sorted(sorted: impl Iterator<Item = E>, memory: &mut impl Memory) -> Tree<E> {
         let mut tree = Tree::default();
         // Room for some to come.
-        let mut level = Self::level_of(sorted, LEAF, leaf, memory);
+        let mut level = Self::level_of(sorted, LEAF, new_leaf, memory);
         loop {
             tree.sizes.bytes += level.iter().map(bytes).sum::<usize>();
             if level.len() <= 1 {
@@ -423,13 +458,17 @@ impl<E: TreeEntry> Tree<E> {
     }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<E> {
-        let mut node = self.root.as_ref()?;
+        let (mut node, mut seen) = (self.root.as_ref()?, Beside::UNKNOWN);
         loop {
             match node.side() {
-                Side::Right(children) => node = &children[child_of(children, key)].node,
+                Side::Right(children) => {
+                    let (at, beside) = child_of(children, key, seen);
+                    (node, seen) = (&children[at].node, beside);
+                }
                 Side::Left(entries) => {
                     let tail = entries.tail();
-                    let (at, rank) = places_of(entries, tail, key);
+                    let (at, _) = place_of(entries, key, seen);
+                    let rank = rank_of(tail, at, key);
                     let late = (rank < tail.len()).then(|| tail.get(rank).1);
                     return late.into_iter().chain(entries.get(at)).find(|entry| entry.key() == key).cloned();
                 }
@@ -441,13 +480,13 @@ impl<E: TreeEntry> Tree<E> {
     /// is equal now.
     pub(crate) fn insert(&mut self, entry: E, memory: &mut impl Memory) -> bool {
         let Some(root) = &mut self.root else {
-            let root = leaf(SharedList::copied(&[entry], room(1), memory));
+            let root = new_leaf(SharedList::copied(&[entry], room(1), memory));
             self.sizes.bytes = bytes(&root);
             self.root = Some(root);
             return true;
         };
         let Err(entry) = append(root, entry) else { return false };
-        if let Some(right) = insert(root, entry, &mut self.sizes, memory) {
+        if let Some(right) = insert(root, (entry, Beside::UNKNOWN), &mut self.sizes, memory) {
             let above = new_branch(SharedList::copied(&[TreeChild::new(root.clone()), right], room(2), memory));
             self.sizes.bytes += bytes(&above);
             *root = above;
@@ -459,7 +498,7 @@ impl<E: TreeEntry> Tree<E> {
     /// True: it was there.
     pub(crate) fn remove(&mut self, key: &[u8], memory: &mut impl Memory) -> bool {
         let Some(root) = &mut self.root else { return false };
-        if !remove(root, key, &mut self.sizes, memory) {
+        if !remove(root, (key, Beside::UNKNOWN), &mut self.sizes, memory) {
             return false;
         }
         while let Side::Right(children) = root.side()

@@ -183,7 +183,7 @@ impl Awake<'_> {
             let pin = reclaim::pin();
             let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(Left)?;
             let from = catch.next.take().unwrap_or_default();
-            for (looked, key) in delivered.keys.from(&from).enumerate() {
+            for (looked, key) in delivered.from(&from, &pin).enumerate() {
                 if looked == PIN_KEYS || (shows && gone.len() == room) {
                     catch.next = Some(key.to_vec());
                     break;
@@ -194,7 +194,7 @@ impl Awake<'_> {
                     continue;
                 }
                 let prev = slot.filter(|_| shows).and_then(|slot| view.delivered_before(slot, catch.head_of(key)));
-                gone.push((key.clone(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
+                gone.push((key.to_vec(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
             }
         }
         for (key, tried, prev) in gone {
@@ -226,7 +226,7 @@ impl Awake<'_> {
                 return None;
             }
             let prev = if was { view.delivered_before(slot, since) } else { None };
-            let key = (!was).then(|| slot.shared_key());
+            let key = (!was).then(|| slot.counted());
             Some((kv.to_owned(), key, prev.map(|kv| kv.to_owned())))
         });
         matcher.keep(&mut page, 0, |(kv, ..)| kv);

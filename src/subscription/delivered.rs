@@ -8,45 +8,11 @@
 use super::awake::Awake;
 use crate::cache::StateView;
 use crate::data::event::{Event, Kind};
-use crate::data::slot::{Key, SlotRef};
+use crate::data::slot::SlotRef;
 use crate::filter::range::Range;
-use crate::heap::System;
 use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
-use crate::store::tree::Tree;
-
-/// The keys that were delivered to a consumer and not deleted for it since.
-#[derive(Default)]
-pub(super) struct DeliveredKeys {
-    pub(super) keys: Tree<Key>,
-    len: u64,
-}
-
-impl DeliveredKeys {
-    pub(super) fn len(&self) -> u64 {
-        self.len
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.keys.bytes() as u64
-    }
-
-    pub(super) fn has(&self, key: &[u8]) -> bool {
-        self.keys.get(key).is_some()
-    }
-
-    pub(super) fn add(&mut self, key: Key) {
-        if !self.has(&key) {
-            self.keys.insert(key, &mut System);
-            self.len += 1;
-        }
-    }
-
-    pub(super) fn remove(&mut self, key: &[u8]) {
-        self.len -= u64::from(self.keys.remove(key, &mut System));
-    }
-}
 
 impl Awake<'_> {
     /// Policies that need it: the matching state at `head` counts as delivered. False: it has left.
@@ -72,7 +38,7 @@ impl Awake<'_> {
         while !scan.is_over() {
             scan.page(usize::MAX, &mut page, |_, slot, live| {
                 let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
-                Some((slot.shared_key(), matcher.has_predicates().then(|| kv.to_owned())))
+                Some((slot.counted(), matcher.has_predicates().then(|| kv.to_owned())))
             })?;
             for (key, tried) in page.drain(..) {
                 if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
@@ -93,7 +59,7 @@ impl Awake<'_> {
                 let pin = reclaim::pin();
                 let view = StateView::pinned(inner, inner.ring.head(), &pin);
                 let slot = view.and_then(|view| view.slot(event.key()));
-                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::shared_key));
+                delivered.add(slot.map_or_else(|| event.key().into(), SlotRef::counted));
             }
             Kind::Deleted => delivered.remove(event.key()),
             _ => {}

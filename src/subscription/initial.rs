@@ -86,8 +86,8 @@ impl Awake<'_> {
         match self.own.delivered() {
             None => batch.push_kept(scan.matching(&matcher, most, |_| ())?, made),
             Some(delivered) => {
-                let kept = scan.matching(&matcher, most, |slot| slot.shared_key())?;
-                kept.each_with().for_each(|key| delivered.add(key.clone()));
+                let kept = scan.matching(&matcher, most, |slot| slot.counted())?;
+                kept.each_with().for_each(|slot| delivered.add(slot.clone()));
                 if shows {
                     batch.push_kept(kept, made);
                 }

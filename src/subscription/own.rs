@@ -8,7 +8,6 @@
 
 use super::catch_up::CatchUp;
 use super::chain::Reader;
-use super::delivered::DeliveredKeys;
 use super::future::FutureStart;
 use super::initial::Initial;
 use super::options::{Options, StartOptions};
@@ -16,6 +15,7 @@ use super::{Halt, OnLag};
 use crate::cache::{Consumer, NOWHERE};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
+use crate::store::key_set::KeySet;
 use crate::sync::Relaxed;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ pub(super) struct Cold {
     /// Revisions up to this one were reported as lost.
     pub(super) reported: u64,
     /// The keys that were delivered to the consumer, for policies that need them.
-    pub(super) delivered: Option<Box<DeliveredKeys>>,
+    pub(super) delivered: Option<Box<KeySet>>,
     /// Bytes of that (times 2^16) and of collected links, as the cache's statistics know them.
     counted: u64,
     pub(super) reader: Reader,
@@ -186,7 +186,7 @@ impl Own {
 
     /// The keys that were delivered, where it keeps them.
     #[inline]
-    pub(super) fn delivered(&mut self) -> Option<&mut DeliveredKeys> {
+    pub(super) fn delivered(&mut self) -> Option<&mut KeySet> {
         self.cold.as_mut().and_then(|cold| cold.delivered.as_deref_mut())
     }
 

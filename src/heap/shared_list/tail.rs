@@ -132,6 +132,7 @@ impl<T: Clone> SharedList<T> {
     /// Copies of the values and of the tail, each in its place, with room for so many.
     pub(crate) fn settled(&self, room: usize, memory: &mut impl super::Memory) -> SharedList<T> {
         let mut settled = SharedList::with_room(room, memory);
+        settled.set_note(self.note());
         settled.extend_settled(self);
         settled
     }

@@ -1,36 +1,70 @@
-//! What a branch knows of the first keys of its children without a look at them.
+//! What a node knows of the keys of its entries without a look at them.
 //!
-//! These keys lie in slots, anywhere in memory, and most of them begin alike. So a branch keeps, beside each child, how many
-//! bytes all of its first keys have in common, and the eight bytes that follow these in this one, as a number. A search
-//! compares the common bytes once, with those of the first child, then numbers that lie side by side, and keys only
-//! where their numbers are equal.
+//! Keys lie in versions, anywhere in memory, and those of one node mostly begin alike. So a node notes how many bytes all
+//! of them have in common, and has beside each entry the bytes that follow these, as a number: four in a leaf, eight in a
+//! branch, of the first key of each child. A search compares numbers that lie side by side, and keys only where their
+//! numbers are equal.
 //!
-//! An example: the children begin with `/pods/a-001`, `/pods/a-0017` and `/pods/b-001`. `/pods/` is common, 6 bytes, and the
-//! numbers are those of `a-001`, `a-0017` and `b-001`, each filled up with zeros. `/pods/a-002` lies above the first
-//! two and below the third; `/nodes/x` differs in the common bytes, and lies below all.
+//! An example: the children of a branch begin with `/pods/a-001`, `/pods/a-0017` and `/pods/b-001`. `/pods/` is common, 6
+//! bytes, and the numbers are those of `a-001`, `a-0017` and `b-001`, each filled up with zeros. `/pods/a-002` lies above
+//! the first two and below the third; `/nodes/x` differs in the common bytes, and lies below all.
 //!
-//! Fewer bytes than are common would do as well, so what is kept is right until a first key comes that has fewer of them.
-//! It is counted anew then, and where a branch is made or divided.
+//! Nor are the common bytes compared in each node on the way down: what a branch has found says how the key lies beside the
+//! first one of the child ([`Beside`]). `/pods/a-002` and `/pods/a-0017` have 10 bytes in common, by their numbers, and then
+//! it lies above. Where the keys of that child have at most 10 in common, they have them in common with it, too; where
+//! they have more, it lies above all of them.
+//!
+//! Fewer bytes than are common would do as well, so what is noted is right until a key comes that has fewer of them. It is
+//! counted anew then, where a branch is made or divided, and where the numbers of a leaf differ late.
 
 #![forbid(unsafe_code)]
 
-use super::{TreeChild, TreeEntry, search};
+use super::{TreeChild, TreeEntry, prefetch_keys, search};
+use crate::heap::prefetch;
 use crate::heap::shared_list::SharedList;
-use std::cmp::Ordering;
 use std::ops::Range;
 
-/// Of one child: see the module.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Guide {
-    /// The bytes that follow the common ones.
-    number: u64,
-    /// How many are common: the same beside each child of a branch.
-    common: u32,
+/// How a key lies beside the first one of a node, its tail aside: as far as a descent has seen, and as far as that first
+/// one goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Beside {
+    /// Below it.
+    Below,
+    /// So many bytes are common, or more.
+    Alike(usize),
+    /// So many bytes are common, and then it lies above.
+    Above(usize),
 }
 
-impl Guide {
-    pub(super) fn of(key: &[u8], common: usize) -> Guide {
-        Guide { number: number(&key[common..]), common: common as u32 }
+impl Beside {
+    /// At the root nothing was seen.
+    pub(super) const UNKNOWN: Beside = Beside::Alike(0);
+
+    /// The same as far as the bytes go that a node has in common: a look at its first key where that is not known yet.
+    #[inline]
+    fn of_common<E: TreeEntry>(self, key: &[u8], first: &E, common: usize) -> Beside {
+        match self {
+            Beside::Alike(seen) if seen < common => {
+                let first = &first.key()[..common];
+                if key.starts_with(first) {
+                    return Beside::Alike(common);
+                }
+                let alike = common_bytes(key, first);
+                if key.get(alike) < first.get(alike) { Beside::Below } else { Beside::Above(alike) }
+            }
+            seen => seen,
+        }
+    }
+
+    /// Of the child whose number is `of_child`, for the number of a key that does not lie below its first one. Both keys
+    /// have `common` bytes in common. Zeros that only fill up count as bytes here: they stand behind the end of the first
+    /// key, so beyond what the keys of the child can have in common.
+    #[inline]
+    fn of_child(common: usize, number: u64, of_child: u64) -> Beside {
+        match (number ^ of_child).leading_zeros() as usize / 8 {
+            8 => Beside::Alike(common + 8),
+            alike => Beside::Above(common + alike),
+        }
     }
 }
 
@@ -43,60 +77,136 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, byte| number >> 8 | u64::from(*byte) << 56)
 }
 
+/// The number that a leaf with this note has of a key that has the common bytes.
+#[inline]
+pub(super) fn number_in_leaf(note: u16, key: &[u8]) -> u32 {
+    (number(&key[usize::from(note)..]) >> 32) as u32
+}
+
+/// The number of a first key in a branch with this note.
+#[inline]
+pub(super) fn number_in_branch(note: u16, key: &[u8]) -> u64 {
+    number(&key[usize::from(note)..])
+}
+
 /// How many bytes two keys have in common.
 pub(super) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// The child that holds `key`, if any does.
-pub(super) fn child_of<E: TreeEntry>(children: &[TreeChild<E>], key: &[u8]) -> usize {
-    let Some(first) = children.first() else { return 0 };
-    // No key lies below that of no bytes, with which a walk through everything begins. A compare of no bytes may be
-    // slow, so there is none here, and none where nothing is common.
+/// How many bytes all of these keys have in common, as far as a note can say it.
+fn common_of<'a, E: TreeEntry + 'a>(first: Option<&'a E>, last: Option<&'a E>) -> u16 {
+    let common = first.zip(last).map_or(0, |(first, last)| common_bytes(first.key(), last.key()));
+    common.min(usize::from(u16::MAX)) as u16
+}
+
+/// Asks the processor for all of a node: a search looks at a few of its lines, each after the one before.
+#[inline]
+fn prefetch_node<T>(all: &[T]) {
+    (0..size_of_val(all)).step_by(64).for_each(|at| prefetch(all.as_ptr().cast::<u8>().wrapping_add(at)));
+}
+
+/// The child that holds `key`, if any does, and how that lies beside its first key.
+pub(super) fn child_of<E: TreeEntry>(children: &SharedList<TreeChild<E>>, key: &[u8], seen: Beside) -> (usize, Beside) {
+    let Some(first) = children.first() else { return (0, seen) };
+    // No key lies below that of no bytes. A compare with no bytes may be slow, so there is none here.
     if key.is_empty() {
-        return 0;
+        return (0, Beside::Below);
     }
-    let common = first.guide.common as usize;
-    if common > 0 {
-        match key[..common.min(key.len())].cmp(&first.first.key()[..common]) {
-            Ordering::Less => return 0,
-            Ordering::Greater => return children.len() - 1,
-            Ordering::Equal => {}
-        }
+    prefetch_node(children);
+    let common = usize::from(children.note());
+    match seen.of_common(key, &first.first, common) {
+        Beside::Below => return (0, Beside::Below),
+        above @ Beside::Above(alike) if alike < common => return (children.len() - 1, above),
+        _ => {}
     }
     let number = number(&key[common..]);
-    let low = children.partition_point(|child| child.guide.number < number);
-    let alike = children[low..].iter().take_while(|child| child.guide.number == number).count();
-    let below = match alike {
+    let low = children.partition_point(|child| child.number < number);
+    let alike = children[low..].iter().take_while(|child| child.number == number).count();
+    let not_above = match alike {
         0 => low,
         alike => low + search(&children[low..low + alike], |child| &child.first, |first| first <= key),
     };
-    below.saturating_sub(1)
+    let Some(at) = not_above.checked_sub(1) else { return (0, Beside::Below) };
+    (at, Beside::of_child(common, number, children[at].number))
 }
 
-/// The first entries of some children have changed, or these children are new. The first child has its guide already.
+/// Where in a leaf, its tail aside, the keys begin that are not below `key`, and whether that is known to have their
+/// common bytes.
+pub(super) fn place_of<E: TreeEntry>(entries: &SharedList<E>, key: &[u8], seen: Beside) -> (usize, bool) {
+    let Some(first) = entries.first() else { return (0, true) };
+    if key.is_empty() {
+        return (0, false);
+    }
+    if !E::IS_NUMBERED {
+        return (search(entries, |entry| entry, |other| other < key), true);
+    }
+    prefetch_node(entries);
+    let common = usize::from(entries.note());
+    match seen.of_common(key, first, common) {
+        Beside::Below => return (0, false),
+        Beside::Above(alike) if alike < common => return (entries.len(), false),
+        _ => {}
+    }
+    let number = number_in_leaf(entries.note(), key);
+    let low = entries.partition_point(|entry| entry.number() < number);
+    let alike = entries[low..].iter().take_while(|entry| entry.number() == number).count();
+    let at = match alike {
+        0 => low,
+        alike => low + search(&entries[low..low + alike], |entry| entry, |other| other < key),
+    };
+    (at, true)
+}
+
+/// Counts what the keys of a settled leaf have in common.
+pub(super) fn renew_leaf<E: TreeEntry>(entries: &mut SharedList<E>) {
+    if !E::IS_NUMBERED {
+        return;
+    }
+    prefetch_keys(entries.iter());
+    let last = entries.last().filter(|_| entries.len() > 1);
+    entries.set_note(common_of(entries.first(), last));
+    for at in 0..entries.len() {
+        let number = number_in_leaf(entries.note(), entries[at].key());
+        entries.get_mut(at).set_number(number);
+    }
+}
+
+/// The same where the first and the last number begin alike: there are bytes in common that are not counted.
+pub(super) fn renew_leaf_if_due<E: TreeEntry>(entries: &mut SharedList<E>) {
+    if E::IS_NUMBERED
+        && let [first, .., last] = &entries[..]
+        && (first.number() ^ last.number()) >> 16 == 0
+    {
+        renew_leaf(entries);
+    }
+}
+
+/// The first entries of some children have changed, or these children are new.
 pub(super) fn renew_some<E: TreeEntry>(children: &mut SharedList<TreeChild<E>>, some: Range<usize>) {
-    let [first, .., last] = &children[..] else { return renew_all(children) };
-    let common = first.guide.common as usize;
-    if common > common_bytes(first.first.key(), last.first.key()) {
+    // Keys are in order, so what the outer ones have in common the others have, too.
+    let is_outer = some.start == 0 || some.end == children.len();
+    if is_outer && children.note() > common_of_children(children) {
         return renew_all(children);
     }
-    renew(children, some, common);
+    renew(children, some);
 }
 
 /// Counts what all have in common.
 pub(super) fn renew_all<E: TreeEntry>(children: &mut SharedList<TreeChild<E>>) {
-    let common = match &children[..] {
-        [first, .., last] => common_bytes(first.first.key(), last.first.key()),
-        _ => 0,
-    };
-    renew(children, 0..children.len(), common);
+    children.set_note(common_of_children(children));
+    renew(children, 0..children.len());
 }
 
-fn renew<E: TreeEntry>(children: &mut SharedList<TreeChild<E>>, some: Range<usize>, common: usize) {
-    children[some.clone()].iter().for_each(|child| child.first.prefetch_key());
+fn common_of_children<E: TreeEntry>(children: &[TreeChild<E>]) -> u16 {
+    let last = children.last().filter(|_| children.len() > 1);
+    common_of(children.first().map(|child| &child.first), last.map(|child| &child.first))
+}
+
+fn renew<E: TreeEntry>(children: &mut SharedList<TreeChild<E>>, some: Range<usize>) {
+    prefetch_keys(children[some.clone()].iter().map(|child| &child.first));
     for at in some {
-        let child = children.get_mut(at);
-        child.guide = Guide::of(child.first.key(), common);
+        let number = number_in_branch(children.note(), children[at].first.key());
+        children.get_mut(at).number = number;
     }
 }

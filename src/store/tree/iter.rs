@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{TreeChild, TreeEntry, TreeNode, child_of, place_of, places_of};
+use super::{Beside, TreeChild, TreeEntry, TreeNode, child_of, place_of, rank_of};
 use crate::heap::shared_list::{SharedList, Side, Tail};
 
 /// How many entries before its turn one is fetched: a leaf is there, and what its entries lead to lies anywhere.
@@ -10,12 +10,19 @@ const AHEAD: usize = 8;
 
 /// Entries in key order.
 pub(crate) struct Iter<'a, E> {
-    path: Vec<std::slice::Iter<'a, TreeChild<E>>>,
+    path: Vec<PathPart<'a, E>>,
     leaf: std::slice::Iter<'a, E>,
     /// How many of these follow the next entry of the tail.
     after: usize,
     late: Option<Late<'a, E>>,
     to: Option<Vec<u8>>,
+}
+
+/// Children of a branch that are still to come, none behind the end of the range.
+struct PathPart<'a, E> {
+    rest: std::slice::Iter<'a, TreeChild<E>>,
+    /// Where the range ends in the last of them: how its end lies beside the first key there.
+    end: Option<Beside>,
 }
 
 /// Entries of the tail of a leaf: from a rank to another one.
@@ -46,59 +53,70 @@ impl<'a, E: TreeEntry> Late<'a, E> {
 impl<'a, E: TreeEntry> Iter<'a, E> {
     /// The entries of a tree from `from` on, inclusive, to `to`, exclusive (`None`: to the end).
     pub(super) fn of(root: Option<&'a TreeNode<E>>, from: &[u8], to: Option<&[u8]>) -> Iter<'a, E> {
-        let to = to.map(<[u8]>::to_vec);
-        let mut iter = Iter { path: Vec::with_capacity(8), leaf: [].iter(), after: 0, late: None, to };
-        let mut node = root;
-        while let Some(at) = node {
-            node = match at.side() {
-                Side::Right(children) => {
-                    let mut rest = children[child_of(children, from)..].iter();
-                    let child = rest.next().map(|child| &child.node);
-                    iter.path.push(rest);
-                    child
-                }
-                Side::Left(entries) => {
-                    iter.enter(entries, from);
-                    None
-                }
-            };
+        let mut iter =
+            Iter { path: Vec::with_capacity(8), leaf: [].iter(), after: 0, late: None, to: to.map(<[u8]>::to_vec) };
+        if let Some(root) = root {
+            let whole = |bound: &&[u8]| !bound.is_empty();
+            iter.descend(
+                root,
+                Some(from).filter(whole).map(|from| (from, Beside::UNKNOWN)),
+                to.map(|_| Beside::UNKNOWN),
+            );
         }
         iter
     }
 
-    /// Continues with the entries of a leaf that are not below `from`: to their end, or to that of the range, which is
-    /// looked for here and not at each entry.
-    fn enter(&mut self, entries: &'a SharedList<E>, from: &[u8]) {
-        let tail = entries.tail();
-        if !tail.is_empty() {
-            return self.enter_both(entries, tail, from);
-        }
-        let at = if from.is_empty() { 0 } else { place_of(entries, from) };
-        let ends = |to: &Vec<u8>| entries.last().is_some_and(|last| last.key() >= &to[..]);
-        self.leaf = match &self.to {
-            Some(to) if ends(to) => {
-                self.path.clear();
-                entries[..place_of(entries, to)].get(at..).unwrap_or_default().iter()
+    /// Goes to the first leaf below a node that may have entries from `from` on, where that is given, to `end`, where
+    /// the range ends below that node.
+    fn descend(&mut self, mut node: &'a TreeNode<E>, mut from: Option<(&[u8], Beside)>, mut end: Option<Beside>) {
+        loop {
+            match node.side() {
+                Side::Right(children) => {
+                    let (mut at, mut last) = (0, children.len() - 1);
+                    if let Some((key, seen)) = &mut from {
+                        (at, *seen) = child_of(children, key, *seen);
+                    }
+                    if let (Some(to), Some(seen)) = (&self.to, &mut end) {
+                        (last, *seen) = child_of(children, to, *seen);
+                    }
+                    // A range that ends before it begins has nothing.
+                    let mut rest = children.get(at..=last).unwrap_or_default().iter();
+                    let Some(child) = rest.next() else { return };
+                    node = &child.node;
+                    let is_last = rest.len() == 0;
+                    self.path.push(PathPart { rest, end });
+                    end = end.filter(|_| is_last);
+                }
+                Side::Left(entries) => return self.enter(entries, from, end),
             }
-            _ => entries[at..].iter(),
-        };
+        }
     }
 
-    /// The same with a tail.
-    #[inline(never)]
-    fn enter_both(&mut self, entries: &'a SharedList<E>, tail: Tail<'a, E>, from: &[u8]) {
-        (0..tail.len()).for_each(|rank| tail.get(rank).1.prefetch());
-        let (at, next) = if from.is_empty() { (0, 0) } else { places_of(entries, tail, from) };
-        let (mut to, mut end) = (entries.len(), tail.len());
-        if let Some(bound) = &self.to {
-            let (place, last) = tail.get(end - 1);
-            let last = if place < to { &entries[to - 1] } else { last };
-            if last.key() >= &bound[..] {
-                self.path.clear();
-                (to, end) = places_of(entries, tail, bound);
-            }
-        }
+    /// Continues with the entries of a leaf from `from` on, where that is given, to the end of the range, where that lies
+    /// here.
+    #[inline]
+    fn enter(&mut self, entries: &'a SharedList<E>, from: Option<(&[u8], Beside)>, end: Option<Beside>) {
+        let tail = entries.tail();
+        let at = from.map_or(0, |(key, seen)| place_of(entries, key, seen).0);
+        let to = match (&self.to, end) {
+            (Some(to), Some(seen)) => place_of(entries, to, seen).0,
+            _ => entries.len(),
+        };
         self.leaf = entries.get(at..to).unwrap_or_default().iter();
+        if !tail.is_empty() {
+            self.enter_tail(tail, from.map_or((0, None), |(key, _)| (at, Some(key))), (to, end.is_some()));
+        }
+    }
+
+    /// The same with a tail: from the key on that in the list belongs at `at`, to the end of the range where that lies here.
+    #[inline(never)]
+    fn enter_tail(&mut self, tail: Tail<'a, E>, (at, from): (usize, Option<&[u8]>), (to, ends): (usize, bool)) {
+        (0..tail.len()).for_each(|rank| tail.get(rank).1.prefetch());
+        let next = from.map_or(0, |key| rank_of(tail, at, key));
+        let end = match &self.to {
+            Some(key) if ends => rank_of(tail, to, key),
+            _ => tail.len(),
+        };
         let late = Late { tail, next, end, to };
         self.after = late.after();
         self.late = Some(late);
@@ -154,26 +172,14 @@ impl<'a, E: TreeEntry> Iter<'a, E> {
     }
 
     fn next_leaf(&mut self) -> Option<()> {
-        let mut child = loop {
-            match self.path.last_mut()?.next() {
-                Some(child) => break child,
-                None => {
-                    self.path.pop();
-                }
-            }
-        };
         loop {
-            match child.node.side() {
-                Side::Left(entries) => {
-                    self.enter(entries, b"");
-                    return Some(());
-                }
-                Side::Right(children) => {
-                    let mut rest = children.iter();
-                    child = rest.next().expect("no node is empty");
-                    self.path.push(rest);
-                }
+            let part = self.path.last_mut()?;
+            if let Some(child) = part.rest.next() {
+                let end = part.end.filter(|_| part.rest.len() == 0);
+                self.descend(&child.node, None, end);
+                return Some(());
             }
+            self.path.pop();
         }
     }
 }

@@ -4,6 +4,44 @@ use super::*;
 use crate::heap::{Heap, System};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// An entry that has its key.
+#[derive(Clone)]
+struct Key(Arc<[u8]>, u32);
+
+impl TreeEntry for Key {
+    const IS_NUMBERED: bool = true;
+    fn key(&self) -> &[u8] {
+        self
+    }
+    fn number(&self) -> u32 {
+        self.1
+    }
+    fn set_number(&mut self, number: u32) {
+        self.1 = number;
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(key: &[u8]) -> Key {
+        Key(key.into(), 0)
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Key {
+    fn is_same(&self, other: &Key) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
 
 fn slot(number: u16) -> Key {
     format!("/{number:05}").as_bytes().into()
@@ -17,16 +55,22 @@ fn check(node: &TreeNode<Key>, is_root: bool) -> (usize, usize) {
             assert!(!slots.is_empty() && slots.len_with_tail() <= LEAF && slots.room() <= LEAF + 8);
             let settled = slots.settled(slots.len_with_tail(), &mut System);
             assert!(settled.windows(2).all(|pair| pair[0].key() < pair[1].key()));
+            let common = usize::from(slots.note());
+            for slot in settled.iter() {
+                assert!(slot.starts_with(&begin[..common]), "a key without the common bytes");
+                assert_eq!(slot.number(), number_in_leaf(slots.note(), slot), "a stale number");
+            }
             (1, bytes(node))
         }
         Side::Right(children) => {
             assert!(children.len() <= BRANCH && children.room() <= BRANCH + 8);
             assert!(!is_root || children.len() > 1);
             assert!(Key::is_same(&children[0].first, &begin));
-            let common = guide::common_bytes(&begin, &children.last().unwrap().first);
-            let kept =
-                (0..=common).find(|kept| children[0].guide == Guide::of(&begin, *kept)).expect("bytes are common");
-            assert!(children.iter().all(|child| child.guide == Guide::of(&child.first, kept)), "a stale guide");
+            let (common, note) = (usize::from(children.note()), children.note());
+            for child in children.iter() {
+                assert!(child.first.starts_with(&begin[..common]), "a key without the common bytes");
+                assert_eq!(child.number, guide::number_in_branch(note, &child.first), "a stale number");
+            }
             let below: Vec<_> = children
                 .iter()
                 .map(|child| {

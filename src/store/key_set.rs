@@ -1,0 +1,108 @@
+//! A set of keys whose bytes nobody copies: each entry is a count on the key's slot, which leads to them.
+//!
+//! The slot of a key that the cache has is the cache's own, and costs the set nothing. That of a key that was purged since
+//! stays with its tombstone for as long as the set has it. Keys are read under a pin, which each call takes: the
+//! version that a slot shows may be replaced meanwhile.
+
+use crate::data::slot::SlotCount;
+use crate::heap::System;
+use crate::reclaim::{self, Guard};
+use crate::store::tree::{Tree, TreeEntry};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct KeySet {
+    keys: Tree<KeySetEntry>,
+    len: u64,
+}
+
+#[derive(Clone)]
+struct KeySetEntry(SlotCount);
+
+impl TreeEntry for KeySetEntry {
+    fn key(&self) -> &[u8] {
+        // SAFETY: the tree is private to `KeySet`, which is pinned where it compares keys.
+        unsafe { self.0.get() }.key()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.0.pointer().prefetch();
+    }
+
+    #[inline]
+    fn prefetch_key(&self) {
+        // SAFETY: as `key`.
+        unsafe { self.0.get() }.prefetch_key();
+    }
+}
+
+impl KeySet {
+    /// Keys.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of the set itself.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.keys.bytes() as u64
+    }
+
+    /// Whether it has a key. O(log n).
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        self.has_pinned(key, &reclaim::pin())
+    }
+
+    fn has_pinned(&self, key: &[u8], _pin: &Guard) -> bool {
+        self.keys.get(key).is_some()
+    }
+
+    /// Adds the key of a slot. O(log n).
+    pub(crate) fn add(&mut self, slot: SlotCount) {
+        let pin = reclaim::pin();
+        let entry = KeySetEntry(slot);
+        if !self.has_pinned(entry.key(), &pin) {
+            self.keys.insert(entry, &mut System);
+            self.len += 1;
+        }
+    }
+
+    /// Takes a key out. O(log n).
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        let _pin = reclaim::pin();
+        self.len -= u64::from(self.keys.remove(key, &mut System));
+    }
+
+    /// Its keys from this one on, inclusive, in key order.
+    pub(crate) fn from<'a>(&'a self, key: &[u8], _pin: &'a Guard) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.keys.from(key).map(TreeEntry::key)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn it_has_what_was_added_and_not_removed() {
+        let (mut set, mut oracle) = (KeySet::default(), BTreeSet::new());
+        for number in 0u32..2000 {
+            let key = format!("/{}", number.wrapping_mul(2_654_435_761) % 1000).into_bytes();
+            if number % 3 == 2 {
+                set.remove(&key);
+                oracle.remove(&key);
+            } else {
+                set.add(key[..].into());
+                oracle.insert(key);
+            }
+        }
+        let pin = reclaim::pin();
+        assert!(set.from(b"/5", &pin).eq(oracle.range(b"/5".to_vec()..)));
+        assert_eq!(set.len(), oracle.len() as u64);
+        assert!((0..1000).all(|number| {
+            let key = format!("/{number}").into_bytes();
+            set.has(&key) == oracle.contains(&key)
+        }));
+    }
+}
