@@ -92,14 +92,6 @@ impl Bound {
         }
     }
 
-    fn of_key<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
-        match self.by {
-            By::Key => Some(key),
-            By::Prefix(depth) => prefix_at(key, depth),
-            _ => None,
-        }
-    }
-
     fn of_value<'a>(&self, kv: Option<&'a KeyValue>) -> Option<&'a [u8]> {
         let attributes = Attributes(kv?.attributes());
         match &self.by {
@@ -236,19 +228,19 @@ impl Indexes {
     ) {
         let mut place = 0;
         for (at, bound) in self.all.iter().enumerate() {
-            let mut call = |place: usize, value| each(place, at as u8, value);
-            if bound.places() == 1 {
-                if let Some(value) = bound.of_key(key) {
-                    call(place, value);
+            let (new, old) = match bound.by {
+                By::Key => (Some(key), None),
+                By::Prefix(depth) => (prefix_at(key, depth), None),
+                By::Field(_) | By::Label(_) => {
+                    let (new, old) = (bound.of_value(cur), bound.of_value(prev));
+                    (new, old.filter(|_| old != new))
                 }
-            } else {
-                let (new, old) = (bound.of_value(cur), bound.of_value(prev));
-                if let Some(value) = new {
-                    call(place, value);
-                }
-                if let Some(value) = old.filter(|_| old != new) {
-                    call(place + 1, value);
-                }
+            };
+            if let Some(value) = new {
+                each(place, at as u8, value);
+            }
+            if let Some(value) = old {
+                each(place + 1, at as u8, value);
             }
             place += bound.places();
         }

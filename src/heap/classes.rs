@@ -251,7 +251,9 @@ impl Heap {
     /// Looks after slabs that came back: at most a few, so that a writer can do it with each revision.
     #[inline]
     pub(crate) fn tidy(&mut self) {
-        self.accept(TIDY);
+        if !self.pending.is_null() || self.home.has_announced() {
+            self.accept(TIDY);
+        }
     }
 
     fn accept(&mut self, most: usize) {

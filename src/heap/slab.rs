@@ -157,10 +157,15 @@ impl Home {
         self.slabs.load(Relaxed).saturating_sub(out)
     }
 
+    /// Whether something is announced. Relaxed: a look, so that nothing is written where nothing is there.
+    #[inline]
+    pub(super) fn has_announced(&self) -> bool {
+        !self.announced.load(Relaxed).is_null()
+    }
+
     /// What was announced, newest first; [`Slab::after`] leads from one to the next.
     pub(super) fn taken(&self) -> *mut Slab {
-        // Relaxed: a look, so that nothing is written where nothing is there.
-        if self.announced.load(Relaxed).is_null() {
+        if !self.has_announced() {
             return ptr::null_mut();
         }
         // Acquire: partner of the exchange in `announce`.

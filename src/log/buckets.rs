@@ -32,6 +32,7 @@ use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Relaxed, Release, Taken, ord};
 // Statistics carry no order: std's also under loom.
 use std::hash::BuildHasher;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU64 as Count};
 use std::sync::{Arc, OnceLock};
 
@@ -169,11 +170,27 @@ fn split(name: &[u8]) -> (u8, &[u8]) {
     name.split_first().map_or((0, name), |(index, value)| (*index, value))
 }
 
-/// One event and one of its buckets.
+/// One event of the revision in preparation, and one of its buckets, which the table of the [`Router`] has.
 struct Touch {
     event: usize,
     place: usize,
-    bucket: Arc<Bucket>,
+    bucket: NonNull<Bucket>,
+}
+
+// SAFETY: the address of something that any thread may read; who follows it says why it may.
+unsafe impl Send for Touch {}
+
+impl Touch {
+    /// The bucket.
+    ///
+    /// # Safety
+    ///
+    /// The router that made it has evicted nothing since.
+    #[inline]
+    unsafe fn bucket(&self) -> &Bucket {
+        // SAFETY: the table had a count on it, and still has it, by the caller's promise.
+        unsafe { self.bucket.as_ref() }
+    }
 }
 
 /// The writer's side: the table, and the links of the revision in preparation.
@@ -188,8 +205,12 @@ pub(crate) struct Router {
     held: Option<Arc<Request>>,
     /// Where that round stands.
     round: Option<Place>,
-    /// How many had left when the last round began.
+    /// How many had left when the last round began, and from how many on the next one begins.
     left: u64,
+    left_at_most: u64,
+    /// Something of what was asked has no answer yet, or a round is under way.
+    is_busy: bool,
+    /// Empty where buckets are evicted: what it leads to is the table's.
     touched: Vec<Touch>,
     linked: usize,
 }
@@ -212,21 +233,22 @@ impl Router {
             held: None,
             round: None,
             left: 0,
+            left_at_most: FEW as u64,
+            is_busy: false,
             touched: Vec::new(),
             linked: 0,
         }
     }
 
     /// Answers some of what was asked, and evicts some of what nobody uses: at most a constant number a
-    /// revision. `linked_from`: the next sequence number. Prepare: it allocates. True: the table may have changed.
+    /// revision. `linked_from`: the next sequence number. Prepare: it allocates, and begins a revision; the buckets of
+    /// the one before are not known any more. True: the table may have changed.
     #[inline]
     pub(crate) fn take_requests(&mut self, requests: &Requests, linked_from: u64, memory: &mut impl Memory) -> bool {
+        self.touched.clear();
+        self.linked = 0;
         let left = requests.left.load(Relaxed);
-        let is_idle = self.round.is_none()
-            && self.held.is_none()
-            && self.asked.is_empty()
-            && requests.inbox.is_empty()
-            && left - self.left <= self.many();
+        let is_idle = !self.is_busy && requests.inbox.is_empty() && left <= self.left_at_most;
         !is_idle && self.take_some(requests, left, linked_from, memory)
     }
 
@@ -235,8 +257,9 @@ impl Router {
         (self.table.len() / 2).max(FEW) as u64
     }
 
+    #[cold]
     fn take_some(&mut self, requests: &Requests, left: u64, linked_from: u64, memory: &mut impl Memory) -> bool {
-        if left - self.left > self.many() {
+        if left > self.left_at_most {
             self.begin_round(left);
         }
         let mut changed = self.sweep(memory);
@@ -254,6 +277,8 @@ impl Router {
                 break;
             }
         }
+        self.is_busy = self.round.is_some() || self.held.is_some() || !self.asked.is_empty();
+        self.left_at_most = self.left + self.many();
         changed
     }
 
@@ -356,7 +381,7 @@ impl Router {
             let value_hash = if whole { hash } else { table.hash().hash_one(value) };
             let is = |bucket: &Arc<Bucket>| split(&bucket.name) == (index, value);
             if let Some(bucket) = table.get_hashed((table.hash().of_indexed(index, value_hash), 0), is) {
-                touched.push(Touch { event, place, bucket: bucket.clone() });
+                touched.push(Touch { event, place, bucket: NonNull::from(&**bucket) });
             }
         });
     }
@@ -365,7 +390,8 @@ impl Router {
     #[inline]
     pub(crate) fn link(&mut self, pen: &mut Pen, seq: u64, event: usize) {
         while let Some(touch) = self.touched.get(self.linked).filter(|touch| touch.event == event) {
-            let bucket = &touch.bucket;
+            // SAFETY: `touched` is of this revision, and the requests of this one were taken before.
+            let bucket = unsafe { touch.bucket() };
             pen.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
             // Release: partner of `Bucket::newest`. After the slot and its links.
             bucket.newest.store(seq, ord!(BucketNewest, Release));
@@ -376,14 +402,8 @@ impl Router {
     /// Whether a subscription sleeps for an event of the revision just published. To be called after the fence.
     #[inline]
     pub(crate) fn has_waiters(&self) -> bool {
-        self.touched.iter().any(|touch| touch.bucket.waiting.load(Relaxed) != 0)
-    }
-
-    /// The revision is over.
-    #[inline]
-    pub(crate) fn done(&mut self) {
-        self.touched.clear();
-        self.linked = 0;
+        // SAFETY: as in `link`.
+        self.touched.iter().any(|touch| unsafe { touch.bucket() }.waiting.load(Relaxed) != 0)
     }
 
     /// Buckets of the table.

@@ -151,7 +151,6 @@ impl Core {
     /// Answers the requests for buckets; what an earlier refusal left is dropped.
     #[inline]
     pub(super) fn begin_revision(&mut self, inner: &Inner) {
-        self.router.done();
         if !inner.indexes.is_empty() {
             let next = self.ring.next_seq();
             self.tables_changed |= self.router.take_requests(&inner.requests, next, &mut self.heap);
@@ -348,7 +347,6 @@ impl Core {
         if !self.ring.publish_head(&inner.ring) {
             unfinished.finished();
             self.poisoned = false;
-            self.router.done();
             return false;
         }
         if let Some(epoch_change) = &revision.epoch_change {
@@ -367,7 +365,6 @@ impl Core {
         } else {
             inner.hubs.published_events(inner, &self.router);
         }
-        self.router.done();
         self.heap.tidy();
         // Everything is visible: what this revision replaced may have to wait for the reclaimer.
         self.patience.wait_for_room();
