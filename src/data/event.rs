@@ -301,6 +301,17 @@ impl Event {
         unsafe { std::slice::from_raw_parts(events.as_ptr().cast::<Event>(), events.len()) }
     }
 
+    /// The event as users see it.
+    ///
+    /// # Safety
+    ///
+    /// As [`Event::of_log`].
+    #[inline]
+    pub(crate) unsafe fn of_one(event: &LogEvent) -> &Event {
+        // SAFETY: transparent; the rest is the caller's promise.
+        unsafe { &*std::ptr::from_ref(event).cast::<Event>() }
+    }
+
     /// Its numbers and addresses, without what keeps the key-values.
     #[inline]
     pub(crate) fn log(&self) -> &LogEvent {

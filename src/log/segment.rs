@@ -273,9 +273,14 @@ impl Pen {
     }
 
     /// Appends an event in the slot of its sequence number, which is the next one. `own` brings what the
-    /// event owns, `None` for a mark; from then on it does. Not above the head is it read.
+    /// event owns, `None` for a mark; from then on it does. Not above the head is it read, but by the writer.
     #[inline]
-    pub(crate) fn append(&mut self, mut event: LogEvent, extra_bytes: u64, own: impl FnOnce() -> Option<EventCounts>) {
+    pub(crate) fn append(
+        &mut self,
+        mut event: LogEvent,
+        extra_bytes: u64,
+        own: impl FnOnce() -> Option<EventCounts>,
+    ) -> &Event {
         let segment = &*self.0;
         let at = (event.sequence - segment.base) as usize;
         let cell = &segment.cells[at];
@@ -287,10 +292,12 @@ impl Pen {
         // From here to the store nothing can fail: a view or the freeing finds all of it or nothing.
         (event.kv, event.prev) = counts.map_or((VersionPtr::NULL, VersionPtr::NULL), EventCounts::into_slot);
         // SAFETY: I1, I3: this pen is the only one, and nobody reads a slot that `written` does not cover.
-        unsafe { (*cell.0.get()).write(event) };
+        let written = unsafe { (*cell.0.get()).write(event) };
         // Release: partner of the load in `events`.
         segment.filled.written.store(at as u32 + 1, Release);
         segment.account(extra_bytes);
+        // SAFETY: I9: it owns its counts until the segment is freed.
+        unsafe { Event::of_one(written) }
     }
 
     /// Links the event of `seq` to the one before in a bucket; above the head.

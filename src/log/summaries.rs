@@ -22,12 +22,52 @@ pub(crate) struct Summary {
     /// Slots of the events with the lowest and the highest key.
     low: u32,
     high: u32,
+    bounds: KeyBounds,
     /// There is a mark, or a revision that continues in another segment: no filter may skip it.
     keep: bool,
     /// A bit for each attribute value of an event, old or new.
     values: Option<Box<[u64; BITS as usize / 64]>>,
     /// Declared fields.
     fields: usize,
+}
+
+/// What most keys that lie between the lowest and the highest one are known by, without a look at these: as many words of
+/// eight bytes as both begin with, and of each the word that follows, as a number.
+///
+/// An example: the lowest key is `/pods/a/web-0001`, the highest `/pods/a/web-0009`. Both begin with the word `/pods/a/`,
+/// and the numbers are those of `web-0001` and `web-0009`. `/pods/a/web-0004` lies between them. Of `/pods/a/web-00010`,
+/// whose number is that of the lowest, nothing is known.
+#[derive(Default)]
+struct KeyBounds {
+    common: [[u8; 8]; MOST_WORDS],
+    words: usize,
+    low: u64,
+    high: u64,
+}
+
+const MOST_WORDS: usize = 4;
+
+impl KeyBounds {
+    fn new(low: &[u8], high: &[u8]) -> KeyBounds {
+        let [low, high] = [low, high].map(|key| {
+            let mut words = [[0; 8]; MOST_WORDS + 1];
+            words.as_flattened_mut().iter_mut().zip(key).for_each(|(to, from)| *to = *from);
+            words
+        });
+        let words = low.iter().zip(&high).take(MOST_WORDS).take_while(|(low, high)| low == high).count();
+        let common = *low.first_chunk().expect("one word less");
+        KeyBounds { common, words, low: u64::from_be_bytes(low[words]), high: u64::from_be_bytes(high[words]) }
+    }
+
+    /// Whether it is known that a key lies between them.
+    #[inline]
+    fn hold(&self, key: &[u8]) -> bool {
+        let (words, _) = key.as_chunks();
+        let Some(next) = words.get(self.words) else { return false };
+        let number = u64::from_be_bytes(*next);
+        let begins_alike = || words.iter().zip(&self.common).take(self.words).all(|(word, common)| word == common);
+        self.low < number && number < self.high && begins_alike()
+    }
 }
 
 fn bit(tag: u64, name: &[u8], value: &[u8]) -> u64 {
@@ -47,23 +87,35 @@ const LABEL: u64 = 1 << 32;
 impl Summary {
     pub(crate) fn new(schema: &Schema) -> Summary {
         let values = (!schema.is_empty()).then(|| Box::new([0; BITS as usize / 64]));
-        Summary { low: 0, high: 0, keep: false, values, fields: schema.names().count() }
+        let bounds = KeyBounds::default();
+        Summary { low: 0, high: 0, bounds, keep: false, values, fields: schema.names().count() }
     }
 
-    /// Takes an event into account, in the order of the slots. `event_at`: the event of a slot up to this one.
+    /// Takes an event into account, in the order of the slots. False: its key is to be compared, see
+    /// [`Summary::widen`].
     #[inline]
-    pub(crate) fn add<'a>(&mut self, slot: u32, event: &Event, event_at: impl Fn(u32) -> &'a Event) {
+    #[must_use]
+    pub(crate) fn add(&mut self, slot: u32, event: &Event) -> bool {
         self.keep |= event.kind() == Kind::Resync || (slot == 0 && !event.is_first());
-        if event.key() < event_at(self.low).key() {
+        if let Some(values) = &mut self.values {
+            add_both(&mut values[..], self.fields, event);
+        }
+        self.bounds.hold(event.key())
+    }
+
+    /// The event of a slot may have the lowest or the highest key. `event_at`: the event of a slot up to this one.
+    #[inline(never)]
+    pub(crate) fn widen<'a>(&mut self, slot: u32, event_at: impl Fn(u32) -> &'a Event) {
+        let (key, low, high) = (event_at(slot).key(), event_at(self.low).key(), event_at(self.high).key());
+        let (is_low, is_high) = (slot == 0 || key < low, slot == 0 || key > high);
+        if is_low {
             self.low = slot;
         }
-        if event.key() > event_at(self.high).key() {
+        if is_high {
             self.high = slot;
         }
-        if let Some(values) = &mut self.values {
-            for kv in [event.kv(), event.prev()].into_iter().flatten() {
-                add_values(&mut values[..], self.fields, kv);
-            }
+        if is_low || is_high {
+            self.bounds = KeyBounds::new(event_at(self.low).key(), event_at(self.high).key());
         }
     }
 
@@ -88,6 +140,14 @@ impl Summary {
 
 fn set(values: &mut [u64], bit: u64) {
     values[bit as usize / 64] |= 1 << (bit % 64);
+}
+
+/// The values of what a key is and of what it was. Apart: most caches declare no attributes.
+#[inline(never)]
+fn add_both(values: &mut [u64], fields: usize, event: &Event) {
+    for kv in [event.kv(), event.prev()].into_iter().flatten() {
+        add_values(values, fields, kv);
+    }
 }
 
 fn add_values(values: &mut [u64], fields: usize, kv: &KeyValue) {

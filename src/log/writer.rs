@@ -28,29 +28,24 @@ use std::collections::VecDeque;
 use std::ptr;
 use std::sync::Arc as Shared;
 
-/// Bytes of a segment in the window.
-#[derive(Clone, Copy, Default)]
-struct Weight {
-    /// Its arrays, the versions that its events have replaced, the slots that were purged into it.
-    own: u64,
-    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It outlives the segment until
-    /// the tombstones are purged.
-    deleted: u64,
-}
-
-impl Weight {
-    fn sum(self) -> u64 {
-        self.own + self.deleted
-    }
-}
-
+/// A segment of the window.
 struct Live {
     token: RetentionToken,
     /// 0, or the number of the giant revision that it was opened for.
     giant: u64,
     /// When it was opened, in milliseconds of the log's life.
     opened: u64,
-    weight: Weight,
+    /// What stays because of its deletes: see `SlotRef::deleted_bytes`. It outlives the segment until
+    /// the tombstones are purged.
+    deleted: u64,
+}
+
+impl Live {
+    /// Bytes that count as the segment's: what is freed with it (its arrays, the versions that its events have replaced,
+    /// the slots that were purged into it), and what stays because of its deletes.
+    fn bytes(&self) -> u64 {
+        self.token.segment().bytes() as u64 + self.deleted
+    }
 }
 
 /// What one event adds to the window.
@@ -83,9 +78,10 @@ pub(crate) struct RingWriter {
     /// What is published: the writer reads by counts of its own, and needs no pin.
     directory: One<Directory>,
     epochs: One<Epochs>,
-    /// Base of the newest segment, and slots used in it.
+    /// Base of the newest segment, slots used in it, and whether it was opened for a giant revision.
     base: u64,
     fill: u64,
+    is_giant: bool,
     /// Base of the segment whose token is published.
     token_base: u64,
     /// Of the newest segment.
@@ -113,7 +109,7 @@ impl RingWriter {
     ) -> RingWriter {
         let (base, own) = (pen.segment().base(), pen.segment().bytes() as u64);
         RingWriter {
-            live: VecDeque::from([Live { token, giant: 0, opened: 0, weight: Weight { own, deleted: 0 } }]),
+            live: VecDeque::from([Live { token, giant: 0, opened: 0, deleted: 0 }]),
             pen,
             limits,
             ordinary: (1, own),
@@ -123,6 +119,7 @@ impl RingWriter {
             epochs,
             base,
             fill: 0,
+            is_giant: false,
             token_base: base,
             summary: Box::new(Summary::new(&schema)),
             schema,
@@ -139,13 +136,10 @@ impl RingWriter {
         self.ordinary.1 + self.unpurged
     }
 
-    /// Changes the weight of a segment of the window.
-    fn weigh(&mut self, segment: usize, change: impl FnOnce(&mut Weight)) {
-        let live = &mut self.live[segment];
-        let before = live.weight.sum();
-        change(&mut live.weight);
-        let sum = if live.giant == 0 { &mut self.ordinary.1 } else { &mut self.giants.1 };
-        *sum = *sum + live.weight.sum() - before;
+    /// The sum in which the newest segment counts.
+    #[inline]
+    fn sum(&mut self) -> &mut u64 {
+        if self.is_giant { &mut self.giants.1 } else { &mut self.ordinary.1 }
     }
 
     /// A key whose delete is `seq` is back, so what stayed because of that is live again.
@@ -153,9 +147,10 @@ impl RingWriter {
         let oldest = self.live.front().map_or(0, |live| live.token.segment().base());
         match seq.checked_sub(oldest) {
             Some(behind) => {
-                self.weigh((behind / ring.slots) as usize, |weight| {
-                    weight.deleted = weight.deleted.saturating_sub(bytes)
-                });
+                let live = &mut self.live[(behind / ring.slots) as usize];
+                let less = bytes.min(live.deleted);
+                live.deleted -= less;
+                *(if live.giant == 0 { &mut self.ordinary.1 } else { &mut self.giants.1 }) -= less;
             }
             None => self.purged(bytes),
         }
@@ -201,18 +196,17 @@ impl RingWriter {
         own: impl FnOnce() -> Option<EventCounts>,
     ) {
         let seq = event.sequence;
-        let RingWriter { pen, summary, .. } = self;
-        pen.append(event, added.kept, own);
-        let segment = pen.segment();
-        summary.add((seq - segment.base()) as u32, segment.event(seq), |slot| {
-            segment.event(segment.base() + u64::from(slot))
-        });
+        let RingWriter { pen, summary, base, .. } = self;
+        let slot = seq - *base;
+        if !summary.add(slot as u32, pen.append(event, added.kept, own)) {
+            summary.widen(slot as u32, |slot| pen.segment().event(*base + u64::from(slot)));
+        }
         router.link(pen, seq, at);
-        self.fill = seq + 1 - self.base;
-        self.weigh(self.live.len() - 1, |weight| {
-            weight.own += added.kept;
-            weight.deleted += added.deleted;
-        });
+        self.fill = slot + 1;
+        *self.sum() += added.sum();
+        if added.deleted > 0 {
+            self.live.back_mut().expect("never empty").deleted += added.deleted;
+        }
     }
 
     /// Evicts what the new segments displace, and puts a new directory in place where one is due.
@@ -234,8 +228,8 @@ impl RingWriter {
     fn evict(&mut self, ring: &Ring) {
         let Some(oldest) = self.live.pop_front() else { return };
         let sums = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
-        *sums = (sums.0 - 1, sums.1 - oldest.weight.sum());
-        self.unpurged += oldest.weight.deleted;
+        *sums = (sums.0 - 1, sums.1 - oldest.bytes());
+        self.unpurged += oldest.deleted;
         let segment = oldest.token.segment();
         let base = segment.base();
         let next = self.live.front().map_or(segment.limit(), |live| live.token.segment().base());
@@ -272,7 +266,8 @@ impl RingWriter {
         let own = segment.bytes() as u64;
         let sums = if giant == 0 { &mut self.ordinary } else { &mut self.giants };
         *sums = (sums.0 + 1, sums.1 + own);
-        self.live.push_back(Live { token, giant, opened: ring.ages.now(), weight: Weight { own, deleted: 0 } });
+        self.is_giant = giant != 0;
+        self.live.push_back(Live { token, giant, opened: ring.ages.now(), deleted: 0 });
     }
 
     /// Keeps a removed slot with the newest segment.
@@ -280,7 +275,7 @@ impl RingWriter {
         let before = self.pen.segment().bytes();
         self.pen.keep_removed(slot);
         let bytes = (self.pen.segment().bytes() - before) as u64;
-        self.weigh(self.live.len() - 1, |weight| weight.own += bytes);
+        *self.sum() += bytes;
     }
 
     /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the

@@ -5,7 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::RingWriter;
+use super::{Live, RingWriter};
 use crate::heap::{One, System};
 use crate::log::retention::RetentionToken;
 use crate::log::ring::{Directory, Ring};
@@ -83,7 +83,7 @@ impl RingWriter {
     /// hand has room, and nothing has to leave.
     #[inline]
     pub(crate) fn room_for_one(&self, added: u64) -> Option<u64> {
-        let bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let bytes = self.live.back().map_or(0, Live::bytes);
         let full = self.fill == self.pen.segment().limit() - self.base
             || self.fill > 0 && bytes >= self.limits.segment_bytes
             || self.bytes() + added > self.limits.bytes;
@@ -106,7 +106,7 @@ impl RingWriter {
             evicted: 0,
             fill: self.fill,
         };
-        let mut bytes = self.live.back().map_or(0, |live| live.weight.sum());
+        let mut bytes = self.live.back().map_or(0, Live::bytes);
         let mut events = self.pen.segment().events_before();
         let mut added = 0;
         let mut run = start..start;
@@ -170,7 +170,7 @@ impl RingWriter {
         let together = self.live.range(gone..).take_while(|live| live.giant == id);
         let mut group = (0, 0);
         for live in together.take(if id == 0 { 1 } else { usize::MAX }) {
-            group = (group.0 + 1, group.1 + live.weight.sum());
+            group = (group.0 + 1, group.1 + live.bytes());
         }
         group
     }
