@@ -171,6 +171,12 @@ impl Inner {
         self.ready.store(ready, ord!(Ready, Release));
     }
 
+    /// Whether its versions have keys and values and nothing else.
+    #[inline]
+    pub(crate) fn adds_nothing(&self) -> bool {
+        self.schema.is_empty() && self.decoder.is_none()
+    }
+
     /// Acquire: partner of [`Inner::set_failed`].
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.load(Acquire)

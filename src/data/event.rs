@@ -202,13 +202,21 @@ pub(crate) struct LogEvent {
 const _: () = assert!(size_of::<LogEvent>() == 64 && align_of::<LogEvent>() == 64);
 const _: () = assert!(size_of::<Event>() == 64 && align_of::<Event>() == 64);
 
+impl LogEvent {
+    /// An event of a change that has no key-values yet: what appends it to the log gives it those that it owns.
+    #[inline]
+    pub(crate) fn of_change(revision: u64, sequence: u64, kind: Kind, flags: u32) -> LogEvent {
+        let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
+        LogEvent { revision, sequence, kind, flags, kv, prev, extra: [0; 3] }
+    }
+}
+
 /// An event of no key: a bookmark, or one end of a resync. It points to nothing.
 pub(crate) struct Mark(LogEvent);
 
 impl Mark {
     fn new(kind: Kind, revision: u64, flags: u32) -> Mark {
-        let (kv, prev) = (VersionPtr::NULL, VersionPtr::NULL);
-        Mark(LogEvent { revision, sequence: 0, kind, flags, kv, prev, extra: [0; 3] })
+        Mark(LogEvent::of_change(revision, 0, kind, flags))
     }
 
     pub(crate) fn bookmark(revision: u64, flags: u32) -> Mark {

@@ -62,7 +62,7 @@ impl KeyValue {
     }
 
     /// As [`KeyValue::new`], with attributes and room for the decoded value.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn with_extras(
         memory: &mut impl Memory,
         key: &[u8],
@@ -262,6 +262,7 @@ impl KeyValue {
     }
 
     /// Bytes of the allocation, and of a shared value, which others may have, too.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
         heap::footprint(body.size()) + body.shared_length()

@@ -396,6 +396,7 @@ impl Fresh {
     /// # Safety
     ///
     /// The slot is alive, and only the caller stores into it meanwhile (I1).
+    #[inline(always)]
     pub(crate) unsafe fn replace(self, slot: SlotPtr) -> EventCounts {
         // SAFETY: alive by the caller's promise.
         let Slot { newest, mark, .. } = unsafe { slot.get().slot() };

@@ -217,12 +217,12 @@ impl Indexes {
     }
 
     /// Calls `each` with place, index and value of the buckets that an event belongs to: by what the key-value
-    /// is and by what it was.
+    /// is and by what it was. Tombstones have no attributes.
     #[inline]
     pub(crate) fn visit<'a>(
         &self,
         key: &'a [u8],
-        cur: Option<&'a KeyValue>,
+        cur: &'a KeyValue,
         prev: Option<&'a KeyValue>,
         mut each: impl FnMut(usize, u8, &'a [u8]),
     ) {
@@ -232,7 +232,7 @@ impl Indexes {
                 By::Key => (Some(key), None),
                 By::Prefix(depth) => (prefix_at(key, depth), None),
                 By::Field(_) | By::Label(_) => {
-                    let (new, old) = (bound.of_value(cur), bound.of_value(prev));
+                    let (new, old) = (bound.of_value(Some(cur)), bound.of_value(prev));
                     (new, old.filter(|_| old != new))
                 }
             };

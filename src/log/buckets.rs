@@ -363,20 +363,20 @@ impl Router {
         self.table.hash()
     }
 
-    /// Prepare: finds the buckets of an event of the revision (its number, marks counted; its key and the hash of that).
+    /// Prepare: finds the buckets of an event of the revision: its number, marks counted; the hash of its key, and the
+    /// versions of that, either of which may be a tombstone.
     #[inline]
-    pub(crate) fn prepare(
-        &mut self,
-        event: usize,
-        (key, hash): (&[u8], u64),
-        cur: Option<&KeyValue>,
-        prev: Option<&KeyValue>,
-    ) {
-        if self.table.len() == 0 {
-            return;
+    pub(crate) fn prepare(&mut self, event: usize, hash: u64, version: &KeyValue, before: Option<&KeyValue>) {
+        if self.table.len() > 0 {
+            self.touch(event, hash, version, before);
         }
+    }
+
+    #[inline(never)]
+    fn touch(&mut self, event: usize, hash: u64, version: &KeyValue, before: Option<&KeyValue>) {
         let Router { indexes, table, touched, .. } = self;
-        indexes.visit(key, cur, prev, |place, index, value| {
+        let key = version.key();
+        indexes.visit(key, version, before, |place, index, value| {
             let whole = std::ptr::eq(value, key);
             let value_hash = if whole { hash } else { table.hash().hash_one(value) };
             let is = |bucket: &Arc<Bucket>| split(&bucket.name) == (index, value);
@@ -387,7 +387,7 @@ impl Router {
     }
 
     /// Commit: links an event that was just written into its slot, then makes it its buckets' newest.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn link(&mut self, pen: &mut Pen, seq: u64, event: usize) {
         while let Some(touch) = self.touched.get(self.linked).filter(|touch| touch.event == event) {
             // SAFETY: `touched` is of this revision, and the requests of this one were taken before.

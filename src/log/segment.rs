@@ -274,7 +274,7 @@ impl Pen {
 
     /// Appends an event in the slot of its sequence number, which is the next one. `own` brings what the
     /// event owns, `None` for a mark; from then on it does. Not above the head is it read, but by the writer.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(
         &mut self,
         mut event: LogEvent,

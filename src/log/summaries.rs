@@ -65,8 +65,8 @@ impl KeyBounds {
         let (words, _) = key.as_chunks();
         let Some(next) = words.get(self.words) else { return false };
         let number = u64::from_be_bytes(*next);
-        let begins_alike = || words.iter().zip(&self.common).take(self.words).all(|(word, common)| word == common);
-        self.low < number && number < self.high && begins_alike()
+        let common = &self.common[..self.words];
+        self.low < number && number < self.high && common.iter().zip(words).all(|(common, word)| common == word)
     }
 }
 
@@ -93,7 +93,7 @@ impl Summary {
 
     /// Takes an event into account, in the order of the slots. False: its key is to be compared, see
     /// [`Summary::widen`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(crate) fn add(&mut self, slot: u32, event: &Event) -> bool {
         self.keep |= event.kind() == Kind::Resync || (slot == 0 && !event.is_first());
@@ -104,7 +104,7 @@ impl Summary {
     }
 
     /// The event of a slot may have the lowest or the highest key. `event_at`: the event of a slot up to this one.
-    #[inline(never)]
+    #[cold]
     pub(crate) fn widen<'a>(&mut self, slot: u32, event_at: impl Fn(u32) -> &'a Event) {
         let (key, low, high) = (event_at(slot).key(), event_at(self.low).key(), event_at(self.high).key());
         let (is_low, is_high) = (slot == 0 || key < low, slot == 0 || key > high);

@@ -187,7 +187,7 @@ impl RingWriter {
 
     /// Commit, step 2: appends an event with what it owns, which `own` brings, to the segment in hand; see
     /// [`Pen::append`]. `at` is its number in the revision, `added` what it adds to the window.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn append(
         &mut self,
         router: &mut Router,
@@ -280,6 +280,7 @@ impl RingWriter {
 
     /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the
     /// log was closed first, and nothing of the revision is ever visible.
+    #[inline(always)]
     #[must_use]
     pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
         let before = ring.head.load(Relaxed);
@@ -295,13 +296,19 @@ impl RingWriter {
             return false;
         }
         if self.token_base != self.base {
-            self.token_base = self.base;
-            let newest = &self.live.back().expect("never empty").token;
-            // After the head: a token k+1 with a head in k would hold too little.
-            let token = One::new(newest.clone(), &mut System);
-            ring.token.replace(token, size_of::<RetentionToken>(), &mut System);
+            self.publish_token(ring);
         }
         true
+    }
+
+    /// The head has entered another segment.
+    #[cold]
+    fn publish_token(&mut self, ring: &Ring) {
+        self.token_base = self.base;
+        let newest = &self.live.back().expect("never empty").token;
+        // After the head: a token k+1 with a head in k would hold too little.
+        let token = One::new(newest.clone(), &mut System);
+        ring.token.replace(token, size_of::<RetentionToken>(), &mut System);
     }
 
     /// Commit, step 4. Release: partner of [`Ring::progress`].

@@ -65,7 +65,7 @@ impl Hubs {
 
     /// As [`Hubs::published`], after events: a reader that waits for one bucket is counted there. With a
     /// predicate it waits for no bucket.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn published_events<W: Watched + 'static>(&self, cache: &Arc<W>, router: &Router) {
         fence(ord!(PublishFence, SeqCst));
         // Partner: for buckets, `Bucket::add_waiter`.

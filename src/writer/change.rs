@@ -58,9 +58,9 @@ impl Record<'_> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Operation<'a> {
-    Put(&'a [u8]),
+    Put,
     Shared(&'a Arc<[u8]>),
-    Exact(&'a [u8], KeyMeta),
+    Exact(KeyMeta),
     Delete,
 }
 
@@ -91,42 +91,34 @@ pub(super) struct Content<'a> {
 #[must_use = "a change is made when a writer applies it"]
 pub struct Change<'a> {
     pub(super) key: &'a [u8],
+    /// What it sets; `None`: it deletes.
+    pub(super) value: Option<&'a [u8]>,
     pub(super) operation: Operation<'a>,
 }
 
 impl fmt::Debug for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.operation {
-            Operation::Put(_) => "Put",
+            Operation::Put => "Put",
             Operation::Shared(_) => "PutShared",
             Operation::Exact(..) => "PutExact",
             Operation::Delete => "Delete",
         };
-        f.debug_struct(name).field("key", &Shown(self.key)).field("value", &Length(self.value())).finish()
+        f.debug_struct(name).field("key", &Shown(self.key)).field("value", &Length(self.value)).finish()
     }
 }
 
 impl<'a> Change<'a> {
-    /// What it sets; `None`: it deletes.
-    #[inline]
-    pub(super) fn value(&self) -> Option<&'a [u8]> {
-        match self.operation {
-            Operation::Put(value) | Operation::Exact(value, _) => Some(value),
-            Operation::Shared(value) => Some(value),
-            Operation::Delete => None,
-        }
-    }
-
     /// What a version is made of.
     #[inline]
     pub(super) fn content(&self) -> Content<'a> {
         let shared = if let Operation::Shared(value) = self.operation { Some(value) } else { None };
-        Content { key: self.key, value: self.value(), shared }
+        Content { key: self.key, value: self.value, shared }
     }
 
     /// Sets a value; create revision and version follow from the key's state, the lease is 0.
     pub fn put(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), operation: Operation::Put(value.as_ref()) }
+        Change { key: key.as_ref(), value: Some(value.as_ref()), operation: Operation::Put }
     }
 
     /// Sets a value whose bytes are not copied: the cache has a count on them until the version is freed, and what it hands
@@ -149,16 +141,16 @@ impl<'a> Change<'a> {
     /// # Ok::<(), watchcore::Error>(())
     /// ```
     pub fn put_shared(key: &'a (impl AsRef<[u8]> + ?Sized), value: &'a Arc<[u8]>) -> Change<'a> {
-        Change { key: key.as_ref(), operation: Operation::Shared(value) }
+        Change { key: key.as_ref(), value: Some(value), operation: Operation::Shared(value) }
     }
 
     /// Sets a value that brings its own numbers; its `mod_revision` must be the revision applied.
     pub fn put_exact(record: Record<'a>) -> Change<'a> {
-        Change { key: record.key, operation: Operation::Exact(record.value, record.meta()) }
+        Change { key: record.key, value: Some(record.value), operation: Operation::Exact(record.meta()) }
     }
 
     /// Deletes a present key.
     pub fn delete(key: &'a (impl AsRef<[u8]> + ?Sized)) -> Change<'a> {
-        Change { key: key.as_ref(), operation: Operation::Delete }
+        Change { key: key.as_ref(), value: None, operation: Operation::Delete }
     }
 }

@@ -8,7 +8,8 @@
 
 use super::Writer;
 use super::change::Record;
-use super::transaction::{Unfinished, extras};
+use super::prepared::extras;
+use super::transaction::Unfinished;
 use super::validate::{check_record, sort_by_key};
 use crate::cache::{Core, Inner, READY};
 use crate::data::key_value::{KeyValue, VersionPtr};

@@ -7,13 +7,15 @@
 
 mod change;
 mod loading;
+mod prepared;
 mod transaction;
 mod validate;
 
 use change::Content;
 pub use change::{Change, Record};
 pub use loading::Loading;
-use transaction::{Prepared, Transaction};
+use prepared::{ChangeSet, Prepared};
+use transaction::Transaction;
 use validate::{check_change, check_changes, rises, sort_listing};
 
 use crate::cache::{Cache, Core, Info, Inner, NOT_READY, Source, SourceReport, SourceState};
@@ -76,7 +78,7 @@ pub struct Writer {
     inner: Arc<Inner>,
     core: Option<Box<Core>>,
     /// Room for the changes of one revision.
-    scratch: Vec<Prepared>,
+    scratch: ChangeSet,
 }
 
 impl Writer {
@@ -89,7 +91,7 @@ impl Writer {
             return Err(say::closed("take the writer of a cache"));
         }
         match lock(&inner.core).take() {
-            Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core), scratch: Vec::new() }),
+            Some(core) => Ok(Writer { inner: inner.clone(), core: Some(core), scratch: ChangeSet::default() }),
             None => Err(Error::new(
                 Code::Busy,
                 "take the writer of a cache: a writer lives already (a feeder has one too). Release that one first.",
@@ -172,21 +174,24 @@ impl Writer {
         check_change(inner, change)?;
         core.purge_tombstones(inner, 2);
         core.begin_revision(inner);
-        let mut one = core.prepare(revision, 0, change)?;
+        let one = core.prepare(revision, 0, change)?;
         let Some(seq) = core.ring.room_for_one(one.added()) else {
-            let mut prepared = std::mem::take(&mut self.scratch);
-            prepared.push(one);
-            return self.apply_prepared(revision, std::slice::from_ref(change), prepared);
+            return self.apply_planned(revision, change, one);
         };
-        core.make_version(inner, (0, seq), &mut one, change.content());
-        if !core.commit_one(inner, revision, seq, one) {
-            return Err(say::closed("apply"));
-        }
-        Ok(())
+        let fresh = core.make_version(inner, (0, seq), &one, change.content());
+        if core.commit_one(inner, revision, seq, &one, fresh) { Ok(()) } else { Err(say::closed("apply")) }
+    }
+
+    /// The same where its segment has no room, or something has to leave.
+    #[cold]
+    fn apply_planned(&mut self, revision: u64, change: &Change<'_>, one: Prepared) -> Result<()> {
+        let mut set = std::mem::take(&mut self.scratch);
+        set.prepared.push(one);
+        self.apply_prepared(revision, std::slice::from_ref(change), set)
     }
 
     fn apply_all(&mut self, revision: u64, changes: &[Change<'_>]) -> Result<()> {
-        let mut prepared = std::mem::take(&mut self.scratch);
+        let mut set = std::mem::take(&mut self.scratch);
         let (inner, core) = self.open("apply")?;
         rises("apply", revision, inner, core)?;
         check_changes(inner, changes)?;
@@ -195,20 +200,20 @@ impl Writer {
         for some in changes.chunks(FETCHED) {
             core.slots.fetch(some.iter().map(|change| change.key));
             for change in some {
-                prepared.push(core.prepare(revision, prepared.len(), change)?);
+                set.prepared.push(core.prepare(revision, set.prepared.len(), change)?);
             }
         }
-        self.apply_prepared(revision, changes, prepared)
+        self.apply_prepared(revision, changes, set)
     }
 
-    fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], mut prepared: Vec<Prepared>) -> Result<()> {
+    fn apply_prepared(&mut self, revision: u64, changes: &[Change<'_>], mut set: ChangeSet) -> Result<()> {
         let (inner, core) = self.open("apply")?;
-        let plan = core.ring.plan(&inner.ring, prepared.iter().map(Prepared::added));
-        core.make_versions(inner, &plan, 0, &mut prepared, |input| changes[input].content());
-        let published = core.commit(inner, Transaction { revision, epoch_change: None }, plan, &mut prepared);
+        let plan = core.ring.plan(&inner.ring, set.prepared.iter().map(Prepared::added));
+        core.make_versions(inner, &plan, 0, &mut set, |input| changes[input].content());
+        let published = core.commit(inner, Transaction { revision, epoch_change: None }, plan, &mut set);
         // What a closed log has not taken goes now.
-        prepared.clear();
-        self.scratch = prepared;
+        set.clear();
+        self.scratch = set;
         if published { Ok(()) } else { Err(say::closed("apply")) }
     }
 
@@ -236,14 +241,15 @@ impl Writer {
         let reason = if revision < from { ResyncReason::HistoryReset } else { reason };
         core.purge_tombstones(inner, 2 * records.len().max(64));
         core.begin_revision(inner);
-        let mut prepared = core.difference(&records);
+        let prepared = core.difference(&records);
         if prepared.is_empty() && revision == from && reason != ResyncReason::HistoryReset {
             return Ok(core.position);
         }
         let epoch = core.position.epoch + 1;
         let sizes: Vec<u64> = std::iter::once(0).chain(prepared.iter().map(Prepared::added)).chain([0]).collect();
         let plan = core.ring.plan(&inner.ring, sizes.into_iter());
-        core.make_versions(inner, &plan, 1, &mut prepared, |input| {
+        let mut set = ChangeSet::of(prepared);
+        core.make_versions(inner, &plan, 1, &mut set, |input| {
             let record = &records[input];
             Content { key: record.key, value: Some(record.value), shared: None }
         });
@@ -251,7 +257,7 @@ impl Writer {
         // The oldest revision from before is filled in by the commit, once it has made room.
         let epoch_change =
             EpochChange { seq, end, epoch, from, to: revision, reason, highest_before: core.highest, oldest_before: 0 };
-        if !core.commit(inner, Transaction { revision, epoch_change: Some(epoch_change) }, plan, &mut prepared) {
+        if !core.commit(inner, Transaction { revision, epoch_change: Some(epoch_change) }, plan, &mut set) {
             return Err(say::closed("resync"));
         }
         Ok(core.position)

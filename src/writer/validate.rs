@@ -36,7 +36,7 @@ fn not_next(what: &str, revision: u64, inner: &Inner, current: u64) -> Error {
 
 #[inline]
 pub(super) fn check_change(inner: &Inner, change: &Change<'_>) -> Result<()> {
-    check_pair(inner, change.key, change.value())
+    check_pair(inner, change.key, change.value)
 }
 
 pub(super) fn check_changes(inner: &Inner, changes: &[Change<'_>]) -> Result<()> {
