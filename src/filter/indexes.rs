@@ -228,19 +228,19 @@ impl Indexes {
     ) {
         let mut place = 0;
         for (at, bound) in self.all.iter().enumerate() {
-            let (new, old) = match bound.by {
-                By::Key => (Some(key), None),
-                By::Prefix(depth) => (prefix_at(key, depth), None),
-                By::Field(_) | By::Label(_) => {
-                    let (new, old) = (bound.of_value(Some(cur)), bound.of_value(prev));
-                    (new, old.filter(|_| old != new))
+            let mut call = |place, value: Option<&'a [u8]>| {
+                if let Some(value) = value {
+                    each(place, at as u8, value);
                 }
             };
-            if let Some(value) = new {
-                each(place, at as u8, value);
-            }
-            if let Some(value) = old {
-                each(place + 1, at as u8, value);
+            match bound.by {
+                By::Key => call(place, Some(key)),
+                By::Prefix(depth) => call(place, prefix_at(key, depth)),
+                By::Field(_) | By::Label(_) => {
+                    let (new, old) = (bound.of_value(Some(cur)), bound.of_value(prev));
+                    call(place, new);
+                    call(place + 1, old.filter(|_| old != new));
+                }
             }
             place += bound.places();
         }

@@ -26,7 +26,7 @@ const LOOK: usize = 8;
 const TIDY: usize = 2;
 
 /// The class of blocks of so many bytes, header included, and their size; none for larger ones.
-#[inline]
+#[inline(always)]
 pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
     // No block is smaller than its header and what it names when it has come back.
     let bytes = if bytes < 32 { 32 } else { bytes };
@@ -318,7 +318,7 @@ impl Drop for Gone {
 }
 
 impl Memory for Heap {
-    #[inline]
+    #[inline(always)]
     fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
         match class_of(bytes + HEADER) {
             // Under loom only the models of this module have slabs.
@@ -330,7 +330,7 @@ impl Memory for Heap {
 
 impl Heap {
     /// A block of a class.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, (class, size): (usize, usize)) -> NonNull<u8> {
         loop {
             let this = &mut self.classes[class];

@@ -215,6 +215,14 @@ pub(crate) struct Router {
     linked: usize,
 }
 
+/// The bucket of a value of an index, of this hash.
+#[inline(never)]
+fn find(table: &Table<Arc<Bucket>>, index: u8, value: &[u8], hash: u64) -> Option<NonNull<Bucket>> {
+    let is = |bucket: &Arc<Bucket>| split(&bucket.name) == (index, value);
+    let bucket = table.get_hashed((table.hash().of_indexed(index, hash), 0), is)?;
+    Some(NonNull::from(&**bucket))
+}
+
 /// Fewer buckets than this are not looked through for unused ones.
 const FEW: usize = if cfg!(loom) { 1 } else { 64 };
 /// Requests that the writer looks at in one revision.
@@ -378,10 +386,9 @@ impl Router {
         let key = version.key();
         indexes.visit(key, version, before, |place, index, value| {
             let whole = std::ptr::eq(value, key);
-            let value_hash = if whole { hash } else { table.hash().hash_one(value) };
-            let is = |bucket: &Arc<Bucket>| split(&bucket.name) == (index, value);
-            if let Some(bucket) = table.get_hashed((table.hash().of_indexed(index, value_hash), 0), is) {
-                touched.push(Touch { event, place, bucket: NonNull::from(&**bucket) });
+            let hash = if whole { hash } else { table.hash().hash_one(value) };
+            if let Some(bucket) = find(table, index, value, hash) {
+                touched.push(Touch { event, place, bucket });
             }
         });
     }

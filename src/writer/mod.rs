@@ -178,8 +178,8 @@ impl Writer {
         let Some(seq) = core.ring.room_for_one(one.added()) else {
             return self.apply_planned(revision, change, one);
         };
-        let fresh = core.make_version(inner, (0, seq), &one, change.content());
-        if core.commit_one(inner, revision, seq, &one, fresh) { Ok(()) } else { Err(say::closed("apply")) }
+        let made = core.make_version(inner, (0, seq), one, change.content());
+        if core.commit_one(inner, revision, seq, one, made) { Ok(()) } else { Err(say::closed("apply")) }
     }
 
     /// The same where its segment has no room, or something has to leave.

@@ -17,7 +17,13 @@ use crate::sync::Relaxed;
 #[derive(Default)]
 pub(super) struct ChangeSet {
     pub(super) prepared: Vec<Prepared>,
-    pub(super) made: Vec<Fresh>,
+    pub(super) made: Vec<MadeVersion>,
+}
+
+/// A version that nobody knows yet, and its bytes.
+pub(super) struct MadeVersion {
+    pub(super) fresh: Fresh,
+    pub(super) bytes: usize,
 }
 
 impl ChangeSet {
@@ -73,7 +79,7 @@ impl Prepared {
         }
     }
 
-    /// Made by a resync.
+    /// MadeVersion by a resync.
     fn synthetic(self) -> Prepared {
         Prepared { flags: flags::SYNTHETIC, ..self }
     }
@@ -95,14 +101,14 @@ impl Prepared {
     }
 
     /// A key that the same transaction deletes before: its predecessor is that tombstone.
-    fn replaces_tombstone_of(&mut self, earlier: &[Prepared], made: &[Fresh]) {
+    fn replaces_tombstone_of(&mut self, earlier: &[Prepared], made: &[MadeVersion]) {
         let Some(slot) = self.slot() else { return };
         // The deletes come first, by key.
         let found = earlier.binary_search_by(|one| match (one.kind, one.slot()) {
             (Kind::Deleted, Some(other)) => other.key().cmp(slot.key()),
             _ => std::cmp::Ordering::Greater,
         });
-        let tombstone = found.ok().map(|delete| made[delete].kv());
+        let tombstone = found.ok().map(|delete| made[delete].fresh.kv());
         let before = tombstone.map_or(VersionPtr::NULL, KeyValue::pointer);
         let kept = tombstone.map_or(0, |kv| kv.bytes() as u64);
         (self.before, self.added.kept) = (before, kept);
@@ -238,7 +244,7 @@ impl Core {
             }
             // A delete by a resync has no input.
             let content = if one.kind == Kind::Deleted { Content::default() } else { input(one.input) };
-            made.push(self.make_version(inner, (at + marks, seq), one, content));
+            made.push(self.make_version(inner, (at + marks, seq), *one, content));
         }
     }
 
@@ -248,29 +254,34 @@ impl Core {
         &mut self,
         inner: &Inner,
         (at, seq): (usize, u64),
-        one: &Prepared,
-        content: Content<'_>,
-    ) -> Fresh {
-        let Content { key, value, shared } = content;
-        let version = if one.kind != Kind::Deleted && shared.is_none() && inner.adds_nothing() {
-            let none = VersionExtras::default();
-            KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, none)
-        } else {
-            self.make_with_extras(inner, seq, one, content)
+        one: Prepared,
+        Content { key, value, shared }: Content<'_>,
+    ) -> MadeVersion {
+        let (version, bytes) = match (value, shared) {
+            (Some(value), None) if inner.adds_nothing() => {
+                let none = VersionExtras::default();
+                let heap = &mut self.heap;
+                let version = KeyValue::with_extras(heap, key, Some(value), one.meta, seq, one.before, none);
+                let bytes = version.bytes();
+                (version, bytes)
+            }
+            _ => self.make_with_extras(inner, seq, one, Content { key, value, shared }),
         };
         self.router.prepare(at, one.hash, &version, one.before().as_deref());
-        Fresh::new(version)
+        MadeVersion { fresh: Fresh::new(version), bytes }
     }
 
-    /// A tombstone, or a version that has more than a key and a copied value.
+    /// A tombstone, or a version that has more than a key and a copied value; and its bytes.
     #[inline(never)]
-    fn make_with_extras(&mut self, inner: &Inner, seq: u64, one: &Prepared, content: Content<'_>) -> KeyValue {
+    fn make_with_extras(&mut self, inner: &Inner, seq: u64, one: Prepared, content: Content<'_>) -> (KeyValue, usize) {
         let Content { key, value, shared } = content;
         let (key, value, extras) = match (one.kind, one.slot()) {
             (Kind::Deleted, Some(slot)) => (slot.key(), None, VersionExtras::default()),
             _ => (key, value, VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) }),
         };
-        KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras)
+        let version = KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras);
+        let bytes = version.bytes();
+        (version, bytes)
     }
 }
 

@@ -4,7 +4,7 @@
 //! version into its key's slot ([`RingWriter::append`]), so that there is no moment between the two at
 //! which a count has no owner. Then root, epochs and head make the whole revision visible.
 
-use super::prepared::{ChangeSet, Prepared};
+use super::prepared::{ChangeSet, MadeVersion, Prepared};
 use crate::cache::{Core, Gauges, Inner};
 use crate::data::event::{Kind, LogEvent, Mark, Phase, flags};
 use crate::data::slot::Fresh;
@@ -87,14 +87,14 @@ impl Core {
         inner: &Arc<Inner>,
         revision: u64,
         seq: u64,
-        one: &Prepared,
-        fresh: Fresh,
+        one: Prepared,
+        made: MadeVersion,
     ) -> bool {
         self.poisoned = true;
         let unfinished = Unfinished(inner);
         let mut grown = Grown::default();
         let bits = one.flags | flags::FIRST | flags::LAST;
-        self.write_change(&inner.ring, (revision, 0, seq), bits, one, fresh, &mut grown);
+        self.write_change(&inner.ring, (revision, 0, seq), bits, one, made, &mut grown);
         step("event written");
         grown.show(&inner.gauges);
         self.publish(inner, unfinished, revision, None, 1)
@@ -193,13 +193,13 @@ impl Core {
                 self.ring.append(&mut self.router, (at, Added::default()), mark, || None);
                 continue;
             }
-            let Some((one, fresh)) = changes.next() else { break };
+            let Some((one, version)) = changes.next() else { break };
             let mut bits = one.flags;
             if marks == 0 {
                 bits |= if at == 0 { flags::FIRST } else { 0 } | if at == last { flags::LAST } else { 0 };
             }
             self.ring.turn_to(&mut writing, seq);
-            self.write_change(&inner.ring, (revision.revision, at, seq), bits, one, fresh, &mut grown);
+            self.write_change(&inner.ring, (revision.revision, at, seq), bits, *one, version, &mut grown);
             step("event written");
         }
         grown.show(&inner.gauges);
@@ -212,14 +212,15 @@ impl Core {
         log: &Ring,
         (revision, at, sequence): (u64, usize, u64),
         flags: u32,
-        one: &Prepared,
-        fresh: Fresh,
+        one: Prepared,
+        MadeVersion { fresh, bytes }: MadeVersion,
         grown: &mut Grown,
     ) {
-        let Prepared { slot, added, kind, hash, .. } = *one;
-        grown.count(kind, fresh.kv().bytes() as i64 - added.kept as i64);
+        let Prepared { slot, added, kind, hash, .. } = one;
+        grown.count(kind, bytes as i64 - added.kept as i64);
         let Some(slot) = slot else {
-            return self.write_first((revision, at, sequence), flags, one, fresh, grown);
+            grown.slot_bytes += self.write_first((revision, at, sequence), flags, one, fresh) as i64;
+            return;
         };
         let revived = one.revived();
         let event = LogEvent::of_change(revision, sequence, kind, flags);
@@ -238,16 +239,15 @@ impl Core {
         }
     }
 
-    /// The same where the key has no slot yet.
+    /// The same where the key has no slot yet; the bytes of that.
     #[inline(never)]
     fn write_first(
         &mut self,
         (revision, at, sequence): (u64, usize, u64),
         flags: u32,
-        one: &Prepared,
+        one: Prepared,
         fresh: Fresh,
-        grown: &mut Grown,
-    ) {
+    ) -> usize {
         let Core { heap, ring, slots, router, .. } = self;
         let event = LogEvent::of_change(revision, sequence, one.kind, flags);
         let mut place = None;
@@ -257,14 +257,14 @@ impl Core {
             slots.insert(one.hash, slot, heap);
             Some(counts)
         });
-        let Some(place) = place else { return };
+        let Some(place) = place else { return 0 };
         // SAFETY: I1: the table owns it, as it owns every slot of the writer's index. An older index that gets it, too, is
         // read under a token or a pin from before the slot is retired, if it ever is.
         let added = unsafe {
             self.index_changed |= self.index.insert(place, &mut self.heap);
             place.get()
         };
-        grown.slot_bytes += added.bytes() as i64;
+        added.bytes()
     }
 
     /// Publishes the index, which has changed; the slots that it has no more stay with the newest segment.

@@ -117,7 +117,7 @@ impl Version {
     }
 
     /// Bytes of the block.
-    #[inline]
+    #[inline(always)]
     pub(super) fn size(&self) -> usize {
         let bytes = self.head.key_length as usize + self.copied_length() + self.attributes_length();
         size(self.cells(), self.shared(), bytes)
