@@ -176,17 +176,18 @@ impl Writer {
         core.begin_revision(inner);
         let one = core.prepare(revision, 0, change)?;
         let Some(seq) = core.ring.room_for_one(one.added()) else {
-            return self.apply_planned(revision, change, one);
+            return self.apply_planned(revision, change);
         };
         let made = core.make_version(inner, (0, seq), one, change.content());
         if core.commit_one(inner, revision, seq, one, made) { Ok(()) } else { Err(say::closed("apply")) }
     }
 
-    /// The same where its segment has no room, or something has to leave.
+    /// The same where its segment has no room, or something has to leave. Prepared again: what `apply_one` has prepared
+    /// is nowhere in memory.
     #[cold]
-    fn apply_planned(&mut self, revision: u64, change: &Change<'_>, one: Prepared) -> Result<()> {
+    fn apply_planned(&mut self, revision: u64, change: &Change<'_>) -> Result<()> {
         let mut set = std::mem::take(&mut self.scratch);
-        set.prepared.push(one);
+        set.prepared.push(self.core().prepare(revision, 0, change)?);
         self.apply_prepared(revision, std::slice::from_ref(change), set)
     }
 

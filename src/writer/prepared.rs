@@ -265,21 +265,31 @@ impl Core {
                 let bytes = version.bytes();
                 (version, bytes)
             }
-            _ => self.make_with_extras(inner, seq, one, Content { key, value, shared }),
+            _ => {
+                let deleted = one.slot.filter(|_| one.kind == Kind::Deleted);
+                self.make_with_extras(inner, deleted, one.meta, (seq, one.before), Content { key, value, shared })
+            }
         };
         self.router.prepare(at, one.hash, &version, one.before().as_deref());
         MadeVersion { fresh: Fresh::new(version), bytes }
     }
 
-    /// A tombstone, or a version that has more than a key and a copied value; and its bytes.
+    /// A version that has more than a key and a copied value, or the tombstone of a slot that is deleted; and its bytes.
     #[inline(never)]
-    fn make_with_extras(&mut self, inner: &Inner, seq: u64, one: Prepared, content: Content<'_>) -> (KeyValue, usize) {
-        let Content { key, value, shared } = content;
-        let (key, value, extras) = match (one.kind, one.slot()) {
-            (Kind::Deleted, Some(slot)) => (slot.key(), None, VersionExtras::default()),
-            _ => (key, value, VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) }),
+    fn make_with_extras(
+        &mut self,
+        inner: &Inner,
+        deleted: Option<SlotPtr>,
+        meta: KeyMeta,
+        (seq, before): (u64, VersionPtr),
+        Content { key, value, shared }: Content<'_>,
+    ) -> (KeyValue, usize) {
+        // SAFETY: I1: the writer's table owns the slot, and frees none before the transaction is over.
+        let (key, value, extras) = match deleted.map(|slot| unsafe { slot.get() }) {
+            Some(slot) => (slot.key(), None, VersionExtras::default()),
+            None => (key, value, VersionExtras { shared, ..extras(&mut self.attributes, inner, key, value) }),
         };
-        let version = KeyValue::with_extras(&mut self.heap, key, value, one.meta, seq, one.before, extras);
+        let version = KeyValue::with_extras(&mut self.heap, key, value, meta, seq, before, extras);
         let bytes = version.bytes();
         (version, bytes)
     }

@@ -219,7 +219,7 @@ impl Core {
         let Prepared { slot, added, kind, hash, .. } = one;
         grown.count(kind, bytes as i64 - added.kept as i64);
         let Some(slot) = slot else {
-            grown.slot_bytes += self.write_first((revision, at, sequence), flags, one, fresh) as i64;
+            grown.slot_bytes += self.write_first((revision, at, sequence), flags, hash, fresh) as i64;
             return;
         };
         let revived = one.revived();
@@ -239,22 +239,22 @@ impl Core {
         }
     }
 
-    /// The same where the key has no slot yet; the bytes of that.
+    /// The same where the key has no slot yet: it is added, and replaces nothing. The bytes of the slot.
     #[inline(never)]
     fn write_first(
         &mut self,
         (revision, at, sequence): (u64, usize, u64),
         flags: u32,
-        one: Prepared,
+        hash: u64,
         fresh: Fresh,
     ) -> usize {
         let Core { heap, ring, slots, router, .. } = self;
-        let event = LogEvent::of_change(revision, sequence, one.kind, flags);
+        let event = LogEvent::of_change(revision, sequence, Kind::Added, flags);
         let mut place = None;
-        ring.append(router, (at, one.added), event, || {
+        ring.append(router, (at, Added::default()), event, || {
             let (slot, counts) = fresh.first(heap);
             place = Some(slot.pointer());
-            slots.insert(one.hash, slot, heap);
+            slots.insert(hash, slot, heap);
             Some(counts)
         });
         let Some(place) = place else { return 0 };
