@@ -205,12 +205,12 @@ pub(crate) struct Router {
     held: Option<Arc<Request>>,
     /// Where that round stands.
     round: Option<Place>,
-    /// How many had left when the last round began, and from how many on the next one begins.
+    /// How many had left when the last round began, and how many may have before the next one begins.
     left: u64,
     left_at_most: u64,
     /// Something of what was asked has no answer yet, or a round is under way.
     is_busy: bool,
-    /// Empty where buckets are evicted: what it leads to is the table's.
+    /// What it leads to is the table's: `take_requests`, in which alone buckets are evicted, empties it first.
     touched: Vec<Touch>,
     linked: usize,
 }
@@ -397,7 +397,7 @@ impl Router {
     #[inline(always)]
     pub(crate) fn link(&mut self, pen: &mut Pen, seq: u64, event: usize) {
         while let Some(touch) = self.touched.get(self.linked).filter(|touch| touch.event == event) {
-            // SAFETY: `touched` is of this revision, and the requests of this one were taken before.
+            // SAFETY: what stands in `touched` is in the table, see there.
             let bucket = unsafe { touch.bucket() };
             pen.link(seq, touch.place, bucket.id, bucket.newest.load(Relaxed));
             // Release: partner of `Bucket::newest`. After the slot and its links.

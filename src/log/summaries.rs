@@ -172,3 +172,42 @@ fn lacks(values: &[u64], matcher: &Matcher) -> bool {
             field.equal && !field.value.is_empty() && !has(bit(*number as u64, b"", field.value.as_bytes()))
         })
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// Of keys that begin alike for any number of bytes, around those of a word and of all words.
+    #[test]
+    fn keys_known_to_lie_between_do() {
+        let suffixes: [&[u8]; 9] = [
+            b"",
+            b"\0",
+            b"a",
+            b"a\0",
+            b"aaaaaaaa",
+            b"aaaaaaab",
+            b"aaaaaaaabc",
+            b"b\xff\xff\xff\xff\xff\xff\xff",
+            b"\xff",
+        ];
+        let begins = [0, 1, 7, 8, 9, 15, 16, 31, 32, 33, 40].map(|length| vec![b'p'; length]);
+        let mut keys: Vec<Vec<u8>> =
+            begins.iter().flat_map(|begin| suffixes.map(|suffix| [&begin[..], suffix].concat())).collect();
+        keys.sort();
+        let mut known = 0;
+        for (at, low) in keys.iter().enumerate() {
+            for high in &keys[at..] {
+                let bounds = KeyBounds::new(low, high);
+                for key in keys.iter().filter(|key| bounds.hold(key)) {
+                    assert!(low < key && key < high, "{low:?} {key:?} {high:?}");
+                    known += 1;
+                }
+            }
+        }
+        assert!(known > 10_000, "{known}");
+        let bounds = KeyBounds::new(b"/pods/a/web-0001", b"/pods/a/web-0009");
+        assert!(bounds.hold(b"/pods/a/web-0004") && bounds.hold(b"/pods/a/web-00020"));
+        assert!(!bounds.hold(b"/pods/a/web-00010") && !bounds.hold(b"/pods/b/web-0004") && !bounds.hold(b"/pods/a"));
+    }
+}
