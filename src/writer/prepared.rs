@@ -79,7 +79,7 @@ impl Prepared {
         }
     }
 
-    /// MadeVersion by a resync.
+    /// Made by a resync.
     fn synthetic(self) -> Prepared {
         Prepared { flags: flags::SYNTHETIC, ..self }
     }
