@@ -8,7 +8,7 @@
 use super::group::GroupRef;
 use super::hub::{Hubs, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, Due, Seat, SeatRef};
+use super::seat::{CountedAt, Due, LeftSeat, Seat, SeatRef};
 use super::wake_set::Membership;
 use super::{FilterCode, Waker, Watched};
 use crate::log::buckets::{Bucket, Request};
@@ -184,8 +184,8 @@ impl Sleeper<'_> {
         }
         // Before PARKED is left: a later pass does not look at this seat.
         let scanned_to = hub.scanned_to();
-        let woken = seat.unpark();
-        match (seat.counted(), &self.own.interest) {
+        let LeftSeat { resume, counted } = seat.unpark();
+        match (counted, &self.own.interest) {
             (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => hub.remove_waiter_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
                 // The notifier has moved it there.
@@ -195,12 +195,12 @@ impl Sleeper<'_> {
             }
             (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
         }
-        if woken {
-            return Unparked { woken, resume: seat.resume(), at: seat.woken_at() };
+        if let Some(resume) = resume {
+            return Unparked { woken: true, resume, at: seat.woken_at() };
         }
         // SAFETY: as in `park`: it has left the seat.
         unsafe { seat.clear() };
-        Unparked { woken, resume: scanned_to, at: 0 }
+        Unparked { woken: false, resume: scanned_to, at: 0 }
     }
 
     /// Takes it back for good: before it is dropped.

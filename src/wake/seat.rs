@@ -1,6 +1,6 @@
 //! A seat: the place where one consumer sleeps, and the states in which it is found.
 //!
-//! | state | whose are cursor, resume point, waker and `at_bucket` | next |
+//! | state | whose are sequence number, waker and where it is counted | next |
 //! | --- | --- | --- |
 //! | IDLE | the consumer's: it is awake | PARKED, by the consumer |
 //! | PARKED | nobody's: they lie still | CLAIMED, by who wakes or moves it; IDLE, by the consumer |
@@ -13,27 +13,64 @@
 //! | PARKED -> CLAIMED, by compare-exchange | what the consumer stored before PARKED, the waker with it | Acquire / Release |
 //! | store WOKEN or PARKED | the consumer's load and compare-exchange in `unpark` | Release / Acquire |
 //!
+//! State, number and where it is counted are one word: who claims a seat has seen at which cursor it was parked.
+//!
 //! See docs/internals/waking.md.
 
-use super::interest::Interest;
 use super::owned::Owned;
 use super::registration::Registration;
 use super::waker::{WakeUp, Waker};
 use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, OnceBox, Relaxed, Release, ord, spin};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
 use crate::wake::FilterCode;
-use std::sync::atomic::AtomicU64 as Plain;
-// No order of its own: the turn has it.
-use std::sync::{Mutex as TurnMutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU8 as PlainByte, AtomicU32 as PlainHalf, AtomicU64 as Plain};
 use std::time::Instant;
 
-const IDLE: u32 = 0;
-const PARKED: u32 = 1;
-const CLAIMED: u32 = 2;
-const WOKEN: u32 = 3;
+/// What a seat's word says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct SeatWord(u64);
+
+const IDLE: u64 = 0;
+const PARKED: u64 = 1;
+const CLAIMED: u64 = 2;
+const WOKEN: u64 = 3;
+
+/// The two lowest bits.
+const STATE: u64 = 3;
+/// Where it is counted while it is parked.
+const AT_BUCKET: u64 = 4;
+/// The rest: a sequence number. There are 2^61: enough for a thousand years of 70 million events a second.
+const SEQ_SHIFT: u32 = 3;
+const LAST_SEQ: u64 = u64::MAX >> SEQ_SHIFT;
+
+impl SeatWord {
+    fn new(state: u64, seq: u64, counted: CountedAt) -> SeatWord {
+        // One that waits for no event may stand behind all of them.
+        SeatWord(seq.min(LAST_SEQ) << SEQ_SHIFT | if counted == CountedAt::Bucket { AT_BUCKET } else { 0 } | state)
+    }
+
+    fn state(self) -> u64 {
+        self.0 & STATE
+    }
+
+    /// The same in another state.
+    fn in_state(self, state: u64) -> SeatWord {
+        SeatWord(self.0 & !STATE | state)
+    }
+
+    /// The cursor of a parked or claimed seat: everything below was handed out, or does not match. The resume point of
+    /// one that was woken; 0: its consumer continues at its cursor.
+    fn seq(self) -> u64 {
+        self.0 >> SEQ_SHIFT
+    }
+
+    fn counted(self) -> CountedAt {
+        if self.0 & AT_BUCKET != 0 { CountedAt::Bucket } else { CountedAt::Hub }
+    }
+}
 
 /// No time: it is never due.
 const NEVER: u64 = u64::MAX;
@@ -73,25 +110,48 @@ pub(crate) enum Rest {
     Woken { at: u64, resume: u64 },
 }
 
+/// How a consumer found its seat when it left it.
+pub(super) struct LeftSeat {
+    /// Where it continues, if somebody has woken it; 0: at its cursor.
+    pub(super) resume: Option<u64>,
+    /// Where it was counted.
+    pub(super) counted: CountedAt,
+}
+
+/// Where the tables have a seat; the last number of those in a list is the place in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SeatPlace {
+    Nowhere,
+    /// In the group of this id.
+    InGroup(u64, u32),
+    /// In its group, and among those who ask for a bucket under this number.
+    Asking(u64, u32),
+    /// At the bucket of this id.
+    AtBucket(u64, u32),
+    /// Among those who wait for no event, under this number.
+    OfTheCache(u64),
+}
+
+/// How the word of a place says which of them it is.
+const NOWHERE: u8 = 0;
+const IN_GROUP: u8 = 1;
+const ASKING: u8 = 2;
+const AT_BUCKET_LIST: u8 = 3;
+const OF_THE_CACHE: u8 = 4;
+
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
 pub(super) type SeatRef = crate::sync::Arc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
-    id: u64,
-    state: AtomicU32,
+    /// A [`SeatWord`].
+    word: AtomicU64,
     /// Which hub it is in.
     code: FilterCode,
     /// Whether the notifier's tables know its interest, or will with the next message.
     announced: AtomicBool,
     /// Whether the heap of due times has it, or will with the next message.
     timed: AtomicBool,
-    /// Everything below was handed out, or does not match.
-    cursor: AtomicU64,
-    /// Where the consumer continues; 0: at its cursor.
-    resume: AtomicU64,
-    /// Where it is counted while it is parked.
-    at_bucket: AtomicBool,
     /// The state says whose it is.
     waker: Owned<Option<Waker>>,
     // What follows carries no order of its own: it lies still while the seat is parked.
@@ -100,14 +160,10 @@ pub(crate) struct Seat {
     times: OnceBox<DueTimes>,
     /// The consumer's alone.
     registration: Owned<Registration>,
-    /// Where the tables have it. Never contended: only who has the turn looks.
-    entry: TurnMutex<Option<SeatEntry>>,
-}
-
-/// What a seat waits for as the tables know it, and its place in the list of its group or bucket.
-pub(super) struct SeatEntry {
-    pub(super) interest: Interest,
-    pub(super) index: u32,
+    /// A [`SeatPlace`], of who has the turn, which orders it.
+    place_kind: PlainByte,
+    place_index: PlainHalf,
+    place_in: Plain,
 }
 
 /// When a seat is due, as times of [`clock`].
@@ -116,6 +172,8 @@ struct DueTimes {
     bookmark: Plain,
     /// The position that the last bookmark showed, as a progress word.
     delivered: Plain,
+    /// Under which number the heap of due times has the seat: of who has the turn.
+    entry: Plain,
 }
 
 impl DueTimes {
@@ -129,26 +187,24 @@ impl DueTimes {
 impl Seat {
     /// For those who wake it from outside, who look how it stands, and the consumer's registration.
     pub(super) fn new(code: FilterCode) -> Seat {
-        static NEXT: Plain = Plain::new(1);
         Seat {
-            id: NEXT.fetch_add(1, Relaxed),
-            state: AtomicU32::new(IDLE),
+            word: AtomicU64::new(IDLE),
             code,
             announced: AtomicBool::new(false),
             timed: AtomicBool::new(false),
-            cursor: AtomicU64::new(0),
-            resume: AtomicU64::new(0),
-            at_bucket: AtomicBool::new(false),
             waker: Owned::new(None),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
             registration: Owned::new(Registration::default()),
-            entry: TurnMutex::new(None),
+            place_kind: PlainByte::new(0),
+            place_index: PlainHalf::new(0),
+            place_in: Plain::new(0),
         }
     }
 
-    pub(super) fn id(&self) -> u64 {
-        self.id
+    /// Acquire: partner of the stores in `park`, `settle` and `put_back`.
+    fn word(&self) -> SeatWord {
+        SeatWord(self.word.load(Acquire))
     }
 
     // ---- The consumer's side ----------------------------------------------------------------------
@@ -173,7 +229,7 @@ impl Seat {
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         // Only the consumer leaves IDLE, and returns to it.
-        self.state.load(Relaxed) == IDLE
+        SeatWord(self.word.load(Relaxed)).state() == IDLE
     }
 
     /// Fills the seat and stores PARKED.
@@ -182,39 +238,42 @@ impl Seat {
     ///
     /// Only its consumer, which is awake: the state is IDLE.
     pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
-        self.cursor.store(cursor, Relaxed);
-        self.resume.store(0, Relaxed);
-        self.count_at(counted);
         if due.is_some() {
-            let never =
-                || DueTimes { deadline: Plain::new(NEVER), bookmark: Plain::new(NEVER), delivered: Plain::new(0) };
+            let never = || DueTimes {
+                deadline: Plain::new(NEVER),
+                bookmark: Plain::new(NEVER),
+                delivered: Plain::new(0),
+                entry: Plain::new(0),
+            };
             self.times.get_or_make(never).store(due);
         } else if let Some(times) = self.times.get() {
             times.store(due);
         }
         // SAFETY: in IDLE the waker is the consumer's, which has seen what the last claimer did: see `unpark`.
         let before = unsafe { self.waker.take() }.replace(waker);
-        // Release: partner of the compare-exchange in `claim`.
-        self.state.store(PARKED, Release);
+        // Release: partner of the compare-exchange in `claim_behind`.
+        self.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
         // Foreign code: what a task left here, if it was never woken.
         drop(before);
     }
 
-    /// Leaves the seat. True: somebody has woken it. Only its consumer.
-    pub(super) fn unpark(&self) -> bool {
+    /// Leaves the seat, in which it is parked, or was woken. Only its consumer.
+    pub(super) fn unpark(&self) -> LeftSeat {
         loop {
             // Acquire: partner of the store in `settle`.
-            match self.state.load(Acquire) {
+            let word = self.word();
+            let left = LeftSeat { resume: (word.state() == WOKEN).then_some(word.seq()), counted: word.counted() };
+            match word.state() {
                 WOKEN => {
                     // Nobody else leaves this state.
-                    self.state.store(IDLE, Relaxed);
-                    return true;
+                    self.word.store(IDLE, Relaxed);
+                    return left;
                 }
                 // Failed: somebody has claimed it.
-                PARKED if self.state.compare_exchange(PARKED, IDLE, AcqRel, Relaxed).is_ok() => return false,
+                PARKED if self.word.compare_exchange(word.0, IDLE, AcqRel, Relaxed).is_ok() => return left,
                 // Between a claim and its end lie a few instructions and no foreign code.
                 PARKED | CLAIMED => spin(),
-                _ => return false,
+                _ => return left,
             }
         }
     }
@@ -232,7 +291,7 @@ impl Seat {
 
     /// Whether somebody has woken it. Acquire: partner of the store in `settle`.
     pub(super) fn is_woken(&self) -> bool {
-        self.state.load(Acquire) == WOKEN
+        self.word().state() == WOKEN
     }
 
     /// Sleeps until somebody wakes it, at most until then. True: it was woken. For wakers of threads.
@@ -253,38 +312,43 @@ impl Seat {
         }
     }
 
-    /// Where the consumer continues, when it was woken.
-    pub(super) fn resume(&self) -> u64 {
-        self.resume.load(Relaxed)
-    }
-
     pub(super) fn woken_at(&self) -> u64 {
         self.woken_at.load(Relaxed)
-    }
-
-    pub(super) fn counted(&self) -> CountedAt {
-        if self.at_bucket.load(Relaxed) { CountedAt::Bucket } else { CountedAt::Hub }
-    }
-
-    fn count_at(&self, place: CountedAt) {
-        self.at_bucket.store(place == CountedAt::Bucket, Relaxed);
     }
 
     // ---- Everybody ----------------------------------------------------------------------------------
 
     pub(crate) fn rest(&self) -> Rest {
         // Acquire: partner of the store in `settle`.
-        match self.state.load(Acquire) {
+        let word = self.word();
+        match word.state() {
             PARKED | CLAIMED => Rest::Parked,
-            WOKEN => Rest::Woken { at: self.woken_at.load(Relaxed), resume: self.resume() },
+            WOKEN => Rest::Woken { at: self.woken_at.load(Relaxed), resume: word.seq() },
             _ => Rest::Awake,
         }
     }
 
     /// Takes hold of a parked seat; `None`: it is not parked. Exactly one wins.
     pub(super) fn claim(&self) -> Option<Claim<'_>> {
-        let claimed = self.state.compare_exchange(PARKED, CLAIMED, ord!(Claim, AcqRel), Relaxed).is_ok();
-        claimed.then_some(Claim(self))
+        self.claim_behind(u64::MAX).ok().flatten()
+    }
+
+    /// The same of one whose cursor is not above `seq`. `Err`: it is, and the seat was left alone.
+    fn claim_behind(&self, seq: u64) -> Result<Option<Claim<'_>>, u64> {
+        loop {
+            let word = SeatWord(self.word.load(Relaxed));
+            if word.state() != PARKED {
+                return Ok(None);
+            }
+            if word.seq() > seq {
+                return Err(word.seq());
+            }
+            let claimed = word.in_state(CLAIMED);
+            // Acquire: partner of the store in `park`. Failed: it was left, or parks elsewhere by now.
+            if self.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
+                return Ok(Some(Claim { seat: self, word: claimed }));
+            }
+        }
     }
 
     /// Wakes the consumer, whatever it waits for: its subscription was closed.
@@ -294,7 +358,7 @@ impl Seat {
                 return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
             // The notifier may only move it to another place, and let it sleep on.
-            if self.state.load(Acquire) != CLAIMED {
+            if self.word().state() != CLAIMED {
                 return;
             }
             spin();
@@ -306,37 +370,54 @@ impl Seat {
     /// Asks the processor for what a claim looks at.
     #[inline]
     pub(super) fn prefetch(&self) {
-        heap::prefetch(std::ptr::from_ref(&self.state).cast());
+        heap::prefetch(std::ptr::from_ref(&self.word).cast());
         heap::prefetch(std::ptr::from_ref(&self.waker).cast());
     }
 
     /// The cursor, while it is parked. Behind the notifier's fence.
     pub(super) fn parked_at(&self) -> Option<u64> {
-        // Acquire: partner of the store in `park`.
-        (self.state.load(Acquire) == PARKED).then(|| self.cursor.load(Relaxed))
+        let word = self.word();
+        (word.state() == PARKED).then(|| word.seq())
     }
 
     /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
     /// its cursor, which this is, stands behind that event.
     pub(super) fn wake_behind(&self, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
-        match self.parked_at() {
-            None => return Ok(None),
-            Some(cursor) if cursor > seq => return Err(cursor),
-            Some(_) => {}
-        }
-        let Some(claim) = self.claim() else { return Ok(None) };
-        let (cursor, counted) = (claim.cursor(), claim.counted());
-        if cursor > seq {
-            // It went on, and sleeps again, behind that event.
-            claim.put_back(cursor, counted);
-            return Err(cursor);
-        }
-        Ok(claim.settle(seq, now))
+        Ok(self.claim_behind(seq)?.and_then(|claim| claim.settle(seq, now)))
     }
 
-    /// Where the tables have it: for who has the turn. What is taken out is foreign code: dropped outside.
-    pub(super) fn entry(&self) -> MutexGuard<'_, Option<SeatEntry>> {
-        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Where the tables have it: for who has the turn.
+    pub(super) fn place(&self) -> SeatPlace {
+        let (of, index) = (self.place_in.load(Relaxed), self.place_index.load(Relaxed));
+        match self.place_kind.load(Relaxed) {
+            IN_GROUP => SeatPlace::InGroup(of, index),
+            ASKING => SeatPlace::Asking(of, index),
+            AT_BUCKET_LIST => SeatPlace::AtBucket(of, index),
+            OF_THE_CACHE => SeatPlace::OfTheCache(of),
+            _ => SeatPlace::Nowhere,
+        }
+    }
+
+    pub(super) fn put_at(&self, place: SeatPlace) {
+        let (kind, of, index) = match place {
+            SeatPlace::Nowhere => (NOWHERE, 0, 0),
+            SeatPlace::InGroup(group, index) => (IN_GROUP, group, index),
+            SeatPlace::Asking(number, index) => (ASKING, number, index),
+            SeatPlace::AtBucket(bucket, index) => (AT_BUCKET_LIST, bucket, index),
+            SeatPlace::OfTheCache(number) => (OF_THE_CACHE, number, 0),
+        };
+        self.place_kind.store(kind, Relaxed);
+        self.place_in.store(of, Relaxed);
+        self.set_index(index);
+    }
+
+    /// Its place in the list that it is in.
+    pub(super) fn index(&self) -> u32 {
+        self.place_index.load(Relaxed)
+    }
+
+    pub(super) fn set_index(&self, index: u32) {
+        self.place_index.store(index, Relaxed);
     }
 
     /// The two flags: see the fields.
@@ -346,6 +427,11 @@ impl Seat {
 
     pub(super) fn timed(&self) -> &AtomicBool {
         &self.timed
+    }
+
+    /// Under which number the heap of due times has it, of those that have times; 0: under none. For who has the turn.
+    pub(super) fn timer(&self) -> Option<&Plain> {
+        self.times.get().map(|times| &times.entry)
     }
 
     /// When it is due first: a time of [`clock`]; `None`: never.
@@ -372,42 +458,41 @@ impl Seat {
 
 impl std::fmt::Debug for Seat {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "seat {}", self.id)
+        write!(f, "seat, {:?}", self.rest())
     }
 }
 
 /// A seat that somebody has taken hold of: to be settled or put back.
 #[must_use]
-pub(super) struct Claim<'a>(&'a Seat);
+pub(super) struct Claim<'a> {
+    seat: &'a Seat,
+    word: SeatWord,
+}
 
-impl<'a> Claim<'a> {
+impl Claim<'_> {
     /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`] that is not
     /// before what it is woken for. What comes back is to be called outside of everything.
     pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
-        let seat = self.0;
-        seat.resume.store(resume, Relaxed);
+        let Claim { seat, word } = self;
         seat.woken_at.store(now, Relaxed);
         // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
         let wake = unsafe { seat.waker.take() }.take().map(Waker::settle);
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
-        seat.state.store(WOKEN, ord!(Settle, Release));
+        seat.word.store(SeatWord::new(WOKEN, resume, word.counted()).0, ord!(Settle, Release));
         wake
     }
 
     /// Lets it sleep on, with this cursor, counted elsewhere.
     pub(super) fn put_back(self, cursor: u64, counted: CountedAt) {
-        let seat = self.0;
-        seat.cursor.store(cursor, Relaxed);
-        seat.count_at(counted);
         // Release: as in `settle`.
-        seat.state.store(PARKED, Release);
+        self.seat.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
     }
 
     pub(super) fn cursor(&self) -> u64 {
-        self.0.cursor.load(Relaxed)
+        self.word.seq()
     }
 
     pub(super) fn counted(&self) -> CountedAt {
-        self.0.counted()
+        self.word.counted()
     }
 }

@@ -3,7 +3,7 @@
 //! Only the notifier's thread has them. A seat is in one place at a time: in the group of its filter, at
 //! its bucket, or among those who wait for the cache. It stays there while its consumer sleeps and wakes
 //! any number of times; it is moved when its consumer announces another interest, or when the bucket that
-//! it asked for is there. What it waits for, and its place, stand in its seat.
+//! it asked for is there. Its place stands in its seat.
 //!
 //! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
 //! finds for one it gives to it by claiming the seat. Filters run here, and no lock is held that anybody
@@ -20,14 +20,16 @@ use self::ahead::WakeAhead;
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, SeatEntry, SeatRef};
+use super::seat::{CountedAt, SeatPlace, SeatRef};
 use super::timers::Timers;
 use super::waker::WakeUp;
 use super::{CacheFrontier, Watched};
 use crate::data::event::{Event, Kind};
+use crate::log::buckets::{Bucket, Request};
 use crate::sync::{AcqRel, SeqCst, fence, ord};
 use crate::sys::clock;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Requests for buckets that a pass looks at, beside twice as many as have joined.
@@ -77,6 +79,10 @@ impl<M> Default for Members<M> {
 
 impl<M: Seated> Members<M> {
     fn add(&mut self, member: M) -> u32 {
+        if self.0.len() == self.0.capacity() {
+            // By an eighth: there may be a hundred thousand, or one in each of so many lists.
+            self.0.reserve_exact(self.0.len() / 8 + 1);
+        }
         self.0.push(member);
         (self.0.len() - 1) as u32
     }
@@ -88,10 +94,8 @@ impl<M: Seated> Members<M> {
     /// Takes the seat at `index` out; another one takes its place.
     fn remove(&mut self, index: u32) {
         self.0.swap_remove(index as usize);
-        if let Some(moved) = self.0.get(index as usize)
-            && let Some(entry) = &mut *moved.seat().entry()
-        {
-            entry.index = index;
+        if let Some(moved) = self.0.get(index as usize) {
+            moved.seat().set_index(index);
         }
     }
 }
@@ -101,16 +105,32 @@ struct Scanners {
     members: Members<SeatRef>,
 }
 
+struct ChainReaders {
+    bucket: Arc<Bucket>,
+    members: Members<ChainReader>,
+}
+
+/// A member of a group that has asked for a bucket.
+struct Asking {
+    seat: SeatRef,
+    group: GroupRef,
+    request: Arc<Request>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Tables {
-    /// Seats that are known: each has its entry itself.
+    /// Seats that are known: each has its place itself.
     known: usize,
     groups: IdMap<Scanners>,
-    chains: IdMap<Members<ChainReader>>,
-    /// Members of groups whose request for a bucket was not answered yet, in turn; some have left.
-    asking: VecDeque<SeatRef>,
-    /// Who waits for a revision, lowest first; for a ticket; for the listing: and the id of the seat.
+    chains: IdMap<ChainReaders>,
+    /// Members of groups whose request for a bucket was not answered yet, in turn.
+    asking: BTreeMap<u64, Asking>,
+    /// What those wait for who wait for no event.
+    of_the_cache: IdMap<Interest>,
+    /// The last number under which a seat asks, or waits for no event.
+    numbered: u64,
+    /// Who waits for a revision, lowest first; for a ticket; for the listing: and the number of the seat.
     revisions: BTreeMap<(u64, u64), SeatRef>,
     tickets: BTreeMap<(u64, u64), SeatRef>,
     listing: BTreeMap<u64, SeatRef>,
@@ -122,7 +142,7 @@ pub(super) struct Tables {
     look_again: bool,
     woken: Vec<WakeUp>,
     /// Dropped outside: predicates are foreign code.
-    garbage: Vec<Interest>,
+    garbage: Vec<GroupRef>,
 }
 
 impl Tables {
@@ -155,7 +175,7 @@ impl Tables {
     }
 
     /// What is left to be done outside.
-    pub(super) fn finish(&mut self) -> (Vec<WakeUp>, Vec<Interest>) {
+    pub(super) fn finish(&mut self) -> (Vec<WakeUp>, Vec<GroupRef>) {
         (std::mem::take(&mut self.woken), std::mem::take(&mut self.garbage))
     }
 
@@ -174,7 +194,7 @@ impl Tables {
                 self.insert(seat, interest);
             }
             Message::Leave(seat) => {
-                self.timers.remove(seat.id());
+                self.timers.remove(&seat);
                 if self.remove(&seat) {
                     self.lower_what_is_wanted(hub);
                 }
@@ -184,61 +204,110 @@ impl Tables {
     }
 
     fn insert(&mut self, seat: SeatRef, interest: Interest) {
-        let id = seat.id();
-        let index = match &interest {
+        self.known += 1;
+        match interest {
             Interest::Events(group, request) => {
-                if request.is_some() {
-                    self.asking.push_back(seat.clone());
+                let id = group.id();
+                let scanners = || Scanners { group: group.clone(), members: Members::default() };
+                let index = self.groups.entry(id).or_insert_with(scanners).members.add(seat.clone());
+                seat.put_at(SeatPlace::InGroup(id, index));
+                if let Some(request) = request {
+                    self.ask(Asking { seat, group, request });
                 }
-                let scanners = self.groups.entry(group.id());
-                let scanners =
-                    scanners.or_insert_with(|| Scanners { group: group.clone(), members: Members::default() });
-                scanners.members.add(seat.clone())
             }
             Interest::Chain(group, bucket) => {
-                let asks = (!group.passes_its_bucket).then(|| group.clone());
-                self.chains.entry(bucket.id()).or_default().add(ChainReader { seat: seat.clone(), asks })
+                let id = bucket.id();
+                let asks = (!group.passes_its_bucket).then_some(group);
+                let readers = || ChainReaders { bucket, members: Members::default() };
+                let reader = ChainReader { seat: seat.clone(), asks };
+                let index = self.chains.entry(id).or_insert_with(readers).members.add(reader);
+                seat.put_at(SeatPlace::AtBucket(id, index));
             }
+            Interest::Revision(_) | Interest::Ready | Interest::Consistent(_) => {
+                self.insert_of_the_cache(seat, interest)
+            }
+        }
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.numbered += 1;
+        self.numbered
+    }
+
+    /// A member of a group asks, behind all others.
+    fn ask(&mut self, asking: Asking) {
+        let number = self.next_number();
+        asking.seat.put_at(SeatPlace::Asking(number, asking.seat.index()));
+        self.asking.insert(number, asking);
+    }
+
+    /// A seat that waits for no event.
+    fn insert_of_the_cache(&mut self, seat: SeatRef, interest: Interest) {
+        let number = self.next_number();
+        seat.put_at(SeatPlace::OfTheCache(number));
+        match &interest {
             Interest::Revision(wanted) => {
-                self.revisions.insert((wanted.position.revision, id), seat.clone());
-                self.tickets.extend(wanted.ticket.map(|ticket| ((ticket, id), seat.clone())));
-                0
+                self.tickets.extend(wanted.ticket.map(|ticket| ((ticket, number), seat.clone())));
+                self.revisions.insert((wanted.position.revision, number), seat);
             }
-            Interest::Ready => {
-                self.listing.insert(id, seat.clone());
-                0
-            }
-            Interest::Consistent(ticket) => {
-                self.tickets.insert((*ticket, id), seat.clone());
-                0
-            }
-        };
-        *seat.entry() = Some(SeatEntry { interest, index });
-        self.known += 1;
+            Interest::Consistent(ticket) => _ = self.tickets.insert((*ticket, number), seat),
+            _ => _ = self.listing.insert(number, seat),
+        }
+        self.of_the_cache.insert(number, interest);
     }
 
     /// Takes a seat out. True: it waited for a revision.
     fn remove(&mut self, seat: &SeatRef) -> bool {
-        let Some(SeatEntry { interest, index }) = seat.entry().take() else { return false };
-        let id = seat.id();
+        let place = seat.place();
+        if place == SeatPlace::Nowhere {
+            return false;
+        }
+        seat.put_at(SeatPlace::Nowhere);
         self.known -= 1;
-        match &interest {
-            Interest::Events(group, _) => {
-                take_out(&mut self.groups, group.id(), index, |scanners| &mut scanners.members);
-            }
-            Interest::Chain(_, bucket) => take_out(&mut self.chains, bucket.id(), index, |members| members),
-            Interest::Revision(wanted) => {
-                self.revisions.remove(&(wanted.position.revision, id));
-                if let Some(ticket) = wanted.ticket {
-                    self.tickets.remove(&(ticket, id));
+        match place {
+            SeatPlace::InGroup(group, index) => self.leave_group(group, index),
+            SeatPlace::Asking(number, index) => {
+                if let Some(Asking { group, .. }) = self.asking.remove(&number) {
+                    self.leave_group(group.id(), index);
                 }
             }
-            Interest::Ready => _ = self.listing.remove(&id),
-            Interest::Consistent(ticket) => _ = self.tickets.remove(&(*ticket, id)),
+            SeatPlace::AtBucket(bucket, index) => {
+                if let Some(ChainReaders { members, .. }) = self.chains.get_mut(&bucket) {
+                    members.remove(index);
+                    if members.0.is_empty() {
+                        self.chains.remove(&bucket);
+                    }
+                }
+            }
+            SeatPlace::OfTheCache(number) => return self.remove_of_the_cache(number),
+            SeatPlace::Nowhere => {}
         }
-        let revision = matches!(interest, Interest::Revision(_));
-        self.garbage.push(interest);
-        revision
+        false
+    }
+
+    /// Takes a member out of a group, and the group where it was the last.
+    fn leave_group(&mut self, id: u64, index: u32) {
+        let Some(Scanners { members, .. }) = self.groups.get_mut(&id) else { return };
+        members.remove(index);
+        if members.0.is_empty() {
+            self.garbage.extend(self.groups.remove(&id).map(|scanners| scanners.group));
+        }
+    }
+
+    /// The same of a seat that waits for no event. True: for a revision.
+    fn remove_of_the_cache(&mut self, number: u64) -> bool {
+        match self.of_the_cache.remove(&number) {
+            Some(Interest::Revision(wanted)) => {
+                self.revisions.remove(&(wanted.position.revision, number));
+                if let Some(ticket) = wanted.ticket {
+                    self.tickets.remove(&(ticket, number));
+                }
+                return true;
+            }
+            Some(Interest::Consistent(ticket)) => _ = self.tickets.remove(&(ticket, number)),
+            _ => _ = self.listing.remove(&number),
+        }
+        false
     }
 
     fn lower_what_is_wanted(&mut self, hub: &Hub) {
@@ -263,7 +332,7 @@ impl Tables {
     /// Who waits for events.
     fn of_events(&self) -> impl Iterator<Item = &SeatRef> {
         let scanned = self.groups.values().flat_map(|scanners| scanners.members.seats());
-        scanned.chain(self.chains.values().flat_map(Members::seats))
+        scanned.chain(self.chains.values().flat_map(|readers| readers.members.seats()))
     }
 
     /// Where the look begins: at the end of the last one, or, where that lies far behind because nobody
@@ -314,10 +383,11 @@ impl Tables {
         let visited = cache.visit_buckets(from, head, &mut |event, buckets| {
             let seq = event.sequence();
             if event.kind() == Kind::Resync {
-                chains.values().flat_map(Members::seats).for_each(|seat| ahead.wake_behind(seat, seq));
+                let all = chains.values().flat_map(|readers| readers.members.seats());
+                all.for_each(|seat| ahead.wake_behind(seat, seq));
                 return;
             }
-            for members in buckets.filter_map(|bucket| chains.get(&bucket)) {
+            for ChainReaders { members, .. } in buckets.filter_map(|bucket| chains.get(&bucket)) {
                 each_match(members, event, |seat| ahead.wake_behind(seat, seq));
             }
         });
@@ -326,11 +396,13 @@ impl Tables {
             // Lapped, perhaps by events of buckets that nobody waits for. After head: what lies below it
             // shows in a bucket's newest. Who has something looks for itself, from its own cursor.
             let mark = cache.newest_mark();
-            let has_something = |seat: &&SeatRef| {
-                let Some(SeatEntry { interest: Interest::Chain(_, bucket), .. }) = &*seat.entry() else { return false };
-                seat.parked_at().is_some_and(|cursor| bucket.newest() >= cursor || mark >= cursor)
-            };
-            if settle_all(chains.values().flat_map(Members::seats).filter(has_something), woken) {
+            let have_something = chains.values().flat_map(|ChainReaders { bucket, members }| {
+                let has_something = move |seat: &&SeatRef| {
+                    seat.parked_at().is_some_and(|cursor| bucket.newest() >= cursor || mark >= cursor)
+                };
+                members.seats().filter(has_something)
+            });
+            if settle_all(have_something, woken) {
                 hub.count_lap();
             }
         }
@@ -341,21 +413,15 @@ impl Tables {
     /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
     fn move_to_buckets(&mut self, hub: &Hub, head: u64, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
-            let Some(seat) = self.asking.pop_front() else { break };
-            let (group, request) = match &*seat.entry() {
-                Some(SeatEntry { interest: Interest::Events(group, Some(request)), .. }) => {
-                    (group.clone(), request.clone())
-                }
-                // It has left, or waits for something else.
-                _ => continue,
-            };
+            let Some((_, Asking { seat, group, request })) = self.asking.pop_first() else { break };
+            seat.put_at(SeatPlace::InGroup(group.id(), seat.index()));
             let bucket = match request.answer() {
                 // There is none for it: it continues scanning.
                 Some(None) => continue,
                 // Answered for a revision that is still to come: with another look.
                 Some(Some(bucket)) if bucket.linked_from() <= head => bucket.clone(),
                 _ => {
-                    self.asking.push_back(seat);
+                    self.ask(Asking { seat, group, request });
                     continue;
                 }
             };
@@ -401,7 +467,8 @@ impl Tables {
         }
         for seat in reached {
             // One that waited for a revision and a ticket may have been dropped with the first of the two.
-            let is_over = seat.entry().as_ref().is_some_and(|entry| now.closed || entry.interest.is_reached(now));
+            let SeatPlace::OfTheCache(number) = seat.place() else { continue };
+            let is_over = now.closed || self.of_the_cache.get(&number).is_some_and(|interest| interest.is_reached(now));
             if is_over {
                 self.drop_seat(&seat);
             }
@@ -426,16 +493,6 @@ impl Tables {
         let mut woken = Vec::new();
         settle_all(self.of_events().chain(of_the_cache), &mut woken);
         self.woken.extend(woken);
-    }
-}
-
-/// Takes a member out of a list, and the list where it was the last.
-fn take_out<V, M: Seated>(lists: &mut IdMap<V>, id: u64, index: u32, of: impl Fn(&mut V) -> &mut Members<M>) {
-    let Some(list) = lists.get_mut(&id) else { return };
-    let members = of(list);
-    members.remove(index);
-    if members.0.is_empty() {
-        lists.remove(&id);
     }
 }
 

@@ -9,10 +9,10 @@
 
 use super::CacheFrontier;
 use super::hub::Hub;
-use super::seat::SeatRef;
+use super::seat::{Seat, SeatRef};
 use super::waker::WakeUp;
 use crate::position::Position;
-use crate::sync::{AcqRel, SeqCst, fence};
+use crate::sync::{AcqRel, Relaxed, SeqCst, fence};
 use crate::sys::clock;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -20,7 +20,9 @@ use std::collections::{BinaryHeap, HashMap};
 /// The notifier's: see the module.
 #[derive(Default)]
 pub(super) struct Timers {
+    /// By the numbers that they were given here.
     seats: HashMap<u64, SeatRef>,
+    given: u64,
     due: BinaryHeap<Reverse<(u64, u64)>>,
     /// Due when the position is not what their last bookmark showed.
     awaiting_a_move: Vec<u64>,
@@ -31,16 +33,22 @@ pub(super) struct Timers {
 impl Timers {
     /// Takes a seat in that has a time, or had one when it said so.
     pub(super) fn add(&mut self, seat: SeatRef) {
+        self.remove(&seat);
+        let Some(entry) = seat.timer() else { return };
         if self.due.len() > 2 * self.seats.len() + 64 {
             // Entries of seats that are no more.
-            self.due.retain(|Reverse((_, id))| self.seats.contains_key(id));
+            self.due.retain(|Reverse((_, number))| self.seats.contains_key(number));
         }
-        self.due.push(Reverse((seat.first_due().unwrap_or(0), seat.id())));
-        self.seats.insert(seat.id(), seat);
+        self.given += 1;
+        entry.store(self.given, Relaxed);
+        self.due.push(Reverse((seat.first_due().unwrap_or(0), self.given)));
+        self.seats.insert(self.given, seat);
     }
 
-    pub(super) fn remove(&mut self, id: u64) {
-        self.seats.remove(&id);
+    pub(super) fn remove(&mut self, seat: &Seat) {
+        if let Some(entry) = seat.timer() {
+            self.seats.remove(&entry.load(Relaxed));
+        }
     }
 
     /// Whether somebody is due with the next move.
@@ -53,16 +61,16 @@ impl Timers {
         let moved = std::mem::replace(&mut self.stood_at, now.position) != now.position;
         let waited = !self.awaiting_a_move.is_empty();
         if moved || now.closed {
-            for id in std::mem::take(&mut self.awaiting_a_move) {
-                self.look_at(id, now, woken);
+            for number in std::mem::take(&mut self.awaiting_a_move) {
+                self.look_at(number, now, woken);
             }
         }
         let clock = clock::now();
-        while let Some(Reverse((at, id))) = self.due.peek().copied()
+        while let Some(Reverse((at, number))) = self.due.peek().copied()
             && at <= clock
         {
             self.due.pop();
-            self.look_at(id, now, woken);
+            self.look_at(number, now, woken);
         }
         match (waited, !self.awaiting_a_move.is_empty()) {
             (false, true) => {
@@ -80,11 +88,11 @@ impl Timers {
     }
 
     /// What a seat whose entry came up says now: it is woken, has another time, or goes.
-    fn look_at(&mut self, id: u64, now: &CacheFrontier, woken: &mut Vec<WakeUp>) {
-        let Some(seat) = self.seats.get(&id).cloned() else { return };
+    fn look_at(&mut self, number: u64, now: &CacheFrontier, woken: &mut Vec<WakeUp>) {
+        let Some(seat) = self.seats.get(&number).cloned() else { return };
         loop {
             if seat.parked_at().is_some() {
-                if self.stays(&seat, now, woken) {
+                if self.stays(number, &seat, now, woken) {
                     return;
                 }
             } else if seat.timed().swap(false, AcqRel) {
@@ -95,13 +103,13 @@ impl Timers {
                     continue;
                 }
             }
-            self.seats.remove(&id);
+            self.seats.remove(&number);
             return;
         }
     }
 
     /// False: it was woken, or has no time any more, and its entry goes.
-    fn stays(&mut self, seat: &SeatRef, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
+    fn stays(&mut self, number: u64, seat: &Seat, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
         let clock = clock::now();
         let due = seat.is_past_deadline(clock) || now.closed;
         let bookmark = seat.awaits_a_move(clock);
@@ -114,12 +122,12 @@ impl Timers {
             return false;
         }
         if bookmark {
-            self.awaiting_a_move.push(seat.id());
+            self.awaiting_a_move.push(number);
             return true;
         }
         match seat.first_due() {
             Some(at) => {
-                self.due.push(Reverse((at, seat.id())));
+                self.due.push(Reverse((at, number)));
                 true
             }
             None => {
@@ -131,7 +139,7 @@ impl Timers {
 
     /// When the first entry is due: a time of [`clock`].
     pub(super) fn next(&mut self) -> Option<u64> {
-        while self.due.peek().is_some_and(|Reverse((_, id))| !self.seats.contains_key(id)) {
+        while self.due.peek().is_some_and(|Reverse((_, number))| !self.seats.contains_key(number)) {
             self.due.pop();
         }
         self.due.peek().map(|Reverse((at, _))| *at)

@@ -8,7 +8,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::{Scanners, Tables, each_match};
+use super::{ChainReaders, Scanners, Tables, each_match};
 use crate::data::event::Kind;
 use crate::sys::clock;
 use crate::wake::seat::SeatRef;
@@ -37,7 +37,7 @@ struct FewSeats<'t> {
 impl<'t> FewSeats<'t> {
     /// A seat that has not handed out the event of `seq`; its first event counts. `None`: they are more than few.
     fn add(&mut self, seat: &'t SeatRef, seq: u64) -> Option<()> {
-        let known = |(other, _): &(&SeatRef, u64)| other.id() == seat.id();
+        let known = |(other, _): &(&SeatRef, u64)| std::ptr::eq(&***other, &**seat);
         if seat.parked_at().is_none_or(|cursor| cursor > seq) || self.found.iter().flatten().any(known) {
             return Some(());
         }
@@ -113,7 +113,7 @@ impl Tables {
                 all = None;
                 return;
             }
-            for members in buckets.filter_map(|bucket| self.chains.get(&bucket)) {
+            for ChainReaders { members, .. } in buckets.filter_map(|bucket| self.chains.get(&bucket)) {
                 if members.0.len() > MEMBERS {
                     all = None;
                 }
