@@ -309,8 +309,8 @@ impl Consumer {
         let _ = self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire);
         fence(ord!(CloserFence, SeqCst));
         // Partner: the consumer stores PARKED, fence, looks at `end`.
-        if let Some(seat) = self.seat() {
-            seat.wake();
+        if let Some(seat) = self.sleep.count() {
+            Seat::wake(&seat);
         }
     }
 }

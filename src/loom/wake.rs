@@ -13,6 +13,7 @@
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
+//! | a member's word | `take_beside_a_move` | step: who leaves a set keeps its number |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
 use super::*;
@@ -330,4 +331,43 @@ fn arms_of_two_threads(weakened: Weak) {
 proof!(
     arms_of_two_threads, loom_arms_of_two_threads,
     loom_arms_of_two_threads_late_drain: DrainLate => "sleeps for ever",
+);
+
+/// Row "a member's word": one that is listed moves to another set while the first one is taken.
+fn take_beside_a_move(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!subscription.arm().unwrap());
+        put(&mut writer, 2, &["/a"]);
+        notifier::step();
+        // Beside others, so that what is left behind stays on the list.
+        let mut others = [(); 2].map(|()| Local::new(cache.waiter(Want::Revision(1)).unwrap()));
+        for (tag, waiter) in others.iter_mut().enumerate() {
+            set.add_waiter(waiter, tag as u64).unwrap();
+            assert!(waiter.arm().unwrap());
+        }
+        let other = WakeSet::new().unwrap();
+        let (left, joined, taking) = (set.clone(), other.clone(), set.clone());
+        let (subscription, ()) = both(
+            move || {
+                assert!(left.remove(&mut subscription));
+                joined.add(&mut subscription, 9).unwrap();
+                assert!(subscription.arm().unwrap());
+                subscription
+            },
+            move || _ = taking.take(&mut [0; 4]),
+        );
+        let mut tags = [0; 4];
+        set.take(&mut tags);
+        assert!(!tags.contains(&7), "a tag strays");
+        let mut tags = [0; 4];
+        assert_eq!((other.take(&mut tags), tags[0]), (1, 9), "a tag strays");
+        drop(subscription);
+    });
+}
+
+proof!(
+    take_beside_a_move, loom_take_beside_a_move,
+    loom_take_beside_a_move_same_number: SameMembership => "a tag strays",
 );

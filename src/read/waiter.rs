@@ -7,7 +7,7 @@ use crate::error::{Code, Error, Result, say};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, current_thread, lock};
-use crate::wake::{Due, FilterCode, Interest, OwnSeat, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, Interest, OwnSeat, WakeSet, Waker, not_in_a_set};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -229,13 +229,19 @@ impl Waiter {
     /// will be listed when it is, unless it is polled before. Whenever a poll gave `None`, arm it again;
     /// what came between the two is found here. Never blocks.
     pub fn arm(&mut self) -> Result<bool> {
-        let member = self.sleep.sleeper(FilterCode::Own).membership().member("waiter")?;
-        self.unpark();
-        if self.park(Waker::Member(member.clone())) {
+        let mut sleeper = self.sleep.sleeper(FilterCode::Own);
+        if !sleeper.is_member() {
+            return Err(not_in_a_set("waiter"));
+        }
+        let (_, waker) = sleeper.unpark_with_waker(&self.inner.hubs);
+        if !sleeper.is_in_a_set() {
+            waker.into_iter().for_each(Waker::call);
+            return Err(not_in_a_set("waiter"));
+        }
+        if self.park(Waker::Member) {
             return Ok(false);
         }
-        member.list();
-        member.raise();
+        self.sleep.sleeper(FilterCode::Own).list();
         Ok(true)
     }
 }
@@ -264,16 +270,25 @@ impl WakeSet {
     /// Adds a waiter under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add_waiter(&self, waiter: &mut Waiter, tag: u64) -> Result<()> {
         waiter.unpark();
-        waiter.sleep.sleeper(FilterCode::Own).membership().join(self, tag);
+        waiter.sleep.sleeper(FilterCode::Own).join_set(self, tag);
         Ok(())
     }
 
     /// Takes a waiter out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove_waiter(&self, waiter: &mut Waiter) -> bool {
-        let was_member =
-            waiter.sleep.seat().is_some() && waiter.sleep.sleeper(FilterCode::Own).membership().leave_set(self);
-        if was_member {
-            waiter.unpark();
+        if waiter.sleep.seat().is_none() {
+            return false;
+        }
+        let mut sleeper = waiter.sleep.sleeper(FilterCode::Own);
+        if !sleeper.is_member() {
+            return false;
+        }
+        let (_, waker) = sleeper.unpark_with_waker(&waiter.inner.hubs);
+        let was_member = sleeper.leave_set(self);
+        match waker {
+            // It is armed in another one, and stays so.
+            Some(Waker::Member) if !was_member => _ = waiter.arm(),
+            waker => waker.into_iter().for_each(Waker::call),
         }
         was_member
     }

@@ -9,7 +9,7 @@ use crate::cache::OPEN;
 use crate::error::Result;
 use crate::sync::Acquire;
 use crate::sys::clock;
-use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker};
+use crate::wake::{Due, FilterCode, GroupRef, Hub, Interest, Sleeper, Unparked, WakeSet, Waker, not_in_a_set};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -140,6 +140,60 @@ impl Awake<'_> {
         }
     }
 
+    /// Arms itself in its wake set. True: there is something, and its tag is listed.
+    pub(super) fn arm(&mut self) -> Result<bool> {
+        if self.has(Flag::Parked) || !self.sleeper().is_in_a_set() {
+            self.arm_anew()?;
+        }
+        loop {
+            if self.peek() {
+                // Once: the notifier may have listed it before.
+                self.sleeper().list();
+                return Ok(true);
+            }
+            if self.park(Waker::Member) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Before it arms itself: where it sleeps already, or is in no set that is there.
+    #[cold]
+    fn arm_anew(&mut self) -> Result<()> {
+        let is_member = self.sleeper().is_member();
+        let waker = if is_member { self.unpark_with_waker() } else { None };
+        if is_member && self.sleeper().is_in_a_set() {
+            return Ok(());
+        }
+        waker.into_iter().for_each(Waker::call);
+        Err(self.named(not_in_a_set("subscription")))
+    }
+
+    /// True: it was a member of this set, and is none any more. A sleep in another one goes on.
+    fn leave_set(&mut self, set: &WakeSet) -> bool {
+        if !self.sleeper().is_member() {
+            return false;
+        }
+        let waker = self.unpark_with_waker();
+        let was_member = self.sleeper().leave_set(set);
+        match waker {
+            Some(Waker::Member) if !was_member => _ = self.arm(),
+            waker => waker.into_iter().for_each(Waker::call),
+        }
+        was_member
+    }
+
+    /// As [`Awake::unpark`]; the waker that was not called.
+    #[inline]
+    fn unpark_with_waker(&mut self) -> Option<Waker> {
+        let hubs = &self.inner().hubs;
+        let (unparked, waker) = self.sleeper().unpark_with_waker(hubs);
+        if self.own.take(Flag::Parked) {
+            self.slept(unparked);
+        }
+        waker
+    }
+
     fn slept(&mut self, unparked: Unparked) {
         if self.own.is_live() && self.cursor.seq() < unparked.resume {
             self.cursor.jump(unparked.resume);
@@ -153,17 +207,13 @@ impl Awake<'_> {
 impl WakeSet {
     /// Adds a subscription under a tag; it leaves the set it was in. It joins when it is armed.
     pub fn add(&self, subscription: &mut Subscription, tag: u64) -> Result<()> {
-        subscription.awake(|awake| awake.unpark());
-        subscription.sleeper().membership().join(self, tag);
+        subscription.awake(|awake| drop(awake.unpark_with_waker()));
+        subscription.sleeper().join_set(self, tag);
         Ok(())
     }
 
     /// Takes a subscription out; true if it was in this set. A tag of it that is listed is dropped.
     pub fn remove(&self, subscription: &mut Subscription) -> bool {
-        let was_member = subscription.shared.seat().is_some() && subscription.sleeper().membership().leave_set(self);
-        if was_member {
-            subscription.awake(|awake| awake.unpark());
-        }
-        was_member
+        subscription.shared.seat().is_some() && subscription.awake(|awake| awake.leave_set(self))
     }
 }

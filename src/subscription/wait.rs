@@ -87,7 +87,7 @@ impl Drop for Waiting<'_> {
 impl Awake<'_> {
     /// Moves over events that do not match. True: poll has something (an event, a mark, an error).
     #[inline]
-    fn peek(&mut self) -> bool {
+    pub(super) fn peek(&mut self) -> bool {
         let frontier = self.frontier();
         let is_at_the_end = self.cursor.seq() >= frontier.head && !frontier.closed;
         // Without the box it waits for events alone.
@@ -227,22 +227,6 @@ impl Awake<'_> {
             }
             if self.park_until(Waker::Task(context.waker().clone()), until) {
                 return Poll::Pending;
-            }
-        }
-    }
-
-    fn arm(&mut self) -> Result<bool> {
-        let member = self.sleeper().membership().member("subscription").map_err(|error| self.named(error))?;
-        self.unpark();
-        loop {
-            if self.peek() {
-                // Once: the notifier may have listed it before.
-                member.list();
-                member.raise();
-                return Ok(true);
-            }
-            if self.park(Waker::Member(member.clone())) {
-                return Ok(false);
             }
         }
     }

@@ -55,6 +55,7 @@ pub(crate) use notifier::{start, workers};
 pub(crate) use registration::{OwnSeat, Sleeper, Unparked};
 pub(crate) use seat::{Due, Rest, Seat};
 pub use wake_set::WakeSet;
+pub(crate) use wake_set::not_in_a_set;
 pub(crate) use waker::Waker;
 
 use crate::data::event::Event;

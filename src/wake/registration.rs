@@ -9,8 +9,8 @@ use super::group::GroupRef;
 use super::hub::{Hubs, Message};
 use super::interest::Interest;
 use super::seat::{CountedAt, Due, LeftSeat, Seat, SeatRef};
-use super::wake_set::Membership;
-use super::{FilterCode, Waker, Watched};
+use super::waker::{Membership, WakerSlot};
+use super::{FilterCode, WakeSet, Waker, Watched};
 use crate::log::buckets::{Bucket, Request};
 #[cfg(loom)]
 use crate::sync::weak;
@@ -32,8 +32,6 @@ pub(crate) struct Unparked {
 #[derive(Default)]
 pub(super) struct Registration {
     interest: Option<Interest>,
-    /// The wake set that it is woken through.
-    membership: Membership,
 }
 
 /// The seat of one consumer, made when it first sleeps. The tables, and who looks at it, have it beside.
@@ -48,6 +46,11 @@ impl OwnSeat {
     #[inline]
     pub(crate) fn seat(&self) -> Option<&Seat> {
         self.0.get()
+    }
+
+    /// A count on it.
+    pub(crate) fn count(&self) -> Option<SeatRef> {
+        self.0.count()
     }
 
     /// The consumer there: who has this alone.
@@ -89,8 +92,57 @@ impl Sleeper<'_> {
         self.home.count().expect("it was made before this")
     }
 
-    pub(crate) fn membership(&mut self) -> &mut Membership {
-        &mut self.own.membership
+    /// Whether it is in a wake set.
+    pub(crate) fn is_member(&self) -> bool {
+        self.seat.member().is_member()
+    }
+
+    /// Its waker and its membership, while it is awake.
+    fn slot(&mut self) -> &mut WakerSlot {
+        assert!(self.seat.is_idle(), "the waker of a seat that is parked");
+        // SAFETY: a sleeper is the consumer, borrowed mutably, and it is awake.
+        unsafe { self.seat.waker() }
+    }
+
+    /// Joins a wake set, and leaves the one that it was in. It is awake.
+    pub(crate) fn join_set(&mut self, set: &WakeSet, tag: u64) {
+        self.leave_sets();
+        let membership = Membership::new(set, tag, &self.count());
+        *self.slot() = WakerSlot::Member { membership, armed: false };
+    }
+
+    /// True: it was a member of this set, and is none any more. It is awake.
+    pub(crate) fn leave_set(&mut self, set: &WakeSet) -> bool {
+        let is_of = self.slot().membership().is_some_and(|membership| membership.is_of(set));
+        if is_of {
+            self.leave_sets();
+        }
+        is_of
+    }
+
+    fn leave_sets(&mut self) {
+        let seat = self.count();
+        match std::mem::take(self.slot()) {
+            WakerSlot::Member { membership, .. } => membership.leave(&seat),
+            WakerSlot::Both(both) => both.0.leave(&seat),
+            // Awake: nothing, or what is foreign code, and was left by nobody.
+            _ => {}
+        }
+    }
+
+    /// Whether it is in a wake set that is there. It is awake.
+    pub(crate) fn is_in_a_set(&mut self) -> bool {
+        self.slot().membership().is_some_and(|membership| membership.set.strong_count() > 0)
+    }
+
+    /// Lists itself in its set, as who wakes it would. It is awake.
+    pub(crate) fn list(&mut self) {
+        let seat = self.count();
+        let Some(Membership { set, tag }) = self.slot().membership() else { return };
+        if let Some(set) = set.upgrade() {
+            set.list(&seat, *tag);
+            set.raise();
+        }
     }
 
     /// The filter group that it has joined, once it has slept for events: it never sleeps for anything else after that.
@@ -178,6 +230,22 @@ impl Sleeper<'_> {
 
     /// Ends a sleep. Without one: nothing to take over.
     pub(crate) fn unpark(&mut self, hubs: &Hubs) -> Unparked {
+        let unparked = self.leave_seat(hubs);
+        if !unparked.woken {
+            // SAFETY: as in `park`: it has left the seat.
+            unsafe { self.seat.waker() }.clear();
+        }
+        unparked
+    }
+
+    /// The same, and the waker that was not called.
+    pub(crate) fn unpark_with_waker(&mut self, hubs: &Hubs) -> (Unparked, Option<Waker>) {
+        let unparked = self.leave_seat(hubs);
+        (unparked, self.slot().take())
+    }
+
+    #[inline]
+    fn leave_seat(&mut self, hubs: &Hubs) -> Unparked {
         let (seat, hub) = (self.seat, hubs.of(self.seat.code()));
         if seat.is_idle() {
             return Unparked { woken: false, resume: 0, at: 0 };
@@ -195,12 +263,10 @@ impl Sleeper<'_> {
             }
             (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
         }
-        if let Some(resume) = resume {
-            return Unparked { woken: true, resume, at: seat.woken_at() };
+        match resume {
+            Some(resume) => Unparked { woken: true, resume, at: seat.woken_at() },
+            None => Unparked { woken: false, resume: scanned_to, at: 0 },
         }
-        // SAFETY: as in `park`: it has left the seat.
-        unsafe { seat.clear() };
-        Unparked { woken: false, resume: scanned_to, at: 0 }
     }
 
     /// Takes it back for good: before it is dropped.
@@ -221,6 +287,6 @@ impl Sleeper<'_> {
         }
         // The bucket, and the request for it.
         self.own.interest = None;
-        self.own.membership = Membership::default();
+        self.leave_sets();
     }
 }

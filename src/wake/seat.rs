@@ -19,7 +19,8 @@
 
 use super::owned::Owned;
 use super::registration::Registration;
-use super::waker::{WakeUp, Waker};
+use super::wake_set::MemberWord;
+use super::waker::{Membership, WakeUp, Waker, WakerSlot};
 use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
@@ -140,7 +141,7 @@ const AT_BUCKET_LIST: u8 = 3;
 const OF_THE_CACHE: u8 = 4;
 
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
-pub(super) type SeatRef = crate::sync::Arc<Seat>;
+pub(crate) type SeatRef = crate::sync::Arc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
@@ -153,7 +154,9 @@ pub(crate) struct Seat {
     /// Whether the heap of due times has it, or will with the next message.
     timed: AtomicBool,
     /// The state says whose it is.
-    waker: Owned<Option<Waker>>,
+    waker: Owned<WakerSlot>,
+    /// Which membership of a wake set it is in, and whether that is listed: see `wake_set`.
+    member: MemberWord,
     // What follows carries no order of its own: it lies still while the seat is parked.
     woken_at: Plain,
     /// For those that were ever parked with a time.
@@ -192,7 +195,8 @@ impl Seat {
             code,
             announced: AtomicBool::new(false),
             timed: AtomicBool::new(false),
-            waker: Owned::new(None),
+            waker: Owned::new(WakerSlot::Empty),
+            member: MemberWord::new(),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
             registration: Owned::new(Registration::default()),
@@ -250,7 +254,7 @@ impl Seat {
             times.store(due);
         }
         // SAFETY: in IDLE the waker is the consumer's, which has seen what the last claimer did: see `unpark`.
-        let before = unsafe { self.waker.take() }.replace(waker);
+        let before = unsafe { self.waker.take() }.put(waker);
         // Release: partner of the compare-exchange in `claim_behind`.
         self.word.store(SeatWord::new(PARKED, cursor, counted).0, Release);
         // Foreign code: what a task left here, if it was never woken.
@@ -278,15 +282,19 @@ impl Seat {
         }
     }
 
-    /// Takes the waker back, so that a task does not live on in a seat that it has left.
+    /// Its waker, and its membership of a wake set.
     ///
     /// # Safety
     ///
-    /// As [`Seat::park`].
-    pub(super) unsafe fn clear(&self) {
+    /// As [`Seat::park`], and nobody has it already.
+    #[allow(clippy::mut_from_ref, reason = "the caller promises that it is the only one")]
+    pub(super) unsafe fn waker(&self) -> &mut WakerSlot {
         // SAFETY: as in `park`.
-        let waker = unsafe { self.waker.take() }.take();
-        drop(waker);
+        unsafe { self.waker.take() }
+    }
+
+    pub(super) fn member(&self) -> &MemberWord {
+        &self.member
     }
 
     /// Whether somebody has woken it. Acquire: partner of the store in `settle`.
@@ -329,14 +337,14 @@ impl Seat {
     }
 
     /// Takes hold of a parked seat; `None`: it is not parked. Exactly one wins.
-    pub(super) fn claim(&self) -> Option<Claim<'_>> {
-        self.claim_behind(u64::MAX).ok().flatten()
+    pub(super) fn claim(seat: &SeatRef) -> Option<Claim<'_>> {
+        Seat::claim_behind(seat, u64::MAX).ok().flatten()
     }
 
     /// The same of one whose cursor is not above `seq`. `Err`: it is, and the seat was left alone.
-    fn claim_behind(&self, seq: u64) -> Result<Option<Claim<'_>>, u64> {
+    fn claim_behind(seat: &SeatRef, seq: u64) -> Result<Option<Claim<'_>>, u64> {
         loop {
-            let word = SeatWord(self.word.load(Relaxed));
+            let word = SeatWord(seat.word.load(Relaxed));
             if word.state() != PARKED {
                 return Ok(None);
             }
@@ -345,20 +353,20 @@ impl Seat {
             }
             let claimed = word.in_state(CLAIMED);
             // Acquire: partner of the store in `park`. Failed: it was left, or parks elsewhere by now.
-            if self.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
-                return Ok(Some(Claim { seat: self, word: claimed }));
+            if seat.word.compare_exchange(word.0, claimed.0, ord!(Claim, AcqRel), Relaxed).is_ok() {
+                return Ok(Some(Claim { seat, word: claimed }));
             }
         }
     }
 
     /// Wakes the consumer, whatever it waits for: its subscription was closed.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake(seat: &SeatRef) {
         loop {
-            if let Some(claim) = self.claim() {
+            if let Some(claim) = Seat::claim(seat) {
                 return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
             // The notifier may only move it to another place, and let it sleep on.
-            if self.word().state() != CLAIMED {
+            if seat.word().state() != CLAIMED {
                 return;
             }
             spin();
@@ -382,8 +390,8 @@ impl Seat {
 
     /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
     /// its cursor, which this is, stands behind that event.
-    pub(super) fn wake_behind(&self, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
-        Ok(self.claim_behind(seq)?.and_then(|claim| claim.settle(seq, now)))
+    pub(super) fn wake_behind(seat: &SeatRef, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
+        Ok(Seat::claim_behind(seat, seq)?.and_then(|claim| claim.settle(seq, now)))
     }
 
     /// Where the tables have it: for who has the turn.
@@ -465,7 +473,7 @@ impl std::fmt::Debug for Seat {
 /// A seat that somebody has taken hold of: to be settled or put back.
 #[must_use]
 pub(super) struct Claim<'a> {
-    seat: &'a Seat,
+    seat: &'a SeatRef,
     word: SeatWord,
 }
 
@@ -476,7 +484,18 @@ impl Claim<'_> {
         let Claim { seat, word } = self;
         seat.woken_at.store(now, Relaxed);
         // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
-        let wake = unsafe { seat.waker.take() }.take().map(Waker::settle);
+        let slot = unsafe { seat.waker.take() };
+        let wake = match slot.take() {
+            None => None,
+            Some(Waker::Thread(thread)) => Some(WakeUp::Thread(thread)),
+            Some(Waker::Task(task)) => Some(WakeUp::Task(task)),
+            // On the list of its set before its consumer can see that it was woken: no system call and no foreign code.
+            Some(Waker::Member) => slot.membership().and_then(|Membership { set, tag }| {
+                let set = set.upgrade()?;
+                set.list(seat, *tag);
+                Some(WakeUp::Raise(set))
+            }),
+        };
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
         seat.word.store(SeatWord::new(WOKEN, resume, word.counted()).0, ord!(Settle, Release));
         wake

@@ -20,7 +20,7 @@ use self::ahead::WakeAhead;
 use super::group::GroupRef;
 use super::hub::{Hub, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, SeatPlace, SeatRef};
+use super::seat::{CountedAt, Seat, SeatPlace, SeatRef};
 use super::timers::Timers;
 use super::waker::WakeUp;
 use super::{CacheFrontier, Watched};
@@ -426,7 +426,7 @@ impl Tables {
                 }
             };
             // A consumer that is awake announces the bucket with the next sleep.
-            let Some(claim) = seat.claim() else { continue };
+            let Some(claim) = Seat::claim(&seat) else { continue };
             let cursor = claim.cursor().max(head);
             if claim.counted() == CountedAt::Hub {
                 hub.move_to_bucket(&group, &bucket);
@@ -499,7 +499,7 @@ impl Tables {
 /// Wakes all of them that sleep: each looks for itself, from its own cursor. True: there was one.
 fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<WakeUp>) -> bool {
     let (now, mut any) = (clock::now(), false);
-    for claim in seats.into_iter().filter_map(|seat| seat.claim()) {
+    for claim in seats.into_iter().filter_map(Seat::claim) {
         any = true;
         woken.extend(claim.settle(0, now));
     }

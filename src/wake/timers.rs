@@ -109,13 +109,13 @@ impl Timers {
     }
 
     /// False: it was woken, or has no time any more, and its entry goes.
-    fn stays(&mut self, number: u64, seat: &Seat, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
+    fn stays(&mut self, number: u64, seat: &SeatRef, now: &CacheFrontier, woken: &mut Vec<WakeUp>) -> bool {
         let clock = clock::now();
         let due = seat.is_past_deadline(clock) || now.closed;
         let bookmark = seat.awaits_a_move(clock);
         if due || (bookmark && seat.has_moved_to(now.position)) {
             seat.timed().swap(false, AcqRel);
-            if let Some(claim) = seat.claim() {
+            if let Some(claim) = Seat::claim(seat) {
                 // Everything below the head was looked at before.
                 woken.extend(claim.settle(now.head, clock));
             }

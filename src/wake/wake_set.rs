@@ -1,8 +1,9 @@
 //! Wake sets: many members behind one descriptor.
 //!
-//! Waking a member pushes the member, not its tag, on the set's ready list, unless it stands there
-//! already. So a tag is listed at most once, `take` hands out only tags of those that are members
-//! still, and what nobody takes stays bounded by the number of members.
+//! A member is a seat. Its membership has a number of its own, which stands in one word of the seat with a bit that says
+//! whether it is listed. Waking a member pushes the seat with that number on the set's ready list, unless it stands there
+//! already; what is listed counts as long as the word has the number. So a tag is listed at most once, `take` hands out
+//! only tags of those that are members still, and what nobody takes stays bounded by the number of members.
 //!
 //! Several threads may sleep on the descriptor. It is drained only where the list is empty, and raised
 //! again where something came in between: no thread takes the signal that was meant for another.
@@ -11,17 +12,19 @@
 //! | who wakes | who arms | order |
 //! | --- | --- | --- |
 //! | push on the list; fence; `armed.swap(false)`, raise if it was true | drain; `armed.swap(true)`; fence; look at the list | SeqCst fences: one of the two sees the other |
-//! | `listed.swap(true)`, then push | taken from the list, then `listed.store(false)` | AcqRel / Release |
+//! | the bit that says listed, then push | taken from the list, then the bit out of the word | AcqRel / AcqRel |
 
 #![forbid(unsafe_code)]
 
+use super::seat::SeatRef;
+use super::waker::Membership;
 use crate::error::{Code, Error, Result, say};
-use crate::sync::{AcqRel, Acquire, AtomicBool, Inbox, Mutex, Release, SeqCst, fence, lock, ord};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, Inbox, Mutex, Relaxed, SeqCst, fence, lock, ord};
 use crate::sys::Signal;
 use std::collections::VecDeque;
 #[cfg(not(loom))]
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// What the handles of a set share.
@@ -29,79 +32,143 @@ pub(crate) struct SetShared {
     pub(crate) signal: Signal,
     armed: AtomicBool,
     /// Pushed by the thread that wakes.
-    ready: Inbox<Arc<Member>>,
+    ready: Inbox<ListedSeat>,
     /// Of those that take: what had no room comes first next time. Who wakes never takes this lock.
     taken: Mutex<TakenMembers>,
 }
 
 #[derive(Default)]
 struct TakenMembers {
-    members: VecDeque<Arc<Member>>,
+    members: VecDeque<ListedSeat>,
     /// How many of them have left the set since.
     gone: usize,
 }
 
-/// One membership: made when something is added to a set, ended when it is removed.
-pub(crate) struct Member {
-    /// Weak: the descriptor goes with the set, also while it has members.
-    set: Weak<SetShared>,
+/// A seat on the ready list of a set, in one of its memberships.
+struct ListedSeat {
+    seat: SeatRef,
+    number: u64,
     tag: u64,
-    listed: AtomicBool,
-    gone: AtomicBool,
 }
 
-impl Member {
-    /// Puts it on the ready list, once until it is taken. Takes no lock and makes no system call.
-    pub(crate) fn list(self: &Arc<Member>) {
-        let Some(set) = self.set.upgrade() else { return };
-        // Partner: the store in `WakeSet::take`.
-        if !self.listed.swap(true, AcqRel) {
-            set.ready.push(self.clone());
+impl ListedSeat {
+    /// Whether that membership is over.
+    fn is_gone(&self) -> bool {
+        !self.seat.member().is_listed(self.number)
+    }
+}
+
+/// Which membership of its consumer's a seat is in, and whether that is listed.
+///
+/// Its consumer alone changes the number, while it is awake; who wakes it sets the bit meanwhile that it sleeps.
+pub(super) struct MemberWord(AtomicU64);
+
+const LISTED: u64 = 1;
+const MEMBER: u64 = 2;
+/// One membership: numbers never come again.
+const NUMBER: u64 = 4;
+
+impl MemberWord {
+    pub(super) fn new() -> MemberWord {
+        MemberWord(AtomicU64::new(0))
+    }
+
+    /// For its consumer.
+    pub(super) fn is_member(&self) -> bool {
+        self.0.load(Relaxed) & MEMBER != 0
+    }
+
+    /// The number of the membership, if it was not listed in it. Partner: `take`.
+    fn list(&self) -> Option<u64> {
+        let before = self.0.fetch_or(LISTED, AcqRel);
+        (before & LISTED == 0).then_some(before)
+    }
+
+    fn is_listed(&self, number: u64) -> bool {
+        self.0.load(Acquire) == number | LISTED
+    }
+
+    /// Takes it from the list. False: the membership is over. Partner: `list`.
+    fn take(&self, number: u64) -> bool {
+        self.0.compare_exchange(number | LISTED, number, AcqRel, Relaxed).is_ok()
+    }
+
+    fn join(&self) {
+        self.0.fetch_or(MEMBER, AcqRel);
+    }
+
+    /// Ends the membership. True: it was listed.
+    fn leave(&self) -> bool {
+        // A taker may take the bit out meanwhile, and nobody else changes anything.
+        let number = self.0.load(Relaxed) & !(NUMBER - 1);
+        #[cfg(loom)]
+        if crate::sync::weak::is(crate::sync::weak::Site::SameMembership) {
+            return self.0.swap(number, AcqRel) & LISTED != 0;
+        }
+        let next = number.wrapping_add(NUMBER);
+        self.0.swap(next, AcqRel) & LISTED != 0
+    }
+}
+
+impl SetShared {
+    /// Puts a member on the ready list, once until it is taken. Takes no lock and makes no system call.
+    pub(super) fn list(&self, seat: &SeatRef, tag: u64) {
+        if let Some(number) = seat.member().list() {
+            self.ready.push(ListedSeat { seat: seat.clone(), number, tag });
         }
     }
 
-    /// Raises the descriptor if somebody was armed. After [`Member::list`].
-    pub(crate) fn raise(&self) {
-        let Some(set) = self.set.upgrade() else { return };
+    /// Raises the descriptor if somebody was armed. After [`SetShared::list`].
+    pub(super) fn raise(&self) {
         fence(SeqCst);
         // Partner: `armed.swap(true)`, fence, look in `WakeSet::arm`.
-        if set.armed.swap(false, AcqRel) {
-            set.signal.raise();
+        if self.armed.swap(false, AcqRel) {
+            self.signal.raise();
         }
     }
+}
 
-    /// Whether it is a member of this set.
-    pub(crate) fn is_of(&self, set: &WakeSet) -> bool {
+impl Membership {
+    /// Of this seat, whose consumer is awake and in no set.
+    pub(super) fn new(set: &WakeSet, tag: u64, seat: &SeatRef) -> Membership {
+        seat.member().join();
+        Membership { set: Arc::downgrade(&set.shared), tag }
+    }
+
+    pub(super) fn is_of(&self, set: &WakeSet) -> bool {
         std::ptr::eq(self.set.as_ptr(), Arc::as_ptr(&set.shared))
     }
 
-    /// Ends the membership. A tag that is listed is dropped: no later `take` hands it out.
-    pub(crate) fn leave(&self) {
-        let Some(set) = self.set.upgrade() else { return };
+    /// Ends it. A tag that is listed is dropped: no later `take` hands it out. Its consumer is awake.
+    pub(super) fn leave(self, seat: &SeatRef) {
+        let Some(set) = self.set.upgrade() else {
+            seat.member().leave();
+            return;
+        };
         let mut taken = lock(&set.taken);
         // Under the lock of those that take. Partner: the look in `TakenMembers::next`.
-        if self.gone.swap(true, AcqRel) || !self.listed.load(Acquire) {
+        if !seat.member().leave() {
             return;
         }
         taken.gone += 1;
         taken.refill(&set.ready);
         if taken.gone > taken.members.len() / 2 {
-            taken.members.retain(|member| !member.gone.load(Acquire));
+            taken.members.retain(|member| !member.is_gone());
             taken.gone = 0;
         }
     }
 }
 
 impl TakenMembers {
-    fn refill(&mut self, ready: &Inbox<Arc<Member>>) {
+    fn refill(&mut self, ready: &Inbox<ListedSeat>) {
         self.members.extend(ready.take_all());
     }
 
     /// Whether a member is listed; those that have left go.
-    fn is_ready(&mut self, ready: &Inbox<Arc<Member>>) -> bool {
+    fn is_ready(&mut self, ready: &Inbox<ListedSeat>) -> bool {
         self.refill(ready);
         while let Some(first) = self.members.front() {
-            if !first.gone.load(Acquire) {
+            if !first.is_gone() {
                 return true;
             }
             self.members.pop_front();
@@ -110,10 +177,12 @@ impl TakenMembers {
         false
     }
 
-    fn next(&mut self) -> Option<Arc<Member>> {
-        while let Some(member) = self.members.pop_front() {
-            if !member.gone.load(Acquire) {
-                return Some(member);
+    /// Takes the next one that is a member still; its tag.
+    fn next(&mut self) -> Option<u64> {
+        while let Some(ListedSeat { seat, number, tag }) = self.members.pop_front() {
+            // Before the tag is out of our hands: it may be listed again from here on. Partner: `SetShared::list`.
+            if seat.member().take(number) {
+                return Some(tag);
             }
             self.gone = self.gone.saturating_sub(1);
         }
@@ -172,16 +241,6 @@ impl WakeSet {
         })
     }
 
-    /// A membership under this tag.
-    pub(crate) fn member(&self, tag: u64) -> Arc<Member> {
-        Arc::new(Member {
-            set: Arc::downgrade(&self.shared),
-            tag,
-            listed: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
-        })
-    }
-
     /// True: something is ready now, call [`WakeSet::take`]. False: the set is armed, the descriptor
     /// becomes readable when something is.
     pub fn arm(&self) -> bool {
@@ -192,7 +251,7 @@ impl WakeSet {
         }
         let drained = set.signal.drain();
         set.armed.swap(true, AcqRel);
-        // Partner: push, fence, `armed.swap(false)` in `Member::raise`.
+        // Partner: push, fence, `armed.swap(false)` in `SetShared::raise`.
         fence(ord!(ArmFence, SeqCst));
         let ready = lock(&set.taken).is_ready(&set.ready);
         #[cfg(loom)]
@@ -214,11 +273,9 @@ impl WakeSet {
         taken.refill(&self.shared.ready);
         let mut count = 0;
         while count < tags.len()
-            && let Some(member) = taken.next()
+            && let Some(tag) = taken.next()
         {
-            // Release, before the tag is out of our hands: partner of the swap in `Member::list`.
-            member.listed.store(false, Release);
-            tags[count] = member.tag;
+            tags[count] = tag;
             count += 1;
         }
         count
@@ -252,48 +309,10 @@ impl WakeSet {
     }
 }
 
-/// The membership of one subscription or waiter; it leaves its set when it is dropped.
-#[derive(Default)]
-pub(crate) struct Membership(Option<Arc<Member>>);
-
-impl Membership {
-    pub(crate) fn join(&mut self, set: &WakeSet, tag: u64) {
-        self.leave();
-        self.0 = Some(set.member(tag));
-    }
-
-    /// True: it was a member of this set, and is none any more.
-    pub(crate) fn leave_set(&mut self, set: &WakeSet) -> bool {
-        let is_of = self.0.as_ref().is_some_and(|member| member.is_of(set));
-        if is_of {
-            self.leave();
-        }
-        is_of
-    }
-
-    fn leave(&mut self) {
-        if let Some(member) = self.0.take() {
-            member.leave();
-        }
-    }
-
-    /// The member, or an error that says what to do: also where the set is gone.
-    pub(crate) fn member(&self, what: &str) -> Result<Arc<Member>> {
-        let member = self.0.as_ref().filter(|member| member.set.strong_count() > 0);
-        member.cloned().ok_or_else(|| say::invalid(format!("arm a {what}: it is in no wake set. Add it to one first.")))
-    }
-}
-
-impl Drop for Membership {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl std::fmt::Debug for Membership {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}", self.0.as_ref().map(|member| member.tag))
-    }
+/// What arming says of one that is in no set, or in one that is gone.
+#[cold]
+pub(crate) fn not_in_a_set(what: &str) -> Error {
+    say::invalid(format!("arm a {what}: it is in no wake set. Add it to one first."))
 }
 
 impl std::fmt::Debug for WakeSet {

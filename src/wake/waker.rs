@@ -2,20 +2,20 @@
 
 #![forbid(unsafe_code)]
 
-use super::wake_set::Member;
+use super::wake_set::SetShared;
 use crate::foreign;
 use crate::heap;
 use crate::sync::Thread;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-/// What a seat holds while its consumer sleeps.
+/// By whom a consumer that sleeps is woken.
 pub(crate) enum Waker {
     /// Blocked in `wait`.
     Thread(Thread),
     /// Pending in a stream or a future.
     Task(std::task::Waker),
-    /// Armed in a wake set.
-    Member(Arc<Member>),
+    /// Armed in the wake set that its seat is a member of.
+    Member,
 }
 
 /// The half of a wake-up that is taken outside, when the seat is settled: system calls and foreign
@@ -23,21 +23,101 @@ pub(crate) enum Waker {
 pub(crate) enum WakeUp {
     Thread(Thread),
     Task(std::task::Waker),
-    /// The member stands on its set's ready list; the descriptor is still to be raised.
-    Raise(Arc<Member>),
+    /// A member stands on the ready list of this set; the descriptor is still to be raised.
+    Raise(Arc<SetShared>),
 }
 
 impl Waker {
-    /// The half that is taken inside, before the consumer can see that it was woken: a member is on its
-    /// set's list by then. No system call and no foreign code.
-    pub(super) fn settle(self) -> WakeUp {
-        match self {
-            Waker::Thread(thread) => WakeUp::Thread(thread),
-            Waker::Task(waker) => WakeUp::Task(waker),
-            Waker::Member(member) => {
-                member.list();
-                WakeUp::Raise(member)
+    /// Calls it though nothing has come: a task looks again. A thread is awake, and a member is armed by its consumer.
+    pub(crate) fn call(self) {
+        if let Waker::Task(task) = self {
+            WakeUp::Task(task).call();
+        }
+    }
+}
+
+/// What a seat has of its consumer's: a membership of a wake set, and while it sleeps a waker. In one place, for who is a
+/// member is woken as one, and others are none.
+#[derive(Default)]
+pub(super) enum WakerSlot {
+    #[default]
+    Empty,
+    Thread(Thread),
+    Task(std::task::Waker),
+    Member {
+        membership: Membership,
+        armed: bool,
+    },
+    /// A member that slept by itself.
+    Both(Box<(Membership, Option<Waker>)>),
+}
+
+/// In which set a seat is, and what that says of it.
+pub(super) struct Membership {
+    /// Weak: the descriptor goes with the set, also while it has members.
+    pub(super) set: Weak<SetShared>,
+    pub(super) tag: u64,
+}
+
+impl WakerSlot {
+    /// Puts the waker of a sleep in; the one before.
+    #[inline]
+    pub(super) fn put(&mut self, waker: Waker) -> Option<Waker> {
+        if let (WakerSlot::Member { armed, .. }, Waker::Member) = (&mut *self, &waker) {
+            *armed = true;
+            return None;
+        }
+        self.put_by_itself(waker)
+    }
+
+    #[inline(never)]
+    fn put_by_itself(&mut self, waker: Waker) -> Option<Waker> {
+        let before = self.take();
+        *self = match (std::mem::take(self), waker) {
+            (WakerSlot::Member { membership, .. }, waker) => WakerSlot::Both(Box::new((membership, Some(waker)))),
+            (WakerSlot::Both(mut both), waker) => {
+                both.1 = Some(waker);
+                WakerSlot::Both(both)
             }
+            (_, Waker::Thread(thread)) => WakerSlot::Thread(thread),
+            (_, Waker::Task(task)) => WakerSlot::Task(task),
+            // It is armed as a member only where it is one.
+            (empty, Waker::Member) => empty,
+        };
+        before
+    }
+
+    /// Takes the waker out; a member stays one.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<Waker> {
+        match self {
+            WakerSlot::Empty => None,
+            WakerSlot::Member { armed, .. } => std::mem::take(armed).then_some(Waker::Member),
+            WakerSlot::Both(both) => both.1.take(),
+            WakerSlot::Thread(_) | WakerSlot::Task(_) => match std::mem::take(self) {
+                WakerSlot::Thread(thread) => Some(Waker::Thread(thread)),
+                WakerSlot::Task(task) => Some(Waker::Task(task)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Drops the waker, so that a task does not live on in a seat that was left.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        match self {
+            WakerSlot::Empty => {}
+            WakerSlot::Member { armed, .. } => *armed = false,
+            _ => drop(self.take()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn membership(&self) -> Option<&Membership> {
+        match self {
+            WakerSlot::Member { membership, .. } => Some(membership),
+            WakerSlot::Both(both) => Some(&both.0),
+            _ => None,
         }
     }
 }
@@ -67,7 +147,7 @@ impl WakeUp {
                     tracing::error!("a waker panicked; all others are woken");
                 }
             }
-            WakeUp::Raise(member) => member.raise(),
+            WakeUp::Raise(set) => set.raise(),
         }
     }
 }

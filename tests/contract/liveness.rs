@@ -200,6 +200,27 @@ fn tag_goes_with_its_member() {
     assert!(set.remove(&mut stays) && other.remove(&mut moved));
 }
 
+/// Who is taken out of a set that it is not in sleeps on in its own.
+#[test]
+fn removal_from_another_set_ends_no_sleep() {
+    let (cache, mut writer) = embedded();
+    let (set, other) = (WakeSet::new().unwrap(), WakeSet::new().unwrap());
+    let mut subscription = cache.subscribe(Start::Now).open().unwrap();
+    let mut waiter = cache.waiter(Want::Revision(1)).unwrap();
+    set.add(&mut subscription, 1).unwrap();
+    set.add_waiter(&mut waiter, 2).unwrap();
+    assert!(!subscription.arm().unwrap() && !waiter.arm().unwrap());
+    assert!(!other.remove(&mut subscription) && !other.remove_waiter(&mut waiter));
+    write(&mut writer, [1]);
+    let (mut tags, mut taken) = ([0; 4], 0);
+    while taken < 2 {
+        assert!(set.wait(BOUND), "{taken} of two are listed");
+        taken += set.take(&mut tags[taken..]);
+    }
+    tags[..2].sort_unstable();
+    assert_eq!((tags, set.take(&mut [0; 4])), ([1, 2, 0, 0], 0));
+}
+
 /// Members of a set that is gone are in none; they wait without it as before.
 #[test]
 fn members_of_dropped_set_are_in_none() {

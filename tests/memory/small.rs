@@ -41,10 +41,10 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
         set.add(one, tag as u64).unwrap();
         assert!(!one.arm().unwrap());
     }
-    let most = before + (330 - bytes) * COUNT as i64;
+    let most = before + (285 - bytes) * COUNT as i64;
     let asleep = bytes + (held_at_most(most) - before) / COUNT as i64;
     println!("a sleeping subscription: {asleep} bytes");
-    assert!(asleep <= 330, "{asleep} bytes a sleeping subscription");
+    assert!(asleep <= 285, "{asleep} bytes a sleeping subscription");
     drop(plain);
 
     // Of one namespace each, with their buckets.

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use crate::sys::clock;
-use crate::wake::seat::SeatRef;
+use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 
 /// Seats that are on their way at a time.
@@ -29,7 +29,7 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         WakeAhead { waiting: [None; FETCHED], next: 0, now: clock::now(), lowest: None, woken }
     }
 
-    /// See [`Seat::wake_behind`](crate::wake::seat::Seat::wake_behind).
+    /// See [`Seat::wake_behind`].
     pub(super) fn wake_behind(&mut self, seat: &'t SeatRef, seq: u64) {
         seat.prefetch();
         self.put(Some((seat, seq)));
@@ -45,7 +45,7 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
     /// Wakes who came so many before.
     fn put(&mut self, place: Option<(&'t SeatRef, u64)>) {
         if let Some((seat, seq)) = std::mem::replace(&mut self.waiting[self.next], place) {
-            match seat.wake_behind(seq, self.now) {
+            match Seat::wake_behind(seat, seq, self.now) {
                 Ok(woken) => self.woken.extend(woken),
                 Err(cursor) => self.lowest = Some(self.lowest.map_or(cursor, |lowest| lowest.min(cursor))),
             }

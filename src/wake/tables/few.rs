@@ -11,7 +11,7 @@
 use super::{ChainReaders, Scanners, Tables, each_match};
 use crate::data::event::Kind;
 use crate::sys::clock;
-use crate::wake::seat::SeatRef;
+use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 use crate::wake::{CacheFrontier, Watched};
 
@@ -58,7 +58,7 @@ impl Tables {
         let (mut woken, at) = (FewWakeUps::default(), clock::now());
         let mut left = Vec::new();
         for ((seat, seq), place) in few.found.into_iter().flatten().zip(&mut woken) {
-            match seat.wake_behind(seq, at).ok().flatten() {
+            match Seat::wake_behind(seat, seq, at).ok().flatten() {
                 Some(WakeUp::Task(task)) if !cache.trusts_wakers() => left.push(WakeUp::Task(task)),
                 own => *place = own,
             }
