@@ -10,12 +10,14 @@
 //! loom a test may weaken one name, and must then fail.
 
 mod inbox;
+mod lean_arc;
 mod once;
 mod steps;
 #[cfg(loom)]
 mod track;
 
 pub(crate) use inbox::{Inbox, Taken};
+pub(crate) use lean_arc::LeanArc;
 pub(crate) use once::{OnceArc, OnceBox};
 #[cfg(all(test, not(loom)))]
 pub(crate) use steps::hooked;
@@ -168,6 +170,9 @@ pub(crate) mod weak {
         TablePageLoad,
         CountRelease,
         CountReleaseLast,
+        /// `LeanArc`: a count that is released; the last one.
+        LeanRelease,
+        LeanLast,
         Ready,
         Closed,
         /// A seat: claimed, settled.

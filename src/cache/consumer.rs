@@ -17,7 +17,9 @@ use crate::filter::matcher::Matcher;
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord};
+use crate::sync::{
+    AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord,
+};
 use crate::sys::clock;
 use crate::wake::{FilterCode, OwnSeat, Seat, Sleeper};
 use std::sync::Arc;
@@ -40,6 +42,9 @@ fn step_from(time: u64) -> u64 {
 
 /// Bits of an id that stand beside it, and those above them, in the top of `standing`.
 const LOW_ID_BITS: u32 = 32;
+
+/// A count on a subscription: its handle's, its registry's, that of who may close it.
+pub(crate) type ConsumerRef = LeanArc<Consumer>;
 
 /// See the module.
 pub(crate) struct Consumer {

@@ -15,7 +15,7 @@ mod subscriptions;
 mod view;
 
 pub use builder::Builder;
-pub(crate) use consumer::{Consumer, MaxLag, OPEN};
+pub(crate) use consumer::{Consumer, ConsumerRef, MaxLag, OPEN};
 pub(crate) use core::Core;
 pub(crate) use observed::Standing;
 pub(crate) use registry::NOWHERE;

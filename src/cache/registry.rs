@@ -13,11 +13,10 @@
 
 #![forbid(unsafe_code)]
 
-use super::consumer::Consumer;
+use super::consumer::{Consumer, ConsumerRef};
 use crate::log::ring::Ring;
 use crate::sync::{AtomicUsize, Mutex, Relaxed, lock};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::{Duration, Instant};
 
@@ -95,7 +94,7 @@ impl Registry {
     }
 
     /// Takes a subscription in that was opened; its place here.
-    pub(crate) fn enter(&self, one: Arc<Consumer>) -> u32 {
+    pub(crate) fn enter(&self, one: ConsumerRef) -> u32 {
         if let Some(slot) = one.limits_slot() {
             slot.store(lock(&self.limited).slots.insert(one.clone()), Relaxed);
             self.limits.fetch_add(1, Relaxed);
@@ -118,7 +117,7 @@ impl Registry {
     }
 
     /// Those that are open now.
-    pub(crate) fn all(&self) -> Vec<Arc<Consumer>> {
+    pub(crate) fn all(&self) -> Vec<ConsumerRef> {
         lock(&self.open).slots.iter().cloned().collect()
     }
 
@@ -164,7 +163,7 @@ impl Registry {
 /// Subscriptions in a piece of [`Slots`].
 const PIECE: usize = 64;
 
-type Piece = [Option<Arc<Consumer>>; PIECE];
+type Piece = [Option<ConsumerRef>; PIECE];
 
 /// Places that are used again: entering or leaving moves no other entry, and no place is ever copied.
 #[derive(Default)]
@@ -177,7 +176,7 @@ struct Slots {
 }
 
 impl Slots {
-    fn insert(&mut self, one: Arc<Consumer>) -> u32 {
+    fn insert(&mut self, one: ConsumerRef) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
             let first = (self.pieces.len() * PIECE) as u32;
             self.pieces.push(Box::new([const { None }; PIECE]));
@@ -189,7 +188,7 @@ impl Slots {
         slot
     }
 
-    fn remove(&mut self, slot: u32) -> Option<Arc<Consumer>> {
+    fn remove(&mut self, slot: u32) -> Option<ConsumerRef> {
         let one = self.pieces.get_mut(slot as usize / PIECE)?[slot as usize % PIECE].take()?;
         self.free.push(slot);
         self.taken -= 1;
@@ -203,7 +202,7 @@ impl Slots {
         Some(one)
     }
 
-    fn iter(&self) -> impl Iterator<Item = &Arc<Consumer>> {
+    fn iter(&self) -> impl Iterator<Item = &ConsumerRef> {
         self.pieces.iter().flat_map(|piece| piece.iter().flatten())
     }
 }

@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 use super::own::{Flag, Own, SubscriptionPhase};
 use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder};
-use crate::cache::{Consumer, Inner, OPEN};
+use crate::cache::{ConsumerRef, Inner, OPEN};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
 use crate::log::ring::{LogEnd, progress_of};
@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// See the module.
 pub(super) struct Awake<'s> {
-    pub(super) shared: &'s Arc<Consumer>,
+    pub(super) shared: &'s ConsumerRef,
     pub(super) own: &'s mut Own,
     /// The head of the initial state while that is handed out.
     pub(super) cursor: Cursor,
@@ -38,7 +38,7 @@ pub(super) struct Frontier {
 
 impl<'s> Awake<'s> {
     #[inline]
-    pub(super) fn new(shared: &'s Arc<Consumer>, own: &'s mut Own) -> Awake<'s> {
+    pub(super) fn new(shared: &'s ConsumerRef, own: &'s mut Own) -> Awake<'s> {
         let (seq, position) = shared.stands_at();
         // Others see how far a start in the future has looked.
         let seq = match own.cold.as_ref().map(|cold| &cold.phase) {

@@ -2,10 +2,9 @@
 
 #![forbid(unsafe_code)]
 
-use crate::cache::{Consumer, Lag};
+use crate::cache::{ConsumerRef, Lag};
 use crate::position::Position;
 use crate::writer::Writer;
-use std::sync::Arc;
 
 /// Ends a subscription from any thread, and shows its lag. Clone, Send and Sync.
 ///
@@ -21,7 +20,7 @@ use std::sync::Arc;
 /// # Ok::<(), watchcore::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Closer(pub(super) Arc<Consumer>);
+pub struct Closer(pub(super) ConsumerRef);
 
 impl Closer {
     /// Ends the subscription: idempotent. A wait in progress ends at once; what was published before

@@ -20,7 +20,7 @@
 //! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
 //! | `wait` | parking, wake sets, futures, streams |
 //!
-//! What other threads see of it is a [`Consumer`] of its cache. What stands where, and what an idle one costs:
+//! What other threads see of it is a [`Consumer`](crate::cache::Consumer) of its cache. What stands where, and what an idle one costs:
 //! docs/internals/subscription.md.
 
 #![deny(unsafe_code)]
@@ -47,14 +47,13 @@ pub use options::{OnLag, SubscribeBuilder};
 pub use stats::SubscriptionStats;
 
 use crate::batch::Batch;
-use crate::cache::{Consumer, Lag, NOWHERE};
+use crate::cache::{ConsumerRef, Lag, NOWHERE};
 use crate::error::{Error, Result, say};
 use crate::position::Position;
 use crate::sync::{Relaxed, Release};
 use awake::Awake;
 use loss::Loss;
 use own::Own;
-use std::sync::Arc;
 
 /// Where a subscription begins.
 ///
@@ -133,7 +132,7 @@ type Step<T> = std::result::Result<T, Halt>;
 /// ```
 #[must_use = "dropping a subscription ends it"]
 pub struct Subscription {
-    shared: Arc<Consumer>,
+    shared: ConsumerRef,
     own: Own,
 }
 

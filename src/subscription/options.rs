@@ -4,7 +4,7 @@
 
 use super::own::{Flag, Own};
 use super::{Halt, Start, Subscription};
-use crate::cache::{Cache, Consumer, MaxLag};
+use crate::cache::{Cache, Consumer, ConsumerRef, MaxLag};
 use crate::data::event::Kind;
 use crate::data::numbered::numbered;
 use crate::error::{Result, say};
@@ -13,7 +13,6 @@ use crate::filter::range::{Filter, Range};
 use crate::position::Position;
 use crate::read::DEFAULT_WAIT;
 use crate::wake::FilterCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 numbered! {
@@ -291,7 +290,7 @@ impl SubscribeBuilder {
         }
         let mut options = self.options;
         options.bookmark_interval = self.bookmarks.then_some(self.bookmark_interval);
-        let shared = Arc::new(Consumer::new(inner.clone(), matcher, self.max_lag, name));
+        let shared = ConsumerRef::new(Consumer::new(inner.clone(), matcher, self.max_lag, name));
         let own = Own::new(&options, shared.matcher.passes_all());
         let mut subscription = Subscription { shared, own };
         // Before anything can fail: the drop takes it back.

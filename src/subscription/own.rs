@@ -12,12 +12,11 @@ use super::future::FutureStart;
 use super::initial::Initial;
 use super::options::{Options, StartOptions};
 use super::{Halt, OnLag};
-use crate::cache::{Consumer, NOWHERE};
+use crate::cache::{Consumer, ConsumerRef, NOWHERE};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::store::key_set::KeySet;
 use crate::sync::Relaxed;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// See the module.
@@ -201,7 +200,7 @@ impl Own {
     }
 
     /// Releases what it has of the cache: when it ends, and when it is dropped.
-    pub(super) fn release(&mut self, shared: &Arc<Consumer>) {
+    pub(super) fn release(&mut self, shared: &ConsumerRef) {
         self.segment = None;
         if let Some(cold) = &mut self.cold {
             cold.delivered = None;

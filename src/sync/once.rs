@@ -7,9 +7,10 @@
 //! The address never changes again, and the value goes with the word: a reference to it lives as long as one to that.
 //! [`OnceBox`] owns its value; [`OnceArc`] is one count on a value on which others have counts, too.
 
-use super::{Acquire, Arc, AtomicPtr, Release};
+use super::{Acquire, AtomicPtr, LeanArc, Release};
 use std::marker::PhantomData;
-use std::ptr;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
 
 /// What keeps a value, and is one address: a box, or a count.
 pub(crate) trait OneAddress {
@@ -40,18 +41,18 @@ impl<T: Send + Sync> OneAddress for Box<T> {
     }
 }
 
-impl<T: Send + Sync> OneAddress for Arc<T> {
+impl<T: Send + Sync> OneAddress for LeanArc<T> {
     type Kept = T;
-    fn new(value: T) -> Arc<T> {
-        Arc::new(value)
+    fn new(value: T) -> LeanArc<T> {
+        LeanArc::new(value)
     }
     fn into_address(self) -> *mut T {
-        Arc::into_raw(self).cast_mut()
+        LeanArc::into_address(self)
     }
     // SAFETY: what the trait asks of the caller, and nothing else.
-    unsafe fn from_address(address: *mut T) -> Arc<T> {
+    unsafe fn from_address(address: *mut T) -> LeanArc<T> {
         // SAFETY: by the caller's promise.
-        unsafe { Arc::from_raw(address) }
+        unsafe { LeanArc::from_address(address) }
     }
 }
 
@@ -63,7 +64,7 @@ pub(crate) struct OnceKept<K: OneAddress> {
 }
 
 pub(crate) type OnceBox<T> = OnceKept<Box<T>>;
-pub(crate) type OnceArc<T> = OnceKept<Arc<T>>;
+pub(crate) type OnceArc<T> = OnceKept<LeanArc<T>>;
 
 impl<K: OneAddress> OnceKept<K> {
     pub(crate) fn new() -> OnceKept<K> {
@@ -104,14 +105,12 @@ impl<K: OneAddress> OnceKept<K> {
 
 impl<T: Send + Sync> OnceArc<T> {
     /// One more count on the value, once it was made.
-    pub(crate) fn count(&self) -> Option<Arc<T>> {
+    pub(crate) fn count(&self) -> Option<LeanArc<T>> {
         // Acquire: as in `get`.
-        let address = self.address.load(Acquire);
-        // SAFETY: null, or an address that `Arc::into_raw` gave, whose count this word is; the new one is the caller's.
-        (!address.is_null()).then(|| unsafe {
-            Arc::increment_strong_count(address.cast_const());
-            Arc::from_raw(address)
-        })
+        let address = NonNull::new(self.address.load(Acquire))?;
+        // SAFETY: an address that `into_address` gave. The count is this word's: it is copied, and not dropped.
+        let own = ManuallyDrop::new(unsafe { LeanArc::from_address(address.as_ptr()) });
+        Some(LeanArc::clone(&own))
     }
 }
 
@@ -132,6 +131,7 @@ impl<K: OneAddress> Drop for OnceKept<K> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn made_once_and_dropped_once() {
@@ -153,7 +153,7 @@ mod tests {
         assert!(std::ptr::eq(word.get_or_make(|| counted.clone()), word.get_or_make(|| unreachable!())));
         let other = word.count().unwrap();
         drop(word);
-        assert!(Arc::ptr_eq(&*other, &counted) && Arc::strong_count(&counted) == 2);
+        assert!(Arc::ptr_eq(&other, &counted) && Arc::strong_count(&counted) == 2);
         drop(other);
         assert_eq!(Arc::strong_count(&counted), 1);
     }

@@ -24,7 +24,7 @@ use super::waker::{Membership, WakeUp, Waker, WakerSlot};
 use crate::heap;
 use crate::log::ring::progress_word;
 use crate::position::Position;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, OnceBox, Relaxed, Release, ord, spin};
+use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
 use crate::wake::FilterCode;
 use std::sync::atomic::{AtomicU8 as PlainByte, AtomicU32 as PlainHalf, AtomicU64 as Plain};
@@ -141,7 +141,7 @@ const AT_BUCKET_LIST: u8 = 3;
 const OF_THE_CACHE: u8 = 4;
 
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
-pub(crate) type SeatRef = crate::sync::Arc<Seat>;
+pub(crate) type SeatRef = LeanArc<Seat>;
 
 /// See the module.
 pub(crate) struct Seat {
