@@ -68,34 +68,56 @@ impl Seated for ChainReader {
     }
 }
 
-/// Seats that are looked at together; the order means nothing.
-struct Members<M>(Vec<M>);
+/// Seats that are looked at together; the order means nothing. One alone, as most buckets and many filters have, takes no
+/// memory of its own.
+enum Members<M> {
+    Alone(Option<M>),
+    Many(Vec<M>),
+}
 
 impl<M> Default for Members<M> {
     fn default() -> Members<M> {
-        Members(Vec::new())
+        Members::Alone(None)
     }
 }
 
 impl<M: Seated> Members<M> {
-    fn add(&mut self, member: M) -> u32 {
-        if self.0.len() == self.0.capacity() {
-            // By an eighth: there may be a hundred thousand, or one in each of so many lists.
-            self.0.reserve_exact(self.0.len() / 8 + 1);
+    fn all(&self) -> &[M] {
+        match self {
+            Members::Alone(one) => one.as_slice(),
+            Members::Many(all) => all,
         }
-        self.0.push(member);
-        (self.0.len() - 1) as u32
+    }
+
+    fn add(&mut self, member: M) -> u32 {
+        match self {
+            Members::Alone(one @ None) => *one = Some(member),
+            Members::Alone(one) => *self = Members::Many(one.take().into_iter().chain([member]).collect()),
+            Members::Many(all) => {
+                if all.len() == all.capacity() {
+                    // By an eighth: there may be a hundred thousand.
+                    all.reserve_exact(all.len() / 8 + 1);
+                }
+                all.push(member);
+            }
+        }
+        (self.all().len() - 1) as u32
     }
 
     fn seats(&self) -> impl Iterator<Item = &SeatRef> {
-        self.0.iter().map(Seated::seat)
+        self.all().iter().map(Seated::seat)
     }
 
     /// Takes the seat at `index` out; another one takes its place.
     fn remove(&mut self, index: u32) {
-        self.0.swap_remove(index as usize);
-        if let Some(moved) = self.0.get(index as usize) {
-            moved.seat().set_index(index);
+        match self {
+            Members::Alone(one) => *one = None,
+            Members::Many(all) => {
+                all.swap_remove(index as usize);
+                if let Some(moved) = all.get(index as usize) {
+                    moved.seat().set_index(index);
+                }
+            }
         }
     }
 }
@@ -274,7 +296,7 @@ impl Tables {
             SeatPlace::AtBucket(bucket, index) => {
                 if let Some(ChainReaders { members, .. }) = self.chains.get_mut(&bucket) {
                     members.remove(index);
-                    if members.0.is_empty() {
+                    if members.all().is_empty() {
                         self.chains.remove(&bucket);
                     }
                 }
@@ -289,7 +311,7 @@ impl Tables {
     fn leave_group(&mut self, id: u64, index: u32) {
         let Some(Scanners { members, .. }) = self.groups.get_mut(&id) else { return };
         members.remove(index);
-        if members.0.is_empty() {
+        if members.all().is_empty() {
             self.garbage.extend(self.groups.remove(&id).map(|scanners| scanners.group));
         }
     }
@@ -510,7 +532,7 @@ fn settle_all<'t>(seats: impl IntoIterator<Item = &'t SeatRef>, woken: &mut Vec<
 /// sleep and have not handed the event out; those without a filter are not looked at.
 fn each_match<'t>(members: &'t Members<ChainReader>, event: &Event, mut found: impl FnMut(&'t SeatRef)) {
     let mut last: Option<(u64, bool)> = None;
-    for ChainReader { seat, asks } in &members.0 {
+    for ChainReader { seat, asks } in members.all() {
         let Some(group) = asks else {
             found(seat);
             continue;

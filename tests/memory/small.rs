@@ -68,6 +68,16 @@ fn subscriptions_buckets_and_shown_keys_are_small() {
         assert_eq!(subscription.stats().read_path, ReadPath::Chain { index: "prefix of depth 3".into() });
     }
     let both = held() - before;
+    // Asleep at their buckets, as members of a wake set.
+    let set = WakeSet::new().unwrap();
+    for (tag, one) in all.iter_mut().enumerate() {
+        set.add(one, tag as u64).unwrap();
+        assert!(!one.arm().unwrap());
+    }
+    let most = before + both + 270 * COUNT as i64;
+    let asleep = (held_at_most(most) - before) / COUNT as i64;
+    println!("a sleeping subscription of one namespace: {asleep} bytes with its bucket");
+    assert!(asleep <= 860, "{asleep} bytes a sleeping subscription of one namespace");
     drop(all);
     let without = held();
     write_until(&cache, 0);

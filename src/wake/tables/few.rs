@@ -95,7 +95,7 @@ impl Tables {
             let mut at = from;
             while at < head && group.has_parked() {
                 let Some(seq) = cache.first_match(&group.matcher, at, head).ok()? else { break };
-                if members.0.len() > MEMBERS {
+                if members.all().len() > MEMBERS {
                     return None;
                 }
                 for seat in members.seats() {
@@ -114,7 +114,7 @@ impl Tables {
                 return;
             }
             for ChainReaders { members, .. } in buckets.filter_map(|bucket| self.chains.get(&bucket)) {
-                if members.0.len() > MEMBERS {
+                if members.all().len() > MEMBERS {
                     all = None;
                 }
                 if all.is_none() {
