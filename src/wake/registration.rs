@@ -125,7 +125,7 @@ impl Sleeper<'_> {
         match std::mem::take(self.slot()) {
             WakerSlot::Member { membership, .. } => membership.leave(&seat),
             WakerSlot::Both(both) => both.0.leave(&seat),
-            // Awake: nothing, or what is foreign code, and was left by nobody.
+            // It is in none; and no waker is left in the seat of one that is awake.
             _ => {}
         }
     }
