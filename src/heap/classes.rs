@@ -1,6 +1,6 @@
 //! The owner's side of the slabs: which one a block is taken from, and which are given back to the system.
 
-use super::slab::{FULLEST, Home, List, Slab};
+use super::slab::{Home, List, SLAB_STRIDE, Slab};
 use super::{ALIGN, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
@@ -16,7 +16,7 @@ const FINE_CLASSES: usize = SMALL / ALIGN + (FINE - SMALL) / 16;
 pub(super) const GREATEST: usize = (16 << 10) + 16;
 const CLASSES: usize = FINE_CLASSES + (COARSE - FINE) / 64 + (GREATEST - COARSE) / 256;
 /// Bytes of a slab, at most; not a power of two, so that the system's allocator does not take the next one for it.
-const SLAB: usize = FULLEST - 512;
+const SLAB: usize = SLAB_STRIDE - 512;
 /// The fewest blocks of a slab: the first of its class. Each slab after it has a quarter of those there are.
 const FEWEST: usize = if cfg!(loom) { 2 } else { 4 };
 /// Bytes of a block that are fetched before they are written: what follows is a run that the processor sees itself.

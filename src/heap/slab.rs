@@ -98,8 +98,8 @@ pub(super) enum List {
 
 /// Bytes of a line of memory.
 const LINE: usize = 64;
-/// Bytes of a full slab, or a little less: it lies so far from the one before, and so this bit of their addresses changes.
-pub(super) const FULLEST: usize = 64 << 10;
+/// About how far full slabs lie from each other: the number of the stretch that one begins in is odd for every second one.
+pub(super) const SLAB_STRIDE: usize = 64 << 10;
 /// A slab that was put away is worth a look once one block in so many has come back: each look costs its owner some
 /// lines of memory that others had.
 const WORTH: usize = 16;
@@ -245,7 +245,7 @@ impl Slab {
     #[inline]
     fn before_blocks(slab: NonNull<Slab>) -> usize {
         let address = slab.addr().get();
-        Slab::HEAD - ((address / LINE) ^ (address / FULLEST)) % 2 * LINE
+        Slab::HEAD - ((address / LINE) ^ (address / SLAB_STRIDE)) % 2 * LINE
     }
 
     /// A slab that its owner has in hand.
