@@ -1,7 +1,8 @@
 //! Versions: key-values as the store keeps them.
 //!
 //! A **version** is one immutable key-value or tombstone in one allocation: the head that C and Go
-//! read, the sequence number of its event, the version before, a count, then key and value bytes. A value whose bytes
+//! read, the sequence number of its event, the version before, then key and value bytes; its count stands in the header of
+//! the block. A value whose bytes
 //! the caller shares lies elsewhere, and the version has a count on them in its place. `data::slot`
 //! says where its counts are, and which readers may follow `older`, which never changes.
 //!
@@ -19,12 +20,11 @@ pub(crate) use version::{Head, KeyMeta, MOST_ATTRIBUTES, Version, VersionExtras}
 use crate::data::decoded::DecodedCell;
 use crate::error::{Code, Error, Length, Result, Shown};
 use crate::foreign;
-use crate::heap::{self, Memory, System};
+use crate::heap::{self, FreeBatch, Memory, System, check_count};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, ord};
 use std::fmt;
 use std::marker::PhantomData;
-use std::mem::offset_of;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use version::{SharedValue, flags_of, size};
@@ -116,6 +116,7 @@ impl KeyValue {
                 },
                 seq,
                 older: older.0,
+                #[cfg(loom)]
                 count: AtomicU32::new(1),
                 attributes: extras.attributes.len() as u32 | flags_of(cells, shared),
                 #[cfg(loom)]
@@ -132,6 +133,18 @@ impl KeyValue {
         #[cfg(loom)]
         body.track.read();
         body
+    }
+
+    #[cfg(not(loom))]
+    #[inline]
+    fn count(&self) -> &AtomicU32 {
+        // SAFETY: alive while it is counted.
+        unsafe { heap::BlockCount::of(self.0) }.number()
+    }
+
+    #[cfg(loom)]
+    fn count(&self) -> &AtomicU32 {
+        &self.body().count
     }
 
     /// The key.
@@ -280,7 +293,7 @@ impl KeyValue {
 
     /// Two counts, of one that nobody else has: without an exchange that only others would need.
     pub(super) fn into_two(self) -> (KeyValue, KeyValue) {
-        let count = &self.body().count;
+        let count = self.count();
         if count.load(Relaxed) != 1 {
             return (self.clone(), self);
         }
@@ -294,12 +307,13 @@ impl KeyValue {
         KeyValueRef(self.0, PhantomData)
     }
 
-    /// Drops it where that is likely to be the last count, which then is not counted down: nobody is there to count up.
-    pub(super) fn drop_last(self) {
+    /// Drops it on the reclaimer, where that is likely to be the last count, which then is not counted down: nobody is there
+    /// to count up.
+    pub(super) fn drop_last(self, batch: &mut FreeBatch) {
         // Acquire: partner of the Release in `drop`.
-        if self.body().count.load(ord!(CountReleaseLast, Acquire)) == 1 {
+        if self.count().load(ord!(CountReleaseLast, Acquire)) == 1 {
             // SAFETY: I9: who has the only count has the version alone.
-            unsafe { self.into_pointer().leave() };
+            unsafe { self.into_pointer().destroy(batch) };
         }
     }
 
@@ -327,20 +341,11 @@ impl KeyValue {
     }
 }
 
-/// More counts on one version than a program can have in use.
-const MOST_COUNTS: u32 = u32::MAX / 2;
-
 impl Clone for KeyValue {
     #[inline]
     fn clone(&self) -> KeyValue {
         // Relaxed: a count >= 1 is held while this runs.
-        let before = self.body().count.fetch_add(1, Relaxed);
-        // Clones that are leaked add up to so many within seconds, others have 16 GiB by then. The count
-        // would begin again at 0, and the version be freed while somebody has it: as with `Arc`, that ends
-        // the process. Half of the range is left to the threads that are here at the same time.
-        if before > MOST_COUNTS {
-            std::process::abort();
-        }
+        check_count(self.count().fetch_add(1, Relaxed));
         KeyValue(self.0)
     }
 }
@@ -349,8 +354,8 @@ impl Drop for KeyValue {
     #[inline]
     fn drop(&mut self) {
         // Release: partner of the Acquire below, in the thread that releases the last count.
-        if self.body().count.fetch_sub(1, ord!(CountRelease, Release)) == 1 {
-            self.body().count.load(ord!(CountReleaseLast, Acquire));
+        if self.count().fetch_sub(1, ord!(CountRelease, Release)) == 1 {
+            self.count().load(ord!(CountReleaseLast, Acquire));
             // SAFETY: I9: that was the last count, so nobody else has the version.
             unsafe { self.pointer().leave() };
         }
@@ -392,13 +397,13 @@ impl VersionPtr {
         heap::prefetch(place.wrapping_add(size_of::<Version>()));
     }
 
-    /// Asks the processor for what a reader of one key looks at: the head, the count, and the begin of the value, which
-    /// lies behind so many bytes of the key where no decoded one lies before that.
+    /// Asks the processor for what a reader of one key looks at: the header and the head, the key, and the begin of the
+    /// value, which lies behind so many bytes of the key where no decoded one lies before that.
     #[inline]
     pub(crate) fn prefetch_value(self, key_length: usize) {
         let place = self.0.cast::<u8>();
         heap::prefetch(place);
-        heap::prefetch(place.wrapping_add(offset_of!(Version, count)));
+        heap::prefetch(place.wrapping_add(size_of::<Version>()));
         heap::prefetch(place.wrapping_add(size_of::<Version>() + key_length));
     }
 
@@ -408,17 +413,10 @@ impl VersionPtr {
         heap::prefetch_early(self.0.cast());
     }
 
-    /// Asks the processor for where its count is.
+    /// Asks the processor for the header of its block, with the count, for who releases that, and may free it.
     #[inline]
-    pub(super) fn prefetch_counts(self) {
-        heap::prefetch(self.0.cast::<u8>().wrapping_add(offset_of!(Version, count)));
-    }
-
-    /// The same with the begin of its block, for who frees it.
-    #[inline]
-    pub(super) fn prefetch_block(self) {
+    pub(super) fn prefetch_header(self) {
         heap::prefetch(self.0.cast::<u8>().wrapping_sub(heap::HEADER));
-        self.prefetch_counts();
     }
 
     /// The version, or `None` where there is none.
@@ -484,7 +482,7 @@ impl VersionPtr {
     /// As [`VersionPtr::destroy`].
     unsafe fn leave(self) {
         // SAFETY: by the caller's promise.
-        let destroy = move || unsafe { self.destroy() };
+        let destroy = move || unsafe { self.destroy(&mut FreeBatch::default()) };
         if reclaim::on_reclaimer() {
             return destroy();
         }
@@ -493,20 +491,22 @@ impl VersionPtr {
         reclaim::free(bytes, Box::new(destroy));
     }
 
-    /// Frees the version. Only on the reclaimer.
+    /// Frees the version: its block goes into the batch. Only on the reclaimer.
     ///
     /// # Safety
     ///
     /// Its last count was released, with an Acquire that follows the Release of all others; once.
-    unsafe fn destroy(self) {
+    unsafe fn destroy(self, batch: &mut FreeBatch) {
         debug_assert!(reclaim::on_reclaimer(), "I6: versions are freed by the reclaimer");
         reclaim::progressed();
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
-        let (cells, shared) = (kv.body().cells(), kv.body().shared());
+        // Where the key follows the version there is neither, and what it says of them need not be fetched.
+        let is_plain = ptr::eq(kv.body().head.key, self.0.wrapping_add(1).cast());
+        let (cells, shared) = if is_plain { (0, 0) } else { (kv.body().cells(), kv.body().shared()) };
         #[cfg(loom)]
         kv.body().track.end();
-        let free = move || {
+        let free = move |batch: &mut FreeBatch| {
             let VersionPtr(place) = self;
             // SAFETY: the last count is gone, so nobody has the pointer; a block that `with_extras` has taken.
             unsafe {
@@ -518,13 +518,16 @@ impl VersionPtr {
                     drop(cell.add(cells).cast::<SharedValue>().read());
                 }
                 ptr::drop_in_place(place.cast_mut());
-                heap::free_reclaimed(NonNull::new_unchecked(place.cast_mut()).cast());
+                batch.free(NonNull::new_unchecked(place.cast_mut()).cast());
             }
         };
         #[cfg(loom)]
-        reclaim::bury(Box::new(free));
+        {
+            let _ = batch;
+            reclaim::bury(Box::new(move || free(&mut FreeBatch::default())));
+        }
         #[cfg(not(loom))]
-        free();
+        free(batch);
     }
 }
 

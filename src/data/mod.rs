@@ -2,6 +2,7 @@
 
 pub(crate) mod decoded;
 pub(crate) mod event;
+pub(crate) mod key_number;
 pub(crate) mod key_value;
 pub(crate) mod numbered;
 pub(crate) mod slot;

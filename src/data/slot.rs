@@ -25,30 +25,24 @@
 //! it. Then the reader has its answer without a look at the version, which is a line of memory that it may never need.
 
 use super::key_value::{KeyMeta, KeyValue, KeyValueRef, Version, VersionPtr};
-use crate::heap::{self, Memory, System};
+use crate::heap::{self, BlockCount, FreeBatch, Memory, System};
 use crate::reclaim;
 use crate::sync::{Acquire, AtomicPtr, AtomicU64, Relaxed, Release, ord};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicU32 as Count;
 
-/// The place of one key. The key itself stands in each of its versions.
+/// The place of one key. The key itself stands in each of its versions. Counts on its block are the slot's own, and those
+/// of [`SlotCount`]s, which use its key after the slot is gone.
 #[repr(C)]
 pub(crate) struct Slot {
     newest: AtomicPtr<Version>,
     /// What a reader asks first of the newest version: see [`mark_of`].
     mark: AtomicU64,
-    /// Counts on the block: the slot's own, and those of [`SlotCount`]s, which use its key after the slot is gone. As
-    /// std's Arc, it is no part of the models.
-    count: Count,
     #[cfg(loom)]
     track: reclaim::Track,
 }
 
 const _: () = assert!(align_of::<Slot>() <= heap::ALIGN);
-// With its header it lies in one line of memory: slabs begin at one.
-#[cfg(not(loom))]
-const _: () = assert!(64 % (size_of::<Slot>() + heap::HEADER) == 0);
 
 /// A count on a slot, which keeps what it shows, and so its key.
 pub(crate) struct SlotCount(NonNull<Slot>);
@@ -58,10 +52,12 @@ unsafe impl Send for SlotCount {}
 // SAFETY: as above.
 unsafe impl Sync for SlotCount {}
 
-/// More counts than a program can have in use: see `KeyValue::clone`.
-const MOST_COUNTS: u32 = u32::MAX / 2;
-
 impl SlotCount {
+    fn count(&self) -> &BlockCount {
+        // SAFETY: this has a count.
+        unsafe { BlockCount::of(self.0) }
+    }
+
     /// Its address.
     pub(crate) fn pointer(&self) -> SlotPtr {
         SlotPtr(self.0)
@@ -81,23 +77,18 @@ impl SlotCount {
 
 impl Clone for SlotCount {
     fn clone(&self) -> SlotCount {
-        // SAFETY: this has a count. Relaxed: it is held while this runs.
-        if unsafe { self.0.as_ref() }.count.fetch_add(1, Relaxed) > MOST_COUNTS {
-            std::process::abort();
-        }
+        self.count().add();
         SlotCount(self.0)
     }
 }
 
 impl Drop for SlotCount {
     fn drop(&mut self) {
-        // SAFETY: this has a count.
-        let slot = unsafe { self.0.as_ref() };
-        // Release: partner of the load below, in the thread that has the last one.
-        if slot.count.fetch_sub(1, Release) > 1 {
+        if !self.count().sub() {
             return;
         }
-        slot.count.load(Acquire);
+        // SAFETY: that was the last count: nobody else has it.
+        let slot = unsafe { self.0.as_ref() };
         // SAFETY: I9: the slot's own count, released once, with the slot.
         drop(unsafe { VersionPtr(slot.newest.load(Acquire)).take() });
         #[cfg(loom)]
@@ -150,7 +141,6 @@ impl OwnedSlot {
         let slot = Slot {
             newest: AtomicPtr::new(newest.into_pointer().0.cast_mut()),
             mark: AtomicU64::new(mark),
-            count: Count::new(1),
             #[cfg(loom)]
             track: reclaim::Track::new(),
         };
@@ -442,31 +432,33 @@ impl EventCounts {
     ///
     /// # Safety
     ///
-    /// The `kv` of a slot that has them, once; nobody reads the event any more.
-    pub(crate) unsafe fn from_slot(version: VersionPtr) -> EventCounts {
-        EventCounts { version, prev: VersionPtr::NULL }
+    /// The `kv` and `prev` of a slot that has them, once; nobody reads the event any more.
+    pub(crate) unsafe fn from_slot(version: VersionPtr, prev: VersionPtr) -> EventCounts {
+        EventCounts { version, prev }
     }
 
-    /// Asks the processor for what the release of an event's counts touches: the event's version, and the one before,
-    /// which goes.
+    /// Asks the processor for what the release of an event's counts touches: the headers of the event's version, and of
+    /// the one before, which goes.
     #[inline]
     pub(crate) fn prefetch(version: VersionPtr, prev: VersionPtr) {
-        version.prefetch_counts();
-        prev.prefetch_block();
+        version.prefetch_header();
+        prev.prefetch_header();
     }
 
-    /// Releases both counts.
+    /// Releases both counts; the version before goes into the batch. Only on the reclaimer.
     ///
     /// # Safety
     ///
     /// No reader that may still follow `older` to the version before, or that got either version by
     /// this event, is left (I9).
-    pub(crate) unsafe fn release(self) {
+    pub(crate) unsafe fn release(self, batch: &mut FreeBatch) {
         // SAFETY: the counts that `replace` or `first` moved here; nobody reads them any more.
         unsafe {
             if let Some(version) = self.version.take() {
-                if let Some(older) = version.older().take() {
-                    older.drop_last();
+                // Where the event shows the version before, that is it, and this one need not be looked at.
+                let older = if self.prev.is_null() { version.older() } else { self.prev };
+                if let Some(older) = older.take() {
+                    older.drop_last(batch);
                 }
                 drop(version);
             }
@@ -511,7 +503,7 @@ mod tests {
         reclaim::free(
             0,
             Box::new(move || unsafe {
-                counts.release();
+                counts.release(&mut FreeBatch::default());
                 slot.destroy();
             }),
         );

@@ -1,7 +1,7 @@
 //! The owner's side of the slabs: which one a block is taken from, and which are given back to the system.
 
 use super::slab::{Home, List, SLAB_STRIDE, Slab};
-use super::{ALIGN, HEADER, Memory, System, prefetch};
+use super::{ALIGN, BlockCount, HEADER, Memory, System, prefetch};
 use crate::sync::Arc;
 use std::ptr::{self, NonNull};
 
@@ -28,8 +28,6 @@ const TIDY: usize = 2;
 /// The class of blocks of so many bytes, header included, and their size; none for larger ones.
 #[inline(always)]
 pub(super) const fn class_of(bytes: usize) -> Option<(usize, usize)> {
-    // No block is smaller than its header and what it names when it has come back.
-    let bytes = if bytes < 32 { 32 } else { bytes };
     if bytes <= SMALL {
         let size = bytes.next_multiple_of(ALIGN);
         return Some((size / ALIGN - 1, size));
@@ -243,7 +241,7 @@ impl Heap {
         let Class { current, top, .. } = self.classes[class];
         if let (Some(slab), 1..) = (NonNull::new(current), top) {
             // SAFETY: I1: the chain is the owner's, and of the slab in hand.
-            let block = unsafe { Slab::block(slab, top - 1) };
+            let block = unsafe { Slab::at(slab, top) }.cast::<u8>().as_ptr();
             (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(block.wrapping_add(at)));
         }
     }
@@ -336,19 +334,18 @@ impl Heap {
             let this = &mut self.classes[class];
             let block = match (NonNull::new(this.current), this.top) {
                 (Some(slab), 1..) => {
-                    // SAFETY: I1: the chain is the owner's, and of the slab in hand.
-                    let (block, rest) = unsafe { Slab::pop(slab, this.top) };
-                    this.top = rest;
-                    block
+                    // SAFETY: I1: the chain is the owner's, and of the slab in hand; so is the block with its header.
+                    unsafe {
+                        let (block, rest) = Slab::pop(slab, this.top);
+                        this.top = rest;
+                        (*block.as_ptr()).count = BlockCount::new();
+                        block
+                    }
                 }
                 (Some(slab), 0) if this.fresh < this.blocks => {
                     this.fresh += 1;
                     // SAFETY: I1: the slab in hand has the block, and it was never out.
-                    unsafe {
-                        let block = Slab::block(slab, this.fresh - 1);
-                        block.cast::<*const Slab>().write(slab.as_ptr());
-                        block
-                    }
+                    unsafe { Slab::fresh(slab, this.fresh - 1) }
                 }
                 _ => {
                     self.refill((class, size));
@@ -357,8 +354,8 @@ impl Heap {
             };
             this.used += 1;
             self.home.took(size);
-            // SAFETY: not null, and longer than its header.
-            return unsafe { NonNull::new_unchecked(block.add(HEADER)) };
+            // SAFETY: it is longer than its header.
+            return unsafe { block.add(1) }.cast();
         }
     }
 

@@ -8,35 +8,82 @@
 //!
 //! `docs/internals/heap.md` has the states of a slab, what is kept for later, and an example in numbers.
 //!
-//! Before each block stands where it came from: the address of its slab, or, odd, the bytes of a block that is an
-//! allocation of its own. Those are what is larger than [`classes::GREATEST`], and everything of who has no heap
-//! ([`System`]).
+//! Before each block stands a header of eight bytes. One half says where it came from: how far behind the begin of its
+//! slab it lies, or the size of a block that is an allocation of its own. Those are what is larger than
+//! [`classes::GREATEST`], and everything of who has no heap ([`System`]). The other half counts who has the block
+//! ([`BlockCount`]), so that a count takes no memory, and lies in the line that who frees the block looks at anyway.
 //!
 //! Rejected: an allocator as a library. mimalloc has heaps, but a heap belongs to a thread, and a writer moves;
 //! a program that links this one chooses its allocator, not we. Bounded lists of freed blocks: what goes beyond the
 //! bound is what the system's allocator sorts.
 
+mod batch;
 mod classes;
+mod count;
 mod one;
 pub(crate) mod shared_list;
 mod slab;
 #[cfg(all(test, not(any(loom, watchcore_plain_heap))))]
 mod tests;
 
+pub(crate) use batch::FreeBatch;
 pub(crate) use classes::{Heap, HeapBytes};
+#[cfg(test)]
+pub(crate) use count::MOST_COUNTS;
+pub(crate) use count::{BlockCount, check_count};
 pub(crate) use one::One;
 
-use slab::{Home, Slab};
+use slab::{Home, Returned};
 use std::alloc::Layout;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
+
+/// What stands before a block.
+#[repr(C)]
+struct Header {
+    /// See [`Header::origin`].
+    origin: u32,
+    count: BlockCount,
+}
 
 /// Bytes before a block.
-pub(crate) const HEADER: usize = size_of::<*const Slab>();
+pub(crate) const HEADER: usize = size_of::<Header>();
 /// What blocks are aligned to.
 pub(crate) const ALIGN: usize = 8;
 /// What lies one word behind the begin of a block is aligned to this, where the block with its header is an odd multiple
 /// of it.
 pub(crate) const WIDE: usize = 2 * HEADER;
+
+const _: () = assert!(HEADER == ALIGN);
+
+/// Where a block came from.
+enum BlockOrigin {
+    /// A slab, behind whose begin it lies so many bytes with its header.
+    Slab(usize),
+    /// An allocation of its own of so many bytes.
+    Alone(usize),
+}
+
+impl Header {
+    /// Of a block of a slab.
+    fn in_slab(offset: usize) -> Header {
+        Header { origin: offset as u32, count: BlockCount::new() }
+    }
+
+    /// Of an allocation of its own. Both offsets and sizes are multiples of [`ALIGN`]: the lowest bit says which it is.
+    fn alone(bytes: usize) -> Header {
+        let origin = u32::try_from(bytes / ALIGN * 2 + 1).expect("lengths are limited");
+        Header { origin, count: BlockCount::new() }
+    }
+
+    #[inline]
+    fn origin(&self) -> BlockOrigin {
+        if self.origin & 1 == 1 {
+            BlockOrigin::Alone(self.origin as usize / 2 * ALIGN)
+        } else {
+            BlockOrigin::Slab(self.origin as usize)
+        }
+    }
+}
 
 /// Slabs of this thread's model that are not freed.
 #[cfg(loom)]
@@ -50,8 +97,9 @@ pub(crate) fn living_slabs<T>(with: impl FnOnce(&mut usize) -> T) -> T {
 
 /// Where memory comes from.
 pub(crate) trait Memory {
-    /// A block of so many bytes, aligned to [`ALIGN`], and where they are an odd multiple of [`WIDE`] with the [`HEADER`],
-    /// behind its first word to that; [`free`] takes it back. Where the system has none the process ends, as with a `Box`.
+    /// A block of so many bytes, with a count of one, aligned to [`ALIGN`], and where they are an odd multiple of [`WIDE`]
+    /// with the [`HEADER`], behind its first word to that; [`free`] takes it back. Where the system has none the process
+    /// ends, as with a `Box`.
     fn allocate(&mut self, bytes: usize) -> NonNull<u8>;
 }
 
@@ -63,12 +111,10 @@ impl Memory for System {
         let whole = layout(bytes + HEADER);
         // SAFETY: the layout is not empty; the header lies in it.
         unsafe {
-            let start = std::alloc::alloc(whole);
-            if start.is_null() {
-                std::alloc::handle_alloc_error(whole);
-            }
-            start.cast::<*const Slab>().write(ptr::without_provenance(whole.size() << 1 | 1));
-            NonNull::new_unchecked(start.add(HEADER))
+            let place = std::alloc::alloc(whole).cast::<Header>();
+            let Some(header) = NonNull::new(place) else { std::alloc::handle_alloc_error(whole) };
+            header.write(Header::alone(whole.size()));
+            header.add(1).cast()
         }
     }
 }
@@ -119,31 +165,27 @@ fn hint<const LEVEL: i32>(place: *const u8) {
 /// happens before this call.
 pub(crate) unsafe fn free(block: NonNull<u8>) {
     // SAFETY: by the caller's promise.
-    unsafe { free_by(block, Home::freed) }
+    if let Some(returned) = unsafe { returned(block) } {
+        returned.give_back(Home::freed);
+    }
 }
 
-/// The same on the reclaimer, which counts what it frees without an exchange that only others would need.
+/// A block of a slab that goes back to it; an allocation of its own is freed here.
 ///
 /// # Safety
 ///
 /// As [`free`].
-pub(crate) unsafe fn free_reclaimed(block: NonNull<u8>) {
-    // SAFETY: by the caller's promise.
-    unsafe { free_by(block, Home::reclaimed) }
-}
-
-/// # Safety
-///
-/// As [`free`].
-unsafe fn free_by(block: NonNull<u8>, count: fn(&Home, u64)) {
+#[inline]
+unsafe fn returned(block: NonNull<u8>) -> Option<Returned> {
     // SAFETY: by the caller's promise a header stands before it, and the block is ours.
     unsafe {
-        let start = block.as_ptr().sub(HEADER);
-        let origin = start.cast::<*const Slab>().read();
-        if origin.addr() & 1 == 1 {
-            std::alloc::dealloc(start, layout(origin.addr() >> 1));
-        } else {
-            Slab::give_back(NonNull::new_unchecked(origin.cast_mut()), start, count);
+        let header = block.cast::<Header>().sub(1);
+        match header.as_ref().origin() {
+            BlockOrigin::Slab(offset) => Some(Returned::new(header, offset)),
+            BlockOrigin::Alone(bytes) => {
+                std::alloc::dealloc(header.cast().as_ptr(), layout(bytes));
+                None
+            }
         }
     }
 }

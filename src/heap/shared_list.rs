@@ -3,28 +3,21 @@
 //! As `Arc<Vec<T>>`, but one block of a [`Memory`], and one word. Who alone has it may change it in place
 //! ([`SharedList::is_unique`]); everybody else copies, or appends to its tail (`tail`). Two kinds of them can stand in
 //! one word: [`Either`].
-//!
-//! | step | partner | order |
-//! | --- | --- | --- |
-//! | `drop` of a count | the last one's load; `is_unique` | Release / Acquire |
 
 mod tail;
 
 pub(crate) use tail::{TAIL, Tail};
 
-use super::{ALIGN, Memory, footprint, free};
-use crate::sync::{Acquire, Relaxed, Release};
+use super::{ALIGN, BlockCount, Memory, footprint, free};
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-// As std's Arc, which this is, it is no part of the models.
-use std::sync::atomic::AtomicUsize;
 use tail::TailWord;
 
+/// What stands before the values.
 #[repr(C)]
-struct Counts {
-    count: AtomicUsize,
+struct ListHead {
     len: u16,
     room: u16,
     note: u16,
@@ -33,31 +26,20 @@ struct Counts {
     tail: TailWord,
 }
 
-/// More counts than a program can have in use: see `KeyValue::clone`.
-const MOST_COUNTS: usize = isize::MAX as usize;
-
-impl Counts {
-    fn add(&self) {
-        // Relaxed: a count is held while this runs.
-        if self.count.fetch_add(1, Relaxed) > MOST_COUNTS {
-            std::process::abort();
-        }
-    }
-
-    /// True: that was the last one.
-    fn sub(&self) -> bool {
-        // Release: partner of the load below, in the thread that has the last one.
-        let last = self.count.fetch_sub(1, Release) == 1;
-        if last {
-            self.count.load(Acquire);
-        }
-        last
-    }
+/// The count on a list.
+///
+/// # Safety
+///
+/// It is alive during 'a.
+#[inline]
+unsafe fn count_of<'a>(list: NonNull<ListHead>) -> &'a BlockCount {
+    // SAFETY: the block of `with_room`, alive by the caller's promise.
+    unsafe { BlockCount::of(list) }
 }
 
 /// See the module.
 #[repr(transparent)]
-pub(crate) struct SharedList<T>(NonNull<Counts>, PhantomData<T>);
+pub(crate) struct SharedList<T>(NonNull<ListHead>, PhantomData<T>);
 
 // SAFETY: as `Arc<Vec<T>>`.
 unsafe impl<T: Send + Sync> Send for SharedList<T> {}
@@ -68,18 +50,18 @@ impl<T> SharedList<T> {
     /// Nothing, with room for so many.
     pub(crate) fn with_room(room: usize, memory: &mut impl Memory) -> SharedList<T> {
         const { assert!(align_of::<T>() <= ALIGN) };
-        let place = memory.allocate(Self::bytes_of(room)).cast::<Counts>();
+        let place = memory.allocate(Self::bytes_of(room)).cast::<ListHead>();
         let room = u16::try_from(room).expect("nodes are small");
         // SAFETY: a block of our own, with room for the head.
         unsafe {
-            let (count, tail) = (AtomicUsize::new(1), TailWord::new());
-            place.write(Counts { count, len: 0, room, note: 0, is_right: false, tail });
+            let tail = TailWord::new();
+            place.write(ListHead { len: 0, room, note: 0, is_right: false, tail });
         }
         SharedList(place, PhantomData)
     }
 
     fn bytes_of(room: usize) -> usize {
-        size_of::<Counts>() + room * size_of::<T>()
+        size_of::<ListHead>() + room * size_of::<T>()
     }
 
     /// Bytes of its block.
@@ -88,7 +70,7 @@ impl<T> SharedList<T> {
     }
 
     #[inline]
-    fn head(&self) -> &Counts {
+    fn head(&self) -> &ListHead {
         // SAFETY: alive while it is counted; written by `with_room`.
         unsafe { self.0.as_ref() }
     }
@@ -103,10 +85,15 @@ impl<T> SharedList<T> {
         self.head().room as usize
     }
 
-    /// Whether nobody else has it. Acquire: partner of the release of the count that others had.
+    fn count(&self) -> &BlockCount {
+        // SAFETY: alive while it is counted.
+        unsafe { count_of(self.0) }
+    }
+
+    /// Whether nobody else has it.
     #[inline]
     pub(crate) fn is_unique(&self) -> bool {
-        self.head().count.load(Acquire) == 1
+        self.count().is_one()
     }
 
     /// # Panics
@@ -226,7 +213,7 @@ impl<T> Deref for SharedList<T> {
 impl<T> Clone for SharedList<T> {
     #[inline]
     fn clone(&self) -> SharedList<T> {
-        self.head().add();
+        self.count().add();
         SharedList(self.0, PhantomData)
     }
 }
@@ -234,7 +221,7 @@ impl<T> Clone for SharedList<T> {
 impl<T> Drop for SharedList<T> {
     #[inline]
     fn drop(&mut self) {
-        if self.head().sub() {
+        if self.count().sub() {
             // SAFETY: the last count is gone: nobody else has it.
             unsafe {
                 ptr::slice_from_raw_parts_mut(self.values(), self.len() + self.head().tail.len()).drop_in_place();
@@ -247,7 +234,7 @@ impl<T> Drop for SharedList<T> {
 
 /// One of two kinds of counted values, in one word.
 #[repr(transparent)]
-pub(crate) struct Either<L, R>(NonNull<Counts>, PhantomData<(L, R)>);
+pub(crate) struct Either<L, R>(NonNull<ListHead>, PhantomData<(L, R)>);
 
 // SAFETY: as either of the two.
 unsafe impl<L: Send + Sync, R: Send + Sync> Send for Either<L, R> {}
@@ -296,7 +283,7 @@ impl<L, R> Either<L, R> {
         // SAFETY: alive while it is counted; changed only where nobody else has it.
         unsafe {
             if !place.as_ref().is_right {
-                assert!(place.as_ref().count.load(Acquire) == 1, "a side is chosen once");
+                assert!(count_of(place).is_one(), "a side is chosen once");
                 place.as_mut().is_right = true;
             }
         }
@@ -338,19 +325,21 @@ impl<L, R> Either<L, R> {
         change(&mut moved.side)
     }
 
+    fn count(&self) -> &BlockCount {
+        // SAFETY: alive while it is counted.
+        unsafe { count_of(self.0) }
+    }
+
     pub(crate) fn is_unique(&self) -> bool {
-        // SAFETY: alive while it is counted. Acquire: as `SharedList::is_unique`.
-        unsafe { self.0.as_ref() }.count.load(Acquire) == 1
+        self.count().is_one()
     }
 
     /// Gives the count away; itself, if it was the last.
     pub(crate) fn into_last(self) -> Option<Self> {
         let this = ManuallyDrop::new(self);
-        // SAFETY: alive while it is counted.
-        let head = unsafe { this.0.as_ref() };
-        head.sub().then(|| {
+        this.count().sub().then(|| {
             // Nobody else has it: the count is this one's.
-            head.count.store(1, Relaxed);
+            this.count().renew();
             Either(this.0, PhantomData)
         })
     }
@@ -359,8 +348,7 @@ impl<L, R> Either<L, R> {
 impl<L, R> Clone for Either<L, R> {
     #[inline]
     fn clone(&self) -> Self {
-        // SAFETY: alive while it is counted.
-        unsafe { self.0.as_ref() }.add();
+        self.count().add();
         Either(self.0, PhantomData)
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The word says in which state the slab is, which block was given back last, how many were since its owner looked, and,
 //! where the owner does not have it in hand, how many it had handed out. A block that was given back names the one
-//! that was before it: a stack, which others only push on and the owner only takes whole, so there is no ABA.
+//! that was before it: a stack, which others only push on and the owner only takes whole, so there is no ABA. Several
+//! that name each other are pushed as one is.
 //!
 //! | state | who has it | who leaves it |
 //! | --- | --- | --- |
@@ -18,12 +19,12 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | `give_back`: the block, then the word | `collect`, `take`, `accept`, `orphan`: the word, then the blocks | Release / Acquire |
+//! | `give_back`: the blocks, then the word | `collect`, `take`, `accept`, `orphan`: the word, then the blocks | Release / Acquire |
 //! | the owner's word | `give_back`: the word | Release / Acquire |
 //! | `announce`: link, then `Home::announced` | `taken`: `Home::announced`, then links | Release / Acquire |
 //! | `announce`: pushed, then `closed` | `close`: `closed`, then taken | AcqRel, both on the list: who comes second sees the other |
 
-use super::{HEADER, WIDE};
+use super::{ALIGN, Header, WIDE};
 #[cfg(loom)]
 use crate::sync::Track;
 use crate::sync::{AcqRel, Acquire, Arc, AtomicBool, AtomicPtr, AtomicU64, Relaxed, Release, ord};
@@ -56,7 +57,7 @@ struct Word {
     state: SlabState,
     /// Blocks that are out: of any state but Current.
     used: u16,
-    /// Blocks that were given back; `top` is the last of them, counted from 1.
+    /// Blocks that were given back; `top` is the place of the last of them, see [`Slab::at`].
     count: u16,
     top: u16,
 }
@@ -78,7 +79,7 @@ impl Word {
     }
 }
 
-/// Blocks that were given back: the number of the last, counted from 1, and how many.
+/// Blocks that were given back: the place of the last, and how many.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Chain {
     pub(super) top: u16,
@@ -208,6 +209,99 @@ impl Home {
     }
 }
 
+/// Blocks of one slab on their way back to it: nobody else knows them, and each names the one that was there before it.
+pub(super) struct Returned {
+    slab: NonNull<Slab>,
+    chain: Chain,
+    /// The first of them, which names none yet.
+    bottom: NonNull<Header>,
+}
+
+impl Returned {
+    /// One block.
+    ///
+    /// # Safety
+    ///
+    /// As [`super::free`]; the block is one of a slab, so many bytes behind the begin of that.
+    #[inline]
+    pub(super) unsafe fn new(block: NonNull<Header>, offset: usize) -> Returned {
+        // SAFETY: both lie in one allocation, by the caller's promise.
+        let slab = unsafe { block.byte_sub(offset) }.cast::<Slab>();
+        let top = (offset / ALIGN) as u16;
+        #[cfg(loom)]
+        // SAFETY: a slab is alive while a block of it is out.
+        unsafe { slab.as_ref() }.track(top).written();
+        Returned { slab, chain: Chain { top, count: 1 }, bottom: block }
+    }
+
+    /// Where a block names the one before it: its count is of no use any more.
+    #[inline]
+    fn before(block: NonNull<Header>) -> NonNull<u16> {
+        // SAFETY: the field lies in the block, so its address is not null.
+        unsafe { NonNull::new_unchecked(&raw mut (*block.as_ptr()).count).cast() }
+    }
+
+    /// Whether both are of one slab.
+    #[inline]
+    pub(super) fn is_of(&self, other: &Returned) -> bool {
+        self.slab == other.slab
+    }
+
+    /// Takes more of the same slab.
+    ///
+    /// # Panics
+    ///
+    /// Where they are of another one.
+    #[inline]
+    pub(super) fn join(&mut self, more: Returned) {
+        assert!(self.is_of(&more), "blocks of one slab");
+        // SAFETY: nobody else knows these blocks.
+        unsafe { Returned::before(more.bottom).write(self.chain.top) };
+        self.chain = Chain { top: more.chain.top, count: self.chain.count + more.chain.count };
+    }
+
+    /// Gives the blocks back, and counts their bytes.
+    #[inline]
+    pub(super) fn give_back(self, count: fn(&Home, u64)) {
+        let Returned { slab, chain, bottom } = self;
+        // SAFETY: a slab is alive while a block of it is out.
+        let this = unsafe { slab.as_ref() };
+        count(&this.home, u64::from(this.size) * u64::from(chain.count));
+        // Acquire: partner of the owner's stores.
+        let mut packed = this.word.load(Acquire);
+        let mut home = None;
+        let (state, is_last) = loop {
+            let word = Word::unpack(packed);
+            let count = word.count + chain.count;
+            let is_last = count == word.used;
+            let state = match word.state {
+                SlabState::Full if count >= this.worth => SlabState::Announced,
+                SlabState::Listed if is_last => SlabState::Announced,
+                same => same,
+            };
+            let announces = state == SlabState::Announced && word.state != SlabState::Announced;
+            // A count of its own: from the exchange on the slab may be taken, and freed.
+            home = home.take().filter(|_| announces).or_else(|| announces.then(|| this.home.clone()));
+            // SAFETY: the block is ours until the exchange.
+            unsafe { Returned::before(bottom).write(word.top) };
+            let after = Word { state, count, top: chain.top, ..word };
+            // Release: partner of the owner's Acquire. Acquire: the last one frees what the others used.
+            match this.word.compare_exchange_weak(packed, after.pack(), ord!(BlockFreed, AcqRel), Acquire) {
+                Ok(_) => break (state, is_last),
+                Err(now) => packed = now,
+            }
+        };
+        match home {
+            Some(home) => home.announce(slab),
+            None if state == SlabState::Orphan && is_last => {
+                // SAFETY: nobody has a block of it, nor knows it.
+                unsafe { Slab::destroy(slab) }
+            }
+            None => {}
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct Slab {
     word: AtomicU64,
@@ -287,29 +381,31 @@ impl Slab {
         self.link.load(Relaxed)
     }
 
-    /// The block of a number, counted from 0.
+    /// The block of a number, counted from 0, that was never out.
     ///
     /// # Safety
     ///
-    /// The slab is alive, and has as many.
+    /// The slab is the caller's, and has as many.
     #[inline]
-    pub(super) unsafe fn block(slab: NonNull<Slab>, number: u16) -> *mut u8 {
+    pub(super) unsafe fn fresh(slab: NonNull<Slab>, number: u16) -> NonNull<Header> {
         // SAFETY: it lies in the allocation, by the caller's promise. From the pointer of the whole.
         unsafe {
-            let size = (*slab.as_ptr()).size as usize;
-            slab.as_ptr().cast::<u8>().add(Slab::before_blocks(slab) + size * number as usize)
+            let offset = Slab::before_blocks(slab) + slab.as_ref().size as usize * usize::from(number);
+            let block = slab.byte_add(offset).cast::<Header>();
+            block.write(Header::in_slab(offset));
+            block
         }
     }
 
-    /// Where a block that was given back names the one before.
+    /// The block at a place: so many steps of [`ALIGN`] behind the begin of the slab, so never 0.
     ///
     /// # Safety
     ///
-    /// The block is one of a slab.
+    /// A block of the slab lies there.
     #[inline]
-    unsafe fn before(block: *mut u8) -> *mut u16 {
-        // SAFETY: no block is smaller than its header and this.
-        unsafe { block.add(HEADER).cast() }
+    pub(super) unsafe fn at(slab: NonNull<Slab>, place: u16) -> NonNull<Header> {
+        // SAFETY: by the caller's promise. From the pointer of the whole.
+        unsafe { slab.byte_add(usize::from(place) * ALIGN).cast() }
     }
 
     /// Takes a block off a chain that the owner has; what is left of the chain.
@@ -318,61 +414,21 @@ impl Slab {
     ///
     /// The chain is not empty, came from this slab's word, and only the owner has it.
     #[inline]
-    pub(super) unsafe fn pop(slab: NonNull<Slab>, top: u16) -> (*mut u8, u16) {
-        // SAFETY: a block of the slab, which `give_back` wrote and the owner has taken.
+    pub(super) unsafe fn pop(slab: NonNull<Slab>, top: u16) -> (NonNull<Header>, u16) {
+        // SAFETY: a block of the slab, which was given back and the owner has taken.
         unsafe {
-            let block = Slab::block(slab, top - 1);
             #[cfg(loom)]
-            slab.as_ref().tracks[usize::from(top) - 1].written();
-            (block, Slab::before(block).read())
+            slab.as_ref().track(top).written();
+            let block = Slab::at(slab, top);
+            (block, Returned::before(block).read())
         }
     }
 
-    /// Gives a block back, and counts it.
-    ///
-    /// # Safety
-    ///
-    /// As [`super::free`]; it is a block of this slab, from its header on.
-    #[inline]
-    pub(super) unsafe fn give_back(slab: NonNull<Slab>, block: *mut u8, count: fn(&Home, u64)) {
-        // SAFETY: a slab is alive while a block of it is out.
-        let this = unsafe { slab.as_ref() };
-        count(&this.home, u64::from(this.size));
-        let number = (block.addr() - slab.addr().get() - Slab::before_blocks(slab)) / this.size as usize;
-        #[cfg(loom)]
-        this.tracks[number].written();
-        // Acquire: partner of the owner's stores.
-        let mut packed = this.word.load(Acquire);
-        let mut home = None;
-        let (state, is_last) = loop {
-            let word = Word::unpack(packed);
-            let count = word.count + 1;
-            let is_last = count == word.used;
-            let state = match word.state {
-                SlabState::Full if count >= this.worth => SlabState::Announced,
-                SlabState::Listed if is_last => SlabState::Announced,
-                same => same,
-            };
-            let announces = state == SlabState::Announced && word.state != SlabState::Announced;
-            // A count of its own: from the exchange on the slab may be taken, and freed.
-            home = home.take().filter(|_| announces).or_else(|| announces.then(|| this.home.clone()));
-            // SAFETY: the block is ours until the exchange.
-            unsafe { Slab::before(block).write(word.top) };
-            let after = Word { state, count, top: number as u16 + 1, ..word };
-            // Release: partner of the owner's Acquire. Acquire: the last one frees what the others used.
-            match this.word.compare_exchange_weak(packed, after.pack(), ord!(BlockFreed, AcqRel), Acquire) {
-                Ok(_) => break (state, is_last),
-                Err(now) => packed = now,
-            }
-        };
-        match home {
-            Some(home) => home.announce(slab),
-            None if state == SlabState::Orphan && is_last => {
-                // SAFETY: nobody has a block of it, nor knows it.
-                unsafe { Slab::destroy(slab) }
-            }
-            None => {}
-        }
+    /// Of the block at a place.
+    #[cfg(loom)]
+    fn track(&self, place: u16) -> &Track {
+        let offset = usize::from(place) * ALIGN - Slab::before_blocks(NonNull::from(self));
+        &self.tracks[offset / self.size as usize]
     }
 
     /// The blocks that came back to the slab in hand. Only the owner.

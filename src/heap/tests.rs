@@ -8,7 +8,7 @@ use std::time::Duration;
 
 #[test]
 fn classes_fit_what_they_are_for() {
-    let mut last = 3;
+    let mut last = 0;
     let mut sizes = BTreeMap::new();
     for bytes in 1..=GREATEST {
         let (class, size) = class_of(bytes).expect("a class for each");
@@ -61,6 +61,12 @@ impl Filled {
         // SAFETY: ours, and nobody uses it any more.
         unsafe { free(self.0) };
     }
+
+    fn free_in(self, batch: &mut FreeBatch) {
+        self.check();
+        // SAFETY: as above.
+        unsafe { batch.free(self.0) };
+    }
 }
 
 // SAFETY: it alone has the block.
@@ -72,7 +78,7 @@ proptest! {
     /// of their blocks, or with the heap.
     #[test]
     fn blocks_are_ones_own(
-        steps in prop::collection::vec((0usize..8, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..400),
+        steps in prop::collection::vec((0usize..9, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..400),
         heap_goes_first in any::<bool>(),
     ) {
         let mut heap = new_heap();
@@ -87,6 +93,10 @@ proptest! {
                 7 => blocks.push(Filled::new(&mut heap, bytes / 2 * 2 * WIDE + HEADER, with)),
                 3 => heap.tidy(),
                 4 => blocks.drain(index.index(blocks.len() + 1)..).for_each(Filled::free),
+                8 => {
+                    let mut batch = FreeBatch::default();
+                    blocks.drain(index.index(blocks.len() + 1)..).for_each(|block| block.free_in(&mut batch));
+                }
                 _ if blocks.is_empty() => {}
                 _ => blocks.swap_remove(index.index(blocks.len())).free(),
             }

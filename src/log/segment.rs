@@ -22,6 +22,7 @@ use crate::data::event::{Event, LogEvent};
 use crate::data::key_value::VersionPtr;
 use crate::data::slot::{EventCounts, OwnedSlot};
 use crate::filter::matcher::Matcher;
+use crate::heap::FreeBatch;
 use crate::log::summaries::Summary;
 use crate::reclaim;
 use crate::sync::{Acquire, Arc, AtomicU32, AtomicU64, Mutex, Relaxed, Release, into_inner, lock};
@@ -238,13 +239,14 @@ impl Drop for Segment {
         #[cfg(loom)]
         self.track.iter().for_each(reclaim::Track::written);
         let events = self.events();
+        let mut batch = FreeBatch::default();
         for (at, event) in events.iter().enumerate() {
             if let Some(later) = events.get(at + AHEAD) {
                 EventCounts::prefetch(later.kv, later.prev);
             }
             // SAFETY: I9: `append` moved them here; the last count on the segment is gone, and every pin
             // under which a reader came by its events.
-            unsafe { EventCounts::from_slot(event.kv).release() };
+            unsafe { EventCounts::from_slot(event.kv, event.prev).release(&mut batch) };
         }
         for slot in lock(&self.removed_slots).drain(..) {
             // SAFETY: I9: the index without it was published while this segment was the newest, so who

@@ -8,6 +8,7 @@
 use crate::attribute::encode::Attributes;
 use crate::attribute::schema::Schema;
 use crate::data::event::{Event, Kind};
+use crate::data::key_number::{common_bytes, key_number};
 use crate::data::key_value::KeyValue;
 use crate::filter::matcher::Matcher;
 use crate::filter::selector::Test;
@@ -31,43 +32,81 @@ pub(crate) struct Summary {
     fields: usize,
 }
 
-/// What most keys that lie between the lowest and the highest one are known by, without a look at these: as many words of
-/// eight bytes as both begin with, and of each the word that follows, as a number.
+/// How most keys are known to lie beside the lowest and the highest one, without a look at these: by the bytes that both
+/// begin with, and of each the eight that follow, as a number.
 ///
-/// An example: the lowest key is `/pods/a/web-0001`, the highest `/pods/a/web-0009`. Both begin with the word `/pods/a/`,
-/// and the numbers are those of `web-0001` and `web-0009`. `/pods/a/web-0004` lies between them. Of `/pods/a/web-00010`,
-/// whose number is that of the lowest, nothing is known.
-#[derive(Default)]
+/// An example: the lowest key is `/pods/a/web-0001`, the highest `/pods/a/web-0009`. Both begin with `/pods/a/web-000`, and
+/// the numbers are those of `1` and `9`. `/pods/a/web-0004` and `/pods/a/web-00010` lie between them, `/pods/a/web-000a`
+/// above both. Of `/pods/a/web-0001\0`, whose number is that of the lowest, nothing is known, and nothing of `/pods/b/web`,
+/// which begins otherwise.
 struct KeyBounds {
-    common: [[u8; 8]; MOST_WORDS],
-    words: usize,
+    /// What both begin with: how many bytes that is, none or at least those of a word; in whole words, and the last word.
+    /// More than any key has: there is no key yet.
+    common: usize,
+    words: [u64; MOST_WORDS],
+    last: u64,
     low: u64,
     high: u64,
 }
 
-const MOST_WORDS: usize = 4;
+const WORD: usize = 8;
+
+/// What is common beyond so many words is not looked at: then more keys have the number of the lowest or the highest one.
+const MOST_WORDS: usize = 8;
+
+/// The words of a key, as far as there are whole ones.
+fn words_of(key: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    key.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
+}
 
 impl KeyBounds {
     fn new(low: &[u8], high: &[u8]) -> KeyBounds {
-        let [low, high] = [low, high].map(|key| {
-            let mut words = [[0; 8]; MOST_WORDS + 1];
-            words.as_flattened_mut().iter_mut().zip(key).for_each(|(to, from)| *to = *from);
-            words
-        });
-        let words = low.iter().zip(&high).take(MOST_WORDS).take_while(|(low, high)| low == high).count();
-        let common = *low.first_chunk().expect("one word less");
-        KeyBounds { common, words, low: u64::from_be_bytes(low[words]), high: u64::from_be_bytes(high[words]) }
+        let common = match common_bytes(low, high) {
+            0..WORD => 0,
+            common => common.min(WORD * MOST_WORDS),
+        };
+        let mut words = [0; MOST_WORDS];
+        words.iter_mut().zip(words_of(&low[..common])).for_each(|(to, word)| *to = word);
+        let last = words_of(&low[common.saturating_sub(WORD)..common]).next().unwrap_or(0);
+        KeyBounds { common, words, last, low: key_number(&low[common..]), high: key_number(&high[common..]) }
     }
 
-    /// Whether it is known that a key lies between them.
+    /// Of no keys.
+    fn none() -> KeyBounds {
+        KeyBounds { common: usize::MAX, words: [0; MOST_WORDS], last: 0, low: 0, high: 0 }
+    }
+
+    /// The number of a key that begins as both do.
+    #[inline]
+    fn number_of(&self, key: &[u8]) -> Option<u64> {
+        let (begin, rest) = key.split_at_checked(self.common)?;
+        // Both words may have bytes in common.
+        let is_alike = begin.last_chunk().is_none_or(|word| u64::from_ne_bytes(*word) == self.last)
+            && words_of(begin).zip(&self.words).all(|(word, common)| word == *common);
+        is_alike.then(|| key_number(rest))
+    }
+
+    /// Whether a key is known to lie between them.
     #[inline]
     fn hold(&self, key: &[u8]) -> bool {
-        let (words, _) = key.as_chunks();
-        let Some(next) = words.get(self.words) else { return false };
-        let number = u64::from_be_bytes(*next);
-        let common = &self.common[..self.words];
-        self.low < number && number < self.high && common.iter().zip(words).all(|(common, word)| common == word)
+        self.number_of(key).is_some_and(|number| self.low < number && number < self.high)
     }
+
+    /// Where a key is known to lie beyond them, and its number.
+    fn place_beyond(&self, key: &[u8]) -> Option<(Beyond, u64)> {
+        let number = self.number_of(key)?;
+        if number > self.high {
+            return Some((Beyond::Above, number));
+        }
+        (number < self.low).then_some((Beyond::Below, number))
+    }
+}
+
+/// Beyond which of the two a key lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Beyond {
+    Below,
+    Above,
 }
 
 fn bit(tag: u64, name: &[u8], value: &[u8]) -> u64 {
@@ -87,7 +126,7 @@ const LABEL: u64 = 1 << 32;
 impl Summary {
     pub(crate) fn new(schema: &Schema) -> Summary {
         let values = (!schema.is_empty()).then(|| Box::new([0; BITS as usize / 64]));
-        let bounds = KeyBounds::default();
+        let bounds = KeyBounds::none();
         Summary { low: 0, high: 0, bounds, keep: false, values, fields: schema.names().count() }
     }
 
@@ -104,10 +143,21 @@ impl Summary {
     }
 
     /// The event of a slot may have the lowest or the highest key. `event_at`: the event of a slot up to this one.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn widen<'a>(&mut self, slot: u32, event_at: impl Fn(u32) -> &'a Event) {
-        let (key, low, high) = (event_at(slot).key(), event_at(self.low).key(), event_at(self.high).key());
-        let (is_low, is_high) = (slot == 0 || key < low, slot == 0 || key > high);
+        let key = event_at(slot).key();
+        match self.bounds.place_beyond(key) {
+            // Keys that come in their order are each the highest.
+            Some((Beyond::Above, number)) => (self.high, self.bounds.high) = (slot, number),
+            Some((Beyond::Below, number)) => (self.low, self.bounds.low) = (slot, number),
+            None => self.compare(slot, key, event_at),
+        }
+    }
+
+    #[cold]
+    fn compare<'a>(&mut self, slot: u32, key: &[u8], event_at: impl Fn(u32) -> &'a Event) {
+        let (is_low, is_high) =
+            (slot == 0 || key < event_at(self.low).key(), slot == 0 || key > event_at(self.high).key());
         if is_low {
             self.low = slot;
         }
@@ -179,7 +229,7 @@ mod tests {
 
     /// Of keys that begin alike for any number of bytes, around those of a word and of all words.
     #[test]
-    fn keys_known_to_lie_between_do() {
+    fn keys_lie_where_they_are_known_to() {
         let suffixes: [&[u8]; 9] = [
             b"",
             b"\0",
@@ -191,23 +241,43 @@ mod tests {
             b"b\xff\xff\xff\xff\xff\xff\xff",
             b"\xff",
         ];
-        let begins = [0, 1, 7, 8, 9, 15, 16, 31, 32, 33, 40].map(|length| vec![b'p'; length]);
+        let begins = [0, 1, 7, 8, 9, 15, 16, 31, 32, 33, 40, 63, 64, 65, 71, 72, 80].map(|length| vec![b'p'; length]);
         let mut keys: Vec<Vec<u8>> =
             begins.iter().flat_map(|begin| suffixes.map(|suffix| [&begin[..], suffix].concat())).collect();
         keys.sort();
-        let mut known = 0;
+        let mut known = [0; 3];
         for (at, low) in keys.iter().enumerate() {
             for high in &keys[at..] {
                 let bounds = KeyBounds::new(low, high);
-                for key in keys.iter().filter(|key| bounds.hold(key)) {
-                    assert!(low < key && key < high, "{low:?} {key:?} {high:?}");
-                    known += 1;
+                for key in &keys {
+                    if bounds.hold(key) {
+                        assert!(low < key && key < high, "{low:?} {key:?} {high:?}");
+                        known[0] += 1;
+                    }
+                    if let Some((beyond, _)) = bounds.place_beyond(key) {
+                        assert!(
+                            if beyond == Beyond::Below { key < low } else { key > high },
+                            "{low:?} {key:?} {high:?}"
+                        );
+                        known[1 + beyond as usize] += 1;
+                    }
                 }
             }
         }
-        assert!(known > 10_000, "{known}");
+        assert!(known.iter().all(|known| *known > 10_000), "{known:?}");
+    }
+
+    #[test]
+    fn keys_are_known_by_what_follows_the_common_bytes() {
         let bounds = KeyBounds::new(b"/pods/a/web-0001", b"/pods/a/web-0009");
-        assert!(bounds.hold(b"/pods/a/web-0004") && bounds.hold(b"/pods/a/web-00020"));
-        assert!(!bounds.hold(b"/pods/a/web-00010") && !bounds.hold(b"/pods/b/web-0004") && !bounds.hold(b"/pods/a"));
+        let beyond = |key: &[u8]| bounds.place_beyond(key).map(|(beyond, _)| beyond);
+        assert!([&b"/pods/a/web-0004"[..], b"/pods/a/web-00010"].iter().all(|key| bounds.hold(key)));
+        assert_eq!(beyond(b"/pods/a/web-0000"), Some(Beyond::Below));
+        assert_eq!(beyond(b"/pods/a/web-000a"), Some(Beyond::Above));
+        for key in ["/pods/a/web-0001", "/pods/a/web-0001\0", "/pods/a/web-0009", "/pods/b/web-0004", "/pods/a"] {
+            assert!(!bounds.hold(key.as_bytes()) && beyond(key.as_bytes()).is_none(), "{key}");
+        }
+        let none = KeyBounds::none();
+        assert!(!none.hold(b"/pods") && none.place_beyond(b"/pods").is_none());
     }
 }

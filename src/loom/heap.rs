@@ -6,6 +6,8 @@
 //! | announced, and accepted | `slabs_against_their_owner` | the list's exchange; its swap |
 //! | more comes back after that | `blocks_after_the_announcement` | its exchange |
 //! | two blocks come back | `blocks_against_each_other` | |
+//! | two that are freed together come back, and are taken | `batch_against_its_owner` | its exchange |
+//! | two that are freed together, and the owner goes | `batch_against_the_end` | its exchange |
 //! | a block comes back, and the owner goes | `block_against_the_end` | its exchange |
 //! | announced, and the owner goes | `slab_against_the_end` | the owner's swap |
 //! | the owner goes first | `end_before_the_last_block` | the owner's exchange |
@@ -14,7 +16,7 @@
 //! none is left, none is freed twice.
 
 use super::*;
-use crate::heap::{Heap, free, living_slabs};
+use crate::heap::{FreeBatch, Heap, free, living_slabs};
 use std::ptr::NonNull;
 
 /// Something that goes to another thread.
@@ -33,6 +35,13 @@ fn heap_of(blocks: usize) -> (Local<Heap>, Vec<Sent<NonNull<u8>>>) {
 fn give_back(blocks: impl IntoIterator<Item = Sent<NonNull<u8>>>) {
     // SAFETY: taken from a heap, and given back once.
     blocks.into_iter().for_each(|Sent(block)| unsafe { free(block) });
+}
+
+/// The same together, as the reclaimer does.
+fn give_back_together(blocks: impl IntoIterator<Item = Sent<NonNull<u8>>>) {
+    let mut batch = FreeBatch::default();
+    // SAFETY: taken from a heap, and given back once.
+    blocks.into_iter().for_each(|Sent(block)| unsafe { batch.free(block) });
 }
 
 /// Runs a model, in which every slab that was made is freed.
@@ -148,6 +157,39 @@ fn blocks_against_each_other(weakened: Weak) {
 }
 
 proof!(blocks_against_each_other, loom_blocks_against_each_other);
+
+/// Both blocks of a slab, and one of the slab in hand, which the owner takes again.
+fn batch_against_its_owner(weakened: Weak) {
+    counted(LONG, weakened, || {
+        let (mut heap, mut blocks) = heap_of(4);
+        let back = blocks.split_off(1);
+        let take = move || {
+            blocks.extend((0..2).map(|_| Sent(heap.take_of_two())));
+            (heap, blocks)
+        };
+        let ((mut heap, blocks), ()) = both(take, || give_back_together(back));
+        heap.tidy();
+        give_back_together(blocks);
+    });
+}
+
+proof!(
+    batch_against_its_owner, loom_batch_against_its_owner,
+    loom_batch_against_its_owner_weak_free: BlockFreed => "Causality violation",
+);
+
+/// The owner goes while both blocks of a slab come back, of which one is the last.
+fn batch_against_the_end(weakened: Weak) {
+    counted(PLAIN, weakened, || {
+        let (heap, blocks) = heap_of(2);
+        both(|| drop(heap), || give_back_together(blocks));
+    });
+}
+
+proof!(
+    batch_against_the_end, loom_batch_against_the_end,
+    loom_batch_against_the_end_weak_free: BlockFreed => "Causality violation",
+);
 
 /// The owner goes while the blocks of the slab in hand come back: one of the two frees the slab.
 fn block_against_the_end(weakened: Weak) {

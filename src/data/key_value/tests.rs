@@ -23,7 +23,7 @@ fn too_many_clones_end_the_process() {
         return;
     }
     let version = kv(1, Some("x"), VersionPtr::NULL);
-    version.body().count.store(MOST_COUNTS, Relaxed);
+    version.count().store(heap::MOST_COUNTS, Relaxed);
     std::mem::forget(version.clone());
     std::mem::forget(version.clone());
 }

@@ -9,6 +9,7 @@ use crate::data::decoded::{DecodedCell, Decoder};
 use crate::heap;
 #[cfg(loom)]
 use crate::reclaim;
+#[cfg(loom)]
 use crate::sync::AtomicU32;
 use std::sync::Arc;
 
@@ -32,6 +33,8 @@ pub(crate) struct Version {
     /// Sequence number of its event; 0: from the listing, or outside the log.
     pub(super) seq: u64,
     pub(super) older: *const Version,
+    /// Loom's counts are larger than a header has room for: elsewhere it is the block's.
+    #[cfg(loom)]
     pub(super) count: AtomicU32,
     /// Bytes of the attributes after the value, [`HAS_CELL`] and [`IS_SHARED`].
     pub(super) attributes: u32,

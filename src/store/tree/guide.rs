@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 use super::{TreeChild, TreeEntry, prefetch_keys, search};
+use crate::data::key_number::{common_bytes, key_number};
 use crate::heap::prefetch;
 use crate::heap::shared_list::SharedList;
 use std::ops::Range;
@@ -68,30 +69,16 @@ impl Beside {
     }
 }
 
-/// The first eight bytes in the order in which keys are compared, filled up with zeros.
-#[inline]
-fn number(bytes: &[u8]) -> u64 {
-    if let Some(eight) = bytes.first_chunk() {
-        return u64::from_be_bytes(*eight);
-    }
-    bytes.iter().rev().fold(0, |number, byte| number >> 8 | u64::from(*byte) << 56)
-}
-
 /// The number that a leaf with this note has of a key that has the common bytes.
 #[inline]
 pub(super) fn number_in_leaf(note: u16, key: &[u8]) -> u32 {
-    (number(&key[usize::from(note)..]) >> 32) as u32
+    (key_number(&key[usize::from(note)..]) >> 32) as u32
 }
 
 /// The number of a first key in a branch with this note.
 #[inline]
 pub(super) fn number_in_branch(note: u16, key: &[u8]) -> u64 {
-    number(&key[usize::from(note)..])
-}
-
-/// How many bytes two keys have in common.
-pub(super) fn common_bytes(a: &[u8], b: &[u8]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+    key_number(&key[usize::from(note)..])
 }
 
 /// How many bytes all of these keys have in common, as far as a note can say it.
@@ -120,7 +107,7 @@ pub(super) fn child_of<E: TreeEntry>(children: &SharedList<TreeChild<E>>, key: &
         above @ Beside::Above(alike) if alike < common => return (children.len() - 1, above),
         _ => {}
     }
-    let number = number(&key[common..]);
+    let number = key_number(&key[common..]);
     let low = children.partition_point(|child| child.number < number);
     let alike = children[low..].iter().take_while(|child| child.number == number).count();
     let not_above = match alike {
