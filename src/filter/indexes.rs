@@ -188,6 +188,11 @@ impl Indexes {
         self.all.is_empty()
     }
 
+    /// The number of the index by key.
+    pub(crate) fn by_key(&self) -> Option<u8> {
+        self.all.iter().position(|bound| matches!(bound.by, By::Key)).map(|at| at as u8)
+    }
+
     /// What statistics call the index of a bucket.
     pub(crate) fn name(&self, bucket: &[u8]) -> &str {
         bucket.first().and_then(|at| self.all.get(usize::from(*at))).map_or("", |bound| &bound.name)

@@ -91,6 +91,11 @@ impl Matcher {
         self.kinds & CHANGES == CHANGES && self.looks_at_keys_only()
     }
 
+    /// Whether changes are delivered under etcd's kinds.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
     /// The filter without its mask of kinds, where it has one.
     pub(crate) fn unmasked(&self) -> Option<Matcher> {
         (self.kinds & CHANGES != CHANGES).then(|| Matcher { kinds: CHANGES, ..self.clone() })

@@ -22,11 +22,11 @@
 
 use crate::data::key_value::KeyValue;
 use crate::filter::indexes::Indexes;
-use crate::heap::Memory;
+use crate::heap::{self, Memory};
 use crate::log::segment::Pen;
 use crate::reclaim;
 use crate::store::hash::KeyHash;
-use crate::store::table::{Place, Table, TableEntry};
+use crate::store::table::{FetchedCell, Place, Table, TableEntry};
 #[cfg(loom)]
 use crate::sync::weak;
 use crate::sync::{Acquire, AtomicBool, AtomicU64, AtomicUsize, Inbox, Relaxed, Release, Taken, ord};
@@ -36,6 +36,41 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicI64, AtomicU64 as Count};
 use std::sync::{Arc, OnceLock};
 
+/// The number of an index, then a value of it: in place where that is as short as keys mostly are, so that who looks for a
+/// bucket meets no line of memory but the bucket's own.
+enum BucketName {
+    Short(u8, [u8; SHORT]),
+    Long(Box<[u8]>),
+}
+
+/// With the length and which of the two it is, a multiple of eight bytes.
+const SHORT: usize = 46;
+const _: () = assert!(size_of::<BucketName>() == SHORT + 2);
+
+impl From<&[u8]> for BucketName {
+    fn from(name: &[u8]) -> BucketName {
+        let mut short = [0; SHORT];
+        match short.get_mut(..name.len()) {
+            Some(place) => {
+                place.copy_from_slice(name);
+                BucketName::Short(name.len() as u8, short)
+            }
+            None => BucketName::Long(name.into()),
+        }
+    }
+}
+
+impl std::ops::Deref for BucketName {
+    type Target = [u8];
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            BucketName::Short(length, short) => &short[..usize::from(*length)],
+            BucketName::Long(long) => long,
+        }
+    }
+}
+
 /// The events of one value of one index.
 pub(crate) struct Bucket {
     /// From 1; a link of 0 is none.
@@ -44,8 +79,7 @@ pub(crate) struct Bucket {
     newest: AtomicU64,
     /// Parked subscriptions: each counts itself here and takes itself off.
     waiting: AtomicUsize,
-    /// The number of the index, then the value.
-    name: Box<[u8]>,
+    name: BucketName,
 }
 
 impl Bucket {
@@ -162,6 +196,10 @@ impl TableEntry for Arc<Bucket> {
         let (index, value) = split(name);
         hash.of_indexed(index, hash.hash_one(value))
     }
+    fn prefetch(address: *mut Bucket, _hint: u32, _key_length: usize) {
+        heap::prefetch(address.cast());
+        heap::prefetch(address.wrapping_add(1).cast::<u8>().wrapping_sub(1));
+    }
 }
 
 /// The index and the value of a bucket's name.
@@ -196,6 +234,8 @@ impl Touch {
 /// The writer's side: the table, and the links of the revision in preparation.
 pub(crate) struct Router {
     indexes: Arc<Indexes>,
+    /// The number of the index by key.
+    by_key: Option<u8>,
     table: Table<Arc<Bucket>>,
     next_id: u64,
     limit: usize,
@@ -233,6 +273,7 @@ const PLACES: usize = 32;
 impl Router {
     pub(crate) fn new(indexes: Arc<Indexes>, limit: usize) -> Router {
         Router {
+            by_key: indexes.by_key(),
             indexes,
             table: Table::default(),
             next_id: 1,
@@ -306,7 +347,7 @@ impl Router {
     fn answer(&mut self, request: &Request, left: u64, linked_from: u64, memory: &mut impl Memory) -> bool {
         let hash = Arc::<Bucket>::hash_of(self.hash(), &request.name);
         let mut bucket =
-            self.table.get_hashed((hash, 0), |bucket| bucket.name == request.name).map(|bucket| bucket.clone());
+            self.table.get_hashed((hash, 0), |bucket| *bucket.name == *request.name).map(|bucket| bucket.clone());
         let somebody_left = left > self.left;
         #[cfg(loom)]
         let somebody_left = somebody_left || weak::is(weak::Site::EvictUsed);
@@ -371,6 +412,18 @@ impl Router {
         self.table.hash()
     }
 
+    /// Asks the processor for where the bucket of a key of this hash stands in the table, if there is an index by key: who
+    /// has the answer asks for the bucket itself, once that is likely to have come.
+    #[inline]
+    pub(crate) fn fetch_place(&self, hash: u64) -> Option<FetchedCell<'_, Arc<Bucket>>> {
+        self.fetch_place_of(self.by_key?, hash)
+    }
+
+    #[inline(never)]
+    fn fetch_place_of(&self, index: u8, hash: u64) -> Option<FetchedCell<'_, Arc<Bucket>>> {
+        self.table.fetch_place(self.table.hash().of_indexed(index, hash))
+    }
+
     /// Prepare: finds the buckets of an event of the revision: its number, marks counted; the hash of its key, and the
     /// versions of that, either of which may be a tombstone.
     #[inline]
@@ -418,13 +471,13 @@ impl Router {
         self.table.len()
     }
 
-    /// Bytes of the table and its buckets, the values aside.
+    /// Bytes of the table and its buckets, long values aside.
     pub(crate) fn bytes(&self) -> usize {
         self.table.len() * BUCKET + self.table.bytes()
     }
 }
 
-/// Bytes of a bucket, with its counts.
+/// Bytes of a bucket, with its counts, and with its value where that is short.
 const BUCKET: usize = size_of::<Bucket>() + 2 * size_of::<usize>();
 
 #[cfg(all(test, not(loom)))]

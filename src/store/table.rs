@@ -39,7 +39,7 @@ mod writer;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use writer::HINTED;
-pub(crate) use writer::{FETCHED, Place, Table};
+pub(crate) use writer::{FETCHED, FetchedCell, Place, Table};
 
 use super::hash::KeyHash;
 use crate::data::slot::{OwnedSlot, SlotPtr};

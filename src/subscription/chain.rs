@@ -46,6 +46,13 @@ pub(super) enum PathState {
     Chain(Arc<Bucket>),
 }
 
+/// The chain of a bucket, as one look behind the head showed it.
+#[derive(Clone, Copy)]
+pub(super) struct ChainEnd {
+    bucket: u64,
+    newest: u64,
+}
+
 /// The begin of a revision: the links from it on, and the position before it.
 #[derive(Clone)]
 struct LinkBorder {
@@ -125,16 +132,21 @@ impl Awake<'_> {
         if !inner.indexes.is_empty()
             && let Some(name) = inner.indexes.bucket_of(&self.shared.matcher)
         {
+            let matcher = &self.shared.matcher;
+            self.own.set(Flag::WholeBucket, inner.indexes.bucket_passes(matcher) && !matcher.is_raw());
             self.own.cold().reader.path = PathState::Asked(inner.requests.ask(name));
         }
     }
 
-    /// The bucket, where the chain is complete from the cursor on: no mark and no boundary above it.
+    /// The chain, where it is complete from the cursor on: no mark and no boundary above it. To be called after the head
+    /// was loaded.
     #[inline]
-    pub(super) fn chain(&mut self) -> Option<Arc<Bucket>> {
-        if self.own.cold.is_some() { self.complete_chain().cloned() } else { None }
+    pub(super) fn chain(&mut self) -> Option<ChainEnd> {
+        let bucket = self.complete_chain()?;
+        Some(ChainEnd { bucket: bucket.id(), newest: bucket.newest() })
     }
 
+    #[inline]
     fn complete_chain(&mut self) -> Option<&Arc<Bucket>> {
         let reader = &mut self.own.cold.as_mut()?.reader;
         reader.settle(self.shared);
@@ -145,18 +157,17 @@ impl Awake<'_> {
 
     /// Collects the links of a bucket from its newest event back to the cursor. None: there is nothing
     /// new, and the cursor stands at the head; or it stands below, and a scan comes next.
-    pub(super) fn collect(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<Option<Links>> {
+    pub(super) fn collect(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<Option<Links>> {
         if self.cursor.seq() >= frontier.head {
             return Ok(None);
         }
-        let newest = bucket.newest();
-        if newest < self.cursor.seq() {
+        if chain.newest < self.cursor.seq() {
             self.skip_to_head(frontier);
             return Ok(None);
         }
         let mut links = Vec::new();
         let mut hand = self.cursor.lend();
-        let lowest = self.walk_back(bucket, newest, frontier, &mut hand, |seq| {
+        let lowest = self.walk_back(chain, frontier, &mut hand, |seq| {
             if links.len() <= LINKS {
                 links.push(seq);
             }
@@ -173,6 +184,31 @@ impl Awake<'_> {
             return Ok(None);
         }
         Ok(Some(Links { seqs: links, to: frontier.head }))
+    }
+
+    /// The one event of its own up to the head, where it passes unchanged: a view into the log. `None`: there is none, or
+    /// more than one, or it is not known without a look at the filter.
+    pub(super) fn view_of_one(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<Option<Batch>> {
+        let ChainEnd { bucket, newest } = chain;
+        let from = self.cursor.seq();
+        if !(from..frontier.head).contains(&newest) || !self.has(Flag::WholeBucket) || self.own.keeps_keys() {
+            return Ok(None);
+        }
+        let mut hand = self.cursor.lend();
+        let segment = self.segment_of(newest, &mut hand)?.clone();
+        let Some(before) = segment.before(newest, bucket) else { return Err(self.broken_chain(newest).into()) };
+        if before >= from {
+            self.cursor.keep(hand);
+            return Ok(None);
+        }
+        self.own.looked += 1;
+        self.own.cold().reader.skipped += frontier.head - from - 1;
+        self.cursor.jump(frontier.head);
+        // All of its revision lies below the head.
+        self.cursor.reach(segment.event(newest).revision());
+        self.cursor.keep(hand);
+        self.reach(frontier);
+        Ok(Some(Batch::view(segment, newest..newest + 1, false, self.position())))
     }
 
     /// Nothing of its own up to the head: all of it is skipped.
@@ -200,17 +236,16 @@ impl Awake<'_> {
     }
 
     /// Collects, and keeps the links for the polls to come.
-    pub(super) fn collect_ahead(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
-        let links = self.collect(bucket, frontier)?;
+    pub(super) fn collect_ahead(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<()> {
+        let links = self.collect(chain, frontier)?;
         self.own.cold().reader.links = links.map(Box::new);
         Ok(())
     }
 
-    /// Visits the events of a bucket from `newest` back to the cursor; the lowest, or the head.
+    /// Visits the events of a chain from the newest back to the cursor; the lowest, or the head.
     fn walk_back(
         &self,
-        bucket: &Bucket,
-        newest: u64,
+        ChainEnd { bucket, newest }: ChainEnd,
         frontier: &Frontier,
         hand: &mut Option<SegmentRef>,
         mut each: impl FnMut(u64),
@@ -218,7 +253,7 @@ impl Awake<'_> {
         let (mut at, mut lowest) = (newest, frontier.head);
         while at >= self.cursor.seq() {
             let segment = self.segment_of(at, hand)?;
-            let Some(before) = segment.before(at, bucket.id()) else { return Err(self.broken_chain(at).into()) };
+            let Some(before) = segment.before(at, bucket) else { return Err(self.broken_chain(at).into()) };
             // Above the head: followed, not delivered.
             if at < frontier.head {
                 each(at);
@@ -231,12 +266,11 @@ impl Awake<'_> {
 
     /// Before a scan over the newest mark: up to its own next event, or to the next mark, a chain has
     /// nothing to lose.
-    pub(super) fn go_to_mark(&mut self, bucket: &Bucket, frontier: &Frontier) -> Step<()> {
-        let newest = bucket.newest();
-        let own = if newest < self.cursor.seq() {
+    pub(super) fn go_to_mark(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<()> {
+        let own = if chain.newest < self.cursor.seq() {
             frontier.head
         } else {
-            self.walk_back(bucket, newest, frontier, &mut None, |_| {})?
+            self.walk_back(chain, frontier, &mut None, |_| {})?
         };
         let pin = reclaim::pin();
         let epochs = self.shared.inner.ring.epochs(&pin);
@@ -306,6 +340,7 @@ impl Awake<'_> {
     ) -> Step<usize> {
         // The revision of the last event, and whether it ends with that event.
         let (mut revision, mut is_over) = (0, true);
+        let passes_all = self.has(Flag::WholeBucket);
         for left in (1..=links.len()).rev() {
             let seq = links[left - 1];
             let segment = match self.segment_of(seq, hand) {
@@ -322,14 +357,16 @@ impl Awake<'_> {
             }
             self.own.looked += 1;
             is_over = event.is_last();
-            let Some(kind) = self.shared.matcher.transition(event) else { continue };
-            if self.shared.matcher.delivers(kind) {
+            let kind = if passes_all { Some(event.kind()) } else { self.shared.matcher.transition(event) };
+            let Some(kind) = kind else { continue };
+            if passes_all || self.shared.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     let Some(border) = batch.cut() else { return Ok(left) };
                     self.cursor.go_back_to(border.position);
                     return Ok(border.left);
                 }
-                let (form, gone) = self.shared.matcher.delivered_form(event, kind);
+                let as_it_is = (kind, None);
+                let (form, gone) = if passes_all { as_it_is } else { self.shared.matcher.delivered_form(event, kind) };
                 batch.push_logged(segment, seq, form, gone);
             }
             if self.own.keeps_keys() {
@@ -374,7 +411,7 @@ impl Awake<'_> {
         while let Some(seq) = self.links().and_then(|links| links.seqs.last().copied()) {
             let segment = self.segment_of(seq, &mut hand)?.clone();
             let event = segment.event(seq);
-            if self.shared.matcher.matches(event) {
+            if self.has(Flag::WholeBucket) || self.shared.matcher.matches(event) {
                 self.cursor.jump(seq);
                 self.cursor.keep(Some(segment));
                 return Ok(true);

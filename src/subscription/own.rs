@@ -48,6 +48,8 @@ pub(super) enum Flag {
     Parked = 16,
     /// The notifier moved it over events: its position may be below theirs.
     MovedUnseen = 32,
+    /// Every event of its bucket passes unchanged.
+    WholeBucket = 64,
 }
 
 /// What few subscriptions need, or each only for a while.

@@ -21,7 +21,7 @@ impl Awake<'_> {
             return self.view(frontier, max);
         }
         loop {
-            let Some(bucket) = self.chain() else { return self.gather(frontier, max) };
+            let Some(chain) = self.chain() else { return self.gather(frontier, max) };
             let links = match self.take_links() {
                 Some(links) => *links,
                 None => {
@@ -29,7 +29,7 @@ impl Awake<'_> {
                     let mark = self.shared.inner.ring.newest_mark();
                     if mark >= self.cursor.seq() && self.cursor.seq() < frontier.head {
                         // No event of a new epoch before its bracket.
-                        self.go_to_mark(&bucket, frontier)?;
+                        self.go_to_mark(chain, frontier)?;
                         let to = Frontier { head: frontier.head.min(mark + 1), ..*frontier };
                         let batch = self.gather(&to, max)?;
                         if batch.is_empty() && self.cursor.seq() < frontier.head {
@@ -37,7 +37,10 @@ impl Awake<'_> {
                         }
                         return Ok(batch);
                     }
-                    match self.collect(&bucket, frontier)? {
+                    if let Some(batch) = self.view_of_one(chain, frontier)? {
+                        return Ok(batch);
+                    }
+                    match self.collect(chain, frontier)? {
                         Some(links) => links,
                         // Too dense for a chain.
                         None if self.cursor.seq() < frontier.head => continue,

@@ -2,7 +2,7 @@
 
 use crate::reclaim::is_pinned;
 use crate::sync::{Relaxed, hooked};
-use crate::{Cache, Change, Filter, Index, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
+use crate::{Cache, Change, Filter, Index, Kind, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -145,4 +145,49 @@ fn sleeper_stands_where_the_cache_was_seen() {
         }
     }
     panic!("the notifier never came by");
+}
+
+/// The one event of a bucket since the last poll is shown where it lies, several are gathered: it is told alike.
+#[test]
+fn one_event_of_a_chain_is_told_as_several_are() {
+    let cache = Cache::builder("/").index(Index::key()).segment_slots(16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut readers = [false, true].map(|raw| cache.subscribe(Start::Now).key("/a").raw_types(raw).open().unwrap());
+    // The answer to their requests, and the first poll, which finds it.
+    writer.apply(1, [Change::put("/other", "x")]).unwrap();
+    readers.iter_mut().for_each(|one| assert!(one.poll(10).unwrap().is_empty()));
+    let changes: [&[(&str, &str)]; 4] = [
+        &[("/a", "1")],
+        &[("/b", "1"), ("/a", "2"), ("/c", "1")],
+        &[("/b", "2"), ("/c", "2")],
+        &[("/a", "3"), ("/b", "3")],
+    ];
+    let before = readers.each_ref().map(|one| one.stats());
+    for (revision, changes) in (2..).zip(changes) {
+        writer.apply(revision, changes.iter().map(|(key, value)| Change::put(*key, *value))).unwrap();
+        let own = changes.iter().filter(|(key, _)| *key == "/a").count();
+        for (one, is_raw) in readers.iter_mut().zip([false, true]) {
+            let batch = one.poll(10).unwrap();
+            assert_eq!((batch.len(), batch.continues(), batch.position()), (own, false, cache.position()));
+            for event in &batch {
+                let first = event.kv().unwrap().version() == 1;
+                let kind = if is_raw {
+                    Kind::Put
+                } else if first {
+                    Kind::Added
+                } else {
+                    Kind::Modified
+                };
+                assert_eq!((event.key(), event.kind(), event.revision()), (&b"/a"[..], kind, revision));
+            }
+            assert!(one.poll(10).unwrap().is_empty());
+        }
+    }
+    for (one, before) in readers.iter().zip(before) {
+        let now = one.stats();
+        assert!(matches!(now.read_path, ReadPath::Chain { .. }));
+        let counted =
+            [now.looked_at - before.looked_at, now.skipped - before.skipped, now.handed_out - before.handed_out];
+        assert_eq!(counted, [3, 5, 3], "of eight events");
+    }
 }

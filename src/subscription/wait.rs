@@ -139,7 +139,7 @@ impl Awake<'_> {
     /// Whether there is an event to hand out; the cursor stands at it, or at the head.
     fn peek_events(&mut self, frontier: &Frontier) -> Step<bool> {
         while self.cursor.seq() < frontier.head || self.has_links() {
-            if let Some(bucket) = self.chain() {
+            if let Some(chain) = self.chain() {
                 if self.has_links() {
                     if self.links_match(frontier)? {
                         return Ok(true);
@@ -147,10 +147,10 @@ impl Awake<'_> {
                     continue;
                 }
                 if self.shared.inner.ring.newest_mark() < self.cursor.seq() {
-                    self.collect_ahead(&bucket, frontier)?;
+                    self.collect_ahead(chain, frontier)?;
                     continue;
                 }
-                self.go_to_mark(&bucket, frontier)?;
+                self.go_to_mark(chain, frontier)?;
                 if self.cursor.seq() >= frontier.head {
                     continue;
                 }

@@ -58,6 +58,24 @@ type NewPage<E> = (TablePage<<E as TableEntry>::Target>, Fill);
 /// The cells of a page of the writer's.
 type Cells<'a, E> = &'a [TableCell<<E as TableEntry>::Target>];
 
+/// A cell that is on its way, and the bits of the hash that it was asked for.
+pub(crate) struct FetchedCell<'t, E: TableEntry> {
+    cell: &'t TableCell<E::Target>,
+    bits: u32,
+}
+
+impl<E: TableEntry> FetchedCell<'_, E> {
+    /// Asks for the entry, too, where the cell has the one of this hash: nothing else is looked at.
+    #[inline]
+    pub(crate) fn fetch_entry(self) {
+        // Relaxed: only the writer stores there.
+        let (entry, tag) = (self.cell.entry.load(Relaxed), self.cell.tag.load(Relaxed));
+        if (tag >> 32) as u32 == self.bits {
+            E::prefetch(entry, tag as u32, 0);
+        }
+    }
+}
+
 impl<E: TableEntry> Table<E> {
     /// An empty table. Tables of one cache have one hash, so that a key is hashed once for all of them.
     pub(crate) fn new(hash: KeyHash) -> Table<E> {
@@ -145,6 +163,19 @@ impl<E: TableEntry> Table<E> {
                 _ => at = (at + 1) & (cells.len() - 1),
             }
         }
+    }
+
+    /// Asks the processor for the cell that is looked at first for a hash.
+    #[inline]
+    pub(crate) fn fetch_place(&self, hash: u64) -> Option<FetchedCell<'_, E>> {
+        if self.fills.is_empty() {
+            return None;
+        }
+        let bits = kept(hash);
+        let cells = self.cells(page_of(bits, self.fills.len()));
+        let cell = &cells[home(bits, cells.len())];
+        heap::prefetch((&raw const *cell).cast());
+        Some(FetchedCell { cell, bits })
     }
 
     /// Asks the processor for what a search for each of these keys looks at: all their cells, then all entries with what
