@@ -122,6 +122,15 @@ pub(crate) enum Run {
     Evicted,
 }
 
+/// What the writer stores with each revision, and each poll loads: one line of memory, so that it goes from the one core
+/// to the other once.
+pub(super) struct RingFront {
+    /// One past the newest published event; the top bit says that the log is closed: close and publication
+    /// have one order, because both change this word.
+    pub(super) head: AtomicU64,
+    pub(super) progress: AtomicU64,
+}
+
 /// The words of the log that readers load.
 pub(crate) struct Ring {
     /// Slots a segment (N); a power of two.
@@ -130,10 +139,7 @@ pub(crate) struct Ring {
     pub(super) segments: u64,
     /// Links a slot.
     pub(super) width: usize,
-    /// One past the newest published event; the top bit says that the log is closed: close and publication
-    /// have one order, because both change this word.
-    pub(super) head: CachePadded<AtomicU64>,
-    pub(super) progress: CachePadded<AtomicU64>,
+    pub(super) front: CachePadded<RingFront>,
     pub(super) directory: Published<Directory>,
     pub(super) token: Published<RetentionToken>,
     /// Base of the oldest segment in the directory.
@@ -170,15 +176,12 @@ impl Ring {
         let token = RetentionToken::first(first, clock);
         let ages = token.token().ages.clone();
         let writer = RingWriter::new(token.clone(), pen, directory.clone(), epochs.clone(), limits, schema);
+        let progress = progress_word(Position { epoch: epochs.first_epoch, revision: epochs.listing });
         let ring = Ring {
             slots,
             segments,
             width,
-            head: CachePadded::new(AtomicU64::new(slots)),
-            progress: CachePadded::new(AtomicU64::new(progress_word(Position {
-                epoch: epochs.first_epoch,
-                revision: epochs.listing,
-            }))),
+            front: CachePadded::new(RingFront { head: AtomicU64::new(slots), progress: AtomicU64::new(progress) }),
             directory: Published::new(directory),
             token: Published::new(One::new(token, &mut System)),
             oldest_seq: AtomicU64::new(slots),
@@ -202,20 +205,20 @@ impl Ring {
     /// closed. Acquire: as above, and of [`Ring::close`].
     #[inline]
     pub(crate) fn end(&self) -> LogEnd {
-        let word = self.head.load(ord!(HeadLoad, Acquire));
+        let word = self.front.head.load(ord!(HeadLoad, Acquire));
         LogEnd { head: word & !CLOSED, closed: word & CLOSED != 0 }
     }
 
     /// Ends the log where it stands: no head is published any more. True: this call did it.
     pub(crate) fn close(&self) -> bool {
         // Release: a reader that finds it closed sees what this thread has seen.
-        self.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & CLOSED == 0
+        self.front.head.fetch_or(CLOSED, ord!(Closed, AcqRel)) & CLOSED == 0
     }
 
     /// The progress word; to be loaded before head. Acquire: partner of [`RingWriter::set_progress`].
     #[inline]
     pub(crate) fn progress(&self) -> u64 {
-        self.progress.load(ord!(ProgressLoad, Acquire))
+        self.front.progress.load(ord!(ProgressLoad, Acquire))
     }
 
     /// To be loaded after root, inside the pin. Acquire: partner of the store in `evict`.

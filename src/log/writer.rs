@@ -283,13 +283,13 @@ impl RingWriter {
     #[inline(always)]
     #[must_use]
     pub(crate) fn publish_head(&mut self, ring: &Ring) -> bool {
-        let before = ring.head.load(Relaxed);
+        let before = ring.front.head.load(Relaxed);
         // Only the close changes it besides: then nothing is published. Release: partner of `Ring::end`.
         let published = before & CLOSED == 0
-            && ring.head.compare_exchange(before, self.base + self.fill, ord!(Head, Release), Relaxed).is_ok();
+            && ring.front.head.compare_exchange(before, self.base + self.fill, ord!(Head, Release), Relaxed).is_ok();
         #[cfg(loom)]
         if weak::is(weak::Site::BlindPublish) {
-            ring.head.store(before & CLOSED | (self.base + self.fill), Release);
+            ring.front.head.store(before & CLOSED | (self.base + self.fill), Release);
             return true;
         }
         if !published {
@@ -313,7 +313,7 @@ impl RingWriter {
 
     /// Commit, step 4. Release: partner of [`Ring::progress`].
     pub(crate) fn set_progress(&self, ring: &Ring, position: Position) {
-        ring.progress.store(progress_word(position), ord!(Progress, Release));
+        ring.front.progress.store(progress_word(position), ord!(Progress, Release));
     }
 
     pub(crate) fn set_oldest_revision(&self, ring: &Ring, revision: u64) {
