@@ -18,6 +18,7 @@ use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
 use crate::log::buckets::{Bucket, Router};
 use crate::sync::{AcqRel, Acquire, AtomicU64, AtomicUsize, Inbox, Mutex, Relaxed, Release, SeqCst, fence, lock, ord};
+use crossbeam_utils::CachePadded;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as Statistic;
 use std::time::Instant;
@@ -99,8 +100,9 @@ impl Hubs {
 /// The sleepers of one cache that one notifier wakes, as everybody reaches them.
 pub(crate) struct Hub {
     code: FilterCode,
-    /// Parked seats for which every revision is looked at. Each adds and removes itself.
-    waiting: AtomicUsize,
+    /// Parked seats for which every revision is looked at. Each adds and removes itself. A line of its own: the writer looks
+    /// at it with each revision, and others store at what stands beside it.
+    waiting: CachePadded<AtomicUsize>,
     turn: Turn,
     burst: Burst,
     inbox: Inbox<Message>,
@@ -124,7 +126,7 @@ impl Hub {
     fn new(code: FilterCode) -> Hub {
         Hub {
             code,
-            waiting: AtomicUsize::new(0),
+            waiting: CachePadded::new(AtomicUsize::new(0)),
             turn: Turn::new(),
             burst: Burst::default(),
             inbox: Inbox::new(),
