@@ -340,7 +340,6 @@ impl Awake<'_> {
     ) -> Step<usize> {
         // The revision of the last event, and whether it ends with that event.
         let (mut revision, mut is_over) = (0, true);
-        let passes_all = self.has(Flag::WholeBucket);
         for left in (1..=links.len()).rev() {
             let seq = links[left - 1];
             let segment = match self.segment_of(seq, hand) {
@@ -357,16 +356,14 @@ impl Awake<'_> {
             }
             self.own.looked += 1;
             is_over = event.is_last();
-            let kind = if passes_all { Some(event.kind()) } else { self.shared.matcher.transition(event) };
-            let Some(kind) = kind else { continue };
-            if passes_all || self.shared.matcher.delivers(kind) {
+            let Some(kind) = self.shared.matcher.transition(event) else { continue };
+            if self.shared.matcher.delivers(kind) {
                 if !batch.fits(segment) {
                     let Some(border) = batch.cut() else { return Ok(left) };
                     self.cursor.go_back_to(border.position);
                     return Ok(border.left);
                 }
-                let as_it_is = (kind, None);
-                let (form, gone) = if passes_all { as_it_is } else { self.shared.matcher.delivered_form(event, kind) };
+                let (form, gone) = self.shared.matcher.delivered_form(event, kind);
                 batch.push_logged(segment, seq, form, gone);
             }
             if self.own.keeps_keys() {

@@ -11,7 +11,6 @@ use crate::data::key_value::{KeyMeta, KeyValue, KeyValueRef, VersionExtras, Vers
 use crate::data::slot::{Fresh, SlotPtr, SlotRef};
 use crate::error::{Error, Result, say, show};
 use crate::log::writer::{Added, Plan};
-use crate::store::table::FetchedCell;
 use crate::sync::Relaxed;
 
 /// The changes of a revision in their order: prepared, and the versions that were made of them.
@@ -163,7 +162,9 @@ impl Core {
         let hash = self.hash_of(change.key);
         let bucket = self.router.fetch_place(hash);
         let slot = self.slot_of(hash, change.key);
-        bucket.into_iter().for_each(FetchedCell::fetch_entry);
+        if let Some(bucket) = bucket {
+            bucket.fetch_entry(change.key.len());
+        }
         let before = slot.map(SlotRef::newest);
         let alive = before.as_deref().filter(|kv| !kv.is_tombstone());
         let kind = match (change.value, alive) {

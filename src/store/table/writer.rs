@@ -65,13 +65,14 @@ pub(crate) struct FetchedCell<'t, E: TableEntry> {
 }
 
 impl<E: TableEntry> FetchedCell<'_, E> {
-    /// Asks for the entry, too, where the cell has the one of this hash: nothing else is looked at.
+    /// Asks for the entry with what is behind it, too, where the cell has the one of this hash, whose key has so many bytes.
+    /// One that lies in another cell is looked for without this.
     #[inline]
-    pub(crate) fn fetch_entry(self) {
+    pub(crate) fn fetch_entry(self, key_length: usize) {
         // Relaxed: only the writer stores there.
         let (entry, tag) = (self.cell.entry.load(Relaxed), self.cell.tag.load(Relaxed));
         if (tag >> 32) as u32 == self.bits {
-            E::prefetch(entry, tag as u32, 0);
+            E::prefetch(entry, tag as u32, key_length);
         }
     }
 }
@@ -186,18 +187,10 @@ impl<E: TableEntry> Table<E> {
         }
         let cells: [_; FETCHED] = std::array::from_fn(|_| {
             let key = keys.next()?;
-            let bits = kept(E::hash_of(self.hash(), key));
-            let cells = self.cells(page_of(bits, self.fills.len()));
-            let cell = &cells[home(bits, cells.len())];
-            heap::prefetch((&raw const *cell).cast());
-            Some((bits, key.len(), cell))
+            Some((self.fetch_place(E::hash_of(self.hash(), key))?, key.len()))
         });
-        for (bits, key_length, cell) in cells.into_iter().flatten() {
-            // Relaxed: only the writer stores there. One that lies in another cell is looked for without this.
-            let (entry, tag) = (cell.entry.load(Relaxed), cell.tag.load(Relaxed));
-            if (tag >> 32) as u32 == bits {
-                E::prefetch(entry, tag as u32, key_length);
-            }
+        for (cell, key_length) in cells.into_iter().flatten() {
+            cell.fetch_entry(key_length);
         }
     }
 
