@@ -257,18 +257,6 @@ impl KeyValue {
         self.body().seq
     }
 
-    /// Bytes of a version that has neither attributes nor a place for a decoded value.
-    #[inline]
-    pub(crate) fn bytes_of(key: &[u8], value: &[u8]) -> usize {
-        size(0, 0, key.len() + value.len())
-    }
-
-    /// The same of one whose value is shared.
-    #[inline]
-    pub(crate) fn shared_bytes_of(key: &[u8]) -> usize {
-        size(0, 1, key.len())
-    }
-
     /// Bytes of the tombstone of a key.
     pub(crate) fn tombstone_bytes(key: &[u8]) -> usize {
         heap::footprint(size(0, 0, key.len()))

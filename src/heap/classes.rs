@@ -19,7 +19,7 @@ const CLASSES: usize = FINE_CLASSES + (COARSE - FINE) / 64 + (GREATEST - COARSE)
 const SLAB: usize = SLAB_STRIDE - 512;
 /// The fewest blocks of a slab: the first of its class. Each slab after it has a quarter of those there are.
 const FEWEST: usize = if cfg!(loom) { 2 } else { 4 };
-/// Bytes of a block that are fetched before they are written: what follows is a run that the processor sees itself.
+/// Bytes of a block that are fetched before it is taken: what follows is a run that the processor sees itself.
 const FETCHED: usize = 704;
 /// Announced slabs that are accepted for one that is looked for, and for one revision.
 const LOOK: usize = 8;
@@ -234,18 +234,6 @@ impl Heap {
         HeapBytes(self.home.clone())
     }
 
-    /// Asks the processor for the block that is taken next for so many bytes: somebody else had it last.
-    #[inline]
-    pub(crate) fn prefetch(&self, bytes: usize) {
-        let Some((class, size)) = class_of(bytes + HEADER) else { return };
-        let Class { current, top, .. } = self.classes[class];
-        if let (Some(slab), 1..) = (NonNull::new(current), top) {
-            // SAFETY: I1: the chain is the owner's, and of the slab in hand.
-            let block = unsafe { Slab::at(slab, top) }.cast::<u8>().as_ptr();
-            (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(block.wrapping_add(at)));
-        }
-    }
-
     /// Looks after slabs that came back: at most a few, so that a writer can do it with each revision.
     #[inline]
     pub(crate) fn tidy(&mut self) {
@@ -338,6 +326,11 @@ impl Heap {
                     unsafe {
                         let (block, rest) = Slab::pop(slab, this.top);
                         this.top = rest;
+                        if rest > 0 {
+                            // Somebody else had it last: it is on its way here until it is taken.
+                            let next = Slab::at(slab, rest).cast::<u8>().as_ptr();
+                            (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(next.wrapping_add(at)));
+                        }
                         (*block.as_ptr()).count = BlockCount::new();
                         block
                     }

@@ -154,11 +154,6 @@ fn absent(revision: u64, change: &Change<'_>) -> Error {
 impl Core {
     #[inline(always)]
     pub(super) fn prepare(&self, revision: u64, input: usize, change: &Change<'_>) -> Result<Prepared> {
-        match (change.value, &change.operation) {
-            (Some(_), Operation::Shared(_)) => self.heap.prefetch(KeyValue::shared_bytes_of(change.key)),
-            (Some(value), _) => self.heap.prefetch(KeyValue::bytes_of(change.key, value)),
-            (None, _) => {}
-        }
         let hash = self.hash_of(change.key);
         let bucket = self.router.fetch_place(hash);
         let slot = self.slot_of(hash, change.key);
