@@ -178,6 +178,8 @@ pub(crate) mod weak {
         /// A seat: claimed, settled.
         Claim,
         Settle,
+        /// Step: a consumer takes off what who woke it has taken off.
+        UncountedTwice,
         ArmFence,
         NotifierFence,
         End,

@@ -134,7 +134,7 @@ pub struct Stats {
     pub log_bytes: u64,
     /// Subscriptions that are open.
     pub subscriptions: u64,
-    /// Waiters that are parked now.
+    /// Subscriptions and waiters that sleep. One that was woken and has not come to run yet may still be counted.
     pub waiting: u64,
     /// Times that the notifier itself was lapped.
     pub notifier_lapped: u64,

@@ -12,6 +12,7 @@
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
+//! | the count of a sleep | `sleep_behind_a_wake_up` | step: taken off twice |
 //! | armed | `arm_against_publish` | step: drained after it was armed; the waiter's fence |
 //! | a member's word | `take_beside_a_move` | step: who leaves a set keeps its number |
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
@@ -273,6 +274,36 @@ fn arm_beside_a_wake_up(weakened: Weak) {
 proof!(
     arm_beside_a_wake_up, loom_arm_beside_a_wake_up,
     loom_arm_beside_a_wake_up_weak_settle: Settle => "Causality violation",
+);
+
+/// Row "the count of a sleep": who was woken, with its count taken off, is looked for when it sleeps again.
+fn sleep_behind_a_wake_up(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!subscription.arm().unwrap());
+        let write = |writer: &mut Writer| {
+            put(writer, 2, &["/a"]);
+            notifier::step();
+        };
+        let (mut writer, mut subscription) = race(writer, write, move || {
+            subscription.poll(8).unwrap();
+            subscription.arm().unwrap();
+            subscription
+        });
+        subscription.poll(8).unwrap();
+        set.take(&mut [0; 4]);
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        put(&mut writer, 3, &["/a"]);
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+        drop(subscription);
+    });
+}
+
+proof!(
+    sleep_behind_a_wake_up, loom_sleep_behind_a_wake_up,
+    loom_sleep_behind_a_wake_up_uncounted_twice: UncountedTwice => "lost wake-up",
 );
 
 /// Row "armed": the two arms of a wake set against a publish.

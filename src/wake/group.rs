@@ -21,7 +21,7 @@ pub(crate) struct FilterGroup {
     pub(crate) matcher: Arc<Matcher>,
     /// Every event of the bucket that fits the filter passes it.
     pub(super) passes_its_bucket: bool,
-    /// Members that sleep and are scanned for; each adds and removes itself.
+    /// Members that sleep and are scanned for. Each adds itself; it, or who wakes it, takes it off.
     parked: AtomicUsize,
 }
 
@@ -41,8 +41,8 @@ impl FilterGroup {
     }
 
     #[inline]
-    pub(super) fn remove_parked(&self) {
-        self.parked.fetch_sub(1, Relaxed);
+    pub(super) fn remove_parked(&self, count: usize) {
+        self.parked.fetch_sub(count, Relaxed);
     }
 }
 

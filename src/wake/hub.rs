@@ -100,8 +100,8 @@ impl Hubs {
 /// The sleepers of one cache that one notifier wakes, as everybody reaches them.
 pub(crate) struct Hub {
     code: FilterCode,
-    /// Parked seats for which every revision is looked at. Each adds and removes itself. A line of its own: the writer looks
-    /// at it with each revision, and others store at what stands beside it.
+    /// Parked seats for which every revision is looked at. Each adds itself; it, or who wakes it, takes it off. A line of its
+    /// own: the writer looks at it with each revision, and others store at what stands beside it.
     waiting: CachePadded<AtomicUsize>,
     turn: Turn,
     burst: Burst,
@@ -204,7 +204,7 @@ impl Hub {
         }
         let now = cache.frontier();
         let mut tables = lock(&self.tables);
-        let woken = tables.look_at_few(cache, &now)?;
+        let woken = tables.look_at_few(self, cache, &now)?;
         // Release: partner of the load in `scanned_to`.
         self.scanned_to.store(now.head, Release);
         Some((woken, !tables.has_woken()))
@@ -234,11 +234,12 @@ impl Hub {
         self.waiting.fetch_add(1, Relaxed);
     }
 
-    pub(super) fn remove_waiter(&self, group: Option<&FilterGroup>) {
+    /// Takes so many off that sleep no more, of one group.
+    pub(super) fn remove_waiters(&self, count: usize, group: Option<&FilterGroup>) {
         if let Some(group) = group {
-            group.remove_parked();
+            group.remove_parked(count);
         }
-        self.waiting.fetch_sub(1, Relaxed);
+        self.waiting.fetch_sub(count, Relaxed);
     }
 
     /// Counts a sleeper at a bucket, before it parks.
@@ -255,14 +256,14 @@ impl Hub {
     /// The notifier counts itself, for those who wait for any move, or does not any more.
     pub(super) fn await_a_move(&self, awaits: bool) {
         self.awaits_a_move.store(awaits.into(), Relaxed);
-        if awaits { self.add_waiter(None) } else { self.remove_waiter(None) }
+        if awaits { self.add_waiter(None) } else { self.remove_waiters(1, None) }
     }
 
     /// Moves the count of a seat that is claimed from the scanners to a bucket: added there before it is removed
     /// here.
     pub(super) fn move_to_bucket(&self, group: &FilterGroup, bucket: &Bucket) {
         self.add_waiter_at(bucket);
-        self.remove_waiter(Some(group));
+        self.remove_waiters(1, Some(group));
     }
 
     /// A consumer that has taken everything, and would be the first to sleep, yields its processor in a burst: see

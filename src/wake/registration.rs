@@ -253,6 +253,8 @@ impl Sleeper<'_> {
         // Before PARKED is left: a later pass does not look at this seat.
         let scanned_to = hub.scanned_to();
         let LeftSeat { resume, counted } = seat.unpark();
+        #[cfg(loom)]
+        let counted = if weak::is(weak::Site::UncountedTwice) { CountedAt::Hub } else { counted };
         match (counted, &self.own.interest) {
             (CountedAt::Bucket, Some(Interest::Chain(_, bucket))) => hub.remove_waiter_at(bucket),
             (CountedAt::Bucket, Some(Interest::Events(_, Some(request)))) => {
@@ -261,7 +263,8 @@ impl Sleeper<'_> {
                     hub.remove_waiter_at(bucket);
                 }
             }
-            (_, interest) => hub.remove_waiter(interest.as_ref().and_then(Interest::group)),
+            (CountedAt::Nowhere, _) => {}
+            (_, interest) => hub.remove_waiters(1, interest.as_ref().and_then(Interest::group)),
         }
         match resume {
             Some(resume) => Unparked { woken: true, resume, at: seat.woken_at() },

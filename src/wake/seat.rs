@@ -41,16 +41,22 @@ const WOKEN: u64 = 3;
 
 /// The two lowest bits.
 const STATE: u64 = 3;
-/// Where it is counted while it is parked.
+/// Where it is counted: the next two bits.
 const AT_BUCKET: u64 = 4;
-/// The rest: a sequence number. There are 2^61: enough for a thousand years of 70 million events a second.
-const SEQ_SHIFT: u32 = 3;
+const UNCOUNTED: u64 = 8;
+/// The rest: a sequence number. There are 2^60: enough for a thousand years of 35 million events a second.
+const SEQ_SHIFT: u32 = 4;
 const LAST_SEQ: u64 = u64::MAX >> SEQ_SHIFT;
 
 impl SeatWord {
     fn new(state: u64, seq: u64, counted: CountedAt) -> SeatWord {
+        let counted = match counted {
+            CountedAt::Hub => 0,
+            CountedAt::Bucket => AT_BUCKET,
+            CountedAt::Nowhere => UNCOUNTED,
+        };
         // One that waits for no event may stand behind all of them.
-        SeatWord(seq.min(LAST_SEQ) << SEQ_SHIFT | if counted == CountedAt::Bucket { AT_BUCKET } else { 0 } | state)
+        SeatWord(seq.min(LAST_SEQ) << SEQ_SHIFT | counted | state)
     }
 
     fn state(self) -> u64 {
@@ -69,20 +75,26 @@ impl SeatWord {
     }
 
     fn counted(self) -> CountedAt {
-        if self.0 & AT_BUCKET != 0 { CountedAt::Bucket } else { CountedAt::Hub }
+        match self.0 & (AT_BUCKET | UNCOUNTED) {
+            0 => CountedAt::Hub,
+            AT_BUCKET => CountedAt::Bucket,
+            _ => CountedAt::Nowhere,
+        }
     }
 }
 
 /// No time: it is never due.
 const NEVER: u64 = u64::MAX;
 
-/// Where a parked seat is counted, so that the writer looks for it.
+/// Where a seat that is parked, or was woken, is counted, so that the writer looks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CountedAt {
     /// In the hub's `waiting`, and in its filter group's where it has one.
     Hub,
     /// In the `waiting` of the bucket whose events it reads.
     Bucket,
+    /// Who has woken it has taken its count off.
+    Nowhere,
 }
 
 /// The times at which a sleeping consumer is woken, whatever happens.
@@ -389,9 +401,23 @@ impl Seat {
     }
 
     /// Wakes a consumer that has not handed out the event of `seq`; `now` is a time of [`clock`]. `Err`: it sleeps on, for
-    /// its cursor, which this is, stands behind that event.
-    pub(super) fn wake_behind(seat: &SeatRef, seq: u64, now: u64) -> Result<Option<WakeUp>, u64> {
-        Ok(Seat::claim_behind(seat, seq)?.and_then(|claim| claim.settle(seq, now)))
+    /// its cursor, which this is, stands behind that event. With `uncounted`, a count at the hub is the caller's to take off
+    /// from now on, and is added there.
+    pub(super) fn wake_behind(
+        seat: &SeatRef,
+        seq: u64,
+        now: u64,
+        uncounted: Option<&mut usize>,
+    ) -> Result<Option<WakeUp>, u64> {
+        let Some(claim) = Seat::claim_behind(seat, seq)? else { return Ok(None) };
+        let counted = match (uncounted, claim.counted()) {
+            (Some(uncounted), CountedAt::Hub) => {
+                *uncounted += 1;
+                CountedAt::Nowhere
+            }
+            (_, counted) => counted,
+        };
+        Ok(claim.settle_counted(seq, now, counted))
     }
 
     /// Where the tables have it: for who has the turn.
@@ -481,7 +507,13 @@ impl Claim<'_> {
     /// Ends the sleep: the consumer continues at `resume` (0: at its cursor). `now` is a time of [`clock`] that is not
     /// before what it is woken for. What comes back is to be called outside of everything.
     pub(super) fn settle(self, resume: u64, now: u64) -> Option<WakeUp> {
-        let Claim { seat, word } = self;
+        let counted = self.counted();
+        self.settle_counted(resume, now, counted)
+    }
+
+    /// The same, and its consumer finds it counted there.
+    fn settle_counted(self, resume: u64, now: u64, counted: CountedAt) -> Option<WakeUp> {
+        let seat = self.seat;
         seat.woken_at.store(now, Relaxed);
         // SAFETY: in CLAIMED the waker is who has claimed it's alone, and the exchange there has seen the consumer's store.
         let slot = unsafe { seat.waker.take() };
@@ -497,7 +529,7 @@ impl Claim<'_> {
             }),
         };
         // Release: partner of the compare-exchange in `unpark` and of the load in `is_woken`.
-        seat.word.store(SeatWord::new(WOKEN, resume, word.counted()).0, ord!(Settle, Release));
+        seat.word.store(SeatWord::new(WOKEN, resume, counted).0, ord!(Settle, Release));
         wake
     }
 

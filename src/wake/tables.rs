@@ -380,9 +380,9 @@ impl Tables {
                     Ok(None) => break,
                     Ok(Some(seq)) => {
                         // Behind the filter: what a predicate took is no lag of those whom it finds.
-                        let mut ahead = WakeAhead::new(woken);
+                        let mut ahead = WakeAhead::of_group(woken);
                         members.seats().for_each(|seat| ahead.wake_behind(seat, seq));
-                        at = ahead.finish().unwrap_or(head);
+                        at = ahead.finish_group(hub, group).unwrap_or(head);
                     }
                     Err(_) => {
                         if settle_all(members.seats(), woken) {

@@ -164,6 +164,51 @@ fn publisher_leaves_many_events_to_the_notifier() {
     assert_eq!(are_woken(&sleepers), 1);
 }
 
+/// Nobody slept for long: the publisher looks from where its sleepers stand, if they are few.
+#[test]
+fn publisher_looks_from_where_few_stand() {
+    for (sleepers, woken) in [(1, 1), (9, 0)] {
+        let log = Log::alone();
+        let mut sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        let group = log.group();
+        log.head.store(90, Ordering::SeqCst);
+        for seat in &mut sleepers {
+            let mut sleeper = awake(seat, &group);
+            sleeper.unpark(&log.hubs);
+            assert!(sleeper.park(&log, 90, Waker::Thread(current_thread()), &Due::default()).is_ok());
+        }
+        log.publish(90);
+        let is_woken = |one: &&OwnSeat| matches!(one.seat().unwrap().rest(), Rest::Woken { resume: 90, .. });
+        assert_eq!(sleepers.iter().filter(is_woken).count(), woken);
+    }
+}
+
+/// Who wakes takes the count of a sleep off; the consumer, who comes later, nothing more.
+#[test]
+fn who_is_woken_is_looked_for_no_more() {
+    for sleepers in [1, 4, 5, 20] {
+        let log = Log::alone();
+        let mut sleepers = log.sleepers((0..sleepers).map(|_| Waker::Thread(current_thread())));
+        let group = log.group();
+        for head in [60, 61] {
+            assert_eq!(log.hubs.waiting(), sleepers.len() as u64);
+            log.publish(head);
+            log.look();
+            assert_eq!(log.hubs.waiting(), 0, "of {}, before they come to run", sleepers.len());
+            for seat in &mut sleepers {
+                let mut sleeper = awake(seat, &group);
+                let unparked = sleeper.unpark(&log.hubs);
+                assert!(unparked.woken && unparked.resume == head);
+                assert_eq!(log.hubs.waiting(), 0);
+            }
+            for seat in &mut sleepers {
+                let parked = awake(seat, &group).park(&log, head + 1, Waker::Thread(current_thread()), &Due::default());
+                assert!(parked.is_ok(), "it has everything");
+            }
+        }
+    }
+}
+
 /// Ann sleeps at 50, Bob at 80, where the head stood when he parked. A pass for both wakes each for the first event that
 /// it has not handed out.
 #[test]

@@ -6,6 +6,8 @@
 #![forbid(unsafe_code)]
 
 use crate::sys::clock;
+use crate::wake::group::FilterGroup;
+use crate::wake::hub::Hub;
 use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 
@@ -21,12 +23,19 @@ pub(super) struct WakeAhead<'t, 'w> {
     now: u64,
     /// The lowest cursor of those that sleep on.
     lowest: Option<u64>,
+    /// Those that were woken whose count [`WakeAhead::finish_group`] takes off. `None`: they do it themselves.
+    uncounted: Option<usize>,
     woken: &'w mut Vec<WakeUp>,
 }
 
 impl<'t, 'w> WakeAhead<'t, 'w> {
     pub(super) fn new(woken: &'w mut Vec<WakeUp>) -> WakeAhead<'t, 'w> {
-        WakeAhead { waiting: [None; FETCHED], next: 0, now: clock::now(), lowest: None, woken }
+        WakeAhead { waiting: [None; FETCHED], next: 0, now: clock::now(), lowest: None, uncounted: None, woken }
+    }
+
+    /// The same for members of one group.
+    pub(super) fn of_group(woken: &'w mut Vec<WakeUp>) -> WakeAhead<'t, 'w> {
+        WakeAhead { uncounted: Some(0), ..WakeAhead::new(woken) }
     }
 
     /// See [`Seat::wake_behind`].
@@ -35,17 +44,27 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
         self.put(Some((seat, seq)));
     }
 
-    /// Wakes the last ones. The lowest cursor of those that were found asleep, and sleep on, for they have all that was
-    /// asked about: above the event, where it was one and the same for all.
-    pub(super) fn finish(mut self) -> Option<u64> {
+    /// Wakes the last ones.
+    pub(super) fn finish(mut self) {
         (0..FETCHED).for_each(|_| self.put(None));
+    }
+
+    /// The same for members of this group, and takes the counts of all off at once. The lowest cursor of those that were
+    /// found asleep, and sleep on, for they have all that was asked about: above the event, where it was one and the same
+    /// for all.
+    pub(super) fn finish_group(mut self, hub: &Hub, group: &FilterGroup) -> Option<u64> {
+        (0..FETCHED).for_each(|_| self.put(None));
+        match self.uncounted {
+            None | Some(0) => {}
+            Some(count) => hub.remove_waiters(count, Some(group)),
+        }
         self.lowest
     }
 
     /// Wakes who came so many before.
     fn put(&mut self, place: Option<(&'t SeatRef, u64)>) {
         if let Some((seat, seq)) = std::mem::replace(&mut self.waiting[self.next], place) {
-            match Seat::wake_behind(seat, seq, self.now) {
+            match Seat::wake_behind(seat, seq, self.now, self.uncounted.as_mut()) {
                 Ok(woken) => self.woken.extend(woken),
                 Err(cursor) => self.lowest = Some(self.lowest.map_or(cursor, |lowest| lowest.min(cursor))),
             }

@@ -11,6 +11,8 @@
 use super::{ChainReaders, Scanners, Tables, each_match};
 use crate::data::event::Kind;
 use crate::sys::clock;
+use crate::wake::group::FilterGroup;
+use crate::wake::hub::Hub;
 use crate::wake::seat::{Seat, SeatRef};
 use crate::wake::waker::WakeUp;
 use crate::wake::{CacheFrontier, Watched};
@@ -21,27 +23,29 @@ pub(in crate::wake) const SEATS: usize = 4;
 const EVENTS: u64 = 16;
 /// Filters that are asked.
 const FILTERS: usize = 8;
-/// Members of a group or bucket of which some sleep.
+/// Members of a group or bucket of which some sleep; seats that are asked where they stand.
 const MEMBERS: usize = 8;
 
 /// What a publisher calls itself, once the turn is given back.
 pub(in crate::wake) type FewWakeUps = [Option<WakeUp>; SEATS];
 
-/// Seats and the events for which they are to be woken.
+/// A seat, the event for which it is to be woken, and the group that it was found by; `None`: by a bucket.
+type FewSeat<'t> = (&'t SeatRef, u64, Option<&'t FilterGroup>);
+
 #[derive(Default)]
 struct FewSeats<'t> {
-    found: [Option<(&'t SeatRef, u64)>; SEATS],
+    found: [Option<FewSeat<'t>>; SEATS],
     taken: usize,
 }
 
 impl<'t> FewSeats<'t> {
     /// A seat that has not handed out the event of `seq`; its first event counts. `None`: they are more than few.
-    fn add(&mut self, seat: &'t SeatRef, seq: u64) -> Option<()> {
-        let known = |(other, _): &(&SeatRef, u64)| std::ptr::eq(&***other, &**seat);
+    fn add(&mut self, seat: &'t SeatRef, seq: u64, group: Option<&'t FilterGroup>) -> Option<()> {
+        let known = |(other, ..): &FewSeat<'_>| std::ptr::eq(&***other, &**seat);
         if seat.parked_at().is_none_or(|cursor| cursor > seq) || self.found.iter().flatten().any(known) {
             return Some(());
         }
-        *self.found.get_mut(self.taken)? = Some((seat, seq));
+        *self.found.get_mut(self.taken)? = Some((seat, seq, group));
         self.taken += 1;
         Some(())
     }
@@ -50,15 +54,25 @@ impl<'t> FewSeats<'t> {
 impl Tables {
     /// Brings every seat up to `now.head`, as a pass does. `None`: that is more than a publisher does, and nothing
     /// was changed. Wakers of tasks are left to the notifier, unless the cache trusts them.
-    pub(in crate::wake) fn look_at_few(&mut self, cache: &dyn Watched, now: &CacheFrontier) -> Option<FewWakeUps> {
+    pub(in crate::wake) fn look_at_few(
+        &mut self,
+        hub: &Hub,
+        cache: &dyn Watched,
+        now: &CacheFrontier,
+    ) -> Option<FewWakeUps> {
         if !self.is_short(now) {
             return None;
         }
-        let few = self.few_behind(cache, self.scanned_to, now.head)?;
+        let few = self.few_behind(cache, self.few_events(now.head)?, now.head)?;
         let (mut woken, at) = (FewWakeUps::default(), clock::now());
         let mut left = Vec::new();
-        for ((seat, seq), place) in few.found.into_iter().flatten().zip(&mut woken) {
-            match Seat::wake_behind(seat, seq, at).ok().flatten() {
+        for ((seat, seq, group), place) in few.found.into_iter().flatten().zip(&mut woken) {
+            let mut uncounted = 0;
+            let wake = Seat::wake_behind(seat, seq, at, group.map(|_| &mut uncounted));
+            if uncounted > 0 {
+                hub.remove_waiters(uncounted, group);
+            }
+            match wake.ok().flatten() {
                 Some(WakeUp::Task(task)) if !cache.trusts_wakers() => left.push(WakeUp::Task(task)),
                 own => *place = own,
             }
@@ -78,7 +92,6 @@ impl Tables {
         // A pass came before, in this epoch.
         self.scanned_to != 0
             && self.epoch == now.position.epoch
-            && now.head.saturating_sub(self.scanned_to) <= EVENTS
             && self.groups.len() <= FILTERS
             && self.asking.is_empty()
             && self.revisions.is_empty()
@@ -86,6 +99,17 @@ impl Tables {
             && self.listing.is_empty()
             && !self.timers.awaits_a_move()
             && !now.closed
+    }
+
+    /// Where the look begins. Far behind the head nobody slept meanwhile: then it is the lowest cursor of those who sleep,
+    /// as in a pass, where they are few. `None`: there are more events than few.
+    fn few_events(&self, head: u64) -> Option<u64> {
+        let is_near = |from: &u64| head.saturating_sub(*from) <= EVENTS;
+        let lowest = || {
+            (self.known <= MEMBERS)
+                .then(|| self.of_events().filter_map(|seat| seat.parked_at()).min().unwrap_or(head).min(head))
+        };
+        Some(self.scanned_to).filter(is_near).or_else(|| lowest().filter(is_near))
     }
 
     /// Who has something in [from, head).
@@ -99,7 +123,7 @@ impl Tables {
                     return None;
                 }
                 for seat in members.seats() {
-                    few.add(seat, seq)?;
+                    few.add(seat, seq, Some(group))?;
                 }
                 at = seq + 1;
             }
@@ -121,7 +145,7 @@ impl Tables {
                     return;
                 }
                 each_match(members, event, |seat| {
-                    all = all.and_then(|()| few.add(seat, event.sequence()));
+                    all = all.and_then(|()| few.add(seat, event.sequence(), None));
                 });
             }
         });
