@@ -27,7 +27,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
-use version::{SharedValue, flags_of, size};
+use version::{AttributesLength, Between, SharedValue, VersionWord, size};
 
 /// One immutable key-value, counted: cloning it is one increment, and it lives as long as somebody
 /// has it, also after the cache is gone.
@@ -73,9 +73,13 @@ impl KeyValue {
         extras: VersionExtras<'_>,
     ) -> KeyValue {
         let value_length = value.map_or(0, <[u8]>::len);
-        let (cells, shared) = (usize::from(extras.decoder.is_some()), usize::from(extras.shared.is_some()));
-        let copied = value.filter(|_| shared == 0).unwrap_or_default();
-        let place = memory.allocate(size(cells, shared, key.len() + copied.len() + extras.attributes.len()));
+        let between = Between {
+            cells: usize::from(extras.decoder.is_some()),
+            shared: usize::from(extras.shared.is_some()),
+            lengths: usize::from(!extras.attributes.is_empty()),
+        };
+        let copied = value.filter(|_| between.shared == 0).unwrap_or_default();
+        let place = memory.allocate(size(between, key.len() + copied.len() + extras.attributes.len()));
         // SAFETY: the block has room for all that is written here; all fields and bytes are written before anybody
         // sees it.
         unsafe {
@@ -84,8 +88,9 @@ impl KeyValue {
             if let Some(decoder) = extras.decoder {
                 cell.write(DecodedCell::new(decoder));
             }
-            let shared_at = cell.add(cells).cast::<SharedValue>();
-            let bytes = shared_at.add(shared).cast::<u8>();
+            let shared_at = cell.add(between.cells).cast::<SharedValue>();
+            let length_at = shared_at.add(between.shared).cast::<AttributesLength>();
+            let bytes = length_at.add(between.lengths).cast::<u8>();
             ptr::copy_nonoverlapping(key.as_ptr(), bytes, key.len());
             let copied_at = bytes.add(key.len());
             let value_at = match extras.shared {
@@ -99,7 +104,8 @@ impl KeyValue {
                 }
             };
             // Most caches declare none.
-            if !extras.attributes.is_empty() {
+            if between.lengths > 0 {
+                length_at.write(extras.attributes.len() as AttributesLength);
                 let attributes = copied_at.add(copied.len());
                 ptr::copy_nonoverlapping(extras.attributes.as_ptr(), attributes, extras.attributes.len());
             }
@@ -114,11 +120,10 @@ impl KeyValue {
                     version: meta.version,
                     lease: meta.lease,
                 },
-                seq,
+                word: VersionWord::new(seq, between),
                 older: older.0,
                 #[cfg(loom)]
                 count: AtomicU32::new(1),
-                attributes: extras.attributes.len() as u32 | flags_of(cells, shared),
                 #[cfg(loom)]
                 track: reclaim::Track::new(),
             });
@@ -192,11 +197,26 @@ impl KeyValue {
         let body = self.body();
         let from = body.head.key.wrapping_add(body.head.key_length as usize + body.copied_length());
         // SAFETY: written by `with_extras` after the key and its own value, lives as long as the version.
-        unsafe { std::slice::from_raw_parts(from, body.attributes_length()) }
+        unsafe { std::slice::from_raw_parts(from, self.attributes_length()) }
+    }
+
+    /// Bytes of the attributes.
+    #[inline]
+    fn attributes_length(&self) -> usize {
+        let Between { cells, shared, lengths } = self.body().word.between();
+        if lengths == 0 {
+            return 0;
+        }
+        // SAFETY: `with_extras` wrote it there and says so; it lives as long as the version.
+        let length = unsafe {
+            let shared_at = self.0.as_ptr().add(1).cast::<DecodedCell>().add(cells).cast::<SharedValue>();
+            shared_at.add(shared).cast::<AttributesLength>().read()
+        };
+        length as usize
     }
 
     fn cell(&self) -> Option<&DecodedCell> {
-        if self.body().cells() == 0 {
+        if self.body().word.between().cells == 0 {
             return None;
         }
         // SAFETY: `with_extras` wrote a cell there and says so; it lives as long as the version.
@@ -254,19 +274,20 @@ impl KeyValue {
     }
 
     pub(crate) fn seq(&self) -> u64 {
-        self.body().seq
+        self.body().word.seq()
     }
 
     /// Bytes of the tombstone of a key.
     pub(crate) fn tombstone_bytes(key: &[u8]) -> usize {
-        heap::footprint(size(0, 0, key.len()))
+        heap::footprint(size(Between::default(), key.len()))
     }
 
     /// Bytes of the allocation, and of a shared value, which others may have, too.
     #[inline(always)]
     pub(crate) fn bytes(&self) -> usize {
         let body = self.body();
-        heap::footprint(body.size()) + body.shared_length()
+        let bytes = body.head.key_length as usize + body.copied_length() + self.attributes_length();
+        heap::footprint(size(body.word.between(), bytes)) + body.shared_length()
     }
 
     /// The address of the version before; `data::slot` says which readers may follow it.
@@ -491,7 +512,7 @@ impl VersionPtr {
         let Some(kv) = (unsafe { self.in_place() }) else { return };
         // Where the key follows the version there is neither, and what it says of them need not be fetched.
         let is_plain = ptr::eq(kv.body().head.key, self.0.wrapping_add(1).cast());
-        let (cells, shared) = if is_plain { (0, 0) } else { (kv.body().cells(), kv.body().shared()) };
+        let Between { cells, shared, .. } = if is_plain { Between::default() } else { kv.body().word.between() };
         #[cfg(loom)]
         kv.body().track.end();
         let free = move |batch: &mut FreeBatch| {

@@ -1,7 +1,7 @@
 //! How a version lies in its block: the head that C and Go read, what the library adds, then what follows it.
 //!
-//! Behind a [`Version`], each where there is one: a [`DecodedCell`], a [`SharedValue`], the key, the value where that is
-//! copied, the attributes.
+//! Behind a [`Version`], each where there is one: a [`DecodedCell`], a [`SharedValue`], how long the attributes are, the
+//! key, the value where that is copied, the attributes.
 
 #![forbid(unsafe_code)]
 
@@ -30,25 +30,62 @@ pub(crate) struct Head {
 #[repr(C)]
 pub(crate) struct Version {
     pub(super) head: Head,
-    /// Sequence number of its event; 0: from the listing, or outside the log.
-    pub(super) seq: u64,
+    /// A [`VersionWord`].
+    pub(super) word: VersionWord,
     pub(super) older: *const Version,
     /// Loom's counts are larger than a header has room for: elsewhere it is the block's.
     #[cfg(loom)]
     pub(super) count: AtomicU32,
-    /// Bytes of the attributes after the value, [`HAS_CELL`] and [`IS_SHARED`].
-    pub(super) attributes: u32,
     /// Lets loom see reads that are not ordered after the making, or before the freeing.
     #[cfg(loom)]
     pub(super) track: reclaim::Track,
 }
 
-/// In `attributes`: a [`DecodedCell`] lies between the version and its key.
-const HAS_CELL: u32 = 1 << 31;
-/// In `attributes`: the bytes of the value are a [`SharedValue`], which lies before the key.
-const IS_SHARED: u32 = 1 << 30;
-/// Bytes of the attributes, at most: their length leaves room for both bits. `attribute::encode` keeps to it.
-pub(crate) const MOST_ATTRIBUTES: usize = IS_SHARED as usize - 1;
+/// The sequence number of a version's event, and the bits that say what lies between the version and its key. There are
+/// 2^61 sequence numbers: enough for a thousand years of 70 million events a second.
+#[derive(Clone, Copy)]
+pub(super) struct VersionWord(u64);
+
+const HAS_CELL: u64 = 1 << 63;
+/// The bytes of the value are a [`SharedValue`].
+const IS_SHARED: u64 = 1 << 62;
+const HAS_ATTRIBUTES: u64 = 1 << 61;
+
+/// What lies between a version and its key: of each one or none.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Between {
+    pub(super) cells: usize,
+    pub(super) shared: usize,
+    pub(super) lengths: usize,
+}
+
+/// How many bytes of attributes there are.
+pub(super) type AttributesLength = u64;
+
+/// Bytes of the attributes, at most. `attribute::encode` keeps to it.
+pub(crate) const MOST_ATTRIBUTES: usize = (1 << 30) - 1;
+
+impl VersionWord {
+    #[inline]
+    pub(super) fn new(seq: u64, between: Between) -> VersionWord {
+        debug_assert!(seq < HAS_ATTRIBUTES, "there are not so many events");
+        let bit = |count: usize, bit: u64| if count > 0 { bit } else { 0 };
+        let Between { cells, shared, lengths } = between;
+        VersionWord(seq | bit(cells, HAS_CELL) | bit(shared, IS_SHARED) | bit(lengths, HAS_ATTRIBUTES))
+    }
+
+    /// 0: from the listing, or outside the log.
+    #[inline]
+    pub(super) fn seq(self) -> u64 {
+        self.0 & (HAS_ATTRIBUTES - 1)
+    }
+
+    #[inline]
+    pub(super) fn between(self) -> Between {
+        let count = |bit: u64| usize::from(self.0 & bit != 0);
+        Between { cells: count(HAS_CELL), shared: count(IS_SHARED), lengths: count(HAS_ATTRIBUTES) }
+    }
+}
 
 /// A count on the bytes of a value that others have, too.
 pub(super) type SharedValue = Arc<[u8]>;
@@ -74,55 +111,27 @@ pub(crate) struct VersionExtras<'a> {
 
 const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>() && align_of::<Version>() <= heap::ALIGN);
 const _: () = assert!(align_of::<SharedValue>() <= align_of::<DecodedCell>());
+const _: () = assert!(align_of::<AttributesLength>() <= align_of::<SharedValue>());
 
-/// The bits in `attributes` of a version with so many cells and shared values.
-pub(super) const fn flags_of(cells: usize, shared: usize) -> u32 {
-    let has_cell = if cells > 0 { HAS_CELL } else { 0 };
-    has_cell | if shared > 0 { IS_SHARED } else { 0 }
-}
-
-/// Bytes of a version with so many cells and shared values: its lengths are limited, so this never overflows.
-pub(super) const fn size(cells: usize, shared: usize, bytes: usize) -> usize {
+/// Bytes of a version with so many bytes of key, value and attributes: lengths are limited, so this never overflows.
+pub(super) const fn size(between: Between, bytes: usize) -> usize {
     let align = align_of::<Version>();
-    let head = size_of::<Version>() + cells * size_of::<DecodedCell>() + shared * size_of::<SharedValue>();
-    (head + bytes + align - 1) & !(align - 1)
+    let Between { cells, shared, lengths } = between;
+    let between =
+        cells * size_of::<DecodedCell>() + shared * size_of::<SharedValue>() + lengths * size_of::<AttributesLength>();
+    (size_of::<Version>() + between + bytes + align - 1) & !(align - 1)
 }
 
 impl Version {
-    /// How many [`DecodedCell`]s there are.
-    #[inline]
-    pub(super) fn cells(&self) -> usize {
-        usize::from(self.attributes & HAS_CELL != 0)
-    }
-
-    /// How many shared values there are.
-    #[inline]
-    pub(super) fn shared(&self) -> usize {
-        usize::from(self.attributes & IS_SHARED != 0)
-    }
-
     /// Bytes of the value that lie elsewhere.
     #[inline]
     pub(super) fn shared_length(&self) -> usize {
-        if self.attributes & IS_SHARED == 0 { 0 } else { self.head.value_length as usize }
+        if self.word.between().shared == 0 { 0 } else { self.head.value_length as usize }
     }
 
     /// Bytes of the value in the block of the version.
     #[inline]
     pub(super) fn copied_length(&self) -> usize {
         self.head.value_length as usize - self.shared_length()
-    }
-
-    /// Bytes of the attributes.
-    #[inline]
-    pub(super) fn attributes_length(&self) -> usize {
-        (self.attributes & !(HAS_CELL | IS_SHARED)) as usize
-    }
-
-    /// Bytes of the block.
-    #[inline(always)]
-    pub(super) fn size(&self) -> usize {
-        let bytes = self.head.key_length as usize + self.copied_length() + self.attributes_length();
-        size(self.cells(), self.shared(), bytes)
     }
 }
