@@ -226,8 +226,8 @@ typedef struct {
     int64_t lease;
 } wc_found;
 
-// A value of at most `capacity` bytes is copied to `room`, so that nothing is left to be given back. `words` is a
-// wc_found.
+// A value of at most `capacity` bytes is copied to `room`, so that nothing is left to be given back; without a room it is
+// kept. `words` is a wc_found.
 static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *key, size_t length,
                                       const watchcore_read_options *read, uint64_t *words, char *room,
                                       size_t capacity)
@@ -251,7 +251,7 @@ static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *
     found->mod = kv->mod_revision;
     found->generation = kv->version;
     found->lease = kv->lease;
-    if (kv->value_length <= capacity) {
+    if (room != NULL && kv->value_length <= capacity) {
         memcpy(room, kv->value, kv->value_length);
         watchcore_key_value_release(kv);
         found->kept = NULL;

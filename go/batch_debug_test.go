@@ -57,3 +57,15 @@ func TestDebugPoisonsWhatADecoderKeeps(t *testing.T) {
 	want(t, "bytes kept too long", string(kept), "\xdb\xdb\xdb\xdb\xdb")
 	want(t, "the event's own", string(batch.At(0).Value()), "value")
 }
+
+func TestDebugPoisonsViewsOfGets(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", "value")))
+	var key, value []byte
+	_, _, err := cache.GetView(context.Background(), "/a", watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
+		key, value = kv.Key, kv.Value
+		want(t, "what is viewed", string(key)+string(value), "/avalue")
+	})
+	check(t, err)
+	want(t, "views kept too long", string(key)+string(value), "\xdb\xdb\xdb\xdb\xdb\xdb\xdb")
+}

@@ -235,6 +235,20 @@ func BenchmarkGetInto(b *testing.B) {
 	}
 }
 
+// Where it lies, without a copy.
+func BenchmarkGetView(b *testing.B) {
+	cache := window(b, 0, "value")
+	ctx, length := context.Background(), 0
+	for b.Loop() {
+		if found, _, err := cache.GetView(ctx, "/registry/pods/namespace-0471/p-000471", watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
+			length = len(kv.Value)
+		}); !found || err != nil {
+			b.Fatal(found, err)
+		}
+	}
+	want(b, "length", length, len("value"))
+}
+
 // What is left of a get that gives memory of its own: the two allocations alone, of an object
 // of 549 bytes, and their collection.
 func BenchmarkGetAllocations(b *testing.B) {

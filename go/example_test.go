@@ -287,6 +287,22 @@ func ExampleCache_GetInto() {
 	// /pods/b = 1
 }
 
+func ExampleCache_GetView() {
+	cache, writer := filled()
+	defer cache.Close()
+	defer writer.Close()
+	var first byte
+	found, at, err := cache.GetView(context.Background(), "/pods/a", watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
+		first = kv.Value[0] // the library's memory: what is kept is copied here
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(found, at, string(first))
+	// Output:
+	// true 4 2
+}
+
 func ExampleCache_List() {
 	cache, writer := filled()
 	defer cache.Close()

@@ -5,6 +5,7 @@ package watchcore_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -111,4 +112,14 @@ func TestReleasesBesidePolls(t *testing.T) {
 	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
 	churn(t, writer, 2000, 20_000)
 	bounded.Eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+}
+
+// In debug a view is of a copy.
+func TestGetViewAllocatesNothing(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", strings.Repeat("v", 100_000))))
+	ctx, length := context.Background(), 0
+	view := func(kv watchcore.KeyValue) { length = len(kv.Value) }
+	want(t, "allocations", testing.AllocsPerRun(100, func() { cache.GetView(ctx, "/a", watchcore.ReadOptions{}, view) }), 0)
+	want(t, "length", length, 100_000)
 }

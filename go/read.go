@@ -155,6 +155,27 @@ func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, in
 	return true, f.revision, nil
 }
 
+// GetView is Get without a copy: view is given the key-value where it lies. Key and Value of kv
+// are the library's memory: valid until view returns, and never to be written to, for other
+// readers have the same bytes. It says whether there was such a key-value; where there was none,
+// view is not called. Nothing is allocated, and the size of the value costs nothing.
+//
+// view is called on this goroutine, while nothing is locked: it may take its time, call the cache,
+// close it, or panic.
+//
+//	found, revision, err := cache.GetView(ctx, key, watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
+//		err = json.Unmarshal(kv.Value, &object)
+//	})
+func (c *Cache) GetView(ctx context.Context, key string, options ReadOptions, view func(kv KeyValue)) (bool, uint64, error) {
+	var f found
+	if _, err := c.find(ctx, key, &options, &f, nil); err != nil || f.found == 0 {
+		return false, f.revision, err
+	}
+	defer f.release()
+	f.show(view)
+	return true, f.revision, nil
+}
+
 // room is where C copies a value that fits, so that a get is one crossing.
 type room [4096]byte
 
@@ -178,13 +199,25 @@ var (
 // fill is called when the value was copied.
 func (f *found) fill(kv *KeyValue) {
 	kv.CreateRevision, kv.ModRevision, kv.Version, kv.Lease = f.create, f.mod, f.generation, f.lease
+	f.release()
+}
+
+// show is called with what was kept.
+func (f *found) show(view func(kv KeyValue)) {
+	shown := [1]*keyValue{f.kept}
+	items, copies := poisonableItems(shown[:])
+	defer copies.poison()
+	view(KeyValue{items[0].keyBytes(), items[0].valueBytes(), f.create, f.mod, f.generation, f.lease})
+}
+
+func (f *found) release() {
 	if f.kept != nil {
 		C.watchcore_key_value_release((*C.watchcore_key_value)(unsafe.Pointer(f.kept)))
 	}
 }
 
-// find is one crossing. The value is in room where it fits, else in the library's memory
-// until fill. A read of what the cache has now does not wait, so it does without what
+// find is one crossing. The value is in room where there is one and it fits, else in the library's
+// memory until release. A read of what the cache has now does not wait, so it does without what
 // a wait needs.
 func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *found, room []byte) (value []byte, err error) {
 	words, bytes := (*C.uint64_t)(unsafe.Pointer(f)), (*C.char)(unsafe.Pointer(unsafe.SliceData(room)))

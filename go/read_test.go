@@ -118,6 +118,63 @@ func TestGetInto(t *testing.T) {
 	want(t, "allocations", testing.AllocsPerRun(100, func() { cache.GetInto(ctx, "/a", watchcore.ReadOptions{}, &into) }), 0)
 }
 
+// The key-value where it lies, whatever the size, and only as long as view runs.
+func TestGetView(t *testing.T) {
+	cache, writer := embedded(t)
+	for revision, size := range []int{0, 1, 549, 4097, 100_000} {
+		value := strings.Repeat("v", size)
+		check(t, writer.Apply(uint64(revision+1), watchcore.PutExact(watchcore.KeyValue{
+			Key: []byte("/a"), Value: []byte(value), Lease: int64(size),
+			CreateRevision: 1, ModRevision: uint64(revision + 1), Version: uint64(revision + 1),
+		})))
+		for _, read := range []watchcore.Read{watchcore.ReadAny(), watchcore.ReadExact(uint64(revision + 1))} {
+			calls := 0
+			found, at, err := cache.GetView(bounded.Context(t), "/a", watchcore.ReadOptions{Read: read}, func(kv watchcore.KeyValue) {
+				calls++
+				want(t, fmt.Sprint(size), string(kv.Key)+string(kv.Value), "/a"+value)
+				want(t, "its numbers", [...]uint64{kv.CreateRevision, kv.ModRevision, kv.Version, uint64(kv.Lease)},
+					[...]uint64{1, uint64(revision + 1), uint64(revision + 1), uint64(size)})
+				if kv.Value == nil {
+					t.Error("the value is nil")
+				}
+			})
+			check(t, err)
+			want(t, "found and its revision", [...]any{found, at, calls}, [...]any{true, uint64(revision + 1), 1})
+		}
+	}
+	never := func(watchcore.KeyValue) { t.Error("there is nothing to view") }
+	found, at, err := cache.GetView(bounded.Context(t), "/none", watchcore.ReadOptions{}, never)
+	check(t, err)
+	want(t, "none", [...]any{found, at}, [...]any{false, uint64(5)})
+	_, _, err = cache.GetView(bounded.Context(t), "", watchcore.ReadOptions{}, never)
+	wantError(t, "an empty key", err, watchcore.ErrInvalidArgument)
+}
+
+// A view may do anything: the version is kept until it returns, and given back where it does not.
+func TestGetViewKeepsWhatItShows(t *testing.T) {
+	cache, writer := embedded(t)
+	check(t, writer.Apply(1, watchcore.Put("/a", strings.Repeat("v", 549))))
+	for range 3 {
+		func() {
+			defer func() { want(t, "the panic", recover(), any("of the view")) }()
+			cache.GetView(bounded.Context(t), "/a", watchcore.ReadOptions{}, func(watchcore.KeyValue) { panic("of the view") })
+		}()
+	}
+	found, at, err := cache.GetView(bounded.Context(t), "/a", watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
+		check(t, writer.Apply(2, watchcore.Delete("/a")))
+		check(t, writer.Compact(2))
+		got, _, err := cache.Get(bounded.Context(t), "/a", watchcore.ReadOptions{})
+		check(t, err)
+		want(t, "the key now", got == nil, true)
+		check(t, cache.Close())
+		want(t, "what is viewed", string(kv.Key)+string(kv.Value), "/a"+strings.Repeat("v", 549))
+	})
+	check(t, err)
+	want(t, "found and its revision", [...]any{found, at}, [...]any{true, uint64(1)})
+	_, _, err = cache.GetView(bounded.Context(t), "/a", watchcore.ReadOptions{}, func(watchcore.KeyValue) { t.Error("it is closed") })
+	wantError(t, "a closed cache", err, watchcore.ErrClosed)
+}
+
 func hundred(t testing.TB) (*watchcore.Cache, *watchcore.Writer) {
 	t.Helper()
 	cache, writer := embedded(t)

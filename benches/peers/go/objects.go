@@ -56,6 +56,8 @@ func objects() (all []contestant) {
 		if s.name == "watchcore" {
 			all = append(all, contestant{"get", "watchcore, into", "the copy is written over the one before: nothing is allocated",
 				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreInto(size), size) }})
+			all = append(all, contestant{"get", "watchcore, view", "looked at where it lies: nothing is copied",
+				[]int{1000, 150_000, 1_000_000}, func(size int) measured { return get(fillWatchcoreView(size), size) }})
 		}
 		if !s.ordered {
 			continue
