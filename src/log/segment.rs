@@ -229,7 +229,7 @@ impl Segment {
 }
 
 /// Events whose versions are fetched while others are released: they lie anywhere, and nobody has looked at them lately.
-const AHEAD: usize = 8;
+const AHEAD: usize = 16;
 
 impl Drop for Segment {
     fn drop(&mut self) {
