@@ -28,10 +28,13 @@ pub(crate) mod clock {
         monotonic(libc::CLOCK_MONOTONIC).saturating_sub(origin())
     }
 
-    /// About now, some milliseconds late at most, for a fraction of the price where the system has such a clock.
+    /// Not before now, and some milliseconds after it at most, for a fraction of the price where the system has such a clock.
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
-    pub(crate) fn coarse() -> u64 {
-        monotonic(libc::CLOCK_MONOTONIC_COARSE).saturating_sub(origin())
+    #[inline]
+    pub(crate) fn soon() -> u64 {
+        /// Nanoseconds from one time of that clock to the next, at most.
+        const TICK: u64 = 10_000_000;
+        (monotonic(libc::CLOCK_MONOTONIC_COARSE) + TICK).saturating_sub(origin())
     }
 
     /// The base by the clocks of the system, of which `Instant` is one.
@@ -58,7 +61,7 @@ pub(crate) mod clock {
     }
 
     #[cfg(any(loom, not(any(target_os = "linux", target_os = "android"))))]
-    pub(crate) fn coarse() -> u64 {
+    pub(crate) fn soon() -> u64 {
         now()
     }
 

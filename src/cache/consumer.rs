@@ -228,7 +228,8 @@ impl Consumer {
         self.caught_up.store(at, Relaxed);
     }
 
-    /// Records the time of a poll. True: the one before was at most one step earlier.
+    /// Records the time of a poll, which is not before now, nor behind [`clock::soon`]. True: the one before was at most one
+    /// step earlier.
     pub(crate) fn polled_at(&self, now: u64) -> bool {
         let step = step_from(now) as u32;
         let before = self.polled.load(Relaxed);
@@ -240,7 +241,7 @@ impl Consumer {
     /// Time since its last poll.
     pub(super) fn last_poll(&self) -> Option<Duration> {
         let polled = self.polled.load(Relaxed);
-        (polled != 0).then(|| clock::since(whole(polled, step_from(clock::now())) << POLLED_STEP))
+        (polled != 0).then(|| clock::since(whole(polled, step_from(clock::soon())) << POLLED_STEP))
     }
 
     pub(crate) fn hand_out(&self, count: u64) {

@@ -30,7 +30,7 @@ pub struct Lag {
     pub events: u64,
     /// Revisions between the position and the cache's.
     pub revisions: u64,
-    /// Time since the subscription last had everything; zero if it has.
+    /// Time since the subscription last had everything, some milliseconds less at most; zero if it has.
     pub age: Duration,
 }
 

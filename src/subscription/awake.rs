@@ -179,8 +179,8 @@ impl<'s> Awake<'s> {
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
     fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
-        // Some milliseconds more or less are nothing for how long it has been behind.
-        let now = clock::coarse();
+        // Some milliseconds less are nothing for how long it will have been behind.
+        let now = clock::soon();
         self.shared.caught_up(now);
         self.shared.polled_at(now);
         if self.cursor.seq() >= frontier.head {

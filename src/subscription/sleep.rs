@@ -200,7 +200,7 @@ impl Awake<'_> {
             self.own.set(Flag::MovedUnseen, true);
         }
         // Until it was woken it had everything.
-        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::coarse() });
+        self.shared.caught_up(if unparked.woken { unparked.at } else { clock::soon() });
     }
 }
 

@@ -94,7 +94,7 @@ impl Awake<'_> {
     pub(super) fn record_poll(&mut self) {
         match self.own.unrecorded.checked_sub(1) {
             Some(left) => self.own.unrecorded = left,
-            None => self.own.unrecorded = if self.shared.polled_at(clock::coarse()) { UNRECORDED } else { 0 },
+            None => self.own.unrecorded = if self.shared.polled_at(clock::soon()) { UNRECORDED } else { 0 },
         }
     }
 }

@@ -32,6 +32,7 @@ pub(in crate::wake) type FewWakeUps = [Option<WakeUp>; SEATS];
 /// A seat, the event for which it is to be woken, and the group that it was found by; `None`: by a bucket.
 type FewSeat<'t> = (&'t SeatRef, u64, Option<&'t FilterGroup>);
 
+/// Those that were found so far.
 #[derive(Default)]
 struct FewSeats<'t> {
     found: [Option<FewSeat<'t>>; SEATS],
