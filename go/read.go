@@ -163,8 +163,9 @@ func (c *Cache) GetInto(ctx context.Context, key string, options ReadOptions, in
 // view is called on this goroutine, while nothing is locked: it may take its time, call the cache,
 // close it, or panic.
 //
+//	var parsed error
 //	found, revision, err := cache.GetView(ctx, key, watchcore.ReadOptions{}, func(kv watchcore.KeyValue) {
-//		err = json.Unmarshal(kv.Value, &object)
+//		parsed = json.Unmarshal(kv.Value, &object)
 //	})
 func (c *Cache) GetView(ctx context.Context, key string, options ReadOptions, view func(kv KeyValue)) (bool, uint64, error) {
 	var f found

@@ -203,16 +203,12 @@ impl KeyValue {
     /// Bytes of the attributes.
     #[inline]
     fn attributes_length(&self) -> usize {
-        let Between { cells, shared, lengths } = self.body().word.between();
-        if lengths == 0 {
+        let body = self.body();
+        if body.word.between().lengths == 0 {
             return 0;
         }
-        // SAFETY: `with_extras` wrote it there and says so; it lives as long as the version.
-        let length = unsafe {
-            let shared_at = self.0.as_ptr().add(1).cast::<DecodedCell>().add(cells).cast::<SharedValue>();
-            shared_at.add(shared).cast::<AttributesLength>().read()
-        };
-        length as usize
+        // SAFETY: `with_extras` wrote it right before the key and says so; it lives as long as the version.
+        unsafe { body.head.key.cast::<AttributesLength>().sub(1).read() as usize }
     }
 
     fn cell(&self) -> Option<&DecodedCell> {
@@ -510,7 +506,7 @@ impl VersionPtr {
         reclaim::progressed();
         // SAFETY: it is freed below and not before, and nobody else has it.
         let Some(kv) = (unsafe { self.in_place() }) else { return };
-        // Where the key follows the version there is neither, and what it says of them need not be fetched.
+        // Where the key follows the version nothing lies between, and the word that says so need not be fetched.
         let is_plain = ptr::eq(kv.body().head.key, self.0.wrapping_add(1).cast());
         let Between { cells, shared, .. } = if is_plain { Between::default() } else { kv.body().word.between() };
         #[cfg(loom)]

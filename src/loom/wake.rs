@@ -249,17 +249,25 @@ proof!(
     loom_sleep_beside_a_pass_taken_over: TakeOver => "an event is lost",
 );
 
+/// As [`known`], and it sleeps.
+fn asleep() -> (Local<Cache>, Local<Writer>, WakeSet, Local<Subscription>) {
+    let (cache, mut writer) = cache(4, 2);
+    let (set, mut subscription) = known(&cache, &mut writer);
+    assert!(!subscription.arm().unwrap());
+    (cache, writer, set, subscription)
+}
+
+/// Publishes, and the notifier looks.
+fn put_and_look(writer: &mut Writer) {
+    put(writer, 2, &["/a"]);
+    notifier::step();
+}
+
 /// Row "a seat's state": who was woken and sleeps again finds its waker as who woke it has left it.
 fn arm_beside_a_wake_up(weakened: Weak) {
     PLAIN.run(weakened, || {
-        let (cache, mut writer) = cache(4, 2);
-        let (set, mut subscription) = known(&cache, &mut writer);
-        assert!(!subscription.arm().unwrap());
-        let write = |writer: &mut Writer| {
-            put(writer, 2, &["/a"]);
-            notifier::step();
-        };
-        let (_writer, (subscription, events)) = race(writer, write, move || {
+        let (_cache, writer, set, mut subscription) = asleep();
+        let (_writer, (subscription, events)) = race(writer, put_and_look, move || {
             let mut events = read(&subscription.poll(8).unwrap());
             if !subscription.arm().unwrap() {
                 events.extend(read(&subscription.poll(8).unwrap()));
@@ -279,14 +287,8 @@ proof!(
 /// Row "the count of a sleep": who was woken, with its count taken off, is looked for when it sleeps again.
 fn sleep_behind_a_wake_up(weakened: Weak) {
     PLAIN.run(weakened, || {
-        let (cache, mut writer) = cache(4, 2);
-        let (set, mut subscription) = known(&cache, &mut writer);
-        assert!(!subscription.arm().unwrap());
-        let write = |writer: &mut Writer| {
-            put(writer, 2, &["/a"]);
-            notifier::step();
-        };
-        let (mut writer, mut subscription) = race(writer, write, move || {
+        let (_cache, writer, set, mut subscription) = asleep();
+        let (mut writer, mut subscription) = race(writer, put_and_look, move || {
             subscription.poll(8).unwrap();
             subscription.arm().unwrap();
             subscription

@@ -54,9 +54,8 @@ impl<'t, 'w> WakeAhead<'t, 'w> {
     /// for all.
     pub(super) fn finish_group(mut self, hub: &Hub, group: &FilterGroup) -> Option<u64> {
         (0..FETCHED).for_each(|_| self.put(None));
-        match self.uncounted {
-            None | Some(0) => {}
-            Some(count) => hub.remove_waiters(count, Some(group)),
+        if let Some(count @ 1..) = self.uncounted {
+            hub.remove_waiters(count, Some(group));
         }
         self.lowest
     }
