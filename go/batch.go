@@ -16,12 +16,19 @@ import (
 // What the plain methods of its events return (Key, Value, PrevValue) is the
 // program's own. Views (KeyView and the like) are valid until Release.
 type Batch struct {
+	shelf *shelf // nil, of the zero Batch: it has none
+	turn  turn   // of its loan
+	flags uint32
+	at    Position
+}
+
+// shelf is where the events of a batch are. Its subscription puts those of the next one on the
+// same, where this one was released.
+type shelf struct {
 	loan  loan
 	first unsafe.Pointer // the events, where they lie
-	count int
-	at    Position
-	flags uint32
-	own   bool // a clone: its memory is Go's
+	count uint32
+	own   bool // of a clone: its memory is Go's
 }
 
 // rawBatch is watchcore_batch.
@@ -67,35 +74,37 @@ func (r *rawBatch) view() []rawEvent {
 
 // newBatch takes over what C gave. A subscription keeps it, but for what would keep
 // the log with it.
-func newBatch(raw *rawBatch, state *coreState, kept bool) *Batch {
-	b := &Batch{flags: raw.flags, at: Position{Epoch: raw.epoch, Revision: raw.position}}
+func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 	goods := goods{&state.batches, raw.owner, C.WC_BATCH}
 	events := raw.view()
 	if debug {
-		events, b.loan.copies = poisonable(events)
+		events, on.loan.copies = poisonable(events)
 		raw.release()
 		goods.what = 0
 	}
-	b.show(events)
-	b.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG == 0)
-	return b
+	on.show(events)
+	on.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG == 0)
+	return &Batch{on, on.loan.turn(), raw.flags, Position{Epoch: raw.epoch, Revision: raw.position}}
 }
 
-func (b *Batch) show(events []rawEvent) {
-	b.first, b.count = unsafe.Pointer(unsafe.SliceData(events)), len(events)
+func (s *shelf) show(events []rawEvent) {
+	s.first, s.count = unsafe.Pointer(unsafe.SliceData(events)), uint32(len(events))
 }
 
 // events is for callers that hold the loan.
 func (b *Batch) events() []rawEvent {
-	return unsafe.Slice((*rawEvent)(b.first), b.count)
-}
-
-// lender is nil for a clone.
-func (b *Batch) lender() *loan {
-	if b.own {
+	if b.shelf == nil {
 		return nil
 	}
-	return &b.loan
+	return unsafe.Slice((*rawEvent)(b.shelf.first), b.shelf.count)
+}
+
+// lender is nil for a clone, and where there are no events.
+func (b *Batch) lender() *loan {
+	if b.shelf == nil || b.shelf.own {
+		return nil
+	}
+	return &b.shelf.loan
 }
 
 // Release frees the batch. It may be called again, from any goroutine. From
@@ -110,8 +119,11 @@ func (b *Batch) lender() *loan {
 // after neither it nor one of its events is reachable, but for one of which a view
 // was taken: that is held for ever, and counted in Stats.
 func (b *Batch) Release() {
-	if b != nil && !b.own {
-		b.loan.end()
+	if b == nil {
+		return
+	}
+	if lender := b.lender(); lender != nil {
+		lender.end(b.turn)
 	}
 }
 
@@ -120,18 +132,18 @@ func (b *Batch) Len() int {
 	if b == nil {
 		return 0
 	}
-	if !b.own && b.loan.gate.closed() {
+	if b.lender().isLate(b.turn) {
 		usedLate()
 	}
-	return b.count
+	return len(b.events())
 }
 
 // At is the event at an index.
 func (b *Batch) At(i int) Event {
 	lender := b.lender()
-	lender.enter()
+	lender.enter(b.turn)
 	defer lender.exit()
-	return b.events()[i].event(lender)
+	return b.events()[i].event(lender, b.turn)
 }
 
 // Events walks over the events. Where a panic (or runtime.Goexit) leaves the loop, the
@@ -142,11 +154,11 @@ func (b *Batch) Events() iter.Seq[Event] {
 		if b == nil {
 			return
 		}
-		lender := b.lender()
-		lender.enter()
+		lender, turn := b.lender(), b.turn
+		lender.enter(turn)
 		events := b.events()
 		for i := range events {
-			if !yield(events[i].event(lender)) {
+			if !yield(events[i].event(lender, turn)) {
 				break
 			}
 		}
@@ -176,11 +188,18 @@ func (b *Batch) Clone() *Batch {
 		return nil
 	}
 	lender := b.lender()
-	lender.enter()
+	lender.enter(b.turn)
 	defer lender.exit()
-	start, events, _ := cloneEvents(unsafe.Sizeof(Batch{}), b.events())
-	own := (*Batch)(start)
-	own.own, own.flags, own.at = true, b.flags, b.at
-	own.show(events)
-	return own
+	start, events, _ := cloneEvents(unsafe.Sizeof(ownBatch{}), b.events())
+	own := (*ownBatch)(start)
+	own.shelf.own = true
+	own.shelf.show(events)
+	own.Batch = Batch{shelf: &own.shelf, flags: b.flags, at: b.at}
+	return &own.Batch
+}
+
+// ownBatch is a clone, before what it shows.
+type ownBatch struct {
+	Batch
+	shelf shelf
 }

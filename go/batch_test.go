@@ -94,6 +94,13 @@ func TestNilBatch(t *testing.T) {
 		t.Fatalf("an event of nil: %v", e)
 	}
 	batch.Release()
+	batch = &watchcore.Batch{}
+	want(t, "length of the zero value", batch.Len(), 0)
+	want(t, "length of its clone", batch.Clone().Len(), 0)
+	for e := range batch.Events() {
+		t.Fatalf("an event of the zero value: %v", e)
+	}
+	batch.Release()
 	var page *watchcore.Page
 	want(t, "page length", page.Len(), 0)
 	want(t, "page more", page.More(), false)

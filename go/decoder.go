@@ -65,7 +65,7 @@ func NewDecoder[T any](decode func(key, value []byte) (T, error), size int) *Dec
 // a resync mark) is ErrInvalidArgument. Where another goroutine decodes it just now, it
 // waits for that.
 func (d *Decoder[T]) Value(e Event) (T, error) {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	kv := e.kv()
 	if kv.valueBytes() == nil {
@@ -77,7 +77,7 @@ func (d *Decoder[T]) Value(e Event) (T, error) {
 // PrevValue is the value before the event, decoded: of a deletion the last one.
 // An event without one is ErrInvalidArgument.
 func (d *Decoder[T]) PrevValue(e Event) (T, error) {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	kv := e.prev()
 	if kv.valueBytes() == nil {
@@ -88,7 +88,7 @@ func (d *Decoder[T]) PrevValue(e Event) (T, error) {
 
 // Item is the value of an item of a page or a snapshot, decoded.
 func (d *Decoder[T]) Item(item KeyValueRef) (T, error) {
-	item.loan.enter()
+	item.loan.enter(0)
 	defer item.loan.exit()
 	return d.of(item.kv)
 }

@@ -60,8 +60,15 @@ func (t EventType) String() string {
 type Event struct {
 	Revision uint64    // of the change; of an initial object its own; of a resync the new state's
 	Type     EventType // what happened
-	raw      *rawEvent
-	loan     *loan // nil: its memory is Go's
+	turn     turn      // of the loan
+	place
+}
+
+// place is where an event lies. By itself, for the compiler keeps four fields of a struct in
+// registers, and no more.
+type place struct {
+	raw  *rawEvent
+	loan *loan // nil: its memory is Go's
 }
 
 // rawEvent is watchcore_event.
@@ -95,13 +102,13 @@ func (e Event) has(flag uint32) bool {
 	if e.raw == nil {
 		return false
 	}
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.raw.flags&flag != 0
 }
 
-func (r *rawEvent) event(lender *loan) Event {
-	return Event{r.revision, r.kind, r, lender}
+func (r *rawEvent) event(lender *loan, turn turn) Event {
+	return Event{r.revision, r.kind, turn, place{r, lender}}
 }
 
 // keyValue is the library's key-value.
@@ -198,14 +205,14 @@ func (e Event) Sequence() uint64 {
 	if e.raw == nil {
 		return 0
 	}
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.raw.sequence
 }
 
 // Key is the key; "" in bookmarks and resync marks.
 func (e Event) Key() string {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return string(e.kv().keyBytes())
 }
@@ -213,7 +220,7 @@ func (e Event) Key() string {
 // Value is a copy of the new value: nil where there is none (deletions, bookmarks,
 // resync marks), empty but not nil where it is empty.
 func (e Event) Value() []byte {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return copied(e.kv().valueBytes())
 }
@@ -221,7 +228,7 @@ func (e Event) Value() []byte {
 // PrevValue is a copy of the value before: nil where there was none (or it left the
 // window), empty but not nil where it was empty.
 func (e Event) PrevValue() []byte {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return copied(e.prev().valueBytes())
 }
@@ -231,59 +238,62 @@ func (e Event) PrevValue() []byte {
 // view was taken must be released: the garbage collector does not do it. nil in
 // bookmarks and resync marks.
 func (e Event) KeyView() []byte {
-	e.loan.view()
-	if e.raw == nil || e.raw.kv == nil {
+	e.loan.view(int64(e.turn))
+	raw := e.raw
+	if raw == nil || raw.kv == nil {
 		return nil
 	}
-	return unsafe.Slice((*byte)(e.raw.kv.key), e.raw.kv.keyLength)
+	return unsafe.Slice((*byte)(raw.kv.key), raw.kv.keyLength)
 }
 
 // ValueView is the new value in the library's memory: valid until the batch is
 // released, and never to be written to, for the cache and other readers have the same
 // bytes. A batch of which a view was taken must be released. nil and empty as Value.
 func (e Event) ValueView() []byte {
-	e.loan.view()
-	if e.raw == nil || e.raw.kv == nil {
+	e.loan.view(int64(e.turn))
+	raw := e.raw
+	if raw == nil || raw.kv == nil {
 		return nil
 	}
-	return unsafe.Slice((*byte)(e.raw.kv.value), e.raw.kv.valueLength)
+	return unsafe.Slice((*byte)(raw.kv.value), raw.kv.valueLength)
 }
 
 // PrevValueView is the value before in the library's memory, on the same conditions
 // as ValueView. nil and empty as PrevValue.
 func (e Event) PrevValueView() []byte {
-	e.loan.view()
-	if e.raw == nil || e.raw.prev == nil {
+	e.loan.view(int64(e.turn))
+	raw := e.raw
+	if raw == nil || raw.prev == nil {
 		return nil
 	}
-	return unsafe.Slice((*byte)(e.raw.prev.value), e.raw.prev.valueLength)
+	return unsafe.Slice((*byte)(raw.prev.value), raw.prev.valueLength)
 }
 
 // CreateRevision is the revision at which the key was created. In a deletion
 // this and the next three are those of the last value.
 func (e Event) CreateRevision() uint64 {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().createRevision()
 }
 
 // ModRevision is the revision of the value shown.
 func (e Event) ModRevision() uint64 {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().modRevision()
 }
 
 // Version is 1 + the number of changes since the key was created.
 func (e Event) Version() uint64 {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().changes()
 }
 
 // Lease is the lease, 0 for none.
 func (e Event) Lease() int64 {
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return e.kv().leaseID()
 }
@@ -299,7 +309,7 @@ func (e Event) InitialState() bool { return e.has(C.WATCHCORE_FLAG_INITIAL_STATE
 func (e Event) EndsInitialState() bool {
 	// A reader of a state asks it of every event: of others than bookmarks it is answered
 	// without memory of the library's, so nothing is held. has panics where it is late.
-	if e.Type != EventBookmark && (e.loan == nil || e.loan.gate.state.Load()&gateClosed == 0) {
+	if e.Type != EventBookmark && !e.loan.isLate(e.turn) {
 		return false
 	}
 	return e.has(C.WATCHCORE_FLAG_INITIAL_STATE_END)
@@ -377,7 +387,7 @@ func (e Event) Resync() ResyncMark {
 	if e.has(C.WATCHCORE_FLAG_BEGIN) {
 		phase = ResyncBegin
 	}
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	return ResyncMark{Phase: phase, Reason: ResyncReason(e.raw.reason), Epoch: e.raw.epoch, From: e.raw.from, To: e.Revision}
 }
@@ -387,10 +397,10 @@ func (e Event) Clone() Event {
 	if e.raw == nil {
 		return e
 	}
-	e.loan.enter()
+	e.loan.enter(e.turn)
 	defer e.loan.exit()
 	_, own, _ := cloneEvents(0, []rawEvent{*e.raw})
-	return own[0].event(nil)
+	return own[0].event(nil, 0)
 }
 
 // cloneEvents copies events into one allocation: a room for the caller at its start

@@ -23,7 +23,10 @@ const (
 	gateCalling       // somebody is in a call of the library's that is for one at a time
 	loanKept          // of a loan: its subscription frees it
 	loanViewed        // of a loan: a view was taken; it keeps nobody from freeing
-	gateInside        // the rest of the word counts the calls that are inside
+	loanTurn          // of a loan: the rest of the lower half counts how often it was lent again
+
+	gateInside int64 = 1 << 32               // the upper half counts the calls that are inside
+	loanTurns        = gateInside - loanTurn // the bits of the turn
 )
 
 // enter says whether it is open. leave must follow, also where it is not.
@@ -54,7 +57,7 @@ func (g *gate) closed() bool { return g.state.Load()&gateClosed != 0 }
 
 // left says whether nobody is inside any more and the caller has to free.
 func (g *gate) left(state int64) bool {
-	return state&^loanViewed == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
+	return state&^(loanViewed|loanTurns) == gateClosed && g.state.Or(gateFreed)&gateFreed == 0
 }
 
 // entry is how enterAlone ended.

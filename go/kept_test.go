@@ -123,3 +123,122 @@ func TestGetViewAllocatesNothing(t *testing.T) {
 	want(t, "allocations", testing.AllocsPerRun(100, func() { cache.GetView(ctx, "/a", watchcore.ReadOptions{}, view) }), 0)
 	want(t, "length", length, 100_000)
 }
+
+// The place of a released batch is the next one's; what the program still has of it comes late, and
+// changes nothing of the next one.
+func TestReleasedBatchIsNotTheNextOne(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	var before *watchcore.Batch
+	var event watchcore.Event
+	for revision := uint64(1); revision <= 10; revision++ {
+		value := strings.Repeat("v", int(revision))
+		check(t, writer.Apply(revision, watchcore.Put("/a", value)))
+		batch := oneBatch(t, sub)
+		if before != nil {
+			for what, use := range map[string]func(){
+				"length":             func() { before.Len() },
+				"an event":           func() { before.At(0) },
+				"a loop":             func() { before.Events()(func(watchcore.Event) bool { return true }) },
+				"a clone":            func() { before.Clone() },
+				"key":                func() { event.Key() },
+				"value":              func() { event.Value() },
+				"view of the key":    func() { event.KeyView() },
+				"view of the value":  func() { event.ValueView() },
+				"a clone of one":     func() { event.Clone() },
+				"a flag":             func() { event.EndsInitialState() },
+				"number of a change": func() { event.Version() },
+			} {
+				panics(t, what+" of the batch before", use)
+			}
+			before.Release()
+			want(t, "position of the batch before", before.Position().Revision, revision-1)
+			want(t, "events of it", event.Revision, revision-1)
+		}
+		want(t, "unreleased", cache.Stats().UnreleasedBatches, 1)
+		event = batch.At(0)
+		want(t, "value", string(event.ValueView()), value)
+		want(t, "copy", string(event.Value()), value)
+		batch.Release()
+		before = batch
+	}
+	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
+}
+
+// A batch that is not released when its subscription polls keeps its place, also while that goes on.
+func TestUnreleasedBatchKeepsItsPlace(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	var all []*watchcore.Batch
+	for revision := uint64(1); revision <= 20; revision++ {
+		check(t, writer.Apply(revision, watchcore.Put("/a", valueOf(int(revision)))))
+		batch := oneBatch(t, sub)
+		if revision%3 == 0 {
+			batch.Release()
+		} else {
+			all = append(all, batch)
+		}
+	}
+	for _, batch := range all {
+		event := batch.At(0)
+		want(t, "value", string(event.Value()), valueOf(int(event.Revision)))
+		batch.Release()
+		panics(t, "a released batch", func() { event.Key() })
+	}
+	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
+}
+
+// Events of earlier batches are asked by other goroutines while their place is lent again and again.
+func TestLateEventsBesidePolls(t *testing.T) {
+	cache, writer := embedded(t, watchcore.Config{Capacity: 1024})
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	events, done := make(chan watchcore.Event, 8), sync.WaitGroup{}
+	for range 4 {
+		done.Go(func() {
+			for event := range events {
+				func() {
+					defer func() { recover() }() // too late: that is what it says then
+					if value := string(event.Value()); value != valueOf(int(event.Revision)) {
+						t.Errorf("the value of revision %d is %q", event.Revision, value)
+					}
+				}()
+			}
+		})
+	}
+	for revision := uint64(1); revision <= 5000; revision++ {
+		check(t, writer.Apply(revision, watchcore.Put("/a", valueOf(int(revision)))))
+		batch := oneBatch(t, sub)
+		event := batch.At(0)
+		for range 4 {
+			events <- event
+		}
+		want(t, "value", string(event.Value()), valueOf(int(revision)))
+		batch.Release()
+	}
+	close(events)
+	done.Wait()
+	want(t, "unreleased", cache.Stats().UnreleasedBatches, 0)
+	churn(t, writer, 5000, 20_000)
+	bounded.Eventually(t, "at most the last one is held", func() bool { return held(cache) <= 1 })
+	sub.Close()
+	bounded.Eventually(t, "nothing is held", func() bool { return held(cache) == 0 })
+}
+
+// A poll makes a batch, and nothing else.
+func TestPollAllocatesABatch(t *testing.T) {
+	cache, writer := embedded(t)
+	sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+	revision := uint64(0)
+	poll := func() {
+		revision++
+		check(t, writer.Apply(revision, watchcore.Put("/a", "value")))
+		batch, err := sub.Poll(0)
+		check(t, err)
+		for event := range batch.Events() {
+			event.KeyView()
+		}
+		batch.Release()
+	}
+	poll()
+	want(t, "allocations", testing.AllocsPerRun(100, poll), 1)
+}

@@ -24,15 +24,30 @@ import (
 //  4. What nobody can reach any more is freed by the garbage collector, where a net
 //     is there: catch adds one where Release may be missing, and where it came while a
 //     loop was inside, for a panic may have left that for ever.
+//  5. A loan that was released, and that nobody is inside, is lent again with the next
+//     batch of its subscription (reopen): what is made for a poll is a Batch alone. Each
+//     time is a turn, which batches and events carry: one of an earlier turn comes late,
+//     and panics as after its release. Turns are not used twice: a loan that has had all
+//     of them is left to the garbage collector.
 //
 // It lies inside its owner: who has the loan has the owner. A nil loan is memory of
 // the program's own, which nobody frees.
+//
+// An example: a poll brings batch A in turn 7, and is released: closed, kept. The next
+// poll takes what A showed back (closed, freed), and its events are batch B in turn 8, open
+// and kept. Somebody asks an event of A for its key: it comes in, finds turn 8 in place of
+// 7, goes out, and panics. B is not released, and the poll after that keeps it no longer:
+// the loan is B's for good, and the next batch gets another one, in turn 0.
 type loan struct {
 	gate   gate
 	copies lentCopies // build tag debug: what is overwritten at the end
 	goods
-	net unsafe.Pointer // *net, atomically: the functions cost less where they are inlined
+	noNet uint32         // atomically; stands for a net's first word where there is none
+	net   unsafe.Pointer // *net, or noNet, atomically: see view
 }
+
+// turn is which time a loan is lent: those bits of its state.
+type turn uint32
 
 // goods is what is freed.
 type goods struct {
@@ -54,26 +69,49 @@ func (g goods) free() {
 	}
 }
 
-// begin is called once, before anybody else has the loan. What is kept does not count
-// until it is detached.
+// begin is called before anybody else has the loan, or its turn. What is kept does not
+// count until it is detached.
 func (l *loan) begin(g goods, kept bool) {
 	l.goods = g
+	if l.net == nil {
+		l.net = unsafe.Pointer(&l.noNet)
+	}
 	if kept {
-		l.gate.state.Store(loanKept)
-	} else if g.count != nil {
-		g.count.Add(1)
+		l.open(loanKept)
+	} else {
+		if g.count != nil {
+			g.count.Add(1)
+		}
+		l.open(0)
 	}
 }
 
+// open ends the turn before, if there was one. Who comes late may be inside for a moment.
+func (l *loan) open(kept int64) {
+	for {
+		state := l.gate.state.Load()
+		next := kept
+		if state&gateClosed != 0 {
+			next |= state&loanTurns + loanTurn
+		}
+		if l.gate.state.CompareAndSwap(state, state&^(gateInside-1)|next) {
+			return
+		}
+	}
+}
+
+// turn is of whoever has opened it just now.
+func (l *loan) turn() turn { return turn(l.gate.state.Load() & loanTurns) }
+
 // end releases it: it is freed now, when the last call inside is through, or by its
-// subscription.
-func (l *loan) end() {
+// subscription. A turn that is over was released.
+func (l *loan) end(turn turn) {
 	for {
 		state := l.gate.state.Load()
 		switch {
-		case state&gateClosed != 0:
+		case state&(gateClosed|loanTurns) != int64(turn):
 			return
-		case state < gateInside || state&loanKept != 0:
+		case state < gateInside || state&loanKept != 0: // nobody is inside, or it is freed later
 			if l.gate.state.CompareAndSwap(state, state|gateClosed) {
 				if l.gate.left(state | gateClosed) {
 					l.free()
@@ -91,22 +129,31 @@ func (l *loan) end() {
 // isKept says that it is kept and was not released: such do not count.
 func (l *loan) isKept() bool { return l.gate.state.Load()&(gateClosed|loanKept) == loanKept }
 
-// detach ends that it is kept. What was released the caller has to free: what it
-// returns, or 0.
-func (l *loan) detach() uintptr {
-	switch state := l.gate.state.Load(); {
-	case state&^loanViewed == gateClosed|loanKept: // it stays so: nobody comes in any more
-		return l.what
-	case state&loanKept != 0:
-		l.count.Add(1)
-		l.gate.state.Add(gateInside - loanKept)
-	case !l.gate.enter():
+// detach ends that it is kept, unless it was released: then the caller has to free what it
+// returns (0: nothing), and may lend the loan again.
+func (l *loan) detach() (what uintptr, again bool) {
+	for {
+		state := l.gate.state.Load()
+		again = state&loanKept != 0 && state&loanTurns != loanTurns
+		switch {
+		case state&gateFreed != 0:
+			// Of one that is kept nobody frees anything but whoever calls this.
+			return 0, again
+		case state&(gateClosed|loanKept) == gateClosed|loanKept && state < gateInside:
+			if !l.gate.state.CompareAndSwap(state, state|gateFreed) {
+				continue
+			}
+			return l.what, again
+		case state&loanKept != 0:
+			l.count.Add(1)
+			l.gate.state.Add(gateInside - loanKept)
+			l.catch()
+		case l.gate.enter():
+			l.catch()
+		}
 		l.exit()
-		return 0
+		return 0, false
 	}
-	l.catch()
-	l.exit()
-	return 0
 }
 
 // catch leaves it to the garbage collector, but for one of which a view may still be
@@ -118,16 +165,16 @@ func (l *loan) catch() {
 	}
 	n := &net{}
 	n.cleanup = runtime.AddCleanup(l, caught.free, caught{l.goods, n})
-	l.hang(n)
+	l.hang(unsafe.Pointer(n))
 	if l.isViewed() {
 		atomic.StoreUint32(&n.viewed, 1)
 	}
 }
 
 // hang puts a net, or none, in the place of the one before.
-func (l *loan) hang(n *net) {
-	if before := (*net)(atomic.SwapPointer(&l.net, unsafe.Pointer(n))); before != nil {
-		before.cleanup.Stop()
+func (l *loan) hang(n unsafe.Pointer) {
+	if before := atomic.SwapPointer(&l.net, n); before != unsafe.Pointer(&l.noNet) {
+		(*net)(before).cleanup.Stop()
 	}
 }
 
@@ -148,17 +195,22 @@ func (c caught) free() {
 
 // free is called once.
 func (l *loan) free() {
-	l.hang(nil)
+	l.hang(unsafe.Pointer(&l.noNet))
 	l.copies.poison()
 	l.goods.free()
 }
 
 // enter holds the memory until exit.
-func (l *loan) enter() {
-	if l != nil && !l.gate.enter() {
+func (l *loan) enter(turn turn) {
+	if l != nil && int64(turn) != l.gate.state.Add(gateInside)&(gateClosed|loanTurns) {
 		l.exit()
 		usedLate()
 	}
+}
+
+// isLate says whether the turn is over.
+func (l *loan) isLate(turn turn) bool {
+	return l != nil && int64(turn) != l.gate.state.Load()&(gateClosed|loanTurns)
 }
 
 func (l *loan) exit() {
@@ -168,15 +220,14 @@ func (l *loan) exit() {
 }
 
 // view is called before a view is taken. It is short enough to be inlined with what
-// takes one: a call costs as much as the rest.
-func (l *loan) view() {
-	if l != nil && l.gate.state.Load()&(gateClosed|loanViewed) != loanViewed {
-		if l.gate.state.Or(loanViewed)&gateClosed != 0 {
+// takes one: a call costs as much as the rest. One that comes late may mark the turn after:
+// that is then left alone by the garbage collector, and no more.
+func (l *loan) view(turn int64) {
+	if l != nil && l.gate.state.Load()&(gateClosed|loanViewed|loanTurns) != turn|loanViewed {
+		if l.gate.state.Or(loanViewed)&(gateClosed|loanTurns) != turn {
 			panic(usedLateText)
 		}
-		if viewed := (*uint32)(atomic.LoadPointer(&l.net)); viewed != nil {
-			atomic.StoreUint32(viewed, 1)
-		}
+		atomic.StoreUint32((*uint32)(atomic.LoadPointer(&l.net)), 1)
 	}
 }
 

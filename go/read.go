@@ -341,8 +341,8 @@ func (c *Cache) Diff(from, to Position, options DiffOptions) (*Batch, error) {
 		C.uint64_t(to.Revision), C.uint64_t(to.Epoch), &given, raw.words())); err != nil {
 		return nil, err
 	}
-	b := newBatch(&raw, c.core.state, false)
-	b.loan.catch()
+	b := newBatch(&shelf{}, &raw, c.core.state, false)
+	b.shelf.loan.catch()
 	return b, nil
 }
 
@@ -395,14 +395,14 @@ type KeyValueRef struct {
 
 // Key is the key.
 func (r KeyValueRef) Key() string {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return string(r.kv.keyBytes())
 }
 
 // Value is a copy of the value.
 func (r KeyValueRef) Value() []byte {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return copied(r.kv.valueBytes())
 }
@@ -412,47 +412,47 @@ func (r KeyValueRef) Value() []byte {
 // same bytes. A page of which a view was taken must be released: the garbage collector
 // does not do it.
 func (r KeyValueRef) KeyView() []byte {
-	r.loan.view()
+	r.loan.view(0)
 	return r.kv.keyBytes()
 }
 
 // ValueView is the value in the library's memory, on the same conditions as KeyView.
 func (r KeyValueRef) ValueView() []byte {
-	r.loan.view()
+	r.loan.view(0)
 	return r.kv.valueBytes()
 }
 
 // CreateRevision is the revision at which the key was created.
 func (r KeyValueRef) CreateRevision() uint64 {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.createRevision()
 }
 
 // ModRevision is the revision of the last change.
 func (r KeyValueRef) ModRevision() uint64 {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.modRevision()
 }
 
 // Version is 1 + the number of changes since the key was created.
 func (r KeyValueRef) Version() uint64 {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.changes()
 }
 
 // Lease is the lease, 0 for none.
 func (r KeyValueRef) Lease() int64 {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.leaseID()
 }
 
 // Clone is a copy that owns its bytes.
 func (r KeyValueRef) Clone() KeyValue {
-	r.loan.enter()
+	r.loan.enter(0)
 	defer r.loan.exit()
 	return r.kv.clone()
 }
@@ -516,7 +516,7 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 // that is held for ever, and counted in Stats.
 func (p *Page) Release() {
 	if p != nil {
-		p.loan.end()
+		p.loan.end(0)
 	}
 }
 
@@ -533,7 +533,7 @@ func (p *Page) Len() int {
 
 // At is the item at an index.
 func (p *Page) At(i int) KeyValueRef {
-	p.loan.enter()
+	p.loan.enter(0)
 	defer p.loan.exit()
 	return KeyValueRef{p.items[i], &p.loan}
 }
@@ -546,7 +546,7 @@ func (p *Page) All() iter.Seq[KeyValueRef] {
 		if p == nil {
 			return
 		}
-		p.loan.enter()
+		p.loan.enter(0)
 		for _, kv := range p.items {
 			if !yield(KeyValueRef{kv, &p.loan}) {
 				break

@@ -90,7 +90,7 @@ func (c *subscriptionCore) forward(r *results) bool {
 	events := b.Clone().events()
 	b.Release() // not held while the reader takes its time
 	for i := range events {
-		if !r.send(EventResult{Event: events[i].event(nil)}) {
+		if !r.send(EventResult{Event: events[i].event(nil, 0)}) {
 			return false
 		}
 	}

@@ -126,7 +126,7 @@ func (s *Snapshot) Range(keys Range, options SelectOptions) iter.Seq2[KeyValueRe
 		}
 		lender := &loan{}
 		lender.begin(goods{what: uintptr(unsafe.Pointer(walk)), kind: C.WC_WALK}, false)
-		defer lender.end()
+		defer lender.end(0)
 		items := make([]*keyValue, 16)
 		for {
 			var count C.size_t

@@ -24,7 +24,7 @@ type subscriptionCore struct {
 	gate   gate
 	handle *C.watchcore_subscription
 	state  *coreState
-	last   *Batch        // of the last poll; with the lock
+	last   *shelf        // of the last batch, or free for the next; with the lock
 	awake  chan struct{} // one token: look again; nil: not in the wake set yet. Of the goroutine that is alone
 	tag    atomic.Uint32 // in the wake set; 0: not there
 	max    int32         // events of a batch
@@ -226,12 +226,14 @@ func (c *subscriptionCore) wakeAll() {
 // one that was not released yet is left to the garbage collector, too. (Not when it is
 // made: that would cost those that are released.)
 func (c *subscriptionCore) settle() C.uintptr_t {
-	b := c.last
-	if b == nil {
+	if c.last == nil {
 		return 0
 	}
-	c.last = nil
-	return C.uintptr_t(b.loan.detach())
+	what, again := c.last.loan.detach()
+	if !again {
+		c.last = nil
+	}
+	return C.uintptr_t(what)
 }
 
 // poll gives events, or an error, or neither; then, with arm, the member is armed,
@@ -249,8 +251,10 @@ func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err e
 		}
 		return nil, now != 0, nil
 	}
-	c.last = newBatch(&raw, c.state, true)
-	return c.last, false, nil
+	if c.last == nil {
+		c.last = &shelf{}
+	}
+	return newBatch(c.last, &raw, c.state, true), false, nil
 }
 
 func (c *subscriptionCore) next(ctx context.Context) (*Batch, error) {
