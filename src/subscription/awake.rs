@@ -12,7 +12,7 @@ use crate::batch::{Batch, BatchBuilder};
 use crate::cache::{ConsumerRef, Inner, OPEN};
 use crate::data::event::Mark;
 use crate::error::{Code, Error, Result, say};
-use crate::log::ring::{LogEnd, progress_of};
+use crate::log::ring::{LogEnd, Run, progress_of};
 use crate::position::Position;
 use crate::reclaim;
 use crate::sync::{Acquire, Relaxed, ord};
@@ -49,8 +49,8 @@ impl<'s> Awake<'s> {
         Awake { shared, own, cursor }
     }
 
-    /// Puts the cursor back.
-    #[inline]
+    /// Puts the cursor back. In line, so that it need not be memory before that.
+    #[inline(always)]
     pub(super) fn rest(mut self) {
         // What sleeps has shown where it stands, and has not moved since.
         if !self.has(Flag::Parked) {
@@ -81,16 +81,41 @@ impl<'s> Awake<'s> {
     }
 
     /// See `Subscription::poll`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn poll(&mut self, max: usize) -> Result<Batch> {
         self.unpark();
+        let frontier = self.frontier();
+        match self.poll_log(&frontier, max) {
+            Some(batch) => Ok(batch),
+            None => self.poll_any(frontier, max),
+        }
+    }
+
+    /// The poll of who takes all events of the log, and finds some; `None`: there is more to look at. In line, so that the
+    /// batch is made where it is returned: each copy of it waits for words that were just written in other widths.
+    #[inline(always)]
+    fn poll_log(&mut self, frontier: &Frontier, max: usize) -> Option<Batch> {
+        let behind = frontier.head.saturating_sub(self.cursor.seq());
+        if behind == 0 || frontier.closed || self.own.cold.is_some() || !self.has(Flag::Plain) {
+            return None;
+        }
+        if behind > self.inner().consumers.max_lag.load(Relaxed) || self.shared.is_limited() {
+            return None;
+        }
+        let Run::Events(segment, run) = self.cursor.next_run(&self.inner().ring, frontier.head) else { return None };
+        let batch = self.view(segment, run, max);
+        self.handed_out(&batch);
+        Some(batch)
+    }
+
+    #[inline(never)]
+    fn poll_any(&mut self, mut frontier: Frontier, max: usize) -> Result<Batch> {
         loop {
-            match self.poll_once(max) {
+            match self.poll_once(&frontier, max) {
                 Ok(batch) => {
                     // The time of an empty one was noted with that of having everything.
                     if !batch.is_empty() {
-                        self.shared.hand_out(batch.len() as u64);
-                        self.record_poll();
+                        self.handed_out(&batch);
                     }
                     return Ok(batch);
                 }
@@ -98,9 +123,16 @@ impl<'s> Awake<'s> {
                     if let Some(error) = self.halt(halt) {
                         return Err(error);
                     }
+                    frontier = self.frontier();
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn handed_out(&mut self, batch: &Batch) {
+        self.shared.hand_out(batch.len() as u64);
+        self.record_poll();
     }
 
     /// What a poll says that cannot continue; nothing where it does.
@@ -125,7 +157,7 @@ impl<'s> Awake<'s> {
         self.own.enter(SubscriptionPhase::Ended);
     }
 
-    fn poll_once(&mut self, max: usize) -> Step<Batch> {
+    fn poll_once(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         if let Some(cold) = &mut self.own.cold
             && let Some(halt) = cold.failure.take()
         {
@@ -135,16 +167,15 @@ impl<'s> Awake<'s> {
         if !is_live && matches!(self.own.phase(), SubscriptionPhase::Ended) {
             return Err(say::closed("subscription").into());
         }
-        let frontier = self.frontier();
         if frontier.closed {
             self.check_limit()?;
         }
         if self.cursor.seq() >= frontier.head && self.own.cold.is_none() {
-            return self.nothing(&frontier);
+            return self.nothing(frontier);
         }
         let behind = if !is_live && self.is_ahead() { 0 } else { frontier.head.saturating_sub(self.cursor.seq()) };
         if behind > self.shared.inner.consumers.max_lag.load(Relaxed) {
-            self.count_max_lag(&frontier);
+            self.count_max_lag(frontier);
         }
         if behind > 0 && self.shared.is_limited() {
             self.shared.show_cursor(self.cursor.seq());
@@ -152,7 +183,7 @@ impl<'s> Awake<'s> {
             self.check_limit()?;
         }
         if !is_live {
-            if self.own.phase().is_before_its_start() && !self.started(&frontier)? {
+            if self.own.phase().is_before_its_start() && !self.started(frontier)? {
                 return Ok(Batch::empty(self.position()));
             }
             match self.own.phase() {
@@ -161,11 +192,11 @@ impl<'s> Awake<'s> {
                 _ => {}
             }
         }
-        let batch = self.events(&frontier, max)?;
+        let batch = self.events(frontier, max)?;
         if !batch.is_empty() {
             return Ok(batch);
         }
-        self.nothing(&frontier)
+        self.nothing(frontier)
     }
 
     /// It is further behind than any was, in sequence numbers: fewer are events, where a segment was closed before

@@ -18,7 +18,8 @@ impl Awake<'_> {
     /// The next batch of events.
     pub(super) fn events(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         if self.has(Flag::Plain) {
-            return self.view(frontier, max);
+            let Some((segment, run)) = self.next_run(frontier)? else { return Ok(Batch::empty(self.position())) };
+            return Ok(self.view(segment, run, max));
         }
         loop {
             let Some(chain) = self.chain() else { return self.gather(frontier, max) };
@@ -66,8 +67,8 @@ impl Awake<'_> {
     }
 
     /// Unfiltered: a run of one segment, nothing copied.
-    fn view(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
-        let Some((segment, run)) = self.next_run(frontier)? else { return Ok(Batch::empty(self.position())) };
+    #[inline(always)]
+    pub(super) fn view(&mut self, segment: SegmentRef, run: Range<u64>, max: usize) -> Batch {
         let events = segment.view(run.clone());
         let (count, continues) = cut_at_revision(events, max);
         let taken = &events[..count];
@@ -76,7 +77,7 @@ impl Awake<'_> {
         if self.own.keeps_keys() {
             taken.iter().for_each(|event| self.record(event.kind(), event));
         }
-        Ok(Batch::view(segment, run.start..self.cursor.seq(), continues, self.position()))
+        Batch::view(segment, run.start..self.cursor.seq(), continues, self.position())
     }
 
     /// Filtered: a compact array of the events that pass, from at most four segments.
