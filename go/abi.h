@@ -2,6 +2,8 @@
 //
 // A function that can fail returns NULL, or the error in memory that the caller
 // gives back with wc_error_free: a call that succeeds pays nothing for it.
+//
+// Where a program calls most, a handle is an integer: cgo would look at each for memory of Go.
 
 #ifndef WATCHCORE_GO_ABI_H
 #define WATCHCORE_GO_ABI_H
@@ -176,7 +178,7 @@ static inline watchcore_error *wc_apply(watchcore_writer *writer, uint64_t revis
 }
 
 // One change, of memory that Go lends: `key` and `value` are not NULL, but for the value of a deletion.
-static inline watchcore_error *wc_apply_one(watchcore_writer *writer, uint64_t revision, uint32_t op, const char *key,
+static inline watchcore_error *wc_apply_one(uintptr_t writer, uint64_t revision, uint32_t op, const char *key,
                                             size_t key_length, const char *value, size_t value_length,
                                             uint64_t create_revision, uint64_t mod_revision, uint64_t version,
                                             int64_t lease)
@@ -191,7 +193,7 @@ static inline watchcore_error *wc_apply_one(watchcore_writer *writer, uint64_t r
     change.mod_revision = mod_revision;
     change.version = version;
     change.lease = lease;
-    WC_RETURN(watchcore_writer_apply(writer, revision, &change, 1, &error));
+    WC_RETURN(watchcore_writer_apply((watchcore_writer *)writer, revision, &change, 1, &error));
 }
 
 static inline watchcore_error *wc_resync(watchcore_writer *writer, uint64_t revision, const watchcore_change *changes,
@@ -260,10 +262,10 @@ static inline watchcore_error *wc_get(const watchcore_cache *cache, const char *
 }
 
 // The same of the newest state: without options, so that Go need not look into them.
-static inline watchcore_error *wc_get_newest(const watchcore_cache *cache, const char *key, size_t length,
-                                             uint64_t *words, char *room, size_t capacity)
+static inline watchcore_error *wc_get_newest(uintptr_t cache, const char *key, size_t length, uint64_t *words,
+                                             char *room, size_t capacity)
 {
-    return wc_get(cache, key, length, NULL, words, room, capacity);
+    return wc_get((const watchcore_cache *)cache, key, length, NULL, words, room, capacity);
 }
 
 // `token`: NULL before; where an error brings one, the caller's, ended by watchcore_text_free.
@@ -373,9 +375,10 @@ static inline watchcore_error *wc_subscribe(const watchcore_cache *cache, const 
 
 // Releases what the poll before handed out (0: nothing), then polls into `batch` (64 bytes). With `arm`, an
 // empty poll arms the member, and *ready says whether something came meanwhile.
-static inline watchcore_error *wc_poll(watchcore_subscription *subscription, uintptr_t before, size_t max,
-                                       uint64_t *batch, uint32_t arm, uint32_t *ready)
+static inline watchcore_error *wc_poll(uintptr_t handle, uintptr_t before, size_t max, uint64_t *batch, uint32_t arm,
+                                       uint32_t *ready)
 {
+    watchcore_subscription *subscription = (watchcore_subscription *)handle;
     if (before != 0) {
         wc_free(WC_BATCH, before);
     }

@@ -272,6 +272,9 @@ func inConfig(err error) error {
 	return err
 }
 
+// integer is a handle that cgo does not look at.
+func integer(handle unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(handle)) }
+
 func bit(on bool) C.uint32_t {
 	if on {
 		return 1

@@ -227,7 +227,7 @@ func (c *Cache) find(ctx context.Context, key string, options *ReadOptions, f *f
 	} else if err = ctx.Err(); err == nil {
 		core := c.core
 		if err = core.enter(); err == nil {
-			e := C.wc_get_newest(core.c(), characters(key), C.size_t(len(key)), words, bytes, C.size_t(len(room)))
+			e := C.wc_get_newest(integer(core.cache.pointer), characters(key), C.size_t(len(key)), words, bytes, C.size_t(len(room)))
 			core.cache.release()
 			err = failed(e)
 		}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // subscriptionCore is what goroutines, contexts and cleanups may hold without
@@ -241,7 +242,7 @@ func (c *subscriptionCore) settle() C.uintptr_t {
 func (c *subscriptionCore) poll(most int, arm bool) (b *Batch, ready bool, err error) {
 	var raw rawBatch
 	var now C.uint32_t
-	e := C.wc_poll(c.handle, c.settle(), C.size_t(max(most, 0)), raw.words(), bit(arm), &now)
+	e := C.wc_poll(integer(unsafe.Pointer(c.handle)), c.settle(), C.size_t(max(most, 0)), raw.words(), bit(arm), &now)
 	if e != nil {
 		return nil, false, taken(e)
 	}

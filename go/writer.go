@@ -132,7 +132,7 @@ func (c *Change) apply(p *C.watchcore_writer, revision C.uint64_t) *C.watchcore_
 	if c.op != C.WATCHCORE_CHANGE_DELETE {
 		value = lent(kv.Value)
 	}
-	return C.wc_apply_one(p, revision, C.uint32_t(c.op), lent(kv.Key), C.size_t(len(kv.Key)), value, C.size_t(len(kv.Value)),
+	return C.wc_apply_one(integer(unsafe.Pointer(p)), revision, C.uint32_t(c.op), lent(kv.Key), C.size_t(len(kv.Key)), value, C.size_t(len(kv.Value)),
 		C.uint64_t(kv.CreateRevision), C.uint64_t(kv.ModRevision), C.uint64_t(kv.Version), C.int64_t(kv.Lease))
 }
 
