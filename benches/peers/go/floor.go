@@ -7,16 +7,23 @@ package main
 // // An object lies where its table says: a word for the length of its value, then its key of 37 bytes, then the value.
 // enum { KEY = 37 };
 //
-// // What a get cannot do without: the entry, the object, the compare of the key, the copy of the value.
+// // What a get cannot do without: the entry, the object, the compare of the key. NULL: it is another one.
+// static const char *floor_view(char *const *table, size_t at, const char *key, size_t length)
+// {
+//     const char *object = table[at] + sizeof(uint64_t);
+//     return length == KEY && memcmp(object, key, KEY) == 0 ? object + KEY : NULL;
+// }
+//
+// // The same, and the copy of the value.
 // static int64_t floor_get(char *const *table, size_t at, const char *key, size_t length, char *room)
 // {
-//     const char *object = table[at];
-//     uint64_t value;
-//     memcpy(&value, object, sizeof value);
-//     if (length != KEY || memcmp(object + sizeof value, key, KEY) != 0) {
+//     const char *found = floor_view(table, at, key, length);
+//     if (found == NULL) {
 //         return -1;
 //     }
-//     memcpy(room, object + sizeof value + KEY, value);
+//     uint64_t value;
+//     memcpy(&value, found - KEY - sizeof value, sizeof value);
+//     memcpy(room, found, value);
 //     return (int64_t)value;
 // }
 //
@@ -28,6 +35,8 @@ package main
 //     return count;
 // }
 //
+// #cgo noescape floor_view
+// #cgo nocallback floor_view
 // #cgo noescape floor_get
 // #cgo nocallback floor_get
 // #cgo noescape floor_poll
@@ -51,41 +60,59 @@ func floors() []contestant {
 	}
 	const woken = "a counter for all, and a channel for each goroutine that sleeps: a token wakes it"
 	return []contestant{
-		{"get", "floor", "an empty crossing of cgo that copies a value which it finds by a number", []int{1000, 150_000, 1_000_000}, getFloor},
+		{"get", "floor", "an empty crossing of cgo that copies a value which it finds by a number", []int{1000, 150_000, 1_000_000}, getFloor(copyFloor)},
+		{"get-view", "floor", "an empty crossing of cgo that finds a value by a number; nothing is counted, and nothing given back", []int{1000, 150_000, 1_000_000}, getFloor(viewFloor)},
 		{"poll", "floor", "an empty crossing of cgo a batch, no subscription, and the head of every event", []int{64}, pollFloor},
 		{"deliver", "floor", woken, []int{1, 10, 100, 1000, 10_000}, delivered(deliver)},
 		{"wake", "floor", woken, []int{1}, delivered(wake)},
 	}
 }
 
-// getFloor gets scattered objects into the same memory.
-func getFloor(objects int) measured {
-	table := (**C.char)(C.malloc(C.size_t(objects) * C.size_t(unsafe.Sizeof(uintptr(0)))))
-	for number := range objects {
-		length := 8 + C.KEY + len(value)
-		pointer := (*C.char)(C.malloc(C.size_t(length)))
-		object := unsafe.Slice((*byte)(unsafe.Pointer(pointer)), length)
-		*(*uint64)(unsafe.Pointer(pointer)) = uint64(len(value))
-		copy(object[8:], key(number))
-		copy(object[8+C.KEY:], value)
-		unsafe.Slice(table, objects)[number] = pointer
-	}
-	ready, order := makesReady(objects, key), scattered{count: objects}
-	copied := make([]byte, len(value))
-	return repeat(func(section *section) uint64 {
-		var sum uint64
-		for _, key := range ready.next(section) {
-			// In the same order as the keys.
-			at := order.next()
-			name, room := (*C.char)(unsafe.Pointer(unsafe.StringData(key))), (*C.char)(unsafe.Pointer(&copied[0]))
-			if C.floor_get(table, C.size_t(at), name, C.size_t(len(key)), room) < 0 {
-				check(errors.New("floor: the wrong object"))
-			}
-			sum += touched(copied)
+// getFloor gets scattered objects.
+func getFloor(get func(table **C.char, at int, key string) uint64) func(objects int) measured {
+	return func(objects int) measured {
+		table := (**C.char)(C.malloc(C.size_t(objects) * C.size_t(unsafe.Sizeof(uintptr(0)))))
+		for number := range objects {
+			length := 8 + C.KEY + len(value)
+			pointer := (*C.char)(C.malloc(C.size_t(length)))
+			object := unsafe.Slice((*byte)(unsafe.Pointer(pointer)), length)
+			*(*uint64)(unsafe.Pointer(pointer)) = uint64(len(value))
+			copy(object[8:], key(number))
+			copy(object[8+C.KEY:], value)
+			unsafe.Slice(table, objects)[number] = pointer
 		}
-		sink.Store(sum)
-		return chunk
-	})
+		ready, order := makesReady(objects, key), scattered{count: objects}
+		return repeat(func(section *section) uint64 {
+			var sum uint64
+			for _, key := range ready.next(section) {
+				// In the same order as the keys.
+				sum += get(table, order.next(), key)
+			}
+			sink.Store(sum)
+			return chunk
+		})
+	}
+}
+
+var errWrongObject = errors.New("floor: the wrong object")
+
+// lastCopy is the memory that every get copies into.
+var lastCopy = make([]byte, len(value))
+
+func copyFloor(table **C.char, at int, key string) uint64 {
+	name, room := (*C.char)(unsafe.Pointer(unsafe.StringData(key))), (*C.char)(unsafe.Pointer(unsafe.SliceData(lastCopy)))
+	if C.floor_get(table, C.size_t(at), name, C.size_t(len(key)), room) < 0 {
+		check(errWrongObject)
+	}
+	return touched(lastCopy)
+}
+
+func viewFloor(table **C.char, at int, key string) uint64 {
+	found := C.floor_view(table, C.size_t(at), (*C.char)(unsafe.Pointer(unsafe.StringData(key))), C.size_t(len(key)))
+	if found == nil {
+		check(errWrongObject)
+	}
+	return touched(unsafe.Slice((*byte)(unsafe.Pointer(found)), len(value)))
 }
 
 // floorEvent is as long as an event of watchcore, and has what its head has.

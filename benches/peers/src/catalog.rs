@@ -41,6 +41,11 @@ const fn goal(number: usize, rust: f64, go: f64) -> Size {
     Size { number, quick: true, rust: Some(rust), go: Some(go) }
 }
 
+/// A size with a goal in Go alone.
+const fn goal_in_go(number: usize, go: f64) -> Size {
+    Size { number, quick: true, rust: None, go: Some(go) }
+}
+
 /// A size without a goal.
 const fn size(number: usize) -> Size {
     Size { number, quick: true, rust: None, go: None }
@@ -168,6 +173,15 @@ pub const ROWS: &[Row] = &[
         sizes: &[size(1000), goal(150_000, 200.0, 300.0), size(1_000_000).not_quick()],
         includes: "The newest version of a key, counted or copied so that it can be kept, one byte of it loaded; \
             scattered over all keys.",
+    },
+    Row {
+        name: "get-view",
+        title: "Get, looked at where it lies",
+        of: "objects",
+        figure: Figure::Cpu,
+        sizes: &[size(1000), goal_in_go(150_000, 150.0), size(1_000_000).not_quick()],
+        includes: "The newest version of a key, looked at and not kept, one byte of it loaded; scattered over all keys. \
+            In Go alone: a get of Rust copies nothing.",
     },
     Row {
         name: "get-together",
