@@ -18,17 +18,19 @@ import (
 type Batch struct {
 	shelf *shelf // nil, of the zero Batch: it has none
 	turn  turn   // of its loan
-	flags uint32
+	size  uint32 // how many events; goesOnInside
 	at    Position
 }
+
+// goesOnInside is the bit of a batch's size that says that it ends inside a revision.
+const goesOnInside = 1 << 31
 
 // shelf is where the events of a batch are. Its subscription puts those of the next one on the
 // same, where this one was released.
 type shelf struct {
 	loan  loan
 	first unsafe.Pointer // the events, where they lie
-	count uint32
-	own   bool // of a clone: its memory is Go's
+	own   bool           // of a clone: its memory is Go's
 }
 
 // rawBatch is watchcore_batch.
@@ -82,13 +84,13 @@ func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
 		raw.release()
 		goods.what = 0
 	}
-	on.show(events)
+	size := uint32(len(events))
+	if raw.flags&C.WATCHCORE_BATCH_CONTINUES != 0 {
+		size |= goesOnInside
+	}
+	on.first = unsafe.Pointer(unsafe.SliceData(events))
 	on.loan.begin(goods, kept && !debug && raw.flags&C.WATCHCORE_BATCH_KEEPS_LOG == 0)
-	return &Batch{on, on.loan.turn(), raw.flags, Position{Epoch: raw.epoch, Revision: raw.position}}
-}
-
-func (s *shelf) show(events []rawEvent) {
-	s.first, s.count = unsafe.Pointer(unsafe.SliceData(events)), uint32(len(events))
+	return &Batch{on, on.loan.turn(), size, Position{Epoch: raw.epoch, Revision: raw.position}}
 }
 
 // events is for callers that hold the loan.
@@ -96,7 +98,7 @@ func (b *Batch) events() []rawEvent {
 	if b.shelf == nil {
 		return nil
 	}
-	return unsafe.Slice((*rawEvent)(b.shelf.first), b.shelf.count)
+	return unsafe.Slice((*rawEvent)(b.shelf.first), b.size&^goesOnInside)
 }
 
 // lender is nil for a clone, and where there are no events.
@@ -135,7 +137,7 @@ func (b *Batch) Len() int {
 	if b.lender().isLate(b.turn) {
 		usedLate()
 	}
-	return len(b.events())
+	return int(b.size &^ goesOnInside)
 }
 
 // At is the event at an index.
@@ -170,7 +172,7 @@ func (b *Batch) Events() iter.Seq[Event] {
 // it. Only where the revision is longer than 128 events or than
 // SubscribeOptions.MaxBatch; never with WholeRevisions.
 func (b *Batch) Continues() bool {
-	return b != nil && b.flags&C.WATCHCORE_BATCH_CONTINUES != 0
+	return b != nil && b.size&goesOnInside != 0
 }
 
 // Position is the subscription's position after this batch.
@@ -192,9 +194,8 @@ func (b *Batch) Clone() *Batch {
 	defer lender.exit()
 	start, events, _ := cloneEvents(unsafe.Sizeof(ownBatch{}), b.events())
 	own := (*ownBatch)(start)
-	own.shelf.own = true
-	own.shelf.show(events)
-	own.Batch = Batch{shelf: &own.shelf, flags: b.flags, at: b.at}
+	own.shelf = shelf{first: unsafe.Pointer(unsafe.SliceData(events)), own: true}
+	own.Batch = Batch{shelf: &own.shelf, size: b.size, at: b.at}
 	return &own.Batch
 }
 

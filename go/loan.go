@@ -25,7 +25,7 @@ import (
 //     is there: catch adds one where Release may be missing, and where it came while a
 //     loop was inside, for a panic may have left that for ever.
 //  5. A loan that was released, and that nobody is inside, is lent again with the next
-//     batch of its subscription (reopen): what is made for a poll is a Batch alone. Each
+//     batch of its subscription (open): what is made for a poll is a Batch alone. Each
 //     time is a turn, which batches and events carry: one of an earlier turn comes late,
 //     and panics as after its release. Turns are not used twice: a loan that has had all
 //     of them is left to the garbage collector.
