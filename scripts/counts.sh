@@ -4,7 +4,8 @@
 #
 #   scripts/counts.sh          compares with benches/counts.txt: 1 where a path costs over 5 % more instructions
 #   scripts/counts.sh --write  writes that file anew
-#   scripts/counts.sh get park only these
+#   scripts/counts.sh [--write] get park
+#                              only these; the rest of the file stays as it is
 #
 # The caches that are simulated are named below, so that the counts are those of no machine. Compilers, C libraries
 # and the copying that they choose for a processor differ: the file names those that it was made with, and others
@@ -18,8 +19,12 @@ if [ "${1:-}" = --write ]; then
     write=yes
     shift
 fi
-paths=(overwrite insert get list initial poll scan park publish)
+all=(overwrite insert get list initial poll scan park publish)
+paths=("${all[@]}")
 if [ $# -gt 0 ]; then paths=("$@"); fi
+for path in "${paths[@]}"; do
+    [[ " ${all[*]} " == *" $path "* ]] || { echo "counts: $path is none of: ${all[*]}" >&2; exit 2; }
+done
 
 if ! command -v valgrind >/dev/null; then
     echo "counts: skipped: valgrind is missing (install the package valgrind)"
@@ -63,9 +68,13 @@ count_once() {
 {
     echo "# Of one step: instructions, L1 data misses, last-level data misses. By scripts/counts.sh --write."
     echo "# $compiler"
-    for path in "${paths[@]}"; do
-        counts=$(count "$path" 4096)
-        echo "$path $counts"
+    for path in "${all[@]}"; do
+        if [[ " ${paths[*]} " == *" $path "* ]]; then
+            counts=$(count "$path" 4096)
+            echo "$path $counts"
+        elif [ $write = yes ]; then
+            grep "^$path " "$file"
+        fi
     done
 } >"$scratch/counts"
 
