@@ -231,7 +231,9 @@ func (c *subscriptionCore) settle() C.uintptr_t {
 		return 0
 	}
 	what, again := c.last.loan.detach()
-	if !again {
+	if again {
+		c.last.first = nil // the collector meets no address that is not the library's any more
+	} else {
 		c.last = nil
 	}
 	return C.uintptr_t(what)
