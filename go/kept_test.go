@@ -136,19 +136,7 @@ func TestReleasedBatchIsNotTheNextOne(t *testing.T) {
 		check(t, writer.Apply(revision, watchcore.Put("/a", value)))
 		batch := oneBatch(t, sub)
 		if before != nil {
-			for what, use := range map[string]func(){
-				"length":             func() { before.Len() },
-				"an event":           func() { before.At(0) },
-				"a loop":             func() { before.Events()(func(watchcore.Event) bool { return true }) },
-				"a clone":            func() { before.Clone() },
-				"key":                func() { event.Key() },
-				"value":              func() { event.Value() },
-				"view of the key":    func() { event.KeyView() },
-				"view of the value":  func() { event.ValueView() },
-				"a clone of one":     func() { event.Clone() },
-				"a flag":             func() { event.EndsInitialState() },
-				"number of a change": func() { event.Version() },
-			} {
+			for what, use := range lateUses(before, event) {
 				panics(t, what+" of the batch before", use)
 			}
 			before.Release()

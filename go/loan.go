@@ -33,7 +33,7 @@ import (
 // It lies inside its owner: who has the loan has the owner. A nil loan is memory of
 // the program's own, which nobody frees.
 //
-// An example: a poll brings batch A in turn 7, and is released: closed, kept. The next
+// An example: a poll brings batch A in turn 7, and A is released: closed, kept. The next
 // poll takes what A showed back (closed, freed), and its events are batch B in turn 8, open
 // and kept. Somebody asks an event of A for its key: it comes in, finds turn 8 in place of
 // 7, goes out, and panics. B is not released, and the poll after that keeps it no longer:

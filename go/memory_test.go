@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"runtime"
 	"strings"
 	"testing"
@@ -141,6 +142,30 @@ func TestValuesMayBeWrittenTo(t *testing.T) {
 	want(t, "another reader's events", drain(t, other), lines("0 BOOKMARK end", "1 ADDED /a first<-", "2 MODIFIED /a again<first"))
 }
 
+// lateUses are the calls of a released batch, and of an event of it, that panic.
+func lateUses(batch *watchcore.Batch, event watchcore.Event) map[string]func() {
+	return map[string]func(){
+		"Batch.Len":              func() { batch.Len() },
+		"Batch.At":               func() { batch.At(0) },
+		"Batch.Events":           func() { batch.Events()(func(watchcore.Event) bool { return true }) },
+		"Batch.Clone":            func() { batch.Clone() },
+		"Event.Key":              func() { event.Key() },
+		"Event.Value":            func() { event.Value() },
+		"Event.PrevValue":        func() { event.PrevValue() },
+		"Event.KeyView":          func() { event.KeyView() },
+		"Event.ValueView":        func() { event.ValueView() },
+		"Event.PrevValueView":    func() { event.PrevValueView() },
+		"Event.Sequence":         func() { event.Sequence() },
+		"Event.CreateRevision":   func() { event.CreateRevision() },
+		"Event.ModRevision":      func() { event.ModRevision() },
+		"Event.Version":          func() { event.Version() },
+		"Event.Lease":            func() { event.Lease() },
+		"Event.Synthetic":        func() { event.Synthetic() },
+		"Event.EndsInitialState": func() { event.EndsInitialState() },
+		"Event.Clone":            func() { event.Clone() },
+	}
+}
+
 // An event, an item and what they came from say so where they are asked too late.
 func TestLateUsePanics(t *testing.T) {
 	cache, writer := embedded(t)
@@ -163,25 +188,8 @@ func TestLateUsePanics(t *testing.T) {
 	decoder := watchcore.NewDecoder(func(_, value []byte) (string, error) { return string(value), nil }, 1)
 	batch.Release()
 	page.Release()
-	for what, use := range map[string]func(){
-		"Batch.Len":              func() { batch.Len() },
-		"Batch.At":               func() { batch.At(0) },
-		"Batch.Events":           func() { batch.Events()(func(watchcore.Event) bool { return true }) },
-		"Batch.Clone":            func() { batch.Clone() },
-		"Event.Key":              func() { event.Key() },
-		"Event.Value":            func() { event.Value() },
-		"Event.PrevValue":        func() { event.PrevValue() },
-		"Event.KeyView":          func() { event.KeyView() },
-		"Event.ValueView":        func() { event.ValueView() },
-		"Event.PrevValueView":    func() { event.PrevValueView() },
-		"Event.Sequence":         func() { event.Sequence() },
-		"Event.CreateRevision":   func() { event.CreateRevision() },
-		"Event.ModRevision":      func() { event.ModRevision() },
-		"Event.Version":          func() { event.Version() },
-		"Event.Lease":            func() { event.Lease() },
-		"Event.Synthetic":        func() { event.Synthetic() },
-		"Event.EndsInitialState": func() { event.EndsInitialState() },
-		"Event.Clone":            func() { event.Clone() },
+	uses := lateUses(batch, event)
+	maps.Copy(uses, map[string]func(){
 		"Decoder.Value":          func() { decoder.Value(event) },
 		"Page.Len":               func() { page.Len() },
 		"Page.At":                func() { page.At(0) },
@@ -197,7 +205,8 @@ func TestLateUsePanics(t *testing.T) {
 		"Item.Clone":             func() { item.Clone() },
 		"Decoder.Item":           func() { decoder.Item(item) },
 		"an item after the walk": func() { walked.Key() },
-	} {
+	})
+	for what, use := range uses {
 		panics(t, what, use)
 	}
 	want(t, "type and revision", fmt.Sprint(event.Type, event.Revision), "ADDED 1")

@@ -32,6 +32,10 @@ if ! command -v valgrind >/dev/null; then
 fi
 wide=$(grep -qw avx2 /proc/cpuinfo && echo "with AVX2" || echo "without AVX2")
 compiler="$(rustc --version | cut -d' ' -f1,2), $(getconf GNU_LIBC_VERSION 2>/dev/null || uname -s), $(uname -m) $wide, $(valgrind --version)"
+if [ $write = yes ] && [ ${#paths[@]} -lt ${#all[@]} ] && ! grep -qxF "# $compiler" "$file"; then
+    echo "counts: the rest of $file was made with other programs than these ($compiler): write all of it" >&2
+    exit 2
+fi
 if [ $write = no ] && ! grep -qxF "# $compiler" "$file"; then
     echo "counts: skipped: $file was made with $(sed -n 's/^# \(rustc.*\)/\1/p' "$file"), this is $compiler"
     exit 0
