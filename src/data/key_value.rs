@@ -412,10 +412,13 @@ impl VersionPtr {
         heap::prefetch(place.wrapping_add(size_of::<Version>() + key_length));
     }
 
-    /// Asks the processor for its head, for who comes to it after many others.
+    /// Asks the processor for its head as far as the revision of the last change, which may lie in a second line, for who
+    /// comes to it after many others.
     #[inline]
     pub(crate) fn prefetch_early(self) {
-        heap::prefetch_early(self.0.cast());
+        let place = self.0.cast::<u8>();
+        heap::prefetch_early(place);
+        heap::prefetch_early(place.wrapping_add(std::mem::offset_of!(Head, mod_revision)));
     }
 
     /// Asks the processor for the header of its block, with the count, for who releases that, and may free it.
