@@ -18,6 +18,7 @@ static void test_child_is_refused_and_parent_goes_on(void)
     watchcore_wakeset *set = NULL, *second = NULL;
     watchcore_page *page = NULL;
     watchcore_waiter *waiter = NULL;
+    watchcore_text *text = NULL;
     watchcore_batch batch = WATCHCORE_BATCH_INIT, kept = WATCHCORE_BATCH_INIT;
     watchcore_answer answer = WATCHCORE_ANSWER_INIT;
     watchcore_change one = put("/a", "1");
@@ -51,6 +52,7 @@ static void test_child_is_refused_and_parent_goes_on(void)
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_cache_new(NULL, &other, &error));
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_wakeset_new(&second, &error));
         CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_log_set(NULL, NULL, WATCHCORE_LOG_OFF, &error));
+        CHECK_CODE(WATCHCORE_UNSUPPORTED, watchcore_metrics_text(NULL, 0, NULL, &text, &error)); /* of no handle */
         CHECK(watchcore_page_count(page) == 0 && watchcore_snapshot_revision(snapshot) == 0);
         CHECK(same(watchcore_event_key(watchcore_batch_event(&kept, 0)), "/a")); /* memory can be read */
         watchcore_batch_release(&kept);

@@ -1,7 +1,6 @@
 //! What an opaque handle of C is.
 //!
-//! Every handle is one allocation that begins with a `Head`: what it is, in which process it was born, and one
-//! state word. What many threads may use at once (`Shared`) lies beside what one at a time may use (`Own`).
+//! Every handle is one allocation that begins with a `Head`: what it is, and one state word. What many threads may use at once (`Shared`) lies beside what one at a time may use (`Own`).
 //!
 //! | state bit | set by | meaning |
 //! | --- | --- | --- |
@@ -16,8 +15,8 @@
 //!
 //! `free` closes before it sets FREED: until then nobody else frees, so the handle is there.
 //!
-//! A forked child has the memory but not the threads: a handler of fork(2) raises `PROCESS`, and a handle of
-//! another number answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
+//! A forked child has the memory but not the threads: a handler of fork(2) says so in `CHILD`, and from then on no
+//! handle is made, and each answers UNSUPPORTED. (Asking for the pid would be a system call for each poll.)
 
 use super::count::{self, Fun};
 use super::error::{invalid, panic_text, unsupported};
@@ -26,7 +25,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use watchcore::{Code, Error, Result};
 
@@ -37,13 +36,13 @@ const FREED: u32 = 4;
 /// The `kind` of a handle that was freed; in the debug build it stays readable.
 const DEAD: u32 = 0xdead_5743;
 
-/// How many forks lie between the process that first used the library and this one.
-static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Whether this process is a child of the one that first used the library. Handles are made by calls that ask, or that
+/// have another one: so all there are were made before.
+static CHILD: AtomicBool = AtomicBool::new(false);
 
 #[repr(C)]
 struct Head {
     kind: AtomicU32,
-    process: u32,
     state: AtomicU32,
 }
 
@@ -71,7 +70,7 @@ struct Handle<O: Object> {
 #[cfg(unix)]
 fn watch_forks() {
     extern "C" fn in_child() {
-        PROCESS.fetch_add(1, Ordering::Relaxed);
+        CHILD.store(true, Ordering::Relaxed);
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -87,9 +86,10 @@ fn watch_forks() {
 }
 
 /// Whether this is the process that the library was first used in.
+#[inline]
 pub(super) fn same_process() -> bool {
-    // Relaxed: the child begins with one thread, which raised it.
-    PROCESS.load(Ordering::Relaxed) == 0
+    // Relaxed: the child begins with one thread, which stored it.
+    !CHILD.load(Ordering::Relaxed)
 }
 
 /// Before anything is made.
@@ -116,9 +116,7 @@ pub(super) fn timeout(milliseconds: i64) -> Result<Duration> {
 
 /// Makes a handle; C has it until `free`.
 pub(super) fn new<O: Object>(shared: O::Shared, own: O::Own) -> *mut O {
-    watch_forks();
-    let head =
-        Head { kind: AtomicU32::new(O::KIND), process: PROCESS.load(Ordering::Relaxed), state: AtomicU32::new(0) };
+    let head = Head { kind: AtomicU32::new(O::KIND), state: AtomicU32::new(0) };
     let handle = Box::into_raw(Box::new(Handle::<O> { head, own: UnsafeCell::new(own), shared })).cast::<O>();
     debug::born(handle as usize, O::KIND);
     // Relaxed: a count for people, who free before they ask.
@@ -194,10 +192,10 @@ impl<O: Object> Live<O> {
         unsafe { (*self.0.as_ptr()).own.get() }
     }
 
-    /// Refuses handles of another process.
+    /// Refuses all handles in a child.
     #[inline]
     fn check_process(&self) -> Result<()> {
-        if self.head().process == PROCESS.load(Ordering::Relaxed) { Ok(()) } else { Err(forked()) }
+        if same_process() { Ok(()) } else { Err(forked()) }
     }
 }
 

@@ -40,6 +40,7 @@ pub unsafe extern "C" fn watchcore_metrics_text(
 ) -> i32 {
     frame!(watchcore_metrics_text, error, {
         let text = try_out!(text);
+        handle::check_process()?;
         let options = struct_or_default!(options);
         let metrics = Metrics::new().per_subscription(switch(options.per_subscription, "options.per_subscription")?);
         // SAFETY: the contract.
