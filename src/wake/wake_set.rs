@@ -160,8 +160,10 @@ impl Membership {
 }
 
 impl TakenMembers {
+    /// What is there comes before what is new. Where nothing is, its memory goes: all members may have been listed at once.
     fn refill(&mut self, ready: &Inbox<ListedSeat>) {
-        self.members.extend(ready.take_all());
+        let fresh = ready.take_all();
+        if self.members.is_empty() { self.members = fresh.into() } else { self.members.extend(fresh) }
     }
 
     /// Whether a member is listed; those that have left go.
