@@ -28,9 +28,8 @@ const goesOnInside = 1 << 31
 // shelf is where the events of a batch are. Its subscription puts those of the next one on the
 // same, where this one was released.
 type shelf struct {
-	loan  loan
+	loan  loan           // no kind, of a clone: its memory is Go's
 	first unsafe.Pointer // the events, where they lie
-	own   bool           // of a clone: its memory is Go's
 }
 
 // rawBatch is watchcore_batch.
@@ -77,7 +76,7 @@ func (r *rawBatch) view() []rawEvent {
 // newBatch takes over what C gave. A subscription keeps it, but for what would keep
 // the log with it.
 func newBatch(on *shelf, raw *rawBatch, state *coreState, kept bool) *Batch {
-	goods := goods{&state.batches, raw.owner, C.WC_BATCH}
+	goods := goods{count: &state.batches, what: raw.owner, kind: C.WC_BATCH}
 	events := raw.view()
 	if debug {
 		events, on.loan.copies = poisonable(events)
@@ -103,7 +102,7 @@ func (b *Batch) events() []rawEvent {
 
 // lender is nil for a clone, and where there are no events.
 func (b *Batch) lender() *loan {
-	if b.shelf == nil || b.shelf.own {
+	if b.shelf == nil || b.shelf.loan.kind == 0 {
 		return nil
 	}
 	return &b.shelf.loan
@@ -194,7 +193,7 @@ func (b *Batch) Clone() *Batch {
 	defer lender.exit()
 	start, events, _ := cloneEvents(unsafe.Sizeof(ownBatch{}), b.events())
 	own := (*ownBatch)(start)
-	own.shelf = shelf{first: unsafe.Pointer(unsafe.SliceData(events)), own: true}
+	own.shelf = shelf{first: unsafe.Pointer(unsafe.SliceData(events))}
 	own.Batch = Batch{shelf: &own.shelf, size: b.size, at: b.at}
 	return &own.Batch
 }

@@ -42,8 +42,7 @@ type loan struct {
 	gate   gate
 	copies lentCopies // build tag debug: what is overwritten at the end
 	goods
-	noNet uint32         // atomically; stands for a net's first word where there is none
-	net   unsafe.Pointer // *net, or noNet, atomically: see view
+	net unsafe.Pointer // *net, or noNet, atomically: see view
 }
 
 // turn is which time a loan is lent: those bits of its state.
@@ -54,6 +53,7 @@ type goods struct {
 	count *atomic.Int64 // of the loans of its kind that are out; nil: not counted
 	what  uintptr       // the library's
 	kind  uint32        // WC_BATCH, WC_PAGE, WC_WALK
+	noNet uint32        // of a loan, atomically; stands for a net's first word where there is none
 }
 
 // net is what the garbage collector has of a loan.
@@ -69,12 +69,15 @@ func (g goods) free() {
 	}
 }
 
-// begin is called before anybody else has the loan, or its turn. What is kept does not
-// count until it is detached.
+// begin is called before anybody else has the loan, or its turn; what is lent again is of the
+// same kind: who comes late may look at that just now. What is kept does not count until it
+// is detached.
 func (l *loan) begin(g goods, kept bool) {
-	l.goods = g
 	if l.net == nil {
 		l.net = unsafe.Pointer(&l.noNet)
+		l.goods = g
+	} else {
+		l.what = g.what
 	}
 	if kept {
 		l.open(loanKept)
@@ -164,7 +167,7 @@ func (l *loan) catch() {
 		return
 	}
 	n := &net{}
-	n.cleanup = runtime.AddCleanup(l, caught.free, caught{l.goods, n})
+	n.cleanup = runtime.AddCleanup(l, caught.free, caught{goods{count: l.count, what: l.what, kind: l.kind}, n})
 	l.hang(unsafe.Pointer(n))
 	if l.isViewed() {
 		atomic.StoreUint32(&n.viewed, 1)

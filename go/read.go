@@ -503,7 +503,7 @@ func newPage(made *C.watchcore_page, state *coreState) *Page {
 	if debug {
 		p.items, p.loan.copies = poisonableItems(p.items)
 	}
-	p.loan.begin(goods{&state.pages, uintptr(unsafe.Pointer(made)), C.WC_PAGE}, false)
+	p.loan.begin(goods{count: &state.pages, what: uintptr(unsafe.Pointer(made)), kind: C.WC_PAGE}, false)
 	p.loan.catch()
 	return p
 }
