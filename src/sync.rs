@@ -51,6 +51,12 @@ pub(crate) use loom_sleep::{Thread, current_thread, park};
 #[cfg(not(loom))]
 pub(crate) use std::thread::{Thread, current as current_thread, park, park_timeout};
 
+/// How many of what a test does often: Miri takes some thousand times as long.
+#[cfg(all(test, not(loom)))]
+pub(crate) const fn often(many: usize) -> usize {
+    if cfg!(miri) { many.div_ceil(50) } else { many }
+}
+
 /// Lets the others continue: for a wait of a few instructions of another thread.
 #[cfg(not(loom))]
 pub(crate) fn spin() {

@@ -28,7 +28,7 @@ mod tests;
 
 pub(crate) use batch::FreeBatch;
 pub(crate) use classes::{Heap, HeapBytes};
-#[cfg(test)]
+#[cfg(all(test, unix, not(miri)))]
 pub(crate) use count::MOST_COUNTS;
 pub(crate) use count::{BlockCount, check_count};
 pub(crate) use one::One;

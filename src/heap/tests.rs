@@ -1,12 +1,14 @@
 use super::classes::{GREATEST, class_of};
 use super::*;
 use crate::reclaim;
+use crate::sync::often;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::mpsc;
 use std::time::Duration;
 
 #[test]
+#[cfg_attr(miri, ignore = "it is of numbers alone")]
 fn classes_fit_what_they_are_for() {
     let mut last = 0;
     let mut sizes = BTreeMap::new();
@@ -73,12 +75,12 @@ impl Filled {
 unsafe impl Send for Filled {}
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: often(64) as u32, failure_persistence: None, ..ProptestConfig::default() })]
     /// Whatever is taken and given back, in whatever order: no two blocks share a byte, and the slabs go with the last
     /// of their blocks, or with the heap.
     #[test]
     fn blocks_are_ones_own(
-        steps in prop::collection::vec((0usize..9, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..400),
+        steps in prop::collection::vec((0usize..9, 1usize..400, any::<u8>(), any::<prop::sample::Index>()), 1..often(400)),
         heap_goes_first in any::<bool>(),
     ) {
         let mut heap = new_heap();
@@ -119,10 +121,10 @@ proptest! {
 fn freed_blocks_come_back() {
     let mut heap = new_heap();
     let home = heap.home();
-    let take = |heap: &mut Heap| (0..10_000).map(|at| Filled::new(heap, 200, at as u8)).collect::<Vec<_>>();
+    let take = |heap: &mut Heap| (0..often(10_000)).map(|at| Filled::new(heap, 200, at as u8)).collect::<Vec<_>>();
     take(&mut heap).into_iter().for_each(Filled::free);
     let slabs = crate::sync::Arc::strong_count(&home);
-    for _ in 0..10 {
+    for _ in 0..often(10) {
         take(&mut heap).into_iter().for_each(Filled::free);
         // What it has given back on the way counts until it is freed.
         assert!(reclaim::quiesce(Duration::from_secs(30)));
@@ -132,6 +134,7 @@ fn freed_blocks_come_back() {
 
 /// A heap that has shrunk gives slabs back to the system, a few with each revision.
 #[test]
+#[cfg_attr(miri, ignore = "of fewer blocks it says nothing")]
 fn empty_slabs_go() {
     let mut heap = new_heap();
     let home = heap.home();
@@ -148,7 +151,7 @@ fn empty_slabs_go() {
 /// One takes, two give back, and the heap goes while some blocks are out.
 #[test]
 fn any_thread_gives_back() {
-    for round in 0..20usize {
+    for round in 0..often(20) {
         let mut heap = new_heap();
         let home = heap.home();
         let (to, frees): (Vec<_>, Vec<_>) = (0..2)
@@ -158,7 +161,7 @@ fn any_thread_gives_back() {
             })
             .unzip();
         let mut kept = BTreeMap::new();
-        for at in 0..20_000 {
+        for at in 0..often(20_000) {
             let block = Filled::new(&mut heap, [40, 150, 500][at % 3], at as u8);
             if let Some(old) = kept.insert(at * 7919 % (50 << (round % 6)), block) {
                 to[at / 5 % 2].send(old).unwrap();

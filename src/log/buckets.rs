@@ -484,6 +484,7 @@ const BUCKET: usize = size_of::<Bucket>() + 2 * size_of::<usize>();
 mod tests {
     use super::*;
     use crate::heap::System;
+    use crate::sync::often;
 
     /// What is in the list, and put back.
     fn listed(requests: &Requests) -> Vec<Arc<Request>> {
@@ -499,7 +500,7 @@ mod tests {
     fn abandoned_requests_are_not_kept() {
         let requests = Requests::default();
         let kept = requests.ask(b"kept".as_slice().into());
-        for _ in 0..10_000 {
+        for _ in 0..often(10_000) {
             drop(requests.ask(b"gone".as_slice().into()));
         }
         let all = listed(&requests);
@@ -546,7 +547,7 @@ mod tests {
 
     #[test]
     fn one_revision_answers_and_evicts_few() {
-        const ASKED: u32 = 20_000;
+        const ASKED: u32 = often(20_000) as u32;
         let mut router = Router::new(Arc::default(), 65_536);
         let requests = Requests::default();
         let all = ask(&requests, 0..ASKED);

@@ -82,12 +82,13 @@ impl KeySet {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::often;
     use std::collections::BTreeSet;
 
     #[test]
     fn it_has_what_was_added_and_not_removed() {
         let (mut set, mut oracle) = (KeySet::default(), BTreeSet::new());
-        for number in 0u32..2000 {
+        for number in 0..often(2000) as u32 {
             let key = format!("/{}", number.wrapping_mul(2_654_435_761) % 1000).into_bytes();
             if number % 3 == 2 {
                 set.remove(&key);
@@ -100,7 +101,7 @@ mod tests {
         let pin = reclaim::pin();
         assert!(set.from(b"/5", &pin).eq(oracle.range(b"/5".to_vec()..)));
         assert_eq!(set.len(), oracle.len() as u64);
-        assert!((0..1000).all(|number| {
+        assert!((0..often(1000)).all(|number| {
             let key = format!("/{number}").into_bytes();
             set.has(&key) == oracle.contains(&key)
         }));

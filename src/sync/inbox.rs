@@ -164,6 +164,7 @@ impl<T> Drop for Taken<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::often;
     use std::sync::Arc;
 
     #[test]
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn each_value_is_taken_once_by_somebody() {
-        const EACH: u32 = 2_000;
+        const EACH: u32 = often(2_000) as u32;
         let inbox = Inbox::new();
         let mut taken = std::thread::scope(|scope| {
             for thread in 0..4u32 {

@@ -110,6 +110,7 @@ impl<T: std::fmt::Debug> std::fmt::Debug for LeanArc<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::often;
     use std::sync::Arc;
 
     #[test]
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn lean_arc_is_released_by_all_threads() {
         let inside = Arc::new(());
-        for _ in 0..200 {
+        for _ in 0..often(200) {
             let one = LeanArc::new(inside.clone());
             std::thread::scope(|scope| {
                 for _ in 0..3 {

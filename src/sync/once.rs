@@ -131,6 +131,7 @@ impl<K: OneAddress> Drop for OnceKept<K> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::sync::often;
     use std::sync::Arc;
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
 
     #[test]
     fn all_threads_find_the_same() {
-        for round in 0..200 {
+        for round in 0..often(200) {
             let word = OnceBox::new();
             let made = std::thread::scope(|scope| {
                 let make = || std::ptr::from_ref(word.get_or_make(|| Arc::new(round))).addr();
