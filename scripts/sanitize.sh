@@ -103,8 +103,11 @@ miri() {
     # The clock and the descriptors of wake sets are the machine's. crossbeam-epoch keeps to tree borrows, and makes
     # pointers of integers. The library's threads, and what they keep, go with the process. Parsers and filters have no
     # unsafe code; random histories, and the writer's panics at each of its steps, are too slow here.
-    MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks" \
-        tests "Miri: unit tests" cargo +nightly miri test --no-default-features --target-dir target/miri --lib -- \
+    export MIRIFLAGS="-Zmiri-disable-isolation -Zmiri-tree-borrows -Zmiri-permissive-provenance -Zmiri-ignore-leaks"
+    # One draw of each random test of the C ABI takes a quarter of a minute.
+    PROPTEST_CASES=1 tests "Miri: unit tests of the C ABI" \
+        cargo +nightly miri test -p watchcore-capi --target-dir target/miri --lib
+    tests "Miri: unit tests" cargo +nightly miri test --no-default-features --target-dir target/miri --lib -- \
         batch:: cache:: data:: foreign:: heap:: log:: read::tests reclaim:: store:: subscription:: sync:: sys:: wake::
     return $failed
 }
