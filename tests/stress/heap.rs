@@ -3,7 +3,8 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 
-/// Slots a segment, and bytes a value, of the test that is watched: such a value lies in no slab.
+/// Slots a segment, and bytes a value, of the test that is watched: such a value lies in no slab. There are slabs of as many
+/// bytes, but they begin at a line of memory: one that came before the watch and went after it was taken for a version.
 pub const SLOTS: u64 = 2048;
 pub const VALUE: usize = 16_500;
 
@@ -21,7 +22,7 @@ static HEAP: Heap = Heap;
 fn class(layout: Layout) -> Option<usize> {
     match (layout.size(), layout.align()) {
         (size, 64) if size == SLOTS as usize * size_of::<watchcore::Event>() => Some(0),
-        (size, align) if align >= 8 && size > VALUE + 60 && size < VALUE + 120 => Some(1),
+        (size, 8..64) if size > VALUE + 60 && size < VALUE + 120 => Some(1),
         _ => None,
     }
 }
