@@ -53,7 +53,7 @@ type goods struct {
 	count *atomic.Int64 // of the loans of its kind that are out; nil: not counted
 	what  uintptr       // the library's
 	kind  uint32        // WC_BATCH, WC_PAGE, WC_WALK
-	noNet uint32        // of a loan, atomically; stands for a net's first word where there is none
+	noNet uint32        // of a loan, atomically; stands for a net's first word where there is none. Here it costs nothing
 }
 
 // net is what the garbage collector has of a loan.

@@ -1,6 +1,7 @@
 //! What an opaque handle of C is.
 //!
-//! Every handle is one allocation that begins with a `Head`: what it is, and one state word. What many threads may use at once (`Shared`) lies beside what one at a time may use (`Own`).
+//! Every handle is one allocation that begins with a `Head`: what it is, and one state word. What many threads may use
+//! at once (`Shared`) lies beside what one at a time may use (`Own`).
 //!
 //! | state bit | set by | meaning |
 //! | --- | --- | --- |
@@ -192,7 +193,7 @@ impl<O: Object> Live<O> {
         unsafe { (*self.0.as_ptr()).own.get() }
     }
 
-    /// Refuses all handles in a child.
+    /// Refuses every handle in a child.
     #[inline]
     fn check_process(&self) -> Result<()> {
         if same_process() { Ok(()) } else { Err(forked()) }
