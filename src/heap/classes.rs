@@ -314,6 +314,21 @@ impl Memory for Heap {
     }
 }
 
+/// Asks for the block of a slab that is taken after the next one, of this size: somebody else had it last, and its lines
+/// are on their way here for longer than a revision takes. At place 0 is none.
+///
+/// # Safety
+///
+/// The slab is the caller's.
+#[inline(always)]
+unsafe fn fetch(slab: NonNull<Slab>, place: u16, size: usize) {
+    if place > 0 {
+        // SAFETY: by the caller's promise; a block lies there.
+        let block = unsafe { Slab::at(slab, place) }.cast::<u8>().as_ptr();
+        (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(block.wrapping_add(at)));
+    }
+}
+
 impl Heap {
     /// A block of a class.
     #[inline(always)]
@@ -324,12 +339,10 @@ impl Heap {
                 (Some(slab), 1..) => {
                     // SAFETY: I1: the chain is the owner's, and of the slab in hand; so is the block with its header.
                     unsafe {
-                        let (block, rest) = Slab::pop(slab, this.top);
-                        this.top = rest;
-                        if rest > 0 {
-                            // Somebody else had it last: it is on its way here until it is taken.
-                            let next = Slab::at(slab, rest).cast::<u8>().as_ptr();
-                            (0..size.min(FETCHED)).step_by(64).for_each(|at| prefetch(next.wrapping_add(at)));
+                        let block = Slab::at(slab, this.top);
+                        this.top = Slab::below(slab, this.top);
+                        if this.top > 0 {
+                            fetch(slab, Slab::below(slab, this.top), size);
                         }
                         (*block.as_ptr()).count = BlockCount::new();
                         block

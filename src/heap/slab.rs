@@ -408,19 +408,19 @@ impl Slab {
         unsafe { slab.byte_add(usize::from(place) * ALIGN).cast() }
     }
 
-    /// Takes a block off a chain that the owner has; what is left of the chain.
+    /// The place of the block that was given back before the one at this place, and lies below it in a chain; 0: there is
+    /// none.
     ///
     /// # Safety
     ///
-    /// The chain is not empty, came from this slab's word, and only the owner has it.
+    /// The chain came from this slab's word, and only the owner has it.
     #[inline]
-    pub(super) unsafe fn pop(slab: NonNull<Slab>, top: u16) -> (NonNull<Header>, u16) {
+    pub(super) unsafe fn below(slab: NonNull<Slab>, place: u16) -> u16 {
         // SAFETY: a block of the slab, which was given back and the owner has taken.
         unsafe {
             #[cfg(loom)]
-            slab.as_ref().track(top).written();
-            let block = Slab::at(slab, top);
-            (block, Returned::before(block).read())
+            slab.as_ref().track(place).written();
+            Returned::before(Slab::at(slab, place)).read()
         }
     }
 
