@@ -105,6 +105,49 @@ static void test_only_what_is_ready_is_named(void)
     watchcore_cache_free(cache);
 }
 
+/* Who arms a set in which something is listed has not armed it: the member may leave before its tag is taken, and then
+   there is nothing to take, and nothing raises the descriptor. */
+static void test_ready_set_is_not_armed(void)
+{
+    watchcore_writer *writer = NULL;
+    watchcore_cache *cache = embedded(&writer);
+    watchcore_subscription *closed = below(cache, "/a/"), *other = below(cache, "/b/");
+    watchcore_wakeset *set = NULL;
+    watchcore_change change = put("/b/x", "1");
+    uint64_t tags[4] = {0, 0, 0, 0};
+    uint32_t ready = 9;
+    size_t count = 9;
+    int32_t fd = -1;
+
+    CHECK_OK(watchcore_wakeset_new(&set, &error));
+    CHECK_OK(watchcore_wakeset_fd(set, &fd, &error));
+    CHECK_OK(watchcore_wakeset_add_subscription(set, closed, 1, &error));
+    CHECK_OK(watchcore_wakeset_add_subscription(set, other, 2, &error));
+    CHECK_OK(watchcore_subscription_arm(closed, &ready, &error));
+    CHECK_OK(watchcore_subscription_arm(other, &ready, &error));
+    CHECK_OK(watchcore_wakeset_take(set, tags, 4, &count, &error));
+    CHECK(count == 0);
+
+    CHECK_OK(watchcore_subscription_close(closed, &error));
+    CHECK_OK(watchcore_wakeset_arm(set, &ready, &error));
+    CHECK(ready == 1);
+    watchcore_subscription_free(closed);
+    CHECK_OK(watchcore_wakeset_take(set, tags, 4, &count, &error));
+    CHECK(count == 0);
+
+    CHECK_OK(watchcore_wakeset_arm(set, &ready, &error));
+    CHECK(ready == 0 && !readable(fd, 0));
+    CHECK_OK(watchcore_writer_apply(writer, 1, &change, 1, &error));
+    CHECK(readable(fd, -1));
+    CHECK_OK(watchcore_wakeset_take(set, tags, 4, &count, &error));
+    CHECK(count == 1 && tags[0] == 2);
+
+    watchcore_subscription_free(other);
+    watchcore_wakeset_free(set);
+    watchcore_writer_free(writer);
+    watchcore_cache_free(cache);
+}
+
 static void test_waiters(void)
 {
     watchcore_cache_options options = WATCHCORE_CACHE_OPTIONS_INIT;
@@ -414,6 +457,7 @@ int main(void)
 {
     RUN(test_only_what_is_ready_is_named);
     RUN(test_waiters);
+    RUN(test_ready_set_is_not_armed);
     RUN(test_try_ends_an_arming);
     RUN(test_tags_go_with_their_members);
     RUN(test_descriptor_goes_with_its_set);

@@ -466,13 +466,18 @@ static inline watchcore_error *wc_set_add_waiter(const watchcore_wakeset *set, w
 static inline int32_t wc_set_listed(const watchcore_wakeset *set, uint64_t *tags, size_t capacity, size_t *count,
                                     watchcore_error *error)
 {
-    uint32_t ready = 0;
-    int32_t code = watchcore_wakeset_take(set, tags, capacity, count, error);
-    if (code != WATCHCORE_OK || *count != 0) {
-        return code;
+    for (;;) {
+        uint32_t ready = 0;
+        int32_t code = watchcore_wakeset_take(set, tags, capacity, count, error);
+        if (code != WATCHCORE_OK || *count != 0) {
+            return code;
+        }
+        // 1: it is not armed, and what was listed may leave the set before it is taken.
+        code = watchcore_wakeset_arm(set, &ready, error);
+        if (code != WATCHCORE_OK || !ready) {
+            return code;
+        }
     }
-    code = watchcore_wakeset_arm(set, &ready, error);
-    return code == WATCHCORE_OK && ready ? watchcore_wakeset_take(set, tags, capacity, count, error) : code;
 }
 
 // Takes the tags that are listed, or, where none is, arms the set.

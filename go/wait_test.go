@@ -44,6 +44,34 @@ func TestCancelledContextEndsNext(t *testing.T) {
 	}
 }
 
+// The tag of one that sleeps is listed when it is closed, and dropped when it is freed. In between the waker may have seen it.
+func TestSleeperIsWokenThoughManyOthersEnd(t *testing.T) {
+	const rounds, others = 100, 500
+	cache, writer := embedded(t)
+	for revision := range uint64(rounds) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var ended sync.WaitGroup
+		for range others {
+			sub, err := cache.Subscribe(ctx, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+			check(t, err)
+			ended.Go(func() { sub.Next(context.Background()) })
+		}
+		sub := subscribe(t, cache, watchcore.SubscribeOptions{Start: watchcore.StartNow()})
+		woken := make(chan error, 1)
+		go func() {
+			batch, err := sub.Next(context.Background())
+			batch.Release()
+			woken <- err
+		}()
+		bounded.Eventually(t, "all sleep", func() bool { return cache.Stats().Waiting == others+1 })
+		cancel()
+		ended.Wait()
+		check(t, writer.Apply(revision+1, watchcore.Put("/a", "value")))
+		check(t, bounded.Receive(t, "who sleeps on", woken))
+		sub.Close()
+	}
+}
+
 func TestContextOfSubscribeEndsIt(t *testing.T) {
 	cache, _ := embedded(t)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1785,8 +1785,10 @@ int32_t watchcore_wakeset_remove_waiter(const watchcore_wakeset *set,
                                         watchcore_waiter *waiter,
                                         watchcore_error *error);
 
-// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
-// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT. Since 0.1.
+// Arms the set: `*ready` 0: it is armed, the descriptor becomes readable when a tag is listed; 1: tags are
+// listed, and it is not armed. Take them then, and arm it again before you sleep, also where there was none to
+// take: a member that was listed may have left the set meanwhile. Never blocks. Any thread, many at once. Codes:
+// INVALID_ARGUMENT. Since 0.1.
 int32_t watchcore_wakeset_arm(const watchcore_wakeset *set,
                               uint32_t *ready,
                               watchcore_error *error);

@@ -243,8 +243,9 @@ impl WakeSet {
         })
     }
 
-    /// True: something is ready now, call [`WakeSet::take`]. False: the set is armed, the descriptor
-    /// becomes readable when something is.
+    /// False: the set is armed, the descriptor becomes readable when something is ready. True: something is ready now, call
+    /// [`WakeSet::take`], and the set is not armed: arm it again before you sleep, also where there was nothing to take,
+    /// for a member that was ready may have left the set meanwhile.
     pub fn arm(&self) -> bool {
         let set = &*self.shared;
         // The descriptor stays as it is: another thread may sleep on it for the rest of the list.

@@ -235,8 +235,9 @@ pub unsafe extern "C" fn watchcore_wakeset_remove_waiter(
     })
 }
 
-/// Arms the set: `*ready` 1: tags are listed, take them; 0: the descriptor becomes readable when one is.
-/// Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
+/// Arms the set: `*ready` 0: it is armed, the descriptor becomes readable when a tag is listed; 1: tags are listed, and it
+/// is not armed. Take them then, and arm it again before you sleep, also where there was none to take: a member that was
+/// listed may have left the set meanwhile. Never blocks. Any thread, many at once. Codes: INVALID_ARGUMENT.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn watchcore_wakeset_arm(
     set: *const watchcore_wakeset,
