@@ -188,6 +188,7 @@ pub(crate) mod weak {
         UncountedTwice,
         ArmFence,
         NotifierFence,
+        UnlistFence,
         End,
         EndLoad,
         CloserFence,

@@ -9,6 +9,7 @@
 //! | called, with close | `notifier_against_close` | the notifier's answer |
 //! | the turn, held by the publisher | `publisher_against_arm` | the publisher's fence; the sleeper's fence |
 //! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of who found it held is dropped |
+//! | the listing of a seat's time | `deadline_beside_a_look` | the notifier's fence |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
@@ -18,6 +19,10 @@
 //! | armed, by two threads | `arms_of_two_threads` | step: drained after it was armed |
 
 use super::*;
+use crate::cache::Inner;
+use crate::sync::current_thread;
+use crate::wake::{Due, FilterCode, Interest, OwnSeat, Rest, Waker};
+use std::sync::Arc;
 
 /// Row "fence; waiting": a consumer that parks is woken by what is published.
 fn wait_against_publish(weakened: Weak) {
@@ -403,4 +408,36 @@ fn take_beside_a_move(weakened: Weak) {
 proof!(
     take_beside_a_move, loom_take_beside_a_move,
     loom_take_beside_a_move_same_number: SameMembership => "a tag strays",
+);
+
+/// Row "the listing of a seat's time": one that parks anew while the notifier looks at it, for the deadline of the sleep
+/// before, is looked at for the new one, too.
+fn deadline_beside_a_look(weakened: Weak) {
+    PLAIN.run(weakened, || {
+        let (cache, _writer) = cache(4, 2);
+        let sleep = |seat: &mut OwnSeat, inner: &Arc<Inner>| {
+            let mut sleeper = seat.sleeper(FilterCode::Own);
+            sleeper.wait_for(Interest::revision(9.into(), None));
+            let due = Due { deadline: Some(Instant::now()), bookmark: None };
+            assert!(sleeper.park(inner, 0, Waker::Thread(current_thread()), &due).is_ok());
+        };
+        let mut seat = OwnSeat::new();
+        sleep(&mut seat, &cache.inner);
+        let inner = cache.inner.clone();
+        let (seat, ()) = both(
+            move || {
+                seat.sleeper(FilterCode::Own).unpark(&inner.hubs);
+                sleep(&mut seat, &inner);
+                seat
+            },
+            notifier::step,
+        );
+        notifier::step();
+        assert!(matches!(seat.seat().unwrap().rest(), Rest::Woken { .. }), "sleeps for ever");
+    });
+}
+
+proof!(
+    deadline_beside_a_look, loom_deadline_beside_a_look,
+    loom_deadline_beside_a_look_weak_notifier: UnlistFence => "sleeps for ever",
 );

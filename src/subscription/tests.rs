@@ -5,7 +5,9 @@ use crate::sync::{Relaxed, hooked, often};
 use crate::{Cache, Change, Filter, Index, Kind, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
 #[test]
@@ -191,4 +193,26 @@ fn one_event_of_a_chain_is_told_as_several_are() {
             [now.looked_at - before.looked_at, now.skipped - before.skipped, now.handed_out - before.handed_out];
         assert_eq!(counted, [3, 5, 3], "of eight events");
     }
+}
+
+/// An event of a foreign key comes between a poll and the sleep behind it, and nothing after it: the notifier, which was
+/// told of the bookmark's time in that moment, looks all the same.
+#[test]
+fn bookmark_told_beside_an_event_comes() {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let interval = Duration::from_millis(10);
+    let mut one = cache.subscribe(Start::Now).key("/a").bookmarks(true).bookmark_interval(interval).open().unwrap();
+    let (done, is_done) = channel();
+    std::thread::spawn(move || {
+        let mut is_published = false;
+        let publish = move |name: &str| {
+            if name == "parks" && !std::mem::replace(&mut is_published, true) {
+                writer.apply(1, [Change::put("/b", "1")]).unwrap();
+            }
+        };
+        let batch = hooked(publish, || one.next_batch()).unwrap().unwrap();
+        done.send((&batch).into_iter().map(|event| (event.kind(), event.revision())).collect::<Vec<_>>()).unwrap();
+    });
+    assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(vec![(Kind::Bookmark, 1)]));
 }

@@ -28,11 +28,11 @@ const UNREAD: u64 = 256;
 
 /// What a consumer says to the notifier.
 pub(super) enum Message {
-    /// The seat waits for this from now on, whenever it is parked.
-    Join(SeatRef, Interest),
+    /// The seat waits for this from now on, whenever it is parked: announced under this number.
+    Join(SeatRef, Interest, u32),
     /// The seat is no more.
     Leave(SeatRef),
-    /// The seat has a time at which it is due.
+    /// The seat is listed for an earlier time than before.
     Time(SeatRef),
 }
 

@@ -30,6 +30,7 @@
 //! The protocol with a worked example: docs/internals/waking.md.
 
 mod burst;
+mod due;
 mod group;
 mod hub;
 mod interest;
@@ -45,6 +46,7 @@ mod turn;
 mod wake_set;
 mod waker;
 
+pub(crate) use due::Due;
 pub(crate) use group::GroupRef;
 pub(crate) use hub::{Hub, Hubs};
 pub(crate) use interest::Interest;
@@ -53,7 +55,7 @@ pub(crate) use notifier::model as notifier_model;
 #[cfg(not(loom))]
 pub(crate) use notifier::{start, workers};
 pub(crate) use registration::{OwnSeat, Sleeper, Unparked};
-pub(crate) use seat::{Due, Rest, Seat};
+pub(crate) use seat::{Rest, Seat};
 pub use wake_set::WakeSet;
 pub(crate) use wake_set::not_in_a_set;
 pub(crate) use waker::Waker;

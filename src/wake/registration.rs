@@ -5,16 +5,17 @@
 //! A consumer reaches it as a [`Sleeper`]: whoever has one is the consumer. Nothing here waits but [`Seat::sleep`], and
 //! nothing takes a lock that anybody else could want.
 
+use super::due::{Due, DueTimes};
 use super::group::GroupRef;
 use super::hub::{Hubs, Message};
 use super::interest::Interest;
-use super::seat::{CountedAt, Due, LeftSeat, Seat, SeatRef};
+use super::seat::{CountedAt, LeftSeat, Seat, SeatRef};
 use super::waker::{Membership, WakerSlot};
 use super::{FilterCode, WakeSet, Waker, Watched};
 use crate::log::buckets::{Bucket, Request};
 #[cfg(loom)]
 use crate::sync::weak;
-use crate::sync::{AcqRel, Acquire, OnceArc, Relaxed, SeqCst, fence, ord};
+use crate::sync::{OnceArc, SeqCst, fence, ord, step};
 use std::sync::Arc;
 
 /// How a sleep ended.
@@ -158,7 +159,7 @@ impl Sleeper<'_> {
     /// What it parks for from now on. It is awake.
     pub(crate) fn wait_for(&mut self, interest: Interest) {
         if !self.own.interest.as_ref().is_some_and(|before| before.is(&interest)) {
-            self.seat.announced().store(false, Relaxed);
+            self.seat.announce_anew();
             self.own.interest = Some(interest);
         }
     }
@@ -171,6 +172,7 @@ impl Sleeper<'_> {
         waker: Waker,
         due: &Due,
     ) -> Result<(), Unparked> {
+        step("parks");
         let (seat, hub) = (self.seat, cache.hubs().of(self.seat.code()));
         if !seat.is_idle() {
             self.unpark(cache.hubs());
@@ -190,15 +192,14 @@ impl Sleeper<'_> {
         };
         // SAFETY: a sleeper is the consumer, and it is not parked: see above.
         unsafe { seat.park(cursor, waker, due, counted) };
-        // Partner: the swap in `Tables::drop_seat`, which looks whether the seat is parked behind it.
+        // Partner: the fence in `Tables::drop_seat`, behind which it looks whether the seat is parked.
         fence(ord!(RegisterFence, SeqCst));
-        if !seat.announced().load(Relaxed) {
-            seat.announced().swap(true, AcqRel);
+        if let Some(number) = seat.announce() {
             let wants = match interest {
                 Interest::Revision(wanted) => Some(wanted.position.revision),
                 _ => None,
             };
-            hub.post(cache, Message::Join(self.count(), interest.clone()));
+            hub.post(cache, Message::Join(self.count(), interest.clone(), number));
             if let Some(revision) = wants {
                 // After the message: see `Hub::want_at_most`.
                 hub.want(revision);
@@ -206,12 +207,17 @@ impl Sleeper<'_> {
             // The look comes behind the message, too.
             fence(ord!(RegisterFence, SeqCst));
         }
-        // Partner: as with `announced`.
-        let timed = due.is_some() && !seat.timed().load(Relaxed) && !seat.timed().swap(true, AcqRel);
-        if timed {
+        // Partner: the fences behind `unlist`.
+        let is_earlier = due.is_some() && seat.times().is_some_and(DueTimes::list_first);
+        if is_earlier {
             hub.post(cache, Message::Time(self.count()));
         }
-        if interest.holds(cursor, &**cache) {
+        let holds = interest.holds(cursor, &**cache);
+        if is_earlier {
+            // Nobody else says so, whether it sleeps now or the next time.
+            hub.notify(cache);
+        }
+        if holds {
             // A pass that began before this seat was parked says nothing of what lies between its cursor and the
             // event that the pass has woken it for, or the head that the pass has reached.
             let unparked = self.unpark(cache.hubs());
@@ -220,10 +226,6 @@ impl Sleeper<'_> {
                 return Err(unparked);
             }
             return Err(Unparked { resume: 0, ..unparked });
-        }
-        if timed {
-            // The notifier keeps the time.
-            hub.notify(cache);
         }
         Ok(())
     }
@@ -276,7 +278,7 @@ impl Sleeper<'_> {
     pub(crate) fn leave<W: Watched + 'static>(&mut self, cache: &Arc<W>) {
         let hub = cache.hubs().of(self.seat.code());
         self.unpark(cache.hubs());
-        if self.seat.announced().load(Acquire) {
+        if self.seat.is_announced() {
             hub.post(cache, Message::Leave(self.count()));
             let is_wanted = match &self.own.interest {
                 Some(Interest::Revision(wanted)) => wanted.position.revision >= hub.highest_revision_wanted(),

@@ -17,17 +17,16 @@
 //!
 //! See docs/internals/waking.md.
 
+use super::due::{Due, DueTimes};
 use super::owned::Owned;
 use super::registration::Registration;
 use super::wake_set::MemberWord;
 use super::waker::{Membership, WakeUp, Waker, WakerSlot};
 use crate::heap;
-use crate::log::ring::progress_word;
-use crate::position::Position;
-use crate::sync::{AcqRel, Acquire, AtomicBool, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, OnceBox, Relaxed, Release, ord, spin};
 use crate::sys::clock;
 use crate::wake::FilterCode;
-use std::sync::atomic::{AtomicU8 as PlainByte, AtomicU32 as PlainHalf, AtomicU64 as Plain};
+use std::sync::atomic::{AtomicU32 as PlainHalf, AtomicU64 as Plain};
 use std::time::Instant;
 
 /// What a seat's word says.
@@ -83,9 +82,6 @@ impl SeatWord {
     }
 }
 
-/// No time: it is never due.
-const NEVER: u64 = u64::MAX;
-
 /// Where a seat that is parked, or was woken, is counted, so that the writer looks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CountedAt {
@@ -95,21 +91,6 @@ pub(super) enum CountedAt {
     Bucket,
     /// Who has woken it has taken its count off.
     Nowhere,
-}
-
-/// The times at which a sleeping consumer is woken, whatever happens.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Due {
-    /// Woken then.
-    pub(crate) deadline: Option<Instant>,
-    /// Woken when the position is not this one any more, not before the time.
-    pub(crate) bookmark: Option<(Instant, Position)>,
-}
-
-impl Due {
-    pub(super) fn is_some(&self) -> bool {
-        self.deadline.is_some() || self.bookmark.is_some()
-    }
 }
 
 /// How a consumer stands, as others see it.
@@ -145,12 +126,22 @@ pub(super) enum SeatPlace {
     OfTheCache(u64),
 }
 
-/// How the word of a place says which of them it is.
-const NOWHERE: u8 = 0;
-const IN_GROUP: u8 = 1;
-const ASKING: u8 = 2;
-const AT_BUCKET_LIST: u8 = 3;
-const OF_THE_CACHE: u8 = 4;
+/// The word of a place: which of them it is, in three bits; a bit that says in which hub the seat is; the id or number.
+/// There are 2^60 of these.
+const NOWHERE: u64 = 0;
+const IN_GROUP: u64 = 1;
+const ASKING: u64 = 2;
+const AT_BUCKET_LIST: u64 = 3;
+const OF_THE_CACHE: u64 = 4;
+const PLACE_KIND: u64 = 7;
+const OF_FOREIGN_CODE: u64 = 8;
+const PLACE_ID_SHIFT: u32 = 4;
+
+/// An interest that its consumer has announced: the notifier's tables know it, or will with the messages that are on
+/// their way to them. The first bit is down where the one of this number is known no more.
+const ANNOUNCED: u32 = 1;
+/// From one number to the next.
+const NEXT_INTEREST: u32 = 2;
 
 /// A count on a seat: its consumer's, the notifier's, that of who may close it.
 pub(crate) type SeatRef = LeanArc<Seat>;
@@ -159,12 +150,10 @@ pub(crate) type SeatRef = LeanArc<Seat>;
 pub(crate) struct Seat {
     /// A [`SeatWord`].
     word: AtomicU64,
-    /// Which hub it is in.
-    code: FilterCode,
-    /// Whether the notifier's tables know its interest, or will with the next message.
-    announced: AtomicBool,
-    /// Whether the heap of due times has it, or will with the next message.
-    timed: AtomicBool,
+    /// The number of the interest that was announced last, and [`ANNOUNCED`].
+    announced: AtomicU32,
+    /// The second half of its [`SeatPlace`], of who has the turn, which orders it.
+    place_index: PlainHalf,
     /// The state says whose it is.
     waker: Owned<WakerSlot>,
     /// Which membership of a wake set it is in, and whether that is listed: see `wake_set`.
@@ -175,28 +164,8 @@ pub(crate) struct Seat {
     times: OnceBox<DueTimes>,
     /// The consumer's alone.
     registration: Owned<Registration>,
-    /// A [`SeatPlace`], of who has the turn, which orders it.
-    place_kind: PlainByte,
-    place_index: PlainHalf,
-    place_in: Plain,
-}
-
-/// When a seat is due, as times of [`clock`].
-struct DueTimes {
-    deadline: Plain,
-    bookmark: Plain,
-    /// The position that the last bookmark showed, as a progress word.
-    delivered: Plain,
-    /// Under which number the heap of due times has the seat: of who has the turn.
-    entry: Plain,
-}
-
-impl DueTimes {
-    fn store(&self, due: &Due) {
-        self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
-        self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
-        self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
-    }
+    /// In which hub it is, and the first half of its [`SeatPlace`].
+    place: Plain,
 }
 
 impl Seat {
@@ -204,17 +173,14 @@ impl Seat {
     pub(super) fn new(code: FilterCode) -> Seat {
         Seat {
             word: AtomicU64::new(IDLE),
-            code,
-            announced: AtomicBool::new(false),
-            timed: AtomicBool::new(false),
+            announced: AtomicU32::new(0),
+            place_index: PlainHalf::new(0),
             waker: Owned::new(WakerSlot::Empty),
             member: MemberWord::new(),
             woken_at: Plain::new(0),
             times: OnceBox::new(),
             registration: Owned::new(Registration::default()),
-            place_kind: PlainByte::new(0),
-            place_index: PlainHalf::new(0),
-            place_in: Plain::new(0),
+            place: Plain::new(if code == FilterCode::Foreign { OF_FOREIGN_CODE } else { 0 }),
         }
     }
 
@@ -237,8 +203,9 @@ impl Seat {
         unsafe { self.registration.take() }
     }
 
+    /// In which hub it is.
     pub(super) fn code(&self) -> FilterCode {
-        self.code
+        if self.place.load(Relaxed) & OF_FOREIGN_CODE != 0 { FilterCode::Foreign } else { FilterCode::Own }
     }
 
     /// Whether its consumer has not parked since it left it last: for the consumer itself.
@@ -255,13 +222,7 @@ impl Seat {
     /// Only its consumer, which is awake: the state is IDLE.
     pub(super) unsafe fn park(&self, cursor: u64, waker: Waker, due: &Due, counted: CountedAt) {
         if due.is_some() {
-            let never = || DueTimes {
-                deadline: Plain::new(NEVER),
-                bookmark: Plain::new(NEVER),
-                delivered: Plain::new(0),
-                entry: Plain::new(0),
-            };
-            self.times.get_or_make(never).store(due);
+            self.times.get_or_make(DueTimes::never).store(due);
         } else if let Some(times) = self.times.get() {
             times.store(due);
         }
@@ -377,8 +338,8 @@ impl Seat {
             if let Some(claim) = Seat::claim(seat) {
                 return claim.settle(0, clock::now()).into_iter().for_each(WakeUp::call);
             }
-            // The notifier may only move it to another place, and let it sleep on.
-            if seat.word().state() != CLAIMED {
+            // Who has claimed it may move it to another place, and let it sleep on: then it is PARKED again.
+            if !matches!(seat.word().state(), PARKED | CLAIMED) {
                 return;
             }
             spin();
@@ -422,8 +383,9 @@ impl Seat {
 
     /// Where the tables have it: for who has the turn.
     pub(super) fn place(&self) -> SeatPlace {
-        let (of, index) = (self.place_in.load(Relaxed), self.place_index.load(Relaxed));
-        match self.place_kind.load(Relaxed) {
+        let (place, index) = (self.place.load(Relaxed), self.place_index.load(Relaxed));
+        let of = place >> PLACE_ID_SHIFT;
+        match place & PLACE_KIND {
             IN_GROUP => SeatPlace::InGroup(of, index),
             ASKING => SeatPlace::Asking(of, index),
             AT_BUCKET_LIST => SeatPlace::AtBucket(of, index),
@@ -440,8 +402,8 @@ impl Seat {
             SeatPlace::AtBucket(bucket, index) => (AT_BUCKET_LIST, bucket, index),
             SeatPlace::OfTheCache(number) => (OF_THE_CACHE, number, 0),
         };
-        self.place_kind.store(kind, Relaxed);
-        self.place_in.store(of, Relaxed);
+        let code = self.place.load(Relaxed) & OF_FOREIGN_CODE;
+        self.place.store(of << PLACE_ID_SHIFT | code | kind, Relaxed);
         self.set_index(index);
     }
 
@@ -454,39 +416,45 @@ impl Seat {
         self.place_index.store(index, Relaxed);
     }
 
-    /// The two flags: see the fields.
-    pub(super) fn announced(&self) -> &AtomicBool {
-        &self.announced
+    /// When it is due, of those that were ever parked with a time.
+    pub(super) fn times(&self) -> Option<&DueTimes> {
+        self.times.get()
     }
 
-    pub(super) fn timed(&self) -> &AtomicBool {
-        &self.timed
+    // ---- What it waits for ------------------------------------------------------------------------------
+
+    /// Its consumer will wait for something else: what was announced is not that any more. Before PARKED, whose claim
+    /// shows it to the notifier.
+    pub(super) fn announce_anew(&self) {
+        self.announced.fetch_and(!ANNOUNCED, Relaxed);
     }
 
-    /// Under which number the heap of due times has it, of those that have times; 0: under none. For who has the turn.
-    pub(super) fn timer(&self) -> Option<&Plain> {
-        self.times.get().map(|times| &times.entry)
+    /// The number under which what its consumer waits for is to be announced; `None`: it was. Of its consumer, behind
+    /// PARKED and a fence. Partner: [`Seat::forget`].
+    #[inline]
+    pub(super) fn announce(&self) -> Option<u32> {
+        let before = self.announced.load(Relaxed);
+        if before & ANNOUNCED != 0 {
+            return None;
+        }
+        let number = before.wrapping_add(NEXT_INTEREST) | ANNOUNCED;
+        self.announced.swap(number, AcqRel);
+        Some(number)
     }
 
-    /// When it is due first: a time of [`clock`]; `None`: never.
-    pub(super) fn first_due(&self) -> Option<u64> {
-        let times = self.times.get()?;
-        let first = times.deadline.load(Relaxed).min(times.bookmark.load(Relaxed));
-        (first != NEVER).then_some(first)
+    /// Whether what its consumer waits for is what it announced under this number: of a seat that is claimed.
+    pub(super) fn waits_for(&self, number: u32) -> bool {
+        self.announced.load(Relaxed) == number
     }
 
-    pub(super) fn is_past_deadline(&self, now: u64) -> bool {
-        self.times.get().is_some_and(|times| times.deadline.load(Relaxed) <= now)
+    /// Whether it was announced. Acquire: partner of `forget`.
+    pub(super) fn is_announced(&self) -> bool {
+        self.announced.load(Acquire) & ANNOUNCED != 0
     }
 
-    /// Whether the time of its bookmark has come.
-    pub(super) fn awaits_a_move(&self, now: u64) -> bool {
-        self.times.get().is_some_and(|times| times.bookmark.load(Relaxed) <= now)
-    }
-
-    /// Whether the position is another than that of its last bookmark.
-    pub(super) fn has_moved_to(&self, position: Position) -> bool {
-        self.times.get().is_some_and(|times| times.delivered.load(Relaxed) != progress_word(position))
+    /// The tables know what was announced under this number no more. False: its consumer has announced something else.
+    pub(super) fn forget(&self, number: u32) -> bool {
+        self.announced.compare_exchange(number, number & !ANNOUNCED, AcqRel, Relaxed).is_ok()
     }
 }
 

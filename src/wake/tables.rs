@@ -26,7 +26,7 @@ use super::waker::WakeUp;
 use super::{CacheFrontier, Watched};
 use crate::data::event::{Event, Kind};
 use crate::log::buckets::{Bucket, Request};
-use crate::sync::{AcqRel, SeqCst, fence, ord};
+use crate::sync::{SeqCst, fence, ord};
 use crate::sys::clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -137,6 +137,8 @@ struct Asking {
     seat: SeatRef,
     group: GroupRef,
     request: Arc<Request>,
+    /// Of what it announced.
+    number: u32,
 }
 
 /// See the module.
@@ -148,8 +150,8 @@ pub(super) struct Tables {
     chains: IdMap<ChainReaders>,
     /// Members of groups whose request for a bucket was not answered yet, in turn.
     asking: BTreeMap<u64, Asking>,
-    /// What those wait for who wait for no event.
-    of_the_cache: IdMap<Interest>,
+    /// What those wait for who wait for no event, and the number that it was announced under.
+    of_the_cache: IdMap<(Interest, u32)>,
     /// The last number under which a seat asks, or waits for no event.
     numbered: u64,
     /// Who waits for a revision, lowest first; for a ticket; for the listing: and the number of the seat.
@@ -205,7 +207,7 @@ impl Tables {
 
     fn read(&mut self, hub: &Hub, cache: &dyn Watched, message: Message) {
         match message {
-            Message::Join(seat, interest) => {
+            Message::Join(seat, interest, number) => {
                 self.remove(&seat);
                 if let Interest::Revision(wanted) = &interest
                     && hub.want(wanted.position.revision)
@@ -213,7 +215,7 @@ impl Tables {
                     // It was lowered while this message was on its way.
                     cache.wake_source();
                 }
-                self.insert(seat, interest);
+                self.insert(seat, interest, number);
             }
             Message::Leave(seat) => {
                 self.timers.remove(&seat);
@@ -225,7 +227,7 @@ impl Tables {
         }
     }
 
-    fn insert(&mut self, seat: SeatRef, interest: Interest) {
+    fn insert(&mut self, seat: SeatRef, interest: Interest, number: u32) {
         self.known += 1;
         match interest {
             Interest::Events(group, request) => {
@@ -234,7 +236,7 @@ impl Tables {
                 let index = self.groups.entry(id).or_insert_with(scanners).members.add(seat.clone());
                 seat.put_at(SeatPlace::InGroup(id, index));
                 if let Some(request) = request {
-                    self.ask(Asking { seat, group, request });
+                    self.ask(Asking { seat, group, request, number });
                 }
             }
             Interest::Chain(group, bucket) => {
@@ -246,7 +248,7 @@ impl Tables {
                 seat.put_at(SeatPlace::AtBucket(id, index));
             }
             Interest::Revision(_) | Interest::Ready | Interest::Consistent(_) => {
-                self.insert_of_the_cache(seat, interest)
+                self.insert_of_the_cache(seat, interest, number)
             }
         }
     }
@@ -264,7 +266,7 @@ impl Tables {
     }
 
     /// A seat that waits for no event.
-    fn insert_of_the_cache(&mut self, seat: SeatRef, interest: Interest) {
+    fn insert_of_the_cache(&mut self, seat: SeatRef, interest: Interest, announced: u32) {
         let number = self.next_number();
         seat.put_at(SeatPlace::OfTheCache(number));
         match &interest {
@@ -275,7 +277,7 @@ impl Tables {
             Interest::Consistent(ticket) => _ = self.tickets.insert((*ticket, number), seat),
             _ => _ = self.listing.insert(number, seat),
         }
-        self.of_the_cache.insert(number, interest);
+        self.of_the_cache.insert(number, (interest, announced));
     }
 
     /// Takes a seat out. True: it waited for a revision.
@@ -319,14 +321,14 @@ impl Tables {
     /// The same of a seat that waits for no event. True: for a revision.
     fn remove_of_the_cache(&mut self, number: u64) -> bool {
         match self.of_the_cache.remove(&number) {
-            Some(Interest::Revision(wanted)) => {
+            Some((Interest::Revision(wanted), _)) => {
                 self.revisions.remove(&(wanted.position.revision, number));
                 if let Some(ticket) = wanted.ticket {
                     self.tickets.remove(&(ticket, number));
                 }
                 return true;
             }
-            Some(Interest::Consistent(ticket)) => _ = self.tickets.remove(&(ticket, number)),
+            Some((Interest::Consistent(ticket), _)) => _ = self.tickets.remove(&(ticket, number)),
             _ => _ = self.listing.remove(&number),
         }
         false
@@ -435,7 +437,7 @@ impl Tables {
     /// turn: ten thousand that wait for their answers cost a pass no more than fifty.
     fn move_to_buckets(&mut self, hub: &Hub, head: u64, joined: usize) {
         for _ in 0..self.asking.len().min(ASKING + 2 * joined) {
-            let Some((_, Asking { seat, group, request })) = self.asking.pop_first() else { break };
+            let Some((_, Asking { seat, group, request, number })) = self.asking.pop_first() else { break };
             seat.put_at(SeatPlace::InGroup(group.id(), seat.index()));
             let bucket = match request.answer() {
                 // There is none for it: it continues scanning.
@@ -443,18 +445,24 @@ impl Tables {
                 // Answered for a revision that is still to come: with another look.
                 Some(Some(bucket)) if bucket.linked_from() <= head => bucket.clone(),
                 _ => {
-                    self.ask(Asking { seat, group, request });
+                    self.ask(Asking { seat, group, request, number });
                     continue;
                 }
             };
             // A consumer that is awake announces the bucket with the next sleep.
             let Some(claim) = Seat::claim(&seat) else { continue };
+            if !seat.waits_for(number) {
+                // It sleeps for something else by now, and is counted for that: its message is on its way.
+                let (cursor, counted) = (claim.cursor(), claim.counted());
+                claim.put_back(cursor, counted);
+                continue;
+            }
             let cursor = claim.cursor().max(head);
             if claim.counted() == CountedAt::Hub {
                 hub.move_to_bucket(&group, &bucket);
             }
             self.remove(&seat);
-            self.insert(seat.clone(), Interest::Chain(group, bucket));
+            self.insert(seat.clone(), Interest::Chain(group, bucket), number);
             claim.put_back(cursor, CountedAt::Bucket);
             self.look_again = true;
         }
@@ -490,23 +498,31 @@ impl Tables {
         for seat in reached {
             // One that waited for a revision and a ticket may have been dropped with the first of the two.
             let SeatPlace::OfTheCache(number) = seat.place() else { continue };
-            let is_over = now.closed || self.of_the_cache.get(&number).is_some_and(|interest| interest.is_reached(now));
-            if is_over {
-                self.drop_seat(&seat);
+            let Some((interest, announced)) = self.of_the_cache.get(&number) else { continue };
+            if now.closed || interest.is_reached(now) {
+                let announced = *announced;
+                self.drop_seat(&seat, announced);
             }
         }
         self.lower_what_is_wanted(hub);
     }
 
-    /// A wait that is over: the seat goes from the tables, and its consumer, should it sleep again,
-    /// announces it anew.
-    fn drop_seat(&mut self, seat: &SeatRef) {
-        seat.announced().swap(false, AcqRel);
-        // Partner: PARKED, fence, `announced.swap(true)` in `Sleeper::park`: either that sees the
-        // flag down and announces itself again, or this sees it parked.
+    /// A wait that is over, announced under this number: the seat goes from the tables, and its consumer, should it sleep
+    /// again, announces it anew.
+    fn drop_seat(&mut self, seat: &SeatRef, announced: u32) {
+        self.remove(seat);
+        if !seat.forget(announced) {
+            // It waits for something else by now, and its message is on its way.
+            return;
+        }
+        if let Some(times) = seat.times() {
+            times.unlist();
+        }
+        self.timers.remove(seat);
+        // Partner: PARKED, fence, `announce` and `list_first` in `Sleeper::park`: either that finds nothing announced and
+        // nothing listed, and says both again, or this sees it parked.
         fence(SeqCst);
         settle_all([seat], &mut self.woken);
-        self.remove(seat);
     }
 
     /// The cache was closed: nobody sleeps on, and nobody is looked at any more.

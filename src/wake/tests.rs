@@ -1,15 +1,18 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
+use super::seat::{CountedAt, SeatRef};
 use super::{
-    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Sleeper, VisitEvent, Waker,
-    Watched,
+    CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper, VisitEvent,
+    Waker, Watched,
 };
 use crate::attribute::schema::Schema;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Filter;
+use crate::heap::System;
+use crate::log::buckets::{Requests, Router};
 use crate::log::ring::LogEnd;
 use crate::position::Position;
-use crate::sync::{Mutex, current_thread, lock};
+use crate::sync::{Mutex, current_thread, lock, often};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -34,7 +37,8 @@ struct Log {
 }
 
 fn stop(at: &Stop) {
-    if let Some((here, on)) = lock(at).take() {
+    let stop = lock(at).take();
+    if let Some((here, on)) = stop {
         here.send(()).unwrap();
         on.recv_timeout(BOUND).unwrap();
     }
@@ -289,4 +293,71 @@ fn pass_moves_nobody_who_parks_meanwhile() {
     });
     let unparked = ann.sleeper(FilterCode::Own).unpark(&log.hubs);
     assert!(unparked.woken && unparked.resume == 60);
+}
+
+/// Bob asked for a bucket, and parks for events without one while a pass finds his answer: he is counted for what he
+/// sleeps for, and nobody takes Ann's count off.
+#[test]
+fn pass_moves_nobody_who_waits_for_something_else_by_now() {
+    let log = Arc::new(Log { head: AtomicU64::new(50), ..Log::default() });
+    let hub = log.hubs.of(FilterCode::Own);
+    let group = log.group();
+    let (requests, mut router) = (Requests::default(), Router::new(Arc::default(), 100));
+    let request = requests.ask(b"x".as_slice().into());
+    let thread = || Waker::Thread(current_thread());
+    let (mut ann, mut bob) = (OwnSeat::new(), OwnSeat::new());
+    assert!(awake(&mut ann, &group).park(&log, 50, thread(), &Due::default()).is_ok());
+    let mut sleeper = bob.sleeper(FilterCode::Own);
+    sleeper.wait_for(Interest::Events(group.clone(), Some(request.clone())));
+    assert!(sleeper.park(&log, 50, thread(), &Due::default()).is_ok());
+    log.look();
+    sleeper.unpark(&log.hubs);
+    assert_eq!(log.hubs.waiting(), 1);
+    log.head.store(51, Ordering::SeqCst);
+    router.take_requests(&requests, 51, &mut System);
+    assert!(matches!(request.answer(), Some(Some(_))));
+    log.head.store(52, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let (looks, look_on) = stops(&log.match_stops);
+        let notifier = scope.spawn(|| hub.pass(&(log.clone() as Arc<dyn Watched>)));
+        looks.recv_timeout(BOUND).unwrap();
+        let (parked, go_on) = stops(&log.frontier_stops);
+        let bob = scope.spawn(|| awake(&mut bob, &group).park(&log, 50, thread(), &Due::default()));
+        parked.recv_timeout(BOUND).unwrap();
+        look_on.send(()).unwrap();
+        notifier.join().unwrap();
+        go_on.send(()).unwrap();
+        assert!(bob.join().unwrap().is_err(), "the head has moved");
+    });
+    assert_eq!(log.hubs.waiting(), 1, "Ann sleeps");
+    log.publish(60);
+    log.look();
+    assert_eq!(are_woken(std::slice::from_ref(&ann)), 1);
+}
+
+/// Who closes a subscription wakes it, also where somebody moves it to another place meanwhile.
+#[test]
+fn closer_wakes_who_is_moved() {
+    for _ in 0..often(200) {
+        let seat = SeatRef::new(Seat::new(FilterCode::Own));
+        // SAFETY: nobody else has the seat.
+        unsafe { seat.park(5, Waker::Thread(current_thread()), &Due::default(), CountedAt::Hub) };
+        let moves = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    if let Some(claim) = Seat::claim(&seat) {
+                        let cursor = claim.cursor();
+                        claim.put_back(cursor, CountedAt::Hub);
+                    }
+                    moves.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            while moves.load(Ordering::SeqCst) == 0 {
+                std::hint::spin_loop();
+            }
+            Seat::wake(&seat);
+        });
+        assert!(seat.is_woken());
+    }
 }

@@ -219,3 +219,33 @@ fn futures_go_to_other_threads() {
     write(&mut writer, [1]);
     assert_eq!(waits.end().unwrap(), cache.position());
 }
+
+/// The notifier looks at a sleeper no later than it asks for, whatever it has asked for before.
+#[test]
+fn a_short_wait_after_a_long_one_ends_in_time() {
+    let (cache, mut writer) = embedded();
+    let mut one = cache.subscribe(Start::Now).open().unwrap();
+    let (rings, rung) = rings();
+    {
+        let mut waits = Box::pin(one.wait_async(Duration::from_secs(3600)));
+        assert!(poll_once(waits.as_mut(), &rings).is_pending());
+        write(&mut writer, [1]);
+        rung.recv_timeout(BOUND).expect("it is woken");
+        assert!(matches!(poll_once(waits.as_mut(), &rings), Poll::Ready(Ok(true))));
+    }
+    assert_eq!(drain(&mut one), ["1 ADDED /k=1"]);
+    assert!(!block_on(one.wait_async(SOON)).unwrap(), "the time is up");
+}
+
+/// Bookmarks come due while nothing moves: waits beside them end in time.
+#[test]
+fn a_wait_ends_in_time_beside_bookmarks() {
+    let (cache, _writer) = embedded();
+    let with_bookmarks = |interval| cache.subscribe(Start::Now).bookmarks(true).bookmark_interval(interval).open();
+    let mut early = with_bookmarks(SOON / 4).unwrap();
+    assert!(!block_on(early.wait_async(SOON)).unwrap());
+    let mut late = with_bookmarks(SOON * 5 / 2).unwrap();
+    for _ in 0..6 {
+        assert!(!block_on(late.wait_async(SOON)).unwrap());
+    }
+}

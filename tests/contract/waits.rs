@@ -2,7 +2,7 @@
 
 use crate::tools::*;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use watchcore::*;
 
@@ -341,6 +341,92 @@ fn a_cache_is_given_back_before_a_deadline_that_nobody_waits_for_any_more() {
     assert!(!late.arm().unwrap());
     drop((late, cache));
     until("its memory is released", || Arc::strong_count(&kept) == 1);
+}
+
+#[test]
+fn a_cache_is_given_back_before_the_deadline_of_a_wait_that_is_over() {
+    let kept = Arc::new(());
+    let held = kept.clone();
+    let cache = Cache::builder("/").decoder(move |_, _| Ok::<_, String>(Arc::strong_count(&held))).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut waiter = cache.waiter(Want::Revision(1)).unwrap().timeout(Duration::from_secs(3600));
+    let set = WakeSet::new().unwrap();
+    set.add_waiter(&mut waiter, 1).unwrap();
+    assert!(!waiter.arm().unwrap());
+    write(&mut writer, [1]);
+    assert!(set.wait(BOUND));
+    assert!(waiter.poll().unwrap().is_some());
+    drop((waiter, writer, cache));
+    until("its memory is released", || Arc::strong_count(&kept) == 1);
+}
+
+#[test]
+fn a_bookmark_comes_in_time_after_a_start_that_would_wait_for_long() {
+    let (cache, mut writer) = embedded();
+    let mut one = cache
+        .subscribe(Start::StateAtLeast(2))
+        .start_timeout(Duration::from_secs(3600))
+        .key("/a")
+        .bookmarks(true)
+        .bookmark_interval(Duration::from_millis(20))
+        .open()
+        .unwrap();
+    let set = WakeSet::new().unwrap();
+    set.add(&mut one, 7).unwrap();
+    assert!(!one.arm().unwrap());
+    writer.apply(2, [Change::put("/a", "1")]).unwrap();
+    assert!(set.wait(BOUND) && set.take(&mut [0; 2]) == 1);
+    while !one.poll(8).unwrap().is_empty() {}
+    assert!(!one.arm().unwrap());
+    writer.apply(3, [Change::put("/b", "1")]).unwrap();
+    assert!(set.wait(BOUND), "its bookmark is due");
+}
+
+/// One sleeps until its start, and then for events, while a pass of the notifier stands still in a predicate of another.
+#[test]
+fn a_filter_goes_with_its_subscription_also_behind_a_start() {
+    let (cache, mut writer) = embedded();
+    let kept = Arc::new(());
+    let held = kept.clone();
+    let one = cache.subscribe(Start::StateAtLeast(5)).start_timeout(Duration::from_secs(3600));
+    let mut one = one.filter(Filter::any().predicate(move |_| Arc::strong_count(&held) > 0)).open().unwrap();
+    let (gate, judged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (shut, judges) = (gate.clone(), judged.clone());
+    let stands_still = move |_: &KeyValue| {
+        if std::thread::current().name() == Some("watchcore-judge") {
+            judges.fetch_add(1, SeqCst);
+            while shut.load(SeqCst) {
+                std::thread::yield_now();
+            }
+        }
+        false
+    };
+    let mut other = cache.subscribe(Start::Now).filter(Filter::any().predicate(stands_still)).open().unwrap();
+    let set = WakeSet::new().unwrap();
+    set.add(&mut one, 1).unwrap();
+    set.add(&mut other, 2).unwrap();
+    assert!(!one.arm().unwrap() && !other.arm().unwrap());
+    writer.apply(1, [Change::put("/a", "1")]).unwrap();
+    until("the notifier knows both", || judged.load(SeqCst) > 0);
+    gate.store(true, SeqCst);
+    let before = judged.load(SeqCst);
+    writer.apply(5, [Change::put("/a", "2")]).unwrap();
+    until("it stands still", || judged.load(SeqCst) > before);
+    while !one.poll(8).unwrap().is_empty() {}
+    assert!(!one.arm().unwrap());
+    gate.store(false, SeqCst);
+    let before = judged.load(SeqCst);
+    let mut revision = 5;
+    let mut apply_until = |what: &str, holds: &dyn Fn() -> bool| {
+        until(what, || {
+            revision += 1;
+            writer.apply(revision, [Change::put("/a", "3")]).unwrap();
+            holds()
+        });
+    };
+    apply_until("a later pass", &|| judged.load(SeqCst) > before + 1);
+    drop(one);
+    apply_until("its predicate goes", &|| Arc::strong_count(&kept) == 1);
 }
 
 #[cfg(feature = "async")]

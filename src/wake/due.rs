@@ -1,0 +1,121 @@
+//! When a sleeping consumer is woken in any case, and when the notifier looks at it for that.
+//!
+//! | consumer | notifier | order |
+//! | --- | --- | --- |
+//! | times; PARKED; fence; `list` | `unlist`; fence; PARKED; times | SeqCst fences: one of the two sees the other |
+//!
+//! The notifier looks at a seat no later than it is listed for. So a consumer that parks with an earlier time lists that,
+//! and says so by a message; and who looks takes the listing away first. Either the consumer finds none then, and lists
+//! itself, or it is seen parked, with the times that it parked with.
+
+#![forbid(unsafe_code)]
+
+use crate::log::ring::progress_word;
+use crate::position::Position;
+use crate::sync::{AcqRel, AtomicU64, Relaxed};
+use crate::sys::clock;
+use std::sync::atomic::AtomicU64 as Plain;
+use std::time::Instant;
+
+/// The times at which a sleeping consumer is woken, whatever happens.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Due {
+    /// Woken then.
+    pub(crate) deadline: Option<Instant>,
+    /// Woken when the position is not this one any more, not before the time.
+    pub(crate) bookmark: Option<(Instant, Position)>,
+}
+
+impl Due {
+    pub(super) fn is_some(&self) -> bool {
+        self.deadline.is_some() || self.bookmark.is_some()
+    }
+}
+
+/// No time: it is never due.
+const NEVER: u64 = u64::MAX;
+
+/// The times of a seat, as times of [`clock`].
+pub(super) struct DueTimes {
+    // These lie still while the seat is parked, which orders them.
+    deadline: Plain,
+    bookmark: Plain,
+    /// The position that the last bookmark showed, as a progress word.
+    delivered: Plain,
+    /// The notifier looks no later than this: it has an entry of that time in its heap, or will with a message that is on its
+    /// way; [`NEVER`]: it has none.
+    listed: AtomicU64,
+    /// Under which number the heap has it; 0: under none. Of who has the turn.
+    number: Plain,
+}
+
+impl DueTimes {
+    pub(super) fn never() -> DueTimes {
+        DueTimes {
+            deadline: Plain::new(NEVER),
+            bookmark: Plain::new(NEVER),
+            delivered: Plain::new(0),
+            listed: AtomicU64::new(NEVER),
+            number: Plain::new(0),
+        }
+    }
+
+    pub(super) fn store(&self, due: &Due) {
+        self.deadline.store(due.deadline.map_or(NEVER, clock::of), Relaxed);
+        self.bookmark.store(due.bookmark.map_or(NEVER, |(at, _)| clock::of(at)), Relaxed);
+        self.delivered.store(due.bookmark.map_or(0, |(_, delivered)| progress_word(delivered)), Relaxed);
+    }
+
+    // ---- The consumer ------------------------------------------------------------------------------------
+
+    /// Lists its first time, behind PARKED and a fence. True: nobody looks as early, unless a message says so.
+    pub(super) fn list_first(&self) -> bool {
+        self.list(self.deadline.load(Relaxed).min(self.bookmark.load(Relaxed)))
+    }
+
+    // ---- Who has the turn --------------------------------------------------------------------------------
+
+    /// Lists a time. True: it was listed for none as early.
+    pub(super) fn list(&self, at: u64) -> bool {
+        self.listed.load(Relaxed) > at && self.listed.fetch_min(at, AcqRel) > at
+    }
+
+    /// Takes the listing away: a fence, and a look at the seat, are to follow.
+    pub(super) fn unlist(&self) {
+        self.listed.swap(NEVER, AcqRel);
+    }
+
+    /// What it is listed for.
+    pub(super) fn listed(&self) -> Option<u64> {
+        Some(self.listed.load(Relaxed)).filter(|at| *at != NEVER)
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number.load(Relaxed)
+    }
+
+    pub(super) fn set_number(&self, number: u64) {
+        self.number.store(number, Relaxed);
+    }
+
+    pub(super) fn is_past_deadline(&self, now: u64) -> bool {
+        self.deadline.load(Relaxed) <= now
+    }
+
+    /// Whether the time of its bookmark has come.
+    pub(super) fn awaits_a_move(&self, now: u64) -> bool {
+        self.bookmark.load(Relaxed) <= now
+    }
+
+    /// Whether the position is another than that of its last bookmark.
+    pub(super) fn has_moved_to(&self, position: Position) -> bool {
+        self.delivered.load(Relaxed) != progress_word(position)
+    }
+
+    /// When it is due next, but for a bookmark whose time has come: that waits for a move.
+    pub(super) fn next_after(&self, now: u64) -> Option<u64> {
+        let bookmark = self.bookmark.load(Relaxed);
+        let next = self.deadline.load(Relaxed).min(if bookmark <= now { NEVER } else { bookmark });
+        (next != NEVER).then_some(next)
+    }
+}
