@@ -5,11 +5,12 @@ use super::view::{At, Left, Scan};
 use super::{Read, ReadOptions};
 use crate::cache::Cache;
 use crate::data::key_value::{KeyValue, KeyValueRef, VersionPtr};
-use crate::error::{Code, Error, Result, say};
+use crate::error::{Code, Error, Result, say, show};
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::log::kept::Keeper;
 use crate::position::Position;
+use crate::store::root::Span;
 use crate::sync::lock;
 use std::sync::Arc;
 
@@ -119,8 +120,10 @@ impl Cache {
     /// exactly the revision of the first. Waits and errors as [`Cache::get_with`].
     ///
     /// Where that has left the window: COMPACTED, with a token ([`Error::continue_token`]) that continues
-    /// at the same key in the newest state. A token that is damaged, or of another cache, range or
-    /// filter: INVALID_ARGUMENT. O(keys looked at); counting what remains is O(keys after it).
+    /// at the same key in the newest state. A token that is damaged, of another cache, range or filter, or
+    /// that begins outside of the range: INVALID_ARGUMENT. A token is no secret, and not signed: whoever
+    /// makes one up reads with it what they could read without one, this range at a revision of the window,
+    /// and nothing else. O(keys looked at); counting what remains is O(keys after it).
     pub fn list_with(&self, range: &Range, options: &ReadOptions) -> Result<Page> {
         let request = ListRequest::new(self, range, options)?;
         match self.await_revision("list at", request.read, options.timeout) {
@@ -146,8 +149,9 @@ impl Cache {
         stable_hash(&[&(self.prefix().len() as u64).to_le_bytes()[..], self.prefix(), &of].concat())
     }
 
-    /// The read and the first key of a token.
-    fn resume(&self, text: &str, own: &ContinueToken, read: Read) -> Result<(Read, Vec<u8>)> {
+    /// The read and the first key of a token, which lies in the span of the range. A token that was given begins behind
+    /// a key of the range, and before another: that is in the span, though it need not be in the range's paths.
+    fn resume(&self, text: &str, own: &ContinueToken, range: &Range, read: Read) -> Result<(Read, Vec<u8>)> {
         let token = ContinueToken::decode(text.as_bytes())?;
         let foreign = |what: &str| {
             say::invalid(format!(
@@ -159,6 +163,16 @@ impl Cache {
         }
         if token.filter != own.filter {
             return Err(foreign("range or filter"));
+        }
+        // Anybody can make a checksum, so what it says of its range is not enough.
+        let Span { from, to } = &range.span;
+        if !range.span.contains(&token.next) {
+            return Err(say::invalid(format!(
+                "continue token: it begins at {}, outside of the range from {} to {}. Use one as it was given, or list from the start without one.",
+                show(&token.next),
+                show(from),
+                to.as_ref().map_or_else(|| "the end".to_string(), |to| show(to))
+            )));
         }
         if read != Read::Any {
             return Err(say::invalid("continue token: it brings its own revision. Leave the mode of the read at Any."));
@@ -176,7 +190,7 @@ struct ListRequest {
     /// The filter is only a range: what remains is counted.
     counts: bool,
     read: Read,
-    /// Where a token said that it begins.
+    /// Where a token said that it begins: in the range's span.
     start: Option<Vec<u8>>,
     /// The next page's, so far without what is known at the end; none where there cannot be one.
     token: Option<ContinueToken>,
@@ -195,7 +209,7 @@ impl ListRequest {
         });
         let (read, start) = match (&options.token, &token) {
             (Some(text), Some(token)) => {
-                let (read, start) = cache.resume(text, token, options.read)?;
+                let (read, start) = cache.resume(text, token, &range, options.read)?;
                 (read, Some(start))
             }
             _ => (options.read, None),

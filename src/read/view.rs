@@ -14,7 +14,7 @@ use crate::filter::range::Range;
 use crate::log::kept::Kept;
 use crate::position::Position;
 use crate::reclaim;
-use crate::store::root::Span;
+use crate::store::root::{Span, is_below};
 use std::sync::Arc;
 
 /// Keys that a scan visits under one pin.
@@ -31,19 +31,21 @@ pub(crate) enum At<'a> {
     Held(&'a Snapshot),
 }
 
-/// A scan of the keys of a range in a state, in key order.
+/// A scan of the keys of a range in a state, in key order. It visits no other key, wherever it is told to begin.
 pub(crate) struct Scan<'a> {
     at: At<'a>,
     range: &'a Range,
-    /// Begin of the next page.
+    /// Begin of the next page: never before the range's.
     next: Vec<u8>,
     over: bool,
 }
 
 impl<'a> Scan<'a> {
-    /// From the key `from` on, where that lies in the range.
+    /// From the key `from` on, or from the begin of the range where that comes later.
     pub(crate) fn new(at: At<'a>, range: &'a Range, from: Option<Vec<u8>>) -> Scan<'a> {
-        Scan { at, range, next: from.unwrap_or_else(|| range.span.from.clone()), over: false }
+        let begin = &range.span.from;
+        let next = from.filter(|from| is_below(begin, from)).unwrap_or_else(|| begin.clone());
+        Scan { at, range, next, over: false }
     }
 
     /// Whether every key of the range was visited.
@@ -77,7 +79,8 @@ impl<'a> Scan<'a> {
             if most == 0 {
                 break;
             }
-            // The span holds them all: `slots` gives no others. A loop of its own for who asks nothing else.
+            // The span holds them all: it begins in the range's and ends with it, and `slots` gives no others. A loop of
+            // its own for who asks nothing else.
             let looked = match narrow {
                 false => slots.next_run(most, |slot| each(taken, view, slot)),
                 true => slots.next_run(most, |slot| {
@@ -162,5 +165,34 @@ impl Cache {
 
     pub(super) fn ready(&self, what: &str) -> Result<()> {
         if self.inner.is_ready() { Ok(()) } else { Err(self.inner.not_ready(what)) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Change;
+
+    /// Wherever it is told to begin: before its range, at its end, behind that.
+    #[test]
+    fn a_scan_stays_in_its_range() {
+        let cache = Cache::builder("/").build().unwrap();
+        let keys = ["/a", "/b", "/b/1", "/b/2", "/bb", "/c"];
+        cache.writer().unwrap().apply(1, keys.map(|key| Change::put(key, ""))).unwrap();
+        let head = At::Head(&cache.inner, cache.inner.ring.head());
+        for range in [Range::prefix("/b/"), Range::path("/b"), Range::key("/b/1"), Range::all()] {
+            for from in ["", "/", "/a0", "/b/1", "/c", "/x"] {
+                let mut scan = Scan::new(head, &range, Some(from.into()));
+                let mut found = Vec::new();
+                while !scan.is_over() {
+                    let seen = scan.page(usize::MAX, &mut found, |_, slot, _| Some(slot.key().to_vec()));
+                    assert!(seen.is_ok());
+                }
+                let in_range = |key: &&str| *key >= from && range.contains(key.as_bytes());
+                let expected: Vec<_> =
+                    keys.iter().copied().filter(in_range).map(|key| key.as_bytes().to_vec()).collect();
+                assert_eq!(found, expected, "{range:?} from {from:?}");
+            }
+        }
     }
 }

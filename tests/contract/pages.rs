@@ -1,6 +1,8 @@
 //! Section 5: pages that continue where the one before ended, and differences.
 
 use crate::tools::*;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use watchcore::*;
 
 fn keys(page: &Page) -> Vec<String> {
@@ -93,6 +95,93 @@ fn a_token_survives_a_restart_and_is_refused_where_it_is_foreign() {
     for damaged in [&token[1..], &token[..token.len() - 1], "", "x", "ü"] {
         foreign(&again, &Range::all(), options().continue_from(damaged));
     }
+}
+
+/// A token with other bytes, and the checksum of those: anybody can make one. Version and scope, epoch, revision and
+/// filter take 33 bytes; what is behind them is the key.
+fn signed_anew(token: &str, change: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut bytes = URL_SAFE_NO_PAD.decode(token).unwrap();
+    bytes.truncate(bytes.len() - 8);
+    change(&mut bytes);
+    let sum = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    bytes.extend(sum.to_le_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+fn with_next(token: &str, next: &str) -> String {
+    signed_anew(token, |bytes| {
+        bytes.truncate(33);
+        bytes.extend(next.as_bytes());
+    })
+}
+
+fn households() -> (Cache, Writer) {
+    let (cache, mut writer) = tiny();
+    let keys = ["/a/secret", "/b", "/b/1", "/b/2", "/b/3", "/bb", "/c/secret"];
+    writer.apply(1, keys.map(|key| Change::put(key, "v"))).unwrap();
+    (cache, writer)
+}
+
+/// Who may list one range gets nothing else by a token, whatever its checksum.
+#[test]
+fn a_token_signed_anew_stays_in_its_range() {
+    let (cache, _writer) = households();
+    let any = Filter::any;
+    for (range, filter, outside) in [
+        (Range::prefix("/b/"), any(), &["", "/", "/a/", "/b", "/b0", "/c/"][..]),
+        (Range::all(), any().range(Range::prefix("/b/")), &["", "/a/", "/b", "/b0"]),
+        (Range::between("/b/", "/b/3"), any(), &["/a/", "/b/3"]),
+        (Range::between("/b", ""), any(), &["", "/a/secret"]),
+        (Range::path("/b"), any(), &["", "/a/secret\0", "/c"]),
+        (Range::path("/b"), any().predicate(|_| true), &["/a/", "/c/"]),
+    ] {
+        let options = |limit| ReadOptions::new(Read::Any).filter(filter.clone()).limit(limit);
+        let page = cache.list_with(&range, &options(1)).unwrap();
+        let token = page.continue_token().expect("more than one");
+        for next in outside {
+            for limit in [0, 1, 10] {
+                let forged = options(limit).continue_from(with_next(token, next));
+                let error = refused(cache.list_with(&range, &forged), Code::InvalidArgument);
+                let says = [format!("begins at {next:?}"), "the range from \"/b".into(), "list from the start".into()];
+                assert!(says.iter().all(|part| error.message().contains(part)), "{error}");
+            }
+        }
+        // A key in the range is as good as the one that the token had.
+        let rest = cache.list_with(&range, &options(0).continue_from(with_next(token, "/b/2"))).unwrap();
+        assert_eq!(keys(&rest)[0], "/b/2");
+        assert!(rest.iter().all(|kv| range.contains(kv.key())), "{rest:?}");
+    }
+}
+
+/// It is of a revision that may be asked for, and of no other.
+#[test]
+fn a_token_signed_anew_is_of_a_revision_in_the_window() {
+    let (cache, mut writer) = households();
+    write(&mut writer, 2..=4);
+    let range = Range::prefix("/b/");
+    let options = || ReadOptions::new(Read::Any).limit(1).timeout(std::time::Duration::ZERO);
+    let token = cache.list_with(&range, &options()).unwrap().continue_token().unwrap().to_string();
+    let of = |at: usize, number: u64| {
+        signed_anew(&token, |bytes| bytes[1 + 8 * at..][..8].copy_from_slice(&number.to_le_bytes()))
+    };
+    let list = |token: String| cache.list_with(&range, &options().continue_from(token));
+    let (scope, revision, filter) = (0, 2, 3);
+    for (asked, answered) in [(0, 4), (1, 1), (3, 3), (4, 4)] {
+        let page = list(of(revision, asked)).unwrap();
+        assert_eq!((keys(&page), page.revision()), (vec!["/b/2".into()], answered));
+    }
+    assert_eq!(refused(list(of(revision, 5)), Code::FutureRevision).asked(), 5);
+    refused(list(of(revision, 1 << 52)), Code::InvalidArgument);
+    for foreign in [of(scope, 1), of(filter, 1)] {
+        refused(list(foreign), Code::InvalidArgument);
+    }
+    writer.compact(3).unwrap();
+    let gone = refused(list(of(revision, 1)), Code::Compacted);
+    assert_eq!(keys(&list(gone.continue_token().unwrap().into()).unwrap()), ["/b/2"]);
+    // The token to go on with is for the same range, so it is not given to who begins outside.
+    refused(list(signed_anew(&of(revision, 1), |bytes| bytes.truncate(33))), Code::InvalidArgument);
 }
 
 #[test]
