@@ -14,6 +14,8 @@ use crate::request::{Params, Route, Selection, accepts_aggregated, accepts_gzip,
 use crate::resources::watch::{self, Watched};
 use crate::transport::websocket;
 use axum::body::{Body, to_bytes};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use serde_json::{Value, json};
 use std::sync::{Arc, LazyLock};
@@ -203,14 +205,55 @@ fn check_selection(served: &Served, selection: &Selection) {
     }
 }
 
-/// A continue token: it is refused, or goes on within the list that it is given to.
+/// A continue token: it is refused, or goes on within the list that it is given to. The bytes are one as they are, and
+/// what is changed in one of that list, whose checksum is then made anew: anybody can do that.
 pub fn token(data: &[u8]) {
-    let (range, cache) = (Range::prefix("/registry/widgets/a/"), &widgets().cache);
-    let options = ReadOptions::new(Read::Any).continue_from(String::from_utf8_lossy(data));
-    match cache.list_with(&range, &options) {
-        Ok(page) => assert!(page.iter().all(|kv| range.contains(kv.key()))),
-        Err(error) => assert!(matches!(error.code(), Code::InvalidArgument | Code::Compacted), "{error}"),
+    goes_on_within(&list_of_one_namespace(), String::from_utf8_lossy(data).into_owned());
+    for range in [list_of_one_namespace(), Range::path("/registry/widgets/a")] {
+        goes_on_within(&range, signed_anew(&real_token(&range), data));
     }
+}
+
+fn list_of_one_namespace() -> Range {
+    Range::prefix("/registry/widgets/a/")
+}
+
+fn goes_on_within(range: &Range, token: String) {
+    let options = ReadOptions::new(Read::Any).timeout(Duration::ZERO).continue_from(token);
+    match widgets().cache.list_with(range, &options) {
+        Ok(page) => assert!(page.iter().all(|kv| range.contains(kv.key())), "{page:?} reaches out of {range:?}"),
+        Err(error) => {
+            let codes = [Code::InvalidArgument, Code::Compacted, Code::FutureRevision];
+            assert!(codes.contains(&error.code()), "{error}");
+        }
+    }
+}
+
+/// A token of a list, of which others are made that are nearly right.
+fn real_token(range: &Range) -> String {
+    let page = widgets().cache.list_with(range, &ReadOptions::new(Read::Any).limit(1));
+    let page = page.unwrap_or_else(|error| panic!("a page: {error}"));
+    page.continue_token().unwrap_or_else(|| unreachable!("the list has more than one")).to_owned()
+}
+
+/// A token that begins at another key: what is left of `data` behind its first byte, each of whose lower bits puts eight
+/// of the bytes behind it in place of scope, epoch, revision, filter.
+fn signed_anew(token: &str, data: &[u8]) -> String {
+    let Some((changed, mut rest)) = data.split_first() else { return String::new() };
+    let mut bytes = URL_SAFE_NO_PAD.decode(token).unwrap_or_else(|error| panic!("{token}: {error}"));
+    bytes.truncate(1 + 4 * 8);
+    for (at, place) in bytes[1..].chunks_exact_mut(8).enumerate() {
+        if changed & (1 << at) != 0
+            && let Some((number, behind)) = rest.split_first_chunk::<8>()
+        {
+            place.copy_from_slice(number);
+            rest = behind;
+        }
+    }
+    bytes.extend(rest);
+    let signed = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.extend(bytes.iter().fold(0xcbf2_9ce4_8422_2325, signed).to_le_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The headers Accept and Accept-Encoding.
@@ -259,7 +302,6 @@ mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use watchcore::Page;
 
     const ALL: [fn(&[u8]); 8] = [path, query, selector, token, accept, layout, request, frames];
 
@@ -337,13 +379,6 @@ mod tests {
         "ä",
     ];
 
-    /// A token of a list, of which others are made that are nearly right.
-    fn real_token() -> String {
-        let options = ReadOptions::new(Read::Any).limit(1);
-        let page: Page = widgets().cache.list_with(&Range::prefix("/registry/widgets/a/"), &options).unwrap();
-        page.continue_token().expect("more than one").to_string()
-    }
-
     proptest! {
         #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -386,12 +421,24 @@ mod tests {
 
         #[test]
         fn damaged_tokens_break_nothing(at in any::<prop::sample::Index>(), byte: u8, cut in any::<prop::sample::Index>()) {
-            let mut data = real_token().into_bytes();
+            let mut data = real_token(&list_of_one_namespace()).into_bytes();
             token(&data);
             let at = at.index(data.len());
             data[at] = byte;
             token(&data);
             token(&data[..cut.index(data.len())]);
+        }
+
+        /// Scope, epoch, revision and filter of the list or others, and a key that is close to it.
+        #[test]
+        fn tokens_signed_anew_stay_in_their_list(
+            changed in prop_oneof![Just(0), any::<u8>()],
+            numbers in vec(prop_oneof![0..3_u64, any::<u64>()], 4),
+            key in vec(prop::sample::select(&["/registry/", "widgets", "/", "a", "b", "c", "0", "x", "\0", "nodes", "secrets"][..]), 0..6),
+        ) {
+            let numbers = numbers.iter().take((changed & 15).count_ones() as usize).flat_map(|number| number.to_le_bytes());
+            let data: Vec<u8> = [changed].into_iter().chain(numbers).chain(key.concat().into_bytes()).collect();
+            token(&data);
         }
     }
 }

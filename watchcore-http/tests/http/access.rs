@@ -1,8 +1,8 @@
 //! Who asks, and who may: tokens, hooks, names and origins. The certificates of clients are in `tls`.
 
 use crate::support::certificates::{Authority, Files, install};
-use crate::support::ground::{Face, NODES, SHOP, WIDGETS};
-use crate::support::{Ground, eventually, figure, get, request};
+use crate::support::ground::{Face, NODES, SHOP, WIDGETS, widget_key};
+use crate::support::{Ground, eventually, figure, get, request, token_from};
 use std::sync::{Arc, Mutex};
 use watchcore_http::{Asked, Authorizer, Decision, HookFuture, Server, Tls, Tokens, User};
 
@@ -152,6 +152,31 @@ async fn authorizer_decides_on_each_request() {
         assert_eq!(get(ground.address, "/readyz").await.code(), 200);
         assert_eq!(get(ground.address, WIDGETS).await.code(), 401);
         assert!(noting.0.lock().unwrap().is_empty(), "neither health nor the unknown reach it");
+    }
+}
+
+/// Whoever signs a token anew, it begins in the namespace that was allowed, or is refused.
+#[tokio::test]
+async fn token_reaches_no_other_namespace() {
+    for face in BOTH {
+        let ground = Ground::builder().face(face).api(|api| api.authorizer(Noting::default())).start().await;
+        for name in ["vault/secret", "west/a", "west/b", "zoo/secret"] {
+            ground.put_widget(name, "red");
+        }
+        assert_eq!(get(ground.address, &SHOP.replace("shop", "vault")).await.code(), 403);
+        let west = SHOP.replace("shop", "west");
+        let first = get(ground.address, &format!("{west}?limit=1")).await;
+        let outside = [widget_key("vault/secret"), widget_key("west0"), "/registry/".into(), String::new()];
+        for next in &outside {
+            for limit in ["", "&limit=1"] {
+                let path = format!("{west}?continue={}{limit}", token_from(&first, next));
+                let answer = get(ground.address, &path).await;
+                assert_eq!(answer.status(), (400, "BadRequest".into()), "{face:?} {next}: {}", answer.text());
+                assert!(answer.message().starts_with("continue key is not valid"), "{}", answer.message());
+            }
+        }
+        let path = format!("{west}?continue={}", token_from(&first, &widget_key("west/")));
+        assert_eq!(get(ground.address, &path).await.names(), ["west/a", "west/b"], "{face:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::support::client::{Head, Watching};
 use crate::support::ground::{WIDGETS, widget};
-use crate::support::{Answer, Client, Ground, get, request, within};
+use crate::support::{Answer, Client, Ground, get, request, token_from, within};
 use serde_json::Value;
 use std::io::Read as _;
 use std::time::Duration;
@@ -179,6 +179,18 @@ async fn limited_list_continues_at_its_revision() {
     let next = gone.json()["metadata"]["continue"].as_str().expect("a token to go on with").to_owned();
     let second = get(ground.address, &format!("{P}&limit=2&continue={next}")).await.json();
     assert_eq!((&second["items"][0]["value"], &second["revision"]), (&"later".into(), &5.into()));
+}
+
+#[tokio::test]
+async fn token_reaches_no_other_prefix() {
+    let ground = filled().await;
+    ground.put("/registry/bb", "");
+    let path = "/v1/keys?prefix=/registry/b&limit=1";
+    let first = get(ground.address, path).await;
+    for next in ["/registry/", "/registry/a", "", "/registry/c"] {
+        let answer = get(ground.address, &format!("{path}&continue={}", token_from(&first, next))).await;
+        assert_eq!(answer.status(), (400, "BadRequest".into()), "{next}: {}", answer.text());
+    }
 }
 
 #[tokio::test]

@@ -7,6 +7,8 @@ pub(crate) mod ground;
 pub(crate) use client::{Answer, Client, Watching, get, request};
 pub(crate) use ground::Ground;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -32,6 +34,18 @@ pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut
         assert!(from.elapsed() < BOUND, "{what}: not within {BOUND:?}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
+}
+
+/// The continue token of a list, made to go on at another key: its checksum is no secret.
+pub(crate) fn token_from(list: &Answer, next: &str) -> String {
+    let list = list.json();
+    let token = list["metadata"]["continue"].as_str().or(list["continue"].as_str()).expect("a token");
+    let mut bytes = URL_SAFE_NO_PAD.decode(token).expect("base64");
+    bytes.truncate(33);
+    bytes.extend(next.as_bytes());
+    let signed = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.extend(bytes.iter().fold(0xcbf2_9ce4_8422_2325, signed).to_le_bytes());
+    URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// A series of `/metrics`, by its name and labels as they are printed there.
