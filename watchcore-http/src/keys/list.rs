@@ -70,7 +70,7 @@ async fn source(cache: &Cache, list: KeysList, selection: Selection) -> watchcor
     if let Some(token) = list.continue_token {
         options = options.continue_from(token);
     }
-    Ok(ListSource::page(page_of(cache, Range::all(), options, read).await?))
+    Ok(ListSource::page(page_of(cache, Range::all(), options).await?))
 }
 
 #[cfg(test)]

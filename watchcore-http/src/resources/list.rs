@@ -26,6 +26,7 @@ use http::request::Parts;
 pub(crate) use pieces::{ListItems, PIECE, Pieces};
 pub(crate) use source::ListSource;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 use watchcore::{Cache, Code, Error, Page, Range, Read, ReadOptions};
 
@@ -97,22 +98,30 @@ async fn source(served: &Served, selection: Selection, start: ListStart, limit: 
     if let Some(token) = token {
         options = options.continue_from(token);
     }
-    let page = page_of(cache, selection.range, options, read).await;
+    let page = page_of(cache, selection.range, options).await;
     page.map(ListSource::page).map_err(|error| if has_token { token_refused(error) } else { refused(error) })
 }
 
 /// A page of the core. It is read in one go, and what remains behind it is counted key by key: where that takes long, it
 /// is done on a thread of the runtime that may block.
-pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions, read: Read) -> watchcore::Result<Page> {
+pub(crate) async fn page_of(cache: &Cache, range: Range, options: ReadOptions) -> watchcore::Result<Page> {
     if !is_large(cache) {
         return cache.list_with_async(&range, &options).await;
     }
-    if let Read::AtLeast(revision) | Read::Exact(revision) = read {
-        // Waited for here, so that no thread is: the revision is there when it is read.
-        cache.wait_until_async(revision, WAIT).await?;
+    // There it waits for nothing: other lists want that thread. A revision that is still to come, of the request or of its
+    // token, is waited for here.
+    let options = options.timeout(Duration::ZERO);
+    let elsewhere = async || {
+        let (cache, range, options) = (cache.clone(), range.clone(), options.clone());
+        LISTS.run(move || cache.list_with(&range, &options)).await?
+    };
+    match elsewhere().await {
+        Err(error) if error.code() == Code::FutureRevision => {
+            cache.wait_until_async(error.asked(), WAIT).await?;
+            elsewhere().await
+        }
+        answer => answer,
     }
-    let cache = cache.clone();
-    LISTS.run(move || cache.list_with(&range, &options)).await?
 }
 
 /// What is wrong with a continue token.

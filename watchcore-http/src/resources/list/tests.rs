@@ -138,6 +138,36 @@ async fn large_cache_is_paged_elsewhere() {
     assert_eq!(gone.err().map(|refusal| refusal.code()), Some(410));
 }
 
+/// Pages whose token is of a revision that is still to come hold up no other list of a large cache.
+#[tokio::test]
+async fn tokens_of_the_future_wait_on_no_thread() {
+    let [served, ahead] = [(); 2].map(|()| widgets(AT_ONCE as usize + 100, 10));
+    let second = |served: &Served| served.cache.writer().unwrap().apply(2, [Change::put("/w/shop/z", "{}")]).unwrap();
+    second(&ahead);
+    let first = source(&ahead, selection(&ahead, ""), ListStart::Consistent, 1).await.unwrap();
+    let token = ListStart::Continue(first.continue_token().unwrap().to_owned());
+    let mut waiting = tokio::task::JoinSet::new();
+    let many = std::thread::available_parallelism().unwrap().get();
+    for _ in 0..many {
+        let (served, token) = (served.clone(), token.clone());
+        waiting.spawn(async move {
+            let selection = selection(&served, "");
+            source(&served, selection, token, 1).await.map(|page| page.revision())
+        });
+    }
+    let bound = Instant::now() + Duration::from_secs(10);
+    while served.cache.stats().waiting < many as u64 {
+        assert!(Instant::now() < bound, "they wait");
+        tokio::task::yield_now().await;
+    }
+    let other = source(&served, selection(&served, ""), ListStart::Any, 1).await.unwrap();
+    assert_eq!(other.revision(), 1);
+    second(&served);
+    while let Some(page) = waiting.join_next().await {
+        assert_eq!(page.unwrap().map_err(|refusal| refusal.message().to_owned()), Ok(2), "it waited, and came");
+    }
+}
+
 /// What is newest is walked; what has a limit, a token or a revision is a page.
 #[tokio::test]
 async fn only_the_newest_is_walked() {
