@@ -197,6 +197,8 @@ pub(crate) mod weak {
         /// A hub: what was called for is answered; step: a call that came meanwhile is dropped.
         TurnAnswer,
         CallDropped,
+        /// Step: a publisher's look at events answers a call for everything.
+        AnswerAll,
         BucketNewest,
         BucketNewestLoad,
         Answer,

@@ -10,6 +10,7 @@
 //! | the turn, held by the publisher | `publisher_against_arm` | the publisher's fence; the sleeper's fence |
 //! | the turn, between publisher and notifier | `publisher_against_notifier` | step: the call of who found it held is dropped |
 //! | the listing of a seat's time | `deadline_beside_a_look` | the notifier's fence |
+//! | the turn, called for more than events | `publisher_against_limit` | step: the publisher answers it, too; step: the call is dropped |
 //! | the notifier's head, fence, seats | `notifier_against_arm` | the notifier's fence |
 //! | a pass under way | `sleep_beside_a_pass` | step: a sleeper that ends its own sleep takes the pass over |
 //! | a seat's state, and the waker in it | `arm_beside_a_wake_up` | settle |
@@ -219,6 +220,31 @@ proof!(
     publisher_against_notifier, loom_publisher_against_notifier,
     loom_publisher_against_notifier_dropped: CallDropped => "lost wake-up",
     loom_publisher_against_notifier_weak_answer: TurnAnswer => "lost wake-up",
+);
+
+/// Row "the turn, called for more than events": a subscription with a limit is opened beside a publisher that looks
+/// itself, and is looked at, too.
+fn publisher_against_limit(weakened: Weak) {
+    PUBLISHER.run(weakened, || {
+        let (cache, mut writer) = cache(4, 2);
+        let (set, mut subscription) = known(&cache, &mut writer);
+        assert!(!subscription.arm().unwrap() && !set.arm());
+        let opens = cache.subscribe(Start::After(0)).max_lag_events(1);
+        let (_writer, limited) =
+            race(writer, |writer| put(writer, 2, &["/a"]), move || Local::new(opens.open().unwrap()));
+        notifier::step();
+        assert!(set.arm(), "lost wake-up");
+        // A poll would look itself.
+        let is_too_slow = |one: &SubscriptionInfo| one.state == SubscriptionState::TooSlow;
+        assert!(cache.subscriptions().iter().any(is_too_slow), "nobody looks at the limits");
+        drop((subscription, limited));
+    });
+}
+
+proof!(
+    publisher_against_limit, loom_publisher_against_limit,
+    loom_publisher_against_limit_answered: AnswerAll => "nobody looks at the limits",
+    loom_publisher_against_limit_dropped: CallDropped => "nobody looks at the limits",
 );
 
 /// Row "a pass under way": it began at the cursor of another sleeper, and says nothing of what lies below that.

@@ -158,10 +158,10 @@ impl Hub {
         }
     }
 
-    /// Calls the notifier for this cache, once until it has looked.
+    /// Calls the notifier for this cache, once until it has looked: no publisher's look answers it.
     #[cold]
     pub(crate) fn notify<W: Watched + 'static>(&self, cache: &Arc<W>) {
-        if self.turn.call() {
+        if self.turn.call_for_all() {
             notifier::push(self.code, cache.clone());
         }
     }
@@ -184,7 +184,7 @@ impl Hub {
         };
         // A panic here is a fault of ours. It is the writer's thread: what it publishes stands already.
         let woken = crate::foreign::guard(|| {
-            turn.answer();
+            turn.answer_events();
             self.look_at_few(&**cache)
         });
         let (woken, all) = woken.flatten().unwrap_or_default();
@@ -295,7 +295,7 @@ impl Hub {
         if cfg!(not(loom)) && self.burst.is_on() {
             std::thread::yield_now();
         }
-        // Held: the publisher looks, and pushes this cache again.
+        // Held: the publisher looks at its events, and hands what this pass is for on.
         let turn = self.turn.take_or_call(|| notifier::push(self.code, cache.clone()))?;
         let cache = &**cache;
         let mut tables = lock(&self.tables);

@@ -1,6 +1,8 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
 use super::seat::{CountedAt, SeatRef};
+mod calls;
+
 use super::{
     CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper, VisitEvent,
     Waker, Watched,
@@ -34,6 +36,8 @@ struct Log {
     /// Where the next call stops: it says that it is there, and waits to go on.
     match_stops: Stop,
     frontier_stops: Stop,
+    /// Looks at the limits of lag.
+    limits: AtomicU64,
 }
 
 fn stop(at: &Stop) {
@@ -78,6 +82,7 @@ impl Watched for Log {
     }
 
     fn enforce_lag_limits(&self) -> Option<Instant> {
+        self.limits.fetch_add(1, Ordering::SeqCst);
         None
     }
 
