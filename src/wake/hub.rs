@@ -12,7 +12,7 @@ use super::burst::Burst;
 use super::group::{FilterGroup, FilterGroups};
 use super::interest::Interest;
 use super::seat::SeatRef;
-use super::tables::{FewWakeUps, Tables};
+use super::tables::{FewWakeUps, LeftOutside, Tables};
 use super::turn::Turn;
 use super::waker::WakeUp;
 use super::{FilterCode, Watched, notifier};
@@ -316,11 +316,14 @@ impl Hub {
                 break;
             }
         }
-        let (woken, garbage) = tables.finish();
+        let LeftOutside { woken, wakes_source, garbage } = tables.finish();
         drop(tables);
         drop(turn);
         // A waker that does not return holds up those whom this thread wakes, and no others.
         WakeUp::call_all(woken);
+        if wakes_source && crate::foreign::guard(|| cache.wake_source()).is_none() {
+            tracing::error!("a source panicked when it was woken; the notifier continues");
+        }
         crate::foreign::drop_guarded(garbage, "a filter that nobody has any more");
         let limits = if self.code == FilterCode::Own { cache.enforce_lag_limits() } else { None };
         again.into_iter().chain(limits).min()

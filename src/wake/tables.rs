@@ -1,13 +1,14 @@
 //! The tables of the notifier: who waits for what, and one pass over it.
 //!
-//! Only the notifier's thread has them. A seat is in one place at a time: in the group of its filter, at
+//! Who has the turn has them: the notifier, or a publisher that looks itself. A seat is in one place at a time: in the group of its filter, at
 //! its bucket, or among those who wait for the cache. It stays there while its consumer sleeps and wakes
 //! any number of times; it is moved when its consumer announces another interest, or when the bucket that
 //! it asked for is there. Its place stands in its seat.
 //!
 //! A pass loads the frontier, takes the messages, and brings every parked seat up to that head: what it
 //! finds for one it gives to it by claiming the seat. Filters run here, and no lock is held that anybody
-//! else could want.
+//! else could want. What else is foreign code is noted, and called when the turn was given back: wakers, the source, the
+//! drop of filters.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ use crate::log::buckets::{Bucket, Request};
 use crate::sync::{SeqCst, fence, ord};
 use crate::sys::clock;
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -141,6 +143,13 @@ struct Asking {
     number: u32,
 }
 
+/// Foreign code that a pass has left to be called when the turn was given back.
+pub(super) struct LeftOutside {
+    pub(super) woken: Vec<WakeUp>,
+    pub(super) wakes_source: bool,
+    pub(super) garbage: Vec<GroupRef>,
+}
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct Tables {
@@ -164,6 +173,8 @@ pub(super) struct Tables {
     /// The epoch of the last pass.
     epoch: u64,
     look_again: bool,
+    /// The source is to look at what is wanted: called outside, as those who are woken.
+    wakes_source: bool,
     woken: Vec<WakeUp>,
     /// Dropped outside: predicates are foreign code.
     garbage: Vec<GroupRef>,
@@ -181,7 +192,7 @@ impl Tables {
         self.look_again = false;
         let joined = messages.len();
         for message in messages {
-            self.read(hub, cache, message);
+            self.read(hub, message);
         }
         if now.closed {
             self.wake_everybody();
@@ -199,21 +210,23 @@ impl Tables {
     }
 
     /// What is left to be done outside.
-    pub(super) fn finish(&mut self) -> (Vec<WakeUp>, Vec<GroupRef>) {
-        (std::mem::take(&mut self.woken), std::mem::take(&mut self.garbage))
+    pub(super) fn finish(&mut self) -> LeftOutside {
+        LeftOutside {
+            woken: take(&mut self.woken),
+            wakes_source: take(&mut self.wakes_source),
+            garbage: take(&mut self.garbage),
+        }
     }
 
     // ---- Who is there -----------------------------------------------------------------------------------
 
-    fn read(&mut self, hub: &Hub, cache: &dyn Watched, message: Message) {
+    fn read(&mut self, hub: &Hub, message: Message) {
         match message {
             Message::Join(seat, interest, number) => {
                 self.remove(&seat);
-                if let Interest::Revision(wanted) = &interest
-                    && hub.want(wanted.position.revision)
-                {
-                    // It was lowered while this message was on its way.
-                    cache.wake_source();
+                if let Interest::Revision(wanted) = &interest {
+                    // True: it was lowered while this message was on its way.
+                    self.wakes_source |= hub.want(wanted.position.revision);
                 }
                 self.insert(seat, interest, number);
             }

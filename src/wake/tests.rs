@@ -38,6 +38,19 @@ struct Log {
     frontier_stops: Stop,
     /// Looks at the limits of lag.
     limits: AtomicU64,
+    /// What a source does that is woken.
+    source: Hook,
+}
+
+/// Called each time, but not from inside.
+type Hook = Mutex<Option<Box<dyn FnMut() + Send>>>;
+
+fn call(hook: &Hook) {
+    let taken = lock(hook).take();
+    if let Some(mut taken) = taken {
+        taken();
+        *lock(hook) = Some(taken);
+    }
 }
 
 fn stop(at: &Stop) {
@@ -87,7 +100,8 @@ impl Watched for Log {
     }
 
     fn wake_source(&self) -> bool {
-        false
+        call(&self.source);
+        true
     }
 
     fn trusts_wakers(&self) -> bool {

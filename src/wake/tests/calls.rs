@@ -1,5 +1,6 @@
 //! Who answers a call, and what is done once the turn is given back.
 
+use super::super::Hub;
 use super::*;
 use crate::cache::Cache;
 
@@ -26,10 +27,58 @@ fn limits_are_looked_at_beside_a_publisher() {
         let (called, go_on) = stops(&log.frontier_stops);
         let publisher = scope.spawn(|| log.publish(60));
         called.recv_timeout(BOUND).unwrap();
-        log.hubs.of(FilterCode::Own).notify(&log);
+        log.hub().notify(&log);
         go_on.send(()).unwrap();
         publisher.join().unwrap();
     });
     assert_eq!(are_woken(&sleepers), 1, "the publisher has looked itself");
     until("nobody looks at the limits", || log.limits.load(Ordering::SeqCst) > before);
+}
+
+impl Log {
+    fn hub(&self) -> &Hub {
+        self.hubs.of(FilterCode::Own)
+    }
+
+    /// Sleeps until the log is there, or for an event.
+    fn park(self: &Arc<Log>, seat: &mut OwnSeat, interest: Interest) {
+        let mut sleeper = seat.sleeper(FilterCode::Own);
+        sleeper.wait_for(interest);
+        assert!(sleeper.park(self, 50, Waker::Thread(current_thread()), &Due::default()).is_ok());
+    }
+
+    fn hook(self: &Arc<Log>, hook: &Hook, mut does: impl FnMut(&Arc<Log>) + Send + 'static) {
+        let log = Arc::downgrade(self);
+        *lock(hook) = Some(Box::new(move || does(&log.upgrade().unwrap())));
+    }
+}
+
+fn revision(revision: u64) -> Interest {
+    Interest::revision(Position { revision, ..Position::default() }, None)
+}
+
+/// A source is foreign code: it is woken when the turn was given back, and where it panics, the messages beside its own
+/// are read all the same.
+#[test]
+fn source_that_panics_ends_nobodys_sleep() {
+    let log = Log::alone();
+    let [mut ann, mut bob, mut carl, mut dora] = [(); 4].map(|()| OwnSeat::new());
+    log.park(&mut ann, revision(10));
+    log.park(&mut bob, revision(100));
+    log.look();
+    // The message of Ann lowers what is wanted behind Carl's back: so the source is asked once more.
+    ann.sleeper(FilterCode::Own).leave(&log);
+    log.park(&mut carl, revision(200));
+    log.park(&mut dora, Interest::Events(log.group(), None));
+    let (asked, questions) = channel();
+    log.hook(&log.source, move |log| {
+        // Where the turn is held, this wakes nobody.
+        log.head.store(61, Ordering::SeqCst);
+        log.look();
+        asked.send(log.hub().highest_revision_wanted()).unwrap();
+        panic!("a source");
+    });
+    log.look();
+    assert_eq!(questions.try_iter().collect::<Vec<_>>(), [200]);
+    assert_eq!(are_woken(&[dora]), 1);
 }
