@@ -26,6 +26,9 @@ use std::time::Instant;
 /// Messages after which the notifier is woken to read them, though nobody publishes.
 const UNREAD: u64 = 256;
 
+/// Looks after which a pass ends, though another one is wanted: those whom it has woken are called, and others served.
+const LOOKS: usize = 4;
+
 /// What a consumer says to the notifier.
 pub(super) enum Message {
     /// The seat waits for this from now on, whenever it is parked: announced under this number.
@@ -299,8 +302,8 @@ impl Hub {
         let turn = self.turn.take_or_call(|| notifier::push(self.code, cache.clone()))?;
         let cache = &**cache;
         let mut tables = lock(&self.tables);
-        let mut again;
-        loop {
+        let mut again = None;
+        for looks in 1..=LOOKS {
             turn.answer();
             let now = cache.frontier();
             // Partner: PARKED, fence, look in `Sleeper::park`: who is not seen parked now looks
@@ -314,6 +317,9 @@ impl Hub {
             }
             if !tables.takes_another_look() {
                 break;
+            }
+            if looks == LOOKS {
+                turn.call_again();
             }
         }
         let LeftOutside { woken, wakes_source, garbage } = tables.finish();

@@ -38,8 +38,9 @@ struct Log {
     frontier_stops: Stop,
     /// Looks at the limits of lag.
     limits: AtomicU64,
-    /// What a source does that is woken.
+    /// What a source does that is woken, and clients while the notifier begins a look.
     source: Hook,
+    clients: Hook,
 }
 
 /// Called each time, but not from inside.
@@ -71,6 +72,7 @@ fn stops(at: &Stop) -> (Receiver<()>, Sender<()>) {
 impl Watched for Log {
     fn frontier(&self) -> CacheFrontier {
         stop(&self.frontier_stops);
+        call(&self.clients);
         let head = self.head.load(Ordering::SeqCst);
         let position = Position::default();
         CacheFrontier { position, head, ready: true, failed: false, closed: false, consistent: 0 }

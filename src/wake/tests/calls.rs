@@ -82,3 +82,26 @@ fn source_that_panics_ends_nobodys_sleep() {
     assert_eq!(questions.try_iter().collect::<Vec<_>>(), [200]);
     assert_eq!(are_woken(&[dora]), 1);
 }
+
+/// Clients that come and go as fast as the notifier looks hold up no wake-up.
+#[test]
+fn pass_ends_though_clients_come_and_go() {
+    const CLIENTS: usize = 100;
+    let (_notifier, log) = (notifier(), Arc::new(Log { head: AtomicU64::new(50), ..Log::default() }));
+    let me = std::thread::current().id();
+    let (came, clients) = channel();
+    let mut to_come = 0..CLIENTS;
+    log.hook(&log.clients, move |log| {
+        if to_come.next().is_none() {
+            return;
+        }
+        let mut seat = OwnSeat::new();
+        log.park(&mut seat, revision(10));
+        seat.sleeper(FilterCode::Own).leave(log);
+        came.send(std::thread::current().id() == me).unwrap();
+    });
+    log.look();
+    let come = || clients.recv_timeout(BOUND).expect("the notifier goes on");
+    let mine = (0..CLIENTS).map(|_| come()).filter(|mine| *mine).count();
+    assert!(mine < CLIENTS / 10, "one pass of {mine} looks, and nobody is called meanwhile");
+}
