@@ -223,12 +223,15 @@ impl Tables {
     fn read(&mut self, hub: &Hub, message: Message) {
         match message {
             Message::Join(seat, interest, number) => {
-                self.remove(&seat);
+                let wanted_another = self.remove(&seat);
                 if let Interest::Revision(wanted) = &interest {
                     // True: it was lowered while this message was on its way.
                     self.wakes_source |= hub.want(wanted.position.revision);
                 }
                 self.insert(seat, interest, number);
+                if wanted_another {
+                    self.lower_what_is_wanted(hub);
+                }
             }
             Message::Leave(seat) => {
                 self.timers.remove(&seat);

@@ -1,8 +1,8 @@
 //! Sleeps that meet a pass of the notifier in the middle, and what a publisher wakes itself.
 
-use super::seat::{CountedAt, SeatRef};
 mod calls;
 
+use super::seat::{CountedAt, SeatRef};
 use super::{
     CacheFrontier, Due, FilterCode, GroupRef, Hubs, Interest, Overtaken, OwnSeat, Rest, Seat, Sleeper, VisitEvent,
     Waker, Watched,

@@ -105,3 +105,18 @@ fn pass_ends_though_clients_come_and_go() {
     let mine = (0..CLIENTS).map(|_| come()).filter(|mine| *mine).count();
     assert!(mine < CLIENTS / 10, "one pass of {mine} looks, and nobody is called meanwhile");
 }
+
+/// Who waits for another thing than a revision wants none any more.
+#[test]
+fn revision_that_is_replaced_is_wanted_no_more() {
+    let log = Log::alone();
+    let mut seat = OwnSeat::new();
+    log.park(&mut seat, revision(10));
+    log.look();
+    assert_eq!(log.hub().highest_revision_wanted(), 10);
+    for (interest, wanted) in [(revision(7), 7), (Interest::Events(log.group(), None), 0)] {
+        log.park(&mut seat, interest);
+        log.look();
+        assert_eq!(log.hub().highest_revision_wanted(), wanted);
+    }
+}
