@@ -25,7 +25,7 @@ pub(crate) mod clock {
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
     #[inline]
     pub(crate) fn now() -> u64 {
-        monotonic(libc::CLOCK_MONOTONIC).saturating_sub(origin())
+        monotonic(libc::CLOCK_MONOTONIC).saturating_sub(origin()) + ahead()
     }
 
     /// Not before now, and some milliseconds after it at most, for a fraction of the price where the system has such a clock.
@@ -34,7 +34,7 @@ pub(crate) mod clock {
     pub(crate) fn soon() -> u64 {
         /// Nanoseconds from one time of that clock to the next, at most.
         const TICK: u64 = 10_000_000;
-        (monotonic(libc::CLOCK_MONOTONIC_COARSE) + TICK).saturating_sub(origin())
+        (monotonic(libc::CLOCK_MONOTONIC_COARSE) + TICK).saturating_sub(origin()) + ahead()
     }
 
     /// The base by the clocks of the system, of which `Instant` is one.
@@ -57,7 +57,7 @@ pub(crate) mod clock {
 
     #[cfg(any(loom, not(any(target_os = "linux", target_os = "android"))))]
     pub(crate) fn now() -> u64 {
-        of(Instant::now())
+        of(Instant::now()) + ahead()
     }
 
     #[cfg(any(loom, not(any(target_os = "linux", target_os = "android"))))]
@@ -77,6 +77,41 @@ pub(crate) mod clock {
     /// How long ago a time was.
     pub(crate) fn since(time: u64) -> Duration {
         Duration::from_nanos(now().saturating_sub(time))
+    }
+
+    /// How far the clock of this thread is ahead: in tests.
+    #[cfg(not(all(test, not(loom))))]
+    #[inline(always)]
+    fn ahead() -> u64 {
+        0
+    }
+
+    #[cfg(all(test, not(loom)))]
+    fn ahead() -> u64 {
+        AHEAD.get()
+    }
+
+    #[cfg(all(test, not(loom)))]
+    thread_local! {
+        static AHEAD: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+
+    /// Time that a test lets pass, for its own thread alone, until this is dropped.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) struct TestTime;
+
+    #[cfg(all(test, not(loom)))]
+    impl TestTime {
+        pub(crate) fn pass(&self, time: Duration) {
+            AHEAD.set(AHEAD.get() + time.as_nanos() as u64);
+        }
+    }
+
+    #[cfg(all(test, not(loom)))]
+    impl Drop for TestTime {
+        fn drop(&mut self) {
+            AHEAD.set(0);
+        }
     }
 }
 

@@ -65,7 +65,8 @@ pub(crate) struct Consumer {
     free_slots: HalfStatistic,
     /// How the consumer says that it stands, below its losses, below the upper bits of the id: see `observed`.
     pub(super) standing: AtomicU64,
-    /// When the consumer last had everything: a time of [`clock`]. Statistics.
+    /// When the consumer was last seen to have everything, by itself, or by who keeps its limits: a time of [`clock`].
+    /// Statistics.
     pub(super) caught_up: Statistic,
     /// Events and marks that it handed out. Statistics.
     handed_out: Statistic,
@@ -239,7 +240,7 @@ impl Consumer {
     }
 
     /// Time since its last poll.
-    pub(super) fn last_poll(&self) -> Option<Duration> {
+    pub(crate) fn last_poll(&self) -> Option<Duration> {
         let polled = self.polled.load(Relaxed);
         (polled != 0).then(|| clock::since(whole(polled, step_from(clock::soon())) << POLLED_STEP))
     }
@@ -378,8 +379,14 @@ impl Consumer {
         if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
             return false;
         }
-        let lag = self.lag();
         let Some(limits) = self.limits_of_lag() else { return true };
+        let lag = self.lag();
+        if lag.events == 0 {
+            // Who is not polled while there is nothing is behind from now on, not since its last poll. A later time, of
+            // its consumer's, stays.
+            self.caught_up.fetch_max(clock::soon(), Relaxed);
+            return true;
+        }
         if lag.events <= limits.events && lag.age <= limits.age {
             return true;
         }

@@ -30,7 +30,10 @@ pub struct Lag {
     pub events: u64,
     /// Revisions between the position and the cache's.
     pub revisions: u64,
-    /// Time since the subscription last had everything, some milliseconds less at most; zero if it has.
+    /// Time since the subscription was last seen to have everything, some milliseconds less at most; zero if it has. Each
+    /// poll that takes the last event or finds none is such a look, and each sleep; where it has a limit of its lag there
+    /// is one four times a second, too. Without a limit, polls that find events and follow each other within hundredths
+    /// of a second are looked at one in 16.
     pub age: Duration,
 }
 
@@ -147,7 +150,7 @@ pub struct SubscriptionInfo {
     /// Which way it reads, as of its last poll.
     pub read_path: ReadPath,
     /// Time since its last poll, to some hundredths of a second; `None` if it was never polled. Of a consumer that polls
-    /// hundreds of times a second every 16th poll is recorded.
+    /// hundreds of times a second and always finds events every 16th poll is recorded.
     pub last_poll: Option<Duration>,
     /// Events and marks that it has delivered.
     pub handed_out: u64,

@@ -104,19 +104,18 @@ impl<'s> Awake<'s> {
         }
         let Run::Events(segment, run) = self.cursor.next_run(&self.inner().ring, frontier.head) else { return None };
         let batch = self.view(segment, run, max);
-        self.handed_out(&batch);
+        self.handed_out(&batch, frontier);
         Some(batch)
     }
 
     #[inline(never)]
     fn poll_any(&mut self, mut frontier: Frontier, max: usize) -> Result<Batch> {
         loop {
+            // Behind what this poll sees, and before a predicate takes its time.
+            let at = self.shared.is_limited().then(clock::soon);
             match self.poll_once(&frontier, max) {
                 Ok(batch) => {
-                    // The time of an empty one was noted with that of having everything.
-                    if !batch.is_empty() {
-                        self.handed_out(&batch);
-                    }
+                    self.answered(&batch, &frontier, at);
                     return Ok(batch);
                 }
                 Err(halt) => {
@@ -129,10 +128,36 @@ impl<'s> Awake<'s> {
         }
     }
 
+    /// A poll ends with this batch, whatever it is of. The one place that notes when it had everything, and of one with
+    /// limits each time: it is closed by that.
+    #[inline]
+    fn answered(&mut self, batch: &Batch, frontier: &Frontier, at: Option<u64>) {
+        if !batch.is_empty() {
+            self.handed_out(batch, frontier);
+        }
+        let now = match at {
+            Some(at) => at,
+            None if batch.is_empty() => clock::soon(),
+            None => return,
+        };
+        if batch.is_empty() {
+            self.shared.polled_at(now);
+        }
+        if self.has_everything(frontier) {
+            self.shared.caught_up(now);
+        }
+    }
+
     #[inline(always)]
-    fn handed_out(&mut self, batch: &Batch) {
+    fn handed_out(&mut self, batch: &Batch, frontier: &Frontier) {
         self.shared.hand_out(batch.len() as u64);
-        self.record_poll();
+        self.record_poll(frontier);
+    }
+
+    /// Whether it is behind nothing of what was seen. Before its start nothing concerns it.
+    #[inline]
+    pub(super) fn has_everything(&self, frontier: &Frontier) -> bool {
+        self.cursor.seq() >= frontier.head || self.own.phase().is_before_its_start()
     }
 
     /// What a poll says that cannot continue; nothing where it does.
@@ -210,10 +235,6 @@ impl<'s> Awake<'s> {
 
     /// Nothing to hand out: the position moves, a bookmark may be due, or it is over.
     fn nothing(&mut self, frontier: &Frontier) -> Step<Batch> {
-        // Some milliseconds less are nothing for how long it will have been behind.
-        let now = clock::soon();
-        self.shared.caught_up(now);
-        self.shared.polled_at(now);
         if self.cursor.seq() >= frontier.head {
             self.reach_head(frontier);
         }

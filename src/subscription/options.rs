@@ -242,14 +242,17 @@ impl SubscribeBuilder {
     }
 
     /// Ends the subscription with LAGGED, whatever its policy, once it is more than this many events
-    /// behind; 0 (the default) is no limit. Looked at by each poll and four times a second.
+    /// behind; 0 (the default) is no limit. Looked at by each poll that finds events, and four times a second; not by a
+    /// wait, which ends where one of these has.
     pub fn max_lag_events(mut self, events: u64) -> SubscribeBuilder {
         self.max_lag.events = if events == 0 { u64::MAX } else { events };
         self
     }
 
     /// Ends the subscription with LAGGED, whatever its policy, once it has been behind for this
-    /// long; zero (the default) is no limit. Looked at by each poll and four times a second.
+    /// long ([`Lag::age`](crate::Lag::age)); zero (the default) is no limit. Looked at by each poll that finds events, and
+    /// four times a second. Who takes everything is behind nothing, however long the next event lets wait for itself,
+    /// and so is who waits for its start.
     pub fn max_lag_age(mut self, age: Duration) -> SubscribeBuilder {
         self.max_lag.age = if age.is_zero() { Duration::MAX } else { age };
         self

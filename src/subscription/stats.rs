@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use super::awake::Awake;
+use super::awake::{Awake, Frontier};
 use super::own::SubscriptionPhase;
 use super::{Start, Subscription};
 use crate::cache::{ReadPath, Standing};
@@ -89,12 +89,17 @@ impl Awake<'_> {
         if self.cursor.is_in_segment() { Standing::LiveInSegment } else { Standing::Live }
     }
 
-    /// Records the time of a poll that handed something out; see [`UNRECORDED`].
+    /// Records the time of a poll that handed something out, and whether that was everything; see [`UNRECORDED`].
     #[inline]
-    pub(super) fn record_poll(&mut self) {
-        match self.own.unrecorded.checked_sub(1) {
-            Some(left) => self.own.unrecorded = left,
-            None => self.own.unrecorded = if self.shared.polled_at(clock::soon()) { UNRECORDED } else { 0 },
+    pub(super) fn record_poll(&mut self, frontier: &Frontier) {
+        if let Some(left) = self.own.unrecorded.checked_sub(1) {
+            self.own.unrecorded = left;
+            return;
+        }
+        let now = clock::soon();
+        self.own.unrecorded = if self.shared.polled_at(now) { UNRECORDED } else { 0 };
+        if self.has_everything(frontier) {
+            self.shared.caught_up(now);
         }
     }
 }

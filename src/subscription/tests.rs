@@ -2,6 +2,7 @@
 
 use crate::reclaim::is_pinned;
 use crate::sync::{Relaxed, hooked, often};
+use crate::sys::clock::TestTime;
 use crate::{Cache, Change, Filter, Index, Kind, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -215,4 +216,94 @@ fn bookmark_told_beside_an_event_comes() {
         done.send((&batch).into_iter().map(|event| (event.kind(), event.revision())).collect::<Vec<_>>()).unwrap();
     });
     assert_eq!(is_done.recv_timeout(Duration::from_secs(60)), Ok(vec![(Kind::Bookmark, 1)]));
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTES: Duration = Duration::from_secs(600);
+
+/// Each poll takes all that there is: none of them ends behind, also where none finds nothing.
+#[test]
+fn who_takes_everything_is_not_behind() {
+    let time = TestTime;
+    let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let filters =
+        [Filter::any(), Filter::any().prefix("/a"), Filter::any().key("/a"), Filter::any().predicate(|_| true)];
+    let open = |filter: &Filter, limit| cache.subscribe(Start::Now).filter(filter.clone()).max_lag_age(limit).open();
+    for limit in [HOUR, Duration::ZERO] {
+        let mut all = filters.each_ref().map(|filter| open(filter, limit).unwrap());
+        let newest = cache.position().revision;
+        for turn in 1..=60 {
+            writer.apply(newest + turn, [Change::put("/a", "1")]).unwrap();
+            // First so many that the times of few are recorded.
+            if turn > 40 {
+                time.pass(MINUTES);
+            }
+            for one in &mut all {
+                assert!(one.lag().age < 2 * MINUTES || limit.is_zero() && turn < 60, "{turn}: {:?}", one.lag());
+                assert_eq!(one.poll(10).unwrap().len(), 1, "of turn {turn}");
+            }
+        }
+    }
+}
+
+/// A page is all that there is, as long as nothing is published: the state may take hours.
+#[test]
+fn initial_state_is_not_behind() {
+    let time = TestTime;
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    writer.apply(1, ["/a", "/b", "/c"].map(|key| Change::put(key, "1"))).unwrap();
+    let mut one = cache.subscribe(Start::State).max_lag_age(HOUR).open().unwrap();
+    for _ in 0..3 {
+        time.pass(HOUR);
+        assert_eq!(one.poll(1).unwrap().len(), 1);
+    }
+    writer.apply(2, [Change::put("/a", "2")]).unwrap();
+    time.pass(MINUTES);
+    assert_eq!(one.poll(10).unwrap().len(), 1, "the mark");
+    assert_eq!(one.poll(10).unwrap().len(), 1);
+}
+
+/// A wait for a start is no lag, however long it takes.
+#[test]
+fn wait_for_a_start_is_not_behind() {
+    let time = TestTime;
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let starts = [Start::After(3), Start::StateAtLeast(3)];
+    let open = |start| cache.subscribe(start).max_lag_age(HOUR).start_timeout(Duration::MAX).open().unwrap();
+    let mut all = starts.map(open);
+    for revision in 1..=8 {
+        writer.apply(revision, [Change::put("/a", "1")]).unwrap();
+        time.pass(MINUTES);
+        for one in &mut all {
+            one.poll(10).unwrap_or_else(|error| panic!("at {revision}: {error}"));
+            assert!(one.shared.last_poll().is_some_and(|age| age < MINUTES), "a wait is polled, too");
+        }
+        time.pass(if revision < 3 { HOUR } else { Duration::ZERO });
+    }
+    // The state is a key and the mark.
+    assert_eq!(all.map(|one| one.stats().handed_out), [5, 2 + 5]);
+}
+
+/// What comes after hours in which there was nothing was not missed for hours: it is looked at four times a second.
+#[test]
+fn idle_poller_is_not_behind() {
+    let time = TestTime;
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let mut one = cache.subscribe(Start::Now).max_lag_age(HOUR).open().unwrap();
+    time.pass(2 * HOUR);
+    // As the notifier does.
+    assert!(one.shared.enforce_lag_limit());
+    writer.apply(1, [Change::put("/a", "1")]).unwrap();
+    time.pass(MINUTES);
+    assert!(one.shared.enforce_lag_limit());
+    assert_eq!(one.poll(10).unwrap().len(), 1);
+    // And it is behind from then on.
+    writer.apply(2, [Change::put("/a", "1")]).unwrap();
+    time.pass(HOUR + MINUTES);
+    let error = one.poll(10).unwrap_err();
+    assert_eq!((error.code(), error.lost_from()), (crate::Code::Lagged, 2), "{error}");
 }
