@@ -18,7 +18,7 @@ use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
 use crate::sync::{
-    AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord,
+    AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord, step,
 };
 use crate::sys::clock;
 use crate::wake::{FilterCode, OwnSeat, Seat, Sleeper};
@@ -309,11 +309,17 @@ impl Consumer {
     pub(crate) fn close(&self) {
         // Before the first listing nothing was published: nothing is handed out.
         let head = if self.inner.is_ready() { self.inner.ring.head() } else { 0 };
-        self.close_at(head);
+        self.end_at(head);
+        self.wake_up();
     }
 
-    fn close_at(&self, head: u64) {
-        let _ = self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire);
+    /// Nothing from this sequence number on is handed out. False: it had an end.
+    fn end_at(&self, head: u64) -> bool {
+        self.end.compare_exchange(OPEN, head, ord!(End, AcqRel), Acquire).is_ok()
+    }
+
+    /// Behind the end: its consumer does not sleep on.
+    fn wake_up(&self) {
         fence(ord!(CloserFence, SeqCst));
         // Partner: the consumer stores PARKED, fence, looks at `end`.
         if let Some(seat) = self.sleep.count() {
@@ -370,7 +376,7 @@ impl Consumer {
     }
 
     /// Closed for its lag, and not reported yet.
-    pub(super) fn is_too_slow(&self) -> bool {
+    pub(crate) fn is_too_slow(&self) -> bool {
         self.limits_of_lag().is_some_and(|limits| lock(&limits.exceeded).is_some())
     }
 
@@ -390,6 +396,16 @@ impl Consumer {
         if lag.events <= limits.events && lag.age <= limits.age {
             return true;
         }
+        step("found too slow");
+        {
+            // Under the lock: who sees this end finds the lag with it, and where its owner has closed it meanwhile it ends
+            // as its owner said.
+            let mut exceeded = lock(&limits.exceeded);
+            if !self.end_at(0) {
+                return false;
+            }
+            *exceeded = Some(Box::new(lag));
+        }
         tracing::warn!(
             cache = self.inner.name,
             subscription = self.name(),
@@ -398,9 +414,7 @@ impl Consumer {
             age_ms = lag.age.as_millis() as u64,
             "closed: further behind than it may be"
         );
-        *lock(&limits.exceeded) = Some(Box::new(lag));
-        // Nothing more is handed out.
-        self.close_at(0);
+        self.wake_up();
         false
     }
 }

@@ -121,7 +121,7 @@ impl Consumer {
         Lag { events, revisions, age: if events == 0 { Duration::ZERO } else { clock::since(since) } }
     }
 
-    /// Where it stops, if it was closed by its owner. Acquire: partner of `close_at`.
+    /// Where it stops, if it was closed by its owner. Acquire: partner of `end_at`.
     fn end_of_reading(&self) -> u64 {
         // 0: closed before it began, or for its lag: that is reported with the lag that it had.
         match self.end.load(Acquire) {

@@ -340,8 +340,12 @@ impl Ring {
     }
 
     /// The position of a reader at `head`, from a progress word loaded before it; `None` where the
-    /// event below head has left the window by now (the reader slept for a whole lap): again.
+    /// event below head has left the window by now (the reader slept for a whole lap): again; or where no reader ever has
+    /// such a head: it is the end of a subscription that was closed before its first event.
     pub(crate) fn position(&self, progress: u64, head: u64, pin: &Guard) -> Option<Position> {
+        if head < self.slots {
+            return None;
+        }
         let epoch_view = self.epochs(pin).at(head);
         let event = if head == self.slots {
             epoch_view.listing

@@ -3,11 +3,17 @@
 use crate::reclaim::is_pinned;
 use crate::sync::{Relaxed, hooked, often};
 use crate::sys::clock::TestTime;
-use crate::{Cache, Change, Filter, Index, Kind, OnLag, Range, Read, ReadOptions, ReadPath, Start, WakeSet};
+use crate::{
+    Cache, Change, Code, Filter, Index, Kind, OnLag, Range, Read, ReadOptions, ReadPath, Start, Subscription,
+    SubscriptionState, WakeSet,
+};
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
@@ -219,6 +225,8 @@ fn bookmark_told_beside_an_event_comes() {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+/// A wait that takes this long has failed.
+const BOUND: Duration = Duration::from_secs(60);
 const MINUTES: Duration = Duration::from_secs(600);
 
 /// Each poll takes all that there is: none of them ends behind, also where none finds nothing.
@@ -305,5 +313,72 @@ fn idle_poller_is_not_behind() {
     writer.apply(2, [Change::put("/a", "1")]).unwrap();
     time.pass(HOUR + MINUTES);
     let error = one.poll(10).unwrap_err();
-    assert_eq!((error.code(), error.lost_from()), (crate::Code::Lagged, 2), "{error}");
+    assert_eq!((error.code(), error.lost_from()), (Code::Lagged, 2), "{error}");
+}
+
+/// Closed for its lag before it began: no wait makes another end of that, and none takes its word away.
+#[test]
+fn wait_leaves_the_lag_to_be_told() {
+    type Look = fn(&mut Subscription) -> bool;
+    let waits: [Look; 4] = [
+        |one| one.wait(BOUND).unwrap(),
+        |one| matches!(pin!(one.wait_async(BOUND)).poll(&mut noop()), Poll::Ready(Ok(true))),
+        |one| {
+            let set = WakeSet::new().unwrap();
+            set.add(one, 1).unwrap();
+            one.arm().unwrap()
+        },
+        |_| true,
+    ];
+    for start in [Start::Now, Start::State, Start::After(10), Start::After(0)] {
+        for (listed, wait) in [true, false].into_iter().flat_map(|listed| waits.map(|wait| (listed, wait))) {
+            let cache = Cache::builder("/").expect_load(true).build().unwrap();
+            let mut writer = cache.writer().unwrap();
+            let mut load = || writer.load(0, []).unwrap();
+            if listed {
+                load();
+            }
+            let mut one = cache.subscribe(start).max_lag_events(3).open().unwrap();
+            if !listed {
+                load();
+            }
+            (1..=20).for_each(|revision| writer.apply(revision, [Change::put("/a", "1")]).unwrap());
+            // As the notifier does, if it has not yet.
+            one.shared.enforce_lag_limit();
+            assert_eq!(cache.subscriptions()[0].state, SubscriptionState::TooSlow);
+            for _ in 0..2 {
+                assert!(wait(&mut one), "{start:?} {listed}");
+            }
+            assert_eq!(one.poll(10).unwrap_err().code(), Code::Lagged, "{start:?} {listed}");
+            assert_eq!(one.poll(10).unwrap_err().code(), Code::Closed);
+            assert_eq!(one.wait(BOUND).unwrap_err().code(), Code::Closed);
+        }
+    }
+}
+
+/// Who is closed by its owner first ends as that, though it is found too slow meanwhile.
+#[test]
+fn closed_by_its_owner_is_not_too_slow() {
+    let cache = Cache::builder("/").build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    // By this thread's time alone, not by the notifier's.
+    let time = TestTime;
+    let mut one = cache.subscribe(Start::Now).max_lag_age(HOUR).open().unwrap();
+    (1..=4).for_each(|revision| writer.apply(revision, [Change::put("/a", "1")]).unwrap());
+    let (watched, closer) = (one.shared.clone(), one.closer());
+    time.pass(2 * HOUR);
+    hooked(
+        move |step| {
+            if step == "found too slow" {
+                closer.close();
+            }
+        },
+        || assert!(!watched.enforce_lag_limit()),
+    );
+    assert_eq!(one.poll(10).unwrap().len(), 4);
+    assert_eq!(one.poll(10).unwrap_err().code(), Code::Closed);
+}
+
+fn noop() -> Context<'static> {
+    Context::from_waker(std::task::Waker::noop())
 }

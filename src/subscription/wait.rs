@@ -96,7 +96,8 @@ impl Awake<'_> {
 
     #[inline(never)]
     fn peek_from(&mut self, frontier: &Frontier) -> bool {
-        if self.own.has_failed() {
+        // For its lag: only a poll says that, whatever else would end it.
+        if self.own.has_failed() || frontier.closed && self.shared.is_too_slow() {
             return true;
         }
         match self.peek_once(frontier) {
