@@ -21,7 +21,7 @@ use crate::sync::{
     AcqRel, Acquire, AtomicU32, AtomicU64, LeanArc, Mutex, OnceBox, Relaxed, Release, SeqCst, fence, lock, ord, step,
 };
 use crate::sys::clock;
-use crate::wake::{FilterCode, OwnSeat, Seat, Sleeper};
+use crate::wake::{FilterCode, OwnSeat, Rest, Seat, Sleeper};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32 as HalfStatistic, AtomicU64 as Statistic};
 use std::time::Duration;
@@ -336,21 +336,31 @@ impl Consumer {
         self.limits_of_lag().is_some()
     }
 
-    /// Whether it is less than half a window behind, or over: for those who wait for it.
+    /// Whether it is less than half a window behind, or over: for those who wait for it. Its words stand still while it
+    /// sleeps: then it counts from where its notifier is, which is called where that is too far behind. So who waits is
+    /// waited for by nobody, and nobody runs away from it before it was looked whether it has to be woken.
     pub(crate) fn is_near(&self) -> bool {
-        if self.end.load(Acquire) != OPEN || self.inner.is_closed() {
+        if self.end.load(Acquire) != OPEN || self.inner.is_closed() || self.takes_nothing() {
             return true;
         }
-        if self.awaits_revision() {
-            // It is behind nothing, and sleeps until there is more.
-            return true;
-        }
-        let cursor = self.cursor.load(Relaxed);
+        let hub = self.inner.hubs.of(FilterCode::of(&self.matcher));
+        let rest = self.seat().map_or(Rest::Awake, |seat| seat.rest());
+        let looked_to = match rest {
+            Rest::Parked => hub.scanned_to(),
+            Rest::Woken { resume, .. } => resume,
+            Rest::Awake => 0,
+        };
+        let cursor = self.cursor.load(Relaxed).max(looked_to);
         let ring = &self.inner.ring;
         let (oldest, head) = (ring.oldest_seq(), ring.head());
         // Half of what the window holds now, once it is full; before that nothing can be lost.
         let window = ring.window_slots();
-        head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest)
+        let is_near = head - cursor.min(head) < window / 2 && (cursor == 0 || cursor >= oldest);
+        if !is_near && rest == Rest::Parked {
+            // Nobody calls it for events of others, where this one reads a bucket.
+            hub.notify(&self.inner);
+        }
+        is_near
     }
 
     fn limits_of_lag(&self) -> Option<&LagLimits> {

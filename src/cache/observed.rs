@@ -93,10 +93,11 @@ impl Consumer {
         self.standing.load(Relaxed) >> UPPER_ID
     }
 
-    /// Whether it waits for a revision, as of its last poll.
-    pub(crate) fn awaits_revision(&self) -> bool {
+    /// Whether there is nothing that it is to take, as of its last poll: it waits for a revision, or has ended.
+    pub(super) fn takes_nothing(&self) -> bool {
+        // Acquire: partner of the store in `stands`.
         let standing = Standing::of_word(self.standing.load(Acquire));
-        matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision)
+        matches!(standing, Standing::AwaitsFuture | Standing::AwaitsRevision | Standing::Ended)
     }
 
     /// Losses that polls have met.

@@ -69,7 +69,8 @@ impl Pace {
         writer.is_of(&self.0.0.inner)
     }
 
-    /// Whether the subscription is less than half a window behind, or over.
+    /// Whether the subscription is less than half a window behind, asleep with everything that was looked at for it, or
+    /// over.
     #[doc(hidden)]
     pub fn may_go_on(&self) -> bool {
         self.0.0.is_near()

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A pin stops the freeing of the whole process: users' code never runs under one.
 #[test]
@@ -381,4 +381,78 @@ fn closed_by_its_owner_is_not_too_slow() {
 
 fn noop() -> Context<'static> {
     Context::from_waker(std::task::Waker::noop())
+}
+
+#[track_caller]
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < BOUND, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Who sleeps is woken for what is its own, and for nothing else; who has ended polls no more. A feeder that waited for
+/// either would wait for ever.
+#[test]
+fn pace_waits_for_nobody_who_sleeps_or_has_ended() {
+    let filters =
+        [Filter::any().prefix("/b"), Filter::any().key("/b"), Filter::any().predicate(|kv| kv.key() == b"/b")];
+    for (filter, sleeps) in filters.into_iter().map(|filter| (filter, true)).chain([(Filter::any(), false)]) {
+        let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut one = cache.subscribe(Start::Now).filter(filter).open().unwrap();
+        let (pace, set) = (one.pace(), WakeSet::new().unwrap());
+        let mut revision = 0;
+        let mut put = |key| {
+            revision += 1;
+            writer.apply(revision, [Change::put(key, "1")]).unwrap();
+        };
+        if sleeps {
+            put("/b");
+            while !one.poll(10).unwrap().is_empty() {}
+            set.add(&mut one, 1).unwrap();
+            assert!(!one.arm().unwrap());
+        } else {
+            (0..500).for_each(|_| put("/a"));
+            assert!(!pace.may_go_on(), "until its consumer has seen that it was lost");
+            assert_eq!(one.poll(10).unwrap_err().code(), Code::Lagged);
+        }
+        for _ in 0..300 {
+            until("nobody ever lets it go on", || pace.may_go_on());
+            put("/a");
+        }
+        if sleeps {
+            put("/b");
+            until("it is woken", || set.take(&mut [0]) == 1);
+            assert_eq!(one.poll(10).unwrap().len(), 1);
+        }
+    }
+}
+
+/// Who sleeps has all that the notifier has looked at, and no more: a feeder does not run away from that.
+#[test]
+fn pace_waits_for_the_notifier() {
+    let cache = Cache::builder("/").capacity(128).segment_slots(16).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let gate = Arc::new(Mutex::new(()));
+    let (closed, gate) = (gate.lock().unwrap(), gate.clone());
+    let passes = move |kv: &crate::KeyValue| {
+        drop(gate.lock());
+        kv.key() == b"/b"
+    };
+    let mut one = cache.subscribe(Start::Now).filter(Filter::any().predicate(passes)).open().unwrap();
+    let (pace, set) = (one.pace(), WakeSet::new().unwrap());
+    set.add(&mut one, 1).unwrap();
+    assert!(!one.arm().unwrap());
+    for revision in 1..=64 {
+        assert!(pace.may_go_on(), "at {revision}, half a window");
+        writer.apply(revision, [Change::put(if revision == 1 { "/b" } else { "/a" }, "1")]).unwrap();
+    }
+    (0..100).for_each(|_| assert!(!pace.may_go_on(), "the notifier has not come by"));
+    drop(closed);
+    until("it is woken", || set.take(&mut [0]) == 1);
+    assert!(!pace.may_go_on(), "it has not taken it");
+    assert_eq!(one.poll(10).unwrap().len(), 1);
+    until("it goes on", || pace.may_go_on());
 }

@@ -287,7 +287,7 @@ impl Hub {
     }
 
     /// Everything below was looked at for all who sleep. Acquire: partner of the store in [`Hub::pass`].
-    pub(super) fn scanned_to(&self) -> u64 {
+    pub(crate) fn scanned_to(&self) -> u64 {
         self.scanned_to.load(Acquire)
     }
 
