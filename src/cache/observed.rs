@@ -17,10 +17,11 @@ use super::Inner;
 use super::consumer::{Consumer, OPEN};
 use super::registry::{Figures, Unread};
 use super::subscriptions::{Lag, ReadPath, SubscriptionInfo, SubscriptionState};
+use crate::data::event::Phase;
 use crate::data::numbered::numbered;
 use crate::log::buckets::Bucket;
-use crate::log::ring::Located;
-use crate::reclaim;
+use crate::log::ring::{Located, Ring};
+use crate::reclaim::{self, Guard};
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::sys::clock;
 use crate::wake::Rest;
@@ -158,16 +159,32 @@ impl Consumer {
         if asked.revision >= current.revision || epochs.is_of_a_former_history(asked, head) {
             return None;
         }
-        if self.start_has_left() {
+        if self.start_has_left(seen) {
             return Some(seen);
         }
         Some(inner.ring.seq_above(asked.revision, &epochs.at(head), head, &pin))
     }
 
-    /// Whether something above the revision that it waits for has left.
-    fn start_has_left(&self) -> bool {
+    /// Whether something above the revision that it waits for has left, as its next poll finds it: by events, for a
+    /// compaction takes none away. `seen`: as in `first_above_the_start`.
+    fn start_has_left(&self, seen: u64) -> bool {
         let ring = &self.inner.ring;
-        self.position().revision + 1 < ring.oldest_at(ring.head(), &reclaim::pin()).revision
+        let asked = self.position().revision;
+        loop {
+            let pin = reclaim::pin();
+            let (_, head) = self.inner.now(&pin);
+            let above = ring.seq_above(asked, &ring.epochs(&pin).at(head), head, &pin);
+            let oldest = ring.oldest_seq();
+            if oldest <= seen {
+                return false;
+            }
+            if above < oldest && oldest <= ring.head() {
+                // The window has moved on meanwhile.
+                continue;
+            }
+            // Below the window: a revision longer than the log is written, and all below the head has left.
+            return above < oldest || above == oldest && newest_left(ring, oldest, &pin) > asked;
+        }
     }
 
     /// Standing, losses and whether it has lapped, of one moment.
@@ -191,7 +208,7 @@ impl Consumer {
         let inner = &self.inner;
         let ring = &inner.ring;
         if standing == Standing::AwaitsFuture {
-            return self.start_has_left();
+            return self.start_has_left(self.cursor.load(Acquire));
         }
         if cursor >= ring.oldest_seq() || cursor >= ring.head().min(self.end.load(Acquire)) {
             return false;
@@ -236,6 +253,25 @@ impl Consumer {
 
 fn losses_of(word: u64) -> u64 {
     (word & ALL_LOSSES) / A_LOSS
+}
+
+/// The highest revision of which something may have left, `oldest` being the first event of the window. Revisions that do
+/// not exist have not left.
+fn newest_left(ring: &Ring, oldest: u64, pin: &Guard) -> u64 {
+    let below_first = match ring.locate(oldest, pin) {
+        Located::Segment(segment) if oldest < ring.head() => {
+            let first = segment.event(oldest);
+            match first.resync() {
+                Some(mark) if mark.phase == Phase::Begin => mark.from,
+                // A revision that has left in part has left.
+                _ => first.revision() - u64::from(first.is_first()),
+            }
+        }
+        _ => u64::MAX,
+    };
+    // Of the same history `oldest_revision` knows of compactions, and of revisions that do not exist.
+    let reset_since = ring.epochs(pin).reset_above(oldest).is_some();
+    if reset_since { below_first } else { below_first.min(ring.oldest_revision() - 1) }
 }
 
 /// What one look at a subscription found.

@@ -283,6 +283,44 @@ fn future_start_is_behind_once_reached() {
     assert_eq!(cache.stats().lagged, 1);
 }
 
+/// A compaction forgets what others may ask for; events that are there are not lost by it.
+#[test]
+fn future_start_is_not_lapped_by_a_compaction() {
+    let (cache, mut writer) = tiny();
+    write(&mut writer, 1..=5);
+    let mut future = cache.subscribe(Start::After(10)).max_lag_events(12).open().unwrap();
+    write(&mut writer, 6..=20);
+    writer.compact(15).unwrap();
+    assert_eq!(cache.oldest(), 16);
+    assert_eq!((only(&cache).state, only(&cache).lag.events), (SubscriptionState::Live, 10));
+    assert_eq!((cache.status().lapped, only(&cache).lagged, cache.stats().lagged), (0, 0, 0));
+    assert_eq!(revisions(&mut future), (11..=20).collect::<Vec<_>>());
+    drop(future);
+    assert_eq!(cache.stats().lagged, 0);
+
+    // Others that have left were below it.
+    let mut future = cache.subscribe(Start::After(200)).open().unwrap();
+    write(&mut writer, 21..=210);
+    writer.compact(205).unwrap();
+    assert_eq!((only(&cache).state, only(&cache).lag.events), (SubscriptionState::Live, 10));
+    assert_eq!(revisions(&mut future), (201..=210).collect::<Vec<_>>());
+
+    // At the border: everything up to it has left, and nothing above.
+    drop(future);
+    let mut future = cache.subscribe(Start::After(304)).open().unwrap();
+    write(&mut writer, 211..=304);
+    let oldest = cache.oldest();
+    while cache.oldest() < 305 {
+        assert_eq!((only(&cache).state == SubscriptionState::Lapped, cache.oldest() >= oldest), (false, true));
+        let next = cache.position().revision + 1;
+        write(&mut writer, next..=next);
+    }
+    let newest = cache.position().revision;
+    writer.compact(newest - 1).unwrap();
+    assert_eq!((only(&cache).state, only(&cache).lag.events), (SubscriptionState::Live, newest - 304));
+    assert_eq!(revisions(&mut future), (305..=newest).collect::<Vec<_>>());
+}
+
 #[test]
 fn last_poll_has_an_age() {
     let (cache, mut writer) = embedded();
