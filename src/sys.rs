@@ -28,11 +28,12 @@ pub(crate) mod clock {
         monotonic(libc::CLOCK_MONOTONIC).saturating_sub(origin()) + ahead()
     }
 
-    /// Not before now, and some milliseconds after it at most, for a fraction of the price where the system has such a clock.
+    /// Some milliseconds after now at most, for a fraction of the price where the system has such a clock; and not before now,
+    /// but where a tick of the system's is late: so nothing may rest on that.
     #[cfg(all(any(target_os = "linux", target_os = "android"), not(loom)))]
     #[inline]
     pub(crate) fn soon() -> u64 {
-        /// Nanoseconds from one time of that clock to the next, at most.
+        /// Nanoseconds from one time of that clock to the next, where the tick comes in time.
         const TICK: u64 = 10_000_000;
         (monotonic(libc::CLOCK_MONOTONIC_COARSE) + TICK).saturating_sub(origin()) + ahead()
     }

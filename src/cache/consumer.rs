@@ -32,7 +32,8 @@ pub(crate) const OPEN: u64 = u64::MAX;
 /// `Consumer::free_slots` where they are not known. A number that happens to end so is not known either.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, and goes round in two years.
+/// Bits of nanoseconds that `Consumer::polled` leaves out: it counts steps of 17 ms, and tells ages of
+/// up to a year.
 const POLLED_STEP: u32 = 24;
 
 /// The first step that does not begin before a time: no poll seems longer ago than it is.
@@ -229,7 +230,7 @@ impl Consumer {
         self.caught_up.store(at, Relaxed);
     }
 
-    /// Records the time of a poll, which is not before now, nor behind [`clock::soon`]. True: the one before was at most one
+    /// Records the time of a poll: of [`clock::now`] or [`clock::soon`]. True: the one before was at most one
     /// step earlier.
     pub(crate) fn polled_at(&self, now: u64) -> bool {
         let step = step_from(now) as u32;
@@ -242,7 +243,12 @@ impl Consumer {
     /// Time since its last poll.
     pub(crate) fn last_poll(&self) -> Option<Duration> {
         let polled = self.polled.load(Relaxed);
-        (polled != 0).then(|| clock::since(whole(polled, step_from(clock::soon())) << POLLED_STEP))
+        (polled != 0).then(|| {
+            let now = step_from(clock::soon());
+            // `soon` may be late by more than a step: then it is a poll of just now, not of a round before.
+            let is_ahead = polled.wrapping_sub(now as u32).cast_signed() > 0;
+            if is_ahead { Duration::ZERO } else { clock::since(whole(polled, now) << POLLED_STEP) }
+        })
     }
 
     pub(crate) fn hand_out(&self, count: u64) {
@@ -431,7 +437,26 @@ impl Consumer {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::whole;
+    use super::{clock, whole};
+    use crate::{Cache, Start};
+    use std::time::Duration;
+
+    /// The clock that is quick to read may be late, where the system's tick is.
+    #[test]
+    fn poll_of_a_late_clock_is_just_now() {
+        let cache = Cache::builder("/").build().unwrap();
+        let _one = cache.subscribe(Start::Now).open().unwrap();
+        let one = cache.inner.registry.all().remove(0);
+        let time = clock::TestTime;
+        time.pass(Duration::from_secs(3600));
+        for late in [60, 3600] {
+            one.polled_at(clock::now() + late * 1_000_000_000);
+            assert_eq!(one.last_poll(), Some(Duration::ZERO), "{late} s");
+        }
+        one.polled_at(clock::now());
+        time.pass(Duration::from_secs(3600));
+        assert!(one.last_poll().is_some_and(|age| age >= Duration::from_secs(3599)));
+    }
 
     #[test]
     fn half_a_number_is_completed() {
