@@ -13,6 +13,7 @@ use super::{Halt, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
 use crate::data::event::{Kind, Mark, flags};
 use crate::data::key_value::KeyValue;
+use crate::data::slot::SlotCount;
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::read::view::{At, Left, Scan};
@@ -37,14 +38,15 @@ impl Awake<'_> {
 
     /// The next page of the initial state, or its end mark.
     pub(super) fn initial_page(&mut self, max: usize) -> Step<Batch> {
-        let SubscriptionPhase::Initial(initial) = &mut self.own.cold().phase else {
+        let SubscriptionPhase::Initial(initial) = self.own.phase() else {
             return Ok(Batch::empty(self.position()));
         };
-        let at = initial.at;
+        let (at, mut done) = (initial.at, initial.done);
         let mut batch = BatchBuilder::new(max, false, ());
-        if !initial.done {
-            let from = initial.next.take();
-            let Ok(next) = self.initial_objects(from, &mut batch) else {
+        if !done {
+            let mut came = Vec::new();
+            // Runs predicates. What follows of it is stored when it has returned.
+            let Ok(next) = self.initial_objects(initial.next.clone(), &mut batch, &mut came) else {
                 let (oldest, current) = self.shared.inner.window();
                 return Err(Halt::Lost(Loss {
                     from: 1,
@@ -56,11 +58,14 @@ impl Awake<'_> {
                     initial: true,
                 }));
             };
+            done = next.is_none();
+            if let Some(delivered) = self.own.delivered() {
+                came.into_iter().for_each(|slot| delivered.add(slot));
+            }
             if let SubscriptionPhase::Initial(initial) = &mut self.own.cold().phase {
-                (initial.done, initial.next) = (next.is_none(), next);
+                (initial.done, initial.next) = (done, next);
             }
         }
-        let done = matches!(self.own.phase(), SubscriptionPhase::Initial(initial) if initial.done);
         if done && batch.room() > 0 {
             batch.push_mark(Mark::bookmark(at.revision, flags::INITIAL_STATE_END));
             self.live(self.cursor.seq(), at);
@@ -68,12 +73,18 @@ impl Awake<'_> {
         Ok(batch.finish(self.position()))
     }
 
-    /// Gathers objects of the state from a key on; where they continue, `None` at their end. What was not
-    /// gathered whole is not handed out, and so not delivered.
-    fn initial_objects(&mut self, from: Option<Vec<u8>>, batch: &mut BatchBuilder) -> Result<Option<Vec<u8>>, Left> {
-        let matcher = self.shared.matcher.clone();
+    /// Gathers objects of the state from a key on, and the keys to record as delivered; where they continue, `None` at
+    /// their end. What was not gathered whole is not handed out, and so not delivered.
+    fn initial_objects(
+        &self,
+        from: Option<Vec<u8>>,
+        batch: &mut BatchBuilder,
+        came: &mut Vec<SlotCount>,
+    ) -> Result<Option<Vec<u8>>, Left> {
+        let matcher = &self.shared.matcher;
         let shows = matcher.delivers(Kind::Added);
-        if !shows && !self.own.keeps_keys() {
+        let keeps_keys = self.own.keeps_keys();
+        if !shows && !keeps_keys {
             // Masked: the state is not delivered, its end is.
             return Ok(None);
         }
@@ -83,15 +94,14 @@ impl Awake<'_> {
         let kind = matcher.delivered_kind(Kind::Added);
         let flags = flags::INITIAL_STATE | flags::FIRST | flags::LAST;
         let made = |kv: &KeyValue| Made { kind, revision: kv.mod_revision(), sequence: 0, flags };
-        match self.own.delivered() {
-            None => batch.push_kept(scan.matching(&matcher, most, |_| ())?, made),
-            Some(delivered) => {
-                let kept = scan.matching(&matcher, most, |slot| slot.counted())?;
-                kept.each_with().for_each(|slot| delivered.add(slot.clone()));
-                if shows {
-                    batch.push_kept(kept, made);
-                }
+        if keeps_keys {
+            let kept = scan.matching(matcher, most, |slot| slot.counted())?;
+            came.extend(kept.each_with().cloned());
+            if shows {
+                batch.push_kept(kept, made);
             }
+        } else {
+            batch.push_kept(scan.matching(matcher, most, |_| ())?, made);
         }
         Ok(scan.into_next())
     }

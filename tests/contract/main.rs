@@ -12,6 +12,7 @@ mod loss;
 mod observed;
 mod others;
 mod pages;
+mod panics;
 mod policies;
 mod reads;
 mod refused;

@@ -1,0 +1,107 @@
+//! A predicate that panics: the poll is as if it had not been, whichever call of the predicate it was.
+//!
+//! Each story is run once without a panic, then once for each call that its predicate got, which panics. What was
+//! delivered, and what was reported, is the same.
+
+use crate::tools::*;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use watchcore::*;
+
+/// What a story's consumer has seen.
+#[derive(Default)]
+struct Told {
+    lines: Vec<String>,
+    panics: u64,
+}
+
+/// Calls of a predicate, of which one panics.
+struct Trap {
+    calls: Arc<AtomicU64>,
+    at: u64,
+}
+
+impl Trap {
+    /// Values that begin with "no" do not match.
+    fn filter(&self) -> Filter {
+        let (calls, at) = (self.calls.clone(), self.at);
+        Filter::any().predicate(move |kv| {
+            if calls.fetch_add(1, Relaxed) + 1 == at {
+                // Past the hook, which would print it.
+                resume_unwind(Box::new("as asked"));
+            }
+            !kv.value().is_some_and(|value| value.starts_with(b"no"))
+        })
+    }
+}
+
+impl Told {
+    /// A call that may panic; then again.
+    fn call<T>(&mut self, mut call: impl FnMut() -> T) -> T {
+        loop {
+            match catch_unwind(AssertUnwindSafe(&mut call)) {
+                Ok(outcome) => return outcome,
+                Err(_) => self.panics += 1,
+            }
+        }
+    }
+
+    /// Polls until there is nothing more, or it is over.
+    fn follow(&mut self, subscription: &mut Subscription, max: usize) {
+        loop {
+            match self.call(|| subscription.poll(max)) {
+                Ok(batch) if batch.is_empty() => break,
+                Ok(batch) => self.lines.extend(lines(&batch)),
+                Err(error) if error.code() == Code::Closed => {
+                    self.lines.push("CLOSED".into());
+                    break;
+                }
+                Err(error) => self.lines.push(format!("{} {}..{}", error.code(), error.lost_from(), error.lost_to())),
+            }
+        }
+        let (stats, lag) = (subscription.stats(), subscription.lag());
+        let epoch = subscription.position().epoch != 0;
+        let at = subscription.position().revision;
+        self.lines.push(format!(
+            "at {epoch} {at}, {} keys, {} lost, {} behind",
+            stats.delivered_keys, stats.lagged, lag.events
+        ));
+    }
+}
+
+/// Runs a story with a panic at each call of its predicate in turn.
+#[track_caller]
+fn same_at_each_panic(what: &str, story: impl Fn(&Trap, &mut Told)) {
+    let run = |at| {
+        let trap = Trap { calls: Arc::default(), at };
+        let mut told = Told::default();
+        story(&trap, &mut told);
+        (told, trap.calls.load(Relaxed))
+    };
+    let (expected, calls) = run(0);
+    assert!(calls > 0 && expected.panics == 0, "{what}");
+    for at in 1..=calls {
+        let (told, _) = run(at);
+        assert_eq!(told.panics, 1, "{what}, call {at}");
+        assert_eq!(told.lines, expected.lines, "{what}, a panic in call {at} of {calls}");
+    }
+}
+
+#[test]
+fn initial_state_comes_once_though_a_predicate_panics() {
+    for policy in [OnLag::Stop, OnLag::Conflate] {
+        for max in [1, 3, 100] {
+            same_at_each_panic(&format!("{policy:?}, at most {max}"), |trap, told| {
+                let (cache, mut writer) = embedded();
+                for (revision, key) in (1..).zip(["/a", "/b", "/c", "/d", "/e"]) {
+                    writer.apply(revision, [Change::put(key, if key == "/c" { "no" } else { "yes" })]).unwrap();
+                }
+                let mut one = cache.subscribe(Start::State).filter(trap.filter()).on_lag(policy).open().unwrap();
+                told.follow(&mut one, max);
+                drop(one);
+                assert_eq!(cache.stats().delivered_bytes, 0);
+            });
+        }
+    }
+}
