@@ -12,28 +12,38 @@ use super::own::{Flag, SubscriptionPhase};
 use super::scan::resynced;
 use super::{Halt, OnLag, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
-use crate::cache::StateView;
+use crate::cache::{Inner, StateView};
 use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
+use crate::data::slot::SlotCount;
+use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::position::Position;
 use crate::read::view::{At, Left, PIN_KEYS, Scan};
 use crate::reclaim;
+use crate::store::key_set::KeySet;
+use std::sync::Arc;
 
-/// A difference on its way out.
+/// A difference on its way out, as of the last page that was handed out.
 #[derive(Debug, Default)]
 pub(super) struct CatchUp {
-    /// The state that it leads to: fixed with its first page.
-    head: u64,
-    at: Position,
-    stage: Stage,
-    next: Option<Vec<u8>>,
+    place: Reached,
     /// Heads at which keys were delivered: those below the key of an entry at its head, the first that
     /// fits; the rest at `base`.
     heads: Vec<(Vec<u8>, u64)>,
     base: u64,
     /// It takes the place of the initial state.
     initial: bool,
+}
+
+/// How far a difference has come.
+#[derive(Debug, Default, Clone)]
+struct Reached {
+    /// The state that it leads to: fixed with its first page.
+    head: u64,
+    at: Position,
+    stage: Stage,
+    next: Option<Vec<u8>>,
     /// The BEGIN of its bracket was handed out.
     begun: bool,
 }
@@ -47,6 +57,7 @@ enum Stage {
     End,
     /// The mark at the end of the initial state.
     Mark,
+    Over,
 }
 
 impl CatchUp {
@@ -57,24 +68,49 @@ impl CatchUp {
 
     /// Overtaken: the keys that it has handed out count as delivered at its head, the rest as before.
     fn begin_again(&mut self) {
-        if self.stage == Stage::Puts
-            && let Some(next) = self.next.take()
+        let place = &mut self.place;
+        if place.stage == Stage::Puts
+            && let Some(next) = place.next.take()
         {
             self.heads.retain(|(border, _)| *border > next);
-            self.heads.insert(0, (next, self.head));
-        } else if matches!(self.stage, Stage::End | Stage::Mark) {
-            (self.heads, self.base) = (Vec::new(), self.head);
+            self.heads.insert(0, (next, place.head));
+        } else if matches!(place.stage, Stage::End | Stage::Mark) {
+            (self.heads, self.base) = (Vec::new(), place.head);
         }
-        self.next = None;
-        self.stage = Stage::Begin;
+        place.next = None;
+        place.stage = Stage::Begin;
     }
+}
+
+/// What a page came to.
+struct Gathered {
+    place: Reached,
+    /// Keys that are delivered keys no more, in their order, and those that are now.
+    gone: Vec<Vec<u8>>,
+    came: Vec<SlotCount>,
+    /// The head has left.
+    lost: bool,
+    batch: BatchBuilder,
+}
+
+/// A page of a difference in the making. It runs predicates, and borrows what it reads: until it is whole nothing of
+/// the subscription changes, and one that panics was not.
+struct DifferencePage<'a> {
+    inner: &'a Arc<Inner>,
+    matcher: &'a Matcher,
+    catch: &'a CatchUp,
+    /// Keys that were delivered before this page.
+    delivered: &'a KeySet,
+    position: Position,
+    bracket: bool,
+    out: Gathered,
 }
 
 impl Awake<'_> {
     /// Whether the consumer stands inside the bracket of a difference: the loss was reported to it, and what
     /// overtakes the difference changes only the state that it leads to.
     pub(super) fn is_in_bracket(&self) -> bool {
-        matches!(self.own.phase(), SubscriptionPhase::CatchUp(catch) if catch.begun)
+        matches!(self.own.phase(), SubscriptionPhase::CatchUp(catch) if catch.place.begun)
     }
 
     /// Events were lost: the difference comes next.
@@ -95,63 +131,26 @@ impl Awake<'_> {
 
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
-        let mut batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), ());
-        let bracket = self.own.on_lag == OnLag::Resnapshot;
-        let mut catch = match self.own.enter(SubscriptionPhase::Ended) {
-            SubscriptionPhase::Behind(mut catch) => {
-                let (at, head) = self.shared.inner.now(&reclaim::pin());
-                (catch.at, catch.head) = (at, head);
-                if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
-                    return Err(resynced(at.revision, "while events were lost", self.position()).into());
-                }
-                catch
-            }
-            SubscriptionPhase::CatchUp(catch) => catch,
-            other => {
-                self.own.enter(other);
-                return Ok(Batch::empty(self.position()));
-            }
+        let Some(Gathered { place, gone, came, lost, batch }) = self.gather_page(max)? else {
+            return Ok(Batch::empty(self.position()));
         };
-        let mut lost = false;
-        while batch.room() > 0 {
-            match catch.stage {
-                Stage::Begin => {
-                    // Overtaken inside its bracket it continues there, at a newer state.
-                    if bracket && !catch.begun {
-                        catch.begun = true;
-                        batch.push_mark(self.bracket(&catch, End::Begin));
-                    }
-                    catch.stage = Stage::Deletes;
-                }
-                Stage::Deletes => match self.deletes(&mut catch, &mut batch) {
-                    Ok(true) => (catch.stage, catch.next) = (Stage::Puts, None),
-                    Ok(false) => {}
-                    Err(Left) => lost = true,
-                },
-                Stage::Puts => match self.puts(&mut catch, &mut batch) {
-                    Ok(true) => (catch.stage, catch.next) = (Stage::End, None),
-                    Ok(false) => {}
-                    Err(Left) => lost = true,
-                },
-                Stage::End => {
-                    if bracket {
-                        batch.push_mark(self.bracket(&catch, End::End));
-                    }
-                    if !catch.initial {
-                        return Ok(self.caught(&catch, batch));
-                    }
-                    catch.stage = Stage::Mark;
-                }
-                Stage::Mark => {
-                    batch.push_mark(Mark::bookmark(catch.at.revision, flags::INITIAL_STATE_END));
-                    return Ok(self.caught(&catch, batch));
-                }
-            }
-            if lost {
-                break;
-            }
+        if let Some(delivered) = self.own.delivered() {
+            gone.iter().for_each(|key| delivered.remove(key));
+            came.into_iter().for_each(|key| delivered.add(key));
         }
-        self.own.enter(SubscriptionPhase::CatchUp(catch));
+        if place.stage == Stage::Over {
+            self.live(place.head, place.at);
+            if let Some(cold) = &mut self.own.cold {
+                cold.reported = 0;
+            }
+            return Ok(batch.finish(self.position()));
+        }
+        if let SubscriptionPhase::Behind(mut catch) | SubscriptionPhase::CatchUp(mut catch) =
+            self.own.enter(SubscriptionPhase::Ended)
+        {
+            catch.place = place;
+            self.own.enter(SubscriptionPhase::CatchUp(catch));
+        }
         // What was gathered is handed out first; the next poll reports the loss.
         if lost && batch.is_empty() {
             return Err(Halt::Lost(self.loss()));
@@ -159,33 +158,90 @@ impl Awake<'_> {
         Ok(batch.continues(true).finish(self.position()))
     }
 
-    fn caught(&mut self, catch: &CatchUp, batch: BatchBuilder) -> Batch {
-        self.live(catch.head, catch.at);
-        if let Some(cold) = &mut self.own.cold {
-            cold.reported = 0;
+    /// Gathers a page, where there is a difference.
+    fn gather_page(&self, max: usize) -> Step<Option<Gathered>> {
+        let (catch, place) = match self.own.phase() {
+            SubscriptionPhase::Behind(catch) => {
+                let (at, head) = self.shared.inner.now(&reclaim::pin());
+                if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
+                    return Err(resynced(at.revision, "while events were lost", self.position()).into());
+                }
+                (catch, Reached { at, head, ..catch.place.clone() })
+            }
+            SubscriptionPhase::CatchUp(catch) => (catch, catch.place.clone()),
+            _ => return Ok(None),
+        };
+        let batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), ());
+        let none = KeySet::default();
+        let mut page = DifferencePage {
+            inner: self.inner(),
+            matcher: &self.shared.matcher,
+            catch,
+            delivered: self.own.cold.as_ref().and_then(|cold| cold.delivered.as_deref()).unwrap_or(&none),
+            position: self.position(),
+            bracket: self.own.on_lag == OnLag::Resnapshot,
+            out: Gathered { place, gone: Vec::new(), came: Vec::new(), lost: false, batch },
+        };
+        page.out.lost = page.gather().is_err();
+        Ok(Some(page.out))
+    }
+}
+
+impl DifferencePage<'_> {
+    /// Goes on until the batch is full, or the difference is over.
+    fn gather(&mut self) -> Result<(), Left> {
+        while self.out.batch.room() > 0 && self.out.place.stage != Stage::Over {
+            let stage = self.out.place.stage;
+            self.out.place.stage = match stage {
+                Stage::Begin => {
+                    // Overtaken inside its bracket it continues there, at a newer state.
+                    if self.bracket && !self.out.place.begun {
+                        self.out.place.begun = true;
+                        self.push_bracket(End::Begin);
+                    }
+                    Stage::Deletes
+                }
+                Stage::Deletes if !self.deletes()? => stage,
+                Stage::Deletes => Stage::Puts,
+                Stage::Puts if !self.puts()? => stage,
+                Stage::Puts => Stage::End,
+                Stage::End => {
+                    if self.bracket {
+                        self.push_bracket(End::End);
+                    }
+                    if self.catch.initial { Stage::Mark } else { Stage::Over }
+                }
+                Stage::Mark => {
+                    let mark = Mark::bookmark(self.out.place.at.revision, flags::INITIAL_STATE_END);
+                    self.out.batch.push_mark(mark);
+                    Stage::Over
+                }
+                Stage::Over => stage,
+            };
         }
-        batch.finish(self.position())
+        Ok(())
     }
 
-    fn bracket(&self, catch: &CatchUp, phase: End) -> Mark {
-        let CatchUp { at, .. } = catch;
-        let (from, to) = (self.position().revision, at.revision);
-        Mark::resync(&Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to }, 0)
+    fn push_bracket(&mut self, phase: End) {
+        let at = self.out.place.at;
+        let (from, to) = (self.position.revision, at.revision);
+        let mark = Resync { phase, reason: ResyncReason::Lagged, epoch: at.epoch, from, to };
+        self.out.batch.push_mark(Mark::resync(&mark, 0));
     }
 
     /// Keys that were delivered and are not there, or do not match, any more. True: these were all.
-    fn deletes(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
-        let matcher = self.shared.matcher.clone();
+    fn deletes(&mut self) -> Result<bool, Left> {
+        let Gathered { place, gone, batch, .. } = &mut self.out;
+        let (matcher, catch) = (self.matcher, self.catch);
         let (shows, room) = (matcher.delivers(Kind::Deleted), batch.room());
-        let Some(delivered) = self.own.delivered() else { return Ok(true) };
-        let mut gone = Vec::new();
+        let mut found = Vec::new();
         {
             let pin = reclaim::pin();
-            let view = StateView::pinned(&self.shared.inner, catch.head, &pin).ok_or(Left)?;
-            let from = catch.next.take().unwrap_or_default();
-            for (looked, key) in delivered.from(&from, &pin).enumerate() {
-                if looked == PIN_KEYS || (shows && gone.len() == room) {
-                    catch.next = Some(key.to_vec());
+            let view = StateView::pinned(self.inner, place.head, &pin).ok_or(Left)?;
+            let from = place.next.take().unwrap_or_default();
+            for (looked, key) in self.delivered.from(&from, &pin).enumerate() {
+                if looked == PIN_KEYS || (shows && found.len() == room) {
+                    place.next = Some(key.to_vec());
                     break;
                 }
                 let slot = view.slot(key);
@@ -194,34 +250,36 @@ impl Awake<'_> {
                     continue;
                 }
                 let prev = slot.filter(|_| shows).and_then(|slot| view.delivered_before(slot, catch.head_of(key)));
-                gone.push((key.to_vec(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
+                found.push((key.to_vec(), live.map(|kv| kv.to_owned()), prev.map(|kv| kv.to_owned())));
             }
         }
-        for (key, tried, prev) in gone {
+        for (key, tried, prev) in found {
             if tried.is_some_and(|kv| matcher.predicates_hold(&kv)) {
                 continue;
             }
-            delivered.remove(&key);
             if shows {
                 let meta = prev.as_ref().map_or_else(KeyMeta::default, KeyValue::meta);
                 let kv = KeyValue::new(&key, None, meta, 0, VersionPtr::NULL);
-                push(batch, matcher.delivered_kind(Kind::Deleted), catch.at.revision, kv, prev);
+                push(batch, matcher.delivered_kind(Kind::Deleted), place.at.revision, kv, prev);
             }
+            gone.push(key);
         }
-        Ok(catch.next.is_none())
+        Ok(place.next.is_none())
     }
 
     /// Keys that match now and were not delivered, or have changed since. True: these were all. Where the head
-    /// has left, `catch.next` is where this has come to.
-    fn puts(&mut self, catch: &mut CatchUp, batch: &mut BatchBuilder) -> Result<bool, Left> {
-        let matcher = self.shared.matcher.clone();
-        let Some(delivered) = self.own.delivered() else { return Ok(true) };
+    /// has left, `next` is where this has come to.
+    fn puts(&mut self) -> Result<bool, Left> {
+        let Gathered { place, gone, came, batch, .. } = &mut self.out;
+        let (matcher, catch) = (self.matcher, self.catch);
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut scan = Scan::new(At::Head(&self.shared.inner, catch.head), &range, catch.next.take());
+        let mut scan = Scan::new(At::Head(self.inner, place.head), &range, place.next.take());
+        // One that this page deletes, and that a predicate lets pass now, is delivered anew.
+        let has = |key: &[u8]| self.delivered.has(key) && gone.binary_search_by(|gone| gone[..].cmp(key)).is_err();
         let mut page = Vec::new();
         let looked = scan.page(batch.room(), &mut page, |view, slot, live| {
             let kv = live.filter(|kv| matcher.may_hold_value(kv))?;
-            let (was, since) = (delivered.has(slot.key()), catch.head_of(slot.key()));
+            let (was, since) = (has(slot.key()), catch.head_of(slot.key()));
             if was && kv.seq() < since {
                 return None;
             }
@@ -232,15 +290,13 @@ impl Awake<'_> {
         matcher.keep(&mut page, 0, |(kv, ..)| kv);
         for (kv, key, prev) in page {
             let Some(kind) = Kind::of_change(key.is_none(), true) else { continue };
-            if let Some(key) = key {
-                delivered.add(key);
-            }
+            came.extend(key);
             if matcher.delivers(kind) {
-                push(batch, matcher.delivered_kind(kind), catch.at.revision, kv, prev);
+                push(batch, matcher.delivered_kind(kind), place.at.revision, kv, prev);
             }
         }
-        catch.next = scan.into_next();
-        looked.map(|()| catch.next.is_none())
+        place.next = scan.into_next();
+        looked.map(|()| place.next.is_none())
     }
 }
 

@@ -105,3 +105,85 @@ fn initial_state_comes_once_though_a_predicate_panics() {
         }
     }
 }
+
+/// More revisions than the window of `tiny` has slots.
+const LAP: u64 = 150;
+
+/// The history of a consumer that was lapped: keys that are gone, that match no more, that changed, and that are new.
+fn lap(writer: &mut Writer, first: u64) {
+    let changes =
+        [("/a", None), ("/b", Some("no")), ("/c", Some("2")), ("/e", None), ("/g", Some("new")), ("/h", Some("no"))];
+    for (revision, (key, value)) in (first..).zip(changes) {
+        let is_there = writer.get(key.as_bytes()).is_some();
+        let change = match value {
+            None if is_there => Change::delete(key),
+            value => Change::put(key, value.unwrap_or("back")),
+        };
+        writer.apply(revision, [change]).unwrap();
+    }
+    for revision in first + 6..first + LAP {
+        writer.apply(revision, [Change::put("/z", "no")]).unwrap();
+    }
+}
+
+#[test]
+fn difference_comes_once_though_a_predicate_panics() {
+    type Asked = (OnLag, usize, bool, &'static [Kind]);
+    const ASKED: [Asked; 4] = [
+        (OnLag::Resnapshot, 1, false, &[]),
+        (OnLag::Resnapshot, 100, false, &[Kind::Modified]),
+        (OnLag::Conflate, 2, true, &[]),
+        (OnLag::Conflate, 1, false, &[Kind::Deleted]),
+    ];
+    for (policy, max, whole, kinds) in ASKED {
+        same_at_each_panic(&format!("{policy:?}, at most {max}, {whole}, {kinds:?}"), |trap, told| {
+            let (cache, mut writer) = tiny();
+            let keys = ["/a", "/b", "/c", "/d", "/e", "/f"];
+            writer.apply(1, keys.map(|key| Change::put(key, "1"))).unwrap();
+            let options = cache.subscribe(Start::State).filter(trap.filter()).on_lag(policy);
+            let mut one = options.whole_revisions(whole).types(kinds).open().unwrap();
+            told.follow(&mut one, 100);
+            lap(&mut writer, 2);
+            told.follow(&mut one, max);
+            // Before the initial state has ended, and inside a difference.
+            let mut late = cache.subscribe(Start::State).filter(trap.filter()).on_lag(policy).open().unwrap();
+            let began = told.call(|| late.poll(1)).unwrap();
+            told.lines.extend(lines(&began));
+            for first in [2 + LAP, 2 + 2 * LAP] {
+                lap(&mut writer, first);
+                for _ in 0..2 {
+                    match told.call(|| late.poll(1)) {
+                        Ok(batch) => told.lines.extend(lines(&batch)),
+                        Err(error) => told.lines.push(error.to_string()),
+                    }
+                }
+            }
+            told.follow(&mut late, max);
+            one.close();
+            told.follow(&mut one, max);
+            drop((one, late));
+            assert_eq!(cache.stats().delivered_bytes, 0);
+        });
+    }
+}
+
+/// A panic inside a difference is not its end: closed then, it comes whole.
+#[test]
+fn closed_after_a_panic_in_a_difference() {
+    let (cache, mut writer) = tiny();
+    writer.apply(1, ["/a", "/b", "/e"].map(|key| Change::put(key, "1"))).unwrap();
+    let trap = Trap { calls: Arc::default(), at: 5 };
+    let mut one = cache.subscribe(Start::State).filter(trap.filter()).on_lag(OnLag::Conflate).open().unwrap();
+    assert_eq!(drain(&mut one).len(), 4);
+    lap(&mut writer, 2);
+    catch_unwind(AssertUnwindSafe(|| one.poll(100))).unwrap_err();
+    assert_eq!(one.position().revision, 1);
+    let listed = &cache.subscriptions()[0];
+    assert_eq!((listed.state, listed.lagged), (SubscriptionState::CatchingUp, 1));
+    one.close();
+    assert_eq!(one.poll(100).unwrap().len(), 5);
+    refused(one.poll(100), Code::Closed);
+    drop(one);
+    let stats = cache.stats();
+    assert_eq!((cache.subscriptions().len(), stats.delivered_bytes, stats.lagged), (0, 0, 1));
+}
