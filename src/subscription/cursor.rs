@@ -68,6 +68,11 @@ impl Cursor {
         self.segment.take()
     }
 
+    /// The segment that it keeps, counted once more.
+    pub(super) fn kept(&self) -> Option<SegmentRef> {
+        self.segment.clone()
+    }
+
     /// Keeps a segment, if it stands in it.
     pub(super) fn keep(&mut self, segment: Option<SegmentRef>) {
         self.segment = segment.filter(|segment| segment.contains(self.seq));

@@ -13,15 +13,16 @@ use crate::filter::range::Range;
 use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, Scan};
 use crate::reclaim;
+use crate::store::key_set::KeySet;
 
 impl Awake<'_> {
-    /// Policies that need it: the matching state at `head` counts as delivered. False: it has left.
+    /// Policies that need it: the matching state at `head` counts as delivered, in place of what did. False: it has left,
+    /// and what counted as delivered still does.
     pub(super) fn seed(&mut self, head: u64) -> bool {
         if !self.own.on_lag.needs_delivered_keys() {
             return true;
         }
-        let inner = self.shared.inner.clone();
-        self.seed_at(At::Head(&inner, head)).is_ok()
+        self.seed_at(At::Head(self.inner(), head)).is_ok()
     }
 
     /// The same for a state that somebody holds.
@@ -30,9 +31,16 @@ impl Awake<'_> {
     }
 
     fn seed_at(&mut self, at: At<'_>) -> Result<(), Left> {
-        let matcher = self.shared.matcher.clone();
+        let keys = self.matching_keys(at)?;
+        self.own.cold().delivered = Some(Box::new(keys));
+        Ok(())
+    }
+
+    /// The keys that match in a state. Runs predicates.
+    fn matching_keys(&self, at: At<'_>) -> Result<KeySet, Left> {
+        let matcher = &self.shared.matcher;
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let delivered = self.own.cold().delivered.insert(Box::default());
+        let mut keys = KeySet::default();
         let mut scan = Scan::new(at, &range, None);
         let mut page = Vec::new();
         while !scan.is_over() {
@@ -42,11 +50,11 @@ impl Awake<'_> {
             })?;
             for (key, tried) in page.drain(..) {
                 if tried.is_none_or(|kv| matcher.predicates_hold(&kv)) {
-                    delivered.add(key);
+                    keys.add(key);
                 }
             }
         }
-        Ok(())
+        Ok(keys)
     }
 
     /// An event was handed out, or would have been but for the mask of kinds.

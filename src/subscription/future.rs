@@ -66,9 +66,7 @@ impl Awake<'_> {
     pub(super) fn future_began(&mut self, frontier: &Frontier) -> Step<bool> {
         if let Some((seq, epoch)) = self.beginning(frontier)? {
             // Until here the state at which the wait began counted as delivered: a loss falls back on it.
-            let before = self.own.cold().delivered.take();
             if !self.seed(seq) {
-                self.own.cold().delivered = before;
                 return Err(Halt::Lost(self.loss()));
             }
             // The last position that was delivered stays the asked one: bookmarks count from there.
@@ -134,11 +132,8 @@ impl Awake<'_> {
     /// A resync whose bracket begins at `seq`, in `epoch`, has jumped over the asked revision. What came before it was
     /// dropped: the state there counts as delivered.
     fn jumped_over(&mut self, seq: u64, epoch: u64, to: u64) -> Loss {
-        let before = self.own.cold().delivered.take();
         if self.seed(seq) {
             self.cursor.jump(seq);
-        } else {
-            self.own.cold().delivered = before;
         }
         if self.own.on_lag == OnLag::SkipToOldest {
             // It continues at the bracket: the resyncs before it did not concern it, and none was lost.

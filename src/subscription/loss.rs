@@ -124,6 +124,8 @@ impl Awake<'_> {
                 }
                 self.fall_behind();
                 if reported {
+                    // The difference begins in this call: where it panics, the loss has been met.
+                    self.share();
                     return None;
                 }
             }

@@ -21,6 +21,25 @@ impl Awake<'_> {
             let Some((segment, run)) = self.next_run(frontier)? else { return Ok(Batch::empty(self.position())) };
             return Ok(self.view(segment, run, max));
         }
+        self.with_place_kept(|awake| awake.filtered(frontier, max))
+    }
+
+    /// Runs predicates: what panics among them stands again where the subscription stands now, with the segment that it
+    /// keeps, which may have left the window.
+    pub(super) fn with_place_kept<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> T {
+        let runs_predicates = self.shared.matcher.has_predicates();
+        if runs_predicates {
+            self.share();
+            self.own.segment = self.cursor.kept();
+        }
+        let done = run(self);
+        if runs_predicates {
+            self.own.segment = None;
+        }
+        done
+    }
+
+    fn filtered(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         loop {
             let Some(chain) = self.chain() else { return self.gather(frontier, max) };
             let links = match self.take_links() {

@@ -16,13 +16,16 @@ use std::time::Instant;
 
 impl Awake<'_> {
     /// Fixes the start once there is a listing. `late`: the listing came after the subscription.
+    ///
+    /// Predicates run where the start is seeded: before anything is changed, so that one that panics has fixed nothing.
     pub(super) fn begin(&mut self, options: &StartOptions, late: bool) -> Step<()> {
         let inner = self.inner().clone();
         match options.start {
             Start::Now if late => {
                 let listing = inner.ring.first_seq();
+                let seeded = self.seed(listing);
                 self.live(listing, self.listing());
-                if !self.seed(listing) {
+                if !seeded {
                     // What counts as delivered has left.
                     self.own.cold().delivered = Some(Box::default());
                     return Err(Halt::Lost(self.loss()));
@@ -30,12 +33,13 @@ impl Awake<'_> {
             }
             Start::Now => {
                 let (position, head) = inner.now(&reclaim::pin());
-                self.live(head, position);
-                if !self.seed(head) {
+                if self.seed(head) {
+                    self.live(head, position);
+                } else {
                     // Overtaken: it holds what it reads.
                     let snapshot = Snapshot::take(&inner);
-                    self.live(snapshot.head(), snapshot.position());
                     self.seed_held(&snapshot);
+                    self.live(snapshot.head(), snapshot.position());
                 }
             }
             Start::State if late => self.initial(inner.ring.first_seq(), self.listing()),
@@ -60,12 +64,13 @@ impl Awake<'_> {
     fn begin_after(&mut self, asked: Position) -> Step<()> {
         let found = self.inner().resolve("subscribe after", asked, true)?;
         let position = Position { epoch: found.epoch, ..asked };
+        let seeded = self.seed(found.seq);
         if found.future {
             self.await_future(found.seq, position);
         } else {
             self.live(found.seq, position);
         }
-        if !self.seed(found.seq) {
+        if !seeded {
             return Err(self.inner().compacted("subscribe after", asked.revision).into());
         }
         Ok(())
@@ -92,14 +97,17 @@ impl Awake<'_> {
         (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
     }
 
-    /// Moves through the phases before the first event. True: there may be something to hand out.
+    /// Moves through the phases before the first event. True: there may be something to hand out. A start that was
+    /// fixed is put back at once: what panics later in this call does not undo it.
     pub(super) fn started(&mut self, frontier: &Frontier) -> Step<bool> {
         if matches!(self.own.phase(), SubscriptionPhase::Unready) {
             if frontier.head == 0 {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.is_ready() {
-                let start = self.own.cold().start.take();
-                start.map_or(Ok(()), |start| self.begin(&start, true))?;
+                let start = self.own.cold().start.clone();
+                let begun = start.map_or(Ok(()), |start| self.begin(&start, true));
+                self.share();
+                begun?;
             } else if frontier.closed {
                 return Err(say::closed("subscription").into());
             } else if self.shared.inner.has_failed() {
@@ -109,7 +117,9 @@ impl Awake<'_> {
             }
         }
         if matches!(self.own.phase(), SubscriptionPhase::Future(_)) {
-            return self.future_began(frontier);
+            let began = self.future_began(frontier)?;
+            self.share();
+            return Ok(began);
         }
         if let (SubscriptionPhase::Revision { until }, Some(Start::StateAtLeast(revision))) =
             (self.own.phase(), self.start())
@@ -119,6 +129,7 @@ impl Awake<'_> {
             let (position, head) = self.shared.inner.now(&reclaim::pin());
             if position.revision >= revision && !ended {
                 self.initial(head, position);
+                self.share();
             } else if frontier.closed {
                 return Err(say::closed("subscription").into());
             } else if let Some(error) = self.shared.inner.broken() {

@@ -124,7 +124,7 @@ impl Awake<'_> {
         if self.has(Flag::Plain) && self.cursor.seq() < frontier.head {
             return Ok(true);
         }
-        if self.peek_events(frontier)? {
+        if self.with_place_kept(|awake| awake.peek_events(frontier))? {
             return Ok(true);
         }
         if let Some(bookmarks) = self.bookmarks() {

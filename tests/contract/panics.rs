@@ -7,6 +7,7 @@ use crate::tools::*;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 use watchcore::*;
 
 /// What a story's consumer has seen.
@@ -186,4 +187,51 @@ fn closed_after_a_panic_in_a_difference() {
     drop(one);
     let stats = cache.stats();
     assert_eq!((cache.subscriptions().len(), stats.delivered_bytes, stats.lagged), (0, 0, 1));
+}
+
+#[test]
+fn start_is_fixed_once_though_a_predicate_panics() {
+    let starts = [Start::Now, Start::State, Start::StateAtLeast(5), Start::After(3), Start::After(8)];
+    for policy in [OnLag::Stop, OnLag::Conflate] {
+        for start in starts {
+            same_at_each_panic(&format!("{policy:?}, {start:?} before the listing"), |trap, told| {
+                let (cache, mut writer) = unloaded();
+                let mut one = cache.subscribe(start).filter(trap.filter()).on_lag(policy).open().unwrap();
+                told.follow(&mut one, 2);
+                writer.load(3, [record("/a", "1", 1, 1, 1), record("/b", "no", 2, 2, 1)]).unwrap();
+                for revision in 4..=10 {
+                    writer.apply(revision, [Change::put("/c", &revision.to_string())]).unwrap();
+                }
+                told.follow(&mut one, 2);
+            });
+        }
+        for asked in [8, 10] {
+            same_at_each_panic(&format!("{policy:?}, after {asked}, at 5"), |trap, told| {
+                let (cache, mut writer) = embedded();
+                write(&mut writer, 1..=5);
+                let open = || cache.subscribe(Start::After(asked)).filter(trap.filter()).on_lag(policy).open();
+                let mut one = told.call(open).unwrap();
+                told.follow(&mut one, 2);
+                for last in [7, 9, 12] {
+                    write(&mut writer, cache.position().revision + 1..=last);
+                    told.follow(&mut one, 2);
+                }
+            });
+        }
+    }
+}
+
+/// The segment in which it stands is kept, though it has left the window.
+#[test]
+fn segment_is_kept_though_a_predicate_panics() {
+    same_at_each_panic("in a segment that has left", |trap, told| {
+        let (cache, mut writer) = tiny();
+        write(&mut writer, 1..=10);
+        let mut one = cache.subscribe(Start::After(0)).filter(trap.filter()).open().unwrap();
+        let begun = told.call(|| one.poll(4)).unwrap();
+        told.lines.extend(lines(&begun));
+        lap(&mut writer, 11);
+        assert!(told.call(|| one.wait(Duration::ZERO)).unwrap());
+        told.follow(&mut one, 4);
+    });
 }
