@@ -129,6 +129,25 @@ impl Awake<'_> {
         self.own.enter(SubscriptionPhase::Behind(catch));
     }
 
+    /// The newest state that a difference may lead to: that at its end, where its owner has closed it. `None`: that one
+    /// has left the window.
+    pub(super) fn newest_state(&self) -> Option<(Position, u64)> {
+        let ring = &self.inner().ring;
+        loop {
+            let frontier = self.frontier();
+            // The listing has no event below it that leaves.
+            if frontier.head < ring.first_seq() || frontier.closed && ring.oldest_seq() > frontier.head {
+                return None;
+            }
+            match ring.position(frontier.progress, frontier.head, &reclaim::pin()) {
+                Some(at) => return Some((at, frontier.head)),
+                None if frontier.closed => return None,
+                // A whole lap since: there is a newer head.
+                None => {}
+            }
+        }
+    }
+
     /// The next page of the difference.
     pub(super) fn catch_up_page(&mut self, max: usize) -> Step<Batch> {
         let Some(Gathered { place, gone, came, lost, batch }) = self.gather_page(max)? else {
@@ -162,7 +181,10 @@ impl Awake<'_> {
     fn gather_page(&self, max: usize) -> Step<Option<Gathered>> {
         let (catch, place) = match self.own.phase() {
             SubscriptionPhase::Behind(catch) => {
-                let (at, head) = self.shared.inner.now(&reclaim::pin());
+                let Some((at, head)) = self.newest_state() else {
+                    // Since the loss was met: nothing leads back any more.
+                    return Err(self.loss().error(self.position()).into());
+                };
                 if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
                     return Err(resynced(at.revision, "while events were lost", self.position()).into());
                 }

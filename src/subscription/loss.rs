@@ -117,6 +117,8 @@ impl Awake<'_> {
                     (cold.start, cold.phase) = (None, SubscriptionPhase::Live);
                 }
             }
+            // Closed by its owner, at a state that has left.
+            OnLag::Resnapshot | OnLag::Conflate if self.newest_state().is_none() => self.end(),
             OnLag::Resnapshot | OnLag::Conflate => {
                 let reported = self.own.on_lag == OnLag::Conflate || self.is_in_bracket();
                 if !loss.initial {

@@ -235,3 +235,23 @@ fn segment_is_kept_though_a_predicate_panics() {
         told.follow(&mut one, 4);
     });
 }
+
+/// The same on a chain, whose links are collected ahead.
+#[test]
+fn chain_comes_once_though_a_predicate_panics() {
+    same_at_each_panic("a chain", |trap, told| {
+        let cache = Cache::builder("/").capacity(128).segment_slots(16).index(Index::key()).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let options = cache.subscribe(Start::Now).key("/k").filter(trap.filter());
+        let mut one = options.on_lag(OnLag::Conflate).open().unwrap();
+        for revision in 1..=30 {
+            let key = if revision % 3 == 0 { "/other" } else { "/k" };
+            writer.apply(revision, [Change::put(key, if revision % 4 == 0 { "no" } else { "1" })]).unwrap();
+            if revision % 10 == 1 {
+                told.follow(&mut one, 2);
+            }
+        }
+        assert!(matches!(one.stats().read_path, ReadPath::Chain { .. }));
+        told.follow(&mut one, 2);
+    });
+}

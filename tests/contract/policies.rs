@@ -376,3 +376,42 @@ fn overtaken_difference_keeps_one_bracket() {
     assert!(seen <= 2 + 20 + 4, "only what changed, and what was delivered before it changed again: {seen}");
     assert_eq!(one.position().revision, 640);
 }
+
+/// Closed by its owner while it lags: a difference leads to the state at the close, or says that this has left.
+#[test]
+fn difference_after_a_close_ends_there() {
+    for policy in [OnLag::Resnapshot, OnLag::Conflate] {
+        for after in [5, 1000] {
+            let (cache, mut writer) = tiny();
+            writer.apply(1, [Change::put("/a", "1"), Change::put("/b", "1")]).unwrap();
+            let mut one = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
+            assert_eq!(drain(&mut one).len(), 3);
+            writer.apply(2, [Change::put("/a", "2"), Change::delete("/b")]).unwrap();
+            write(&mut writer, 3..=300);
+            one.close();
+            (301..=300 + after).for_each(|revision| {
+                writer.apply(revision, [Change::put("/after", "x"), Change::put("/a", "after")]).unwrap();
+            });
+            let mut told = drain(&mut one);
+            if after == 1000 {
+                assert_eq!(told, ["LAGGED"], "{policy:?}");
+                refused(one.poll(10), Code::Closed);
+                assert_eq!(one.position().revision, 1);
+                continue;
+            }
+            if policy == OnLag::Resnapshot {
+                assert_eq!(told, ["LAGGED"]);
+                told = drain(&mut one).into_iter().filter(|line| !line.contains("RESYNC")).collect();
+            }
+            assert_eq!(told, ["300 DELETED", "300 MODIFIED /a=2", "300 ADDED /k=300", "CLOSED"], "{policy:?}");
+            assert_eq!(one.position().revision, 300);
+        }
+        // The same in an initial state, and at the listing, below which there is no event.
+        let (cache, mut writer) = tiny();
+        let mut one = cache.subscribe(Start::State).on_lag(policy).open().unwrap();
+        one.close();
+        write(&mut writer, 1..=1000);
+        assert_eq!(in_time(|| drain(&mut one)), ["LAGGED"]);
+        refused(one.poll(10), Code::Closed);
+    }
+}

@@ -85,10 +85,11 @@ impl Plan {
         oracle: &Oracle,
         delivered: &Delivered,
         from: u64,
+        (count, at): (usize, Position),
         (initial, begun): (bool, bool),
         exact: bool,
     ) -> Plan {
-        let (filter, count) = (&options.filter, oracle.events.len());
+        let filter = &options.filter;
         let state = oracle.matching_at(filter, count);
         let bracket = options.on_lag == OnLag::Resnapshot;
         let mut steps = VecDeque::new();
@@ -97,13 +98,15 @@ impl Plan {
         for (key, kv) in &state {
             let kind = match delivered.0.get(key) {
                 None => Some(Kind::Added),
-                Some((_, at)) => oracle.events[*at..].iter().any(|event| event.key == *key).then_some(Kind::Modified),
+                Some((_, at)) => {
+                    oracle.events[*at..count].iter().any(|event| event.key == *key).then_some(Kind::Modified)
+                }
             };
             steps.push_back(Step::Put(key.clone(), kv.clone(), kind));
         }
         steps.extend(bracket.then_some(Step::Mark(Phase::End)));
         steps.extend(initial.then_some(Step::End));
-        Plan { steps, count, at: oracle.now, from, initial, begun, exact }
+        Plan { steps, count, at, from, initial, begun, exact }
     }
 
     /// Whether an answer is the rest of this difference, though its state has left the window. What is left

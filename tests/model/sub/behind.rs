@@ -23,7 +23,7 @@ impl Sub {
             assert_eq!(error.code(), Code::Lagged);
             assert_eq!((error.lost_from(), error.lost_to()), (1, oracle.now.revision));
             assert_eq!((error.oldest(), error.current()), (oracle.oldest(), oracle.now.revision));
-            let again = self.options.on_lag == OnLag::Resnapshot;
+            let again = self.options.on_lag == OnLag::Resnapshot && self.newest(oracle).is_some();
             self.phase = if again { Phase::Behind(true) } else { Phase::Ended };
             return None;
         }
@@ -62,17 +62,25 @@ impl Sub {
         (initial, begun): (bool, bool),
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
+        let Some((count, at)) = self.newest(oracle) else {
+            let error = answer.expect_err("the state at the close has left");
+            assert_eq!(error.code(), Code::Lagged, "{error}");
+            self.phase = Phase::Ended;
+            return None;
+        };
         // It begins at the listing where that came after it.
         let epoch = if before.epoch == 0 { oracle.birth + 1 } else { before.epoch };
-        if self.options.stop_on_resync && oracle.now.epoch != epoch {
+        if self.options.stop_on_resync && at.epoch != epoch {
             let error = answer.expect_err("RESYNCED was expected");
-            assert_eq!((error.code(), error.current()), (Code::Resynced, oracle.now.revision), "{error}");
+            assert_eq!((error.code(), error.current()), (Code::Resynced, at.revision), "{error}");
             self.phase = Phase::Ended;
             return None;
         }
         let delivered = self.delivered.as_ref().expect("it keeps them");
         let from = before.revision;
-        self.phase = Phase::CatchUp(Plan::new(&self.options, oracle, delivered, from, (initial, begun), self.exact));
+        let to = (count, at);
+        self.phase =
+            Phase::CatchUp(Plan::new(&self.options, oracle, delivered, from, to, (initial, begun), self.exact));
         self.check_page(oracle, max, before, answer)
     }
 
@@ -94,7 +102,7 @@ impl Sub {
             }
             let error = answer.expect_err("overtaken again");
             self.assert_lost(oracle, before, &error);
-            self.phase = Phase::Behind(initial);
+            self.phase = if self.newest(oracle).is_some() { Phase::Behind(initial) } else { Phase::Ended };
             return None;
         }
         self.check_page(oracle, max, before, answer)
@@ -149,8 +157,19 @@ impl Sub {
         met.copied().unwrap_or(self.met(oracle))
     }
 
+    /// The state that a difference leads to: the newest, or that at the close by its owner. `None`: that one has left.
+    pub(super) fn newest(&self, oracle: &Oracle) -> Option<(usize, Position)> {
+        match self.end {
+            Some(end) if self.by_owner && end < oracle.events.len() => {
+                let left = if end == 0 { oracle.first_live > 1 } else { !oracle.is_live(end - 1) };
+                (!left).then(|| (end, oracle.position_at(end)))
+            }
+            _ => Some((oracle.events.len(), oracle.now)),
+        }
+    }
+
     /// LAGGED was reported, or (Conflate) acted upon.
-    pub(super) fn lose(&mut self, skip: usize) {
+    pub(super) fn lose(&mut self, oracle: &Oracle, skip: usize) {
         (self.floor, self.ahead) = (None, true);
         // What is masked may have been passed over in a segment that it still held.
         self.exact &= !self.options.filter.masks();
@@ -161,7 +180,7 @@ impl Sub {
             }
             OnLag::Resnapshot | OnLag::Conflate => {
                 self.delivered.as_mut().expect("it keeps them").all_at(self.next);
-                self.phase = Phase::Behind(false);
+                self.phase = if self.newest(oracle).is_some() { Phase::Behind(false) } else { Phase::Ended };
             }
             other => unreachable!("{other} is none that it draws"),
         }

@@ -28,7 +28,8 @@ impl Sub {
                 if error.code() == Code::Lagged && may_lose && !(gap && lapped.is_none()) && !gap_told(error) =>
             {
                 let skip = self.loss_of(oracle, error).skip;
-                assert!(self.options.on_lag != OnLag::Conflate, "never reported: {error}");
+                let leads_nowhere = self.newest(oracle).is_none();
+                assert!(self.options.on_lag != OnLag::Conflate || leads_nowhere, "never reported: {error}");
                 match (self.floor, above) {
                     _ if !unsure => self.assert_lost(oracle, before, error),
                     // The loss came behind the start.
@@ -36,7 +37,7 @@ impl Sub {
                     // What the consumer has at a start that left is not to be known.
                     _ => self.exact = false,
                 }
-                self.lose(skip);
+                self.lose(oracle, skip);
                 let over = self.end.is_some_and(|end| skip >= end);
                 self.bracket_lost = self.options.on_lag == OnLag::SkipToOldest
                     && self.options.stop_on_resync
@@ -47,26 +48,27 @@ impl Sub {
             Ok(batch) if self.options.on_lag == OnLag::Conflate && (may_lose || gap) => {
                 let made = batch.events().first().is_some_and(|event| event.sequence() == 0 && event.is_synthetic());
                 let due = self.end.is_some() || (self.options.bookmarks && self.bookmarked != oracle.now);
-                let due = due && self.real.position() == oracle.now;
+                let newest = self.newest(oracle).map(|(_, at)| at);
+                let due = due && Some(self.real.position()) == newest;
                 if made || (batch.is_empty() && (!found.is_empty() || gap || due)) {
                     match gap && lapped.is_none() {
                         true => self.pass(oracle, at),
                         false => self.exact &= !unsure,
                     }
-                    self.lose(0);
+                    self.lose(oracle, 0);
                     return self.check_behind(oracle, max, before, (false, false), answer);
                 }
             }
             Err(error)
                 if self.options.on_lag == OnLag::Conflate && error.code() == Code::Resynced && (may_lose || gap) =>
             {
-                if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && error.current() != oracle.now.revision
-                {
+                let newest = self.newest(oracle).map(|(_, at)| at.revision);
+                if matches!(stop, Some(Stop::Resynced(_))) && found.is_empty() && Some(error.current()) != newest {
                     self.check_stop(oracle, stop.expect("looked at"), error);
                     self.phase = Phase::Ended;
                     return None;
                 }
-                self.lose(0);
+                self.lose(oracle, 0);
                 return self.check_behind(oracle, max, before, (false, false), answer);
             }
             _ => {}
@@ -82,7 +84,7 @@ impl Sub {
                         // Where the state at the gap had left, what the consumer has is that of an earlier one.
                         self.exact &= !unsure;
                         self.pass(oracle, at);
-                        self.lose(at);
+                        self.lose(oracle, at);
                     }
                     _ => self.phase = Phase::Ended,
                 }
