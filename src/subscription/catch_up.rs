@@ -12,17 +12,18 @@ use super::own::{Flag, SubscriptionPhase};
 use super::scan::resynced;
 use super::{Halt, OnLag, Step};
 use crate::batch::{Batch, BatchBuilder, Made};
-use crate::cache::{Inner, StateView};
+use crate::cache::StateView;
 use crate::data::event::{Kind, Mark, Phase as End, Resync, ResyncReason, flags};
 use crate::data::key_value::{KeyMeta, KeyValue, VersionPtr};
 use crate::data::slot::SlotCount;
 use crate::filter::matcher::Matcher;
 use crate::filter::range::Range;
 use crate::position::Position;
+use crate::read::snapshot::Snapshot;
 use crate::read::view::{At, Left, PIN_KEYS, Scan};
 use crate::reclaim;
 use crate::store::key_set::KeySet;
-use std::sync::Arc;
+use crate::sync::Acquire;
 
 /// A difference on its way out, as of the last page that was handed out.
 #[derive(Debug, Default)]
@@ -96,7 +97,7 @@ struct Gathered {
 /// A page of a difference in the making. It runs predicates, and borrows what it reads: until it is whole nothing of
 /// the subscription changes, and one that panics was not.
 struct DifferencePage<'a> {
-    inner: &'a Arc<Inner>,
+    state: At<'a>,
     matcher: &'a Matcher,
     catch: &'a CatchUp,
     /// Keys that were delivered before this page.
@@ -185,18 +186,40 @@ impl Awake<'_> {
                     // Since the loss was met: nothing leads back any more.
                     return Err(self.loss().error(self.position()).into());
                 };
-                if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
-                    return Err(resynced(at.revision, "while events were lost", self.position()).into());
-                }
-                (catch, Reached { at, head, ..catch.place.clone() })
+                (catch, self.first_place(catch, at, head)?)
             }
             SubscriptionPhase::CatchUp(catch) => (catch, catch.place.clone()),
             _ => return Ok(None),
         };
+        let gathered = self.gather_at(At::Head(self.inner(), place.head), catch, place, max);
+        if !gathered.lost || !self.has(Flag::WholeRevisions) {
+            return Ok(Some(gathered));
+        }
+        // It would end inside its revision. Nothing of it was handed out: all of it again, in a state that is held, so
+        // that it ends however fast the writer is.
+        let snapshot = Snapshot::take(self.inner());
+        if self.shared.end.load(Acquire) < snapshot.head() {
+            // Closed meanwhile, below that.
+            return Err(Halt::Lost(self.loss()));
+        }
+        let place = self.first_place(catch, snapshot.position(), snapshot.head())?;
+        Ok(Some(self.gather_at(At::Held(&snapshot), catch, place, max)))
+    }
+
+    /// Where a difference begins that leads to this state.
+    fn first_place(&self, catch: &CatchUp, at: Position, head: u64) -> Step<Reached> {
+        if self.has(Flag::StopOnResync) && at.epoch != self.position().epoch && self.position().epoch != 0 {
+            return Err(resynced(at.revision, "while events were lost", self.position()).into());
+        }
+        Ok(Reached { at, head, ..catch.place.clone() })
+    }
+
+    /// A page of the difference from a place on, in the state that it leads to.
+    fn gather_at(&self, state: At<'_>, catch: &CatchUp, place: Reached, max: usize) -> Gathered {
         let batch = BatchBuilder::new(max, self.has(Flag::WholeRevisions), ());
         let none = KeySet::default();
         let mut page = DifferencePage {
-            inner: self.inner(),
+            state,
             matcher: &self.shared.matcher,
             catch,
             delivered: self.own.cold.as_ref().and_then(|cold| cold.delivered.as_deref()).unwrap_or(&none),
@@ -205,7 +228,7 @@ impl Awake<'_> {
             out: Gathered { place, gone: Vec::new(), came: Vec::new(), lost: false, batch },
         };
         page.out.lost = page.gather().is_err();
-        Ok(Some(page.out))
+        page.out
     }
 }
 
@@ -259,7 +282,10 @@ impl DifferencePage<'_> {
         let mut found = Vec::new();
         {
             let pin = reclaim::pin();
-            let view = StateView::pinned(self.inner, place.head, &pin).ok_or(Left)?;
+            let view = match self.state {
+                At::Head(inner, head) => StateView::pinned(inner, head, &pin).ok_or(Left)?,
+                At::Held(snapshot) => snapshot.view(),
+            };
             let from = place.next.take().unwrap_or_default();
             for (looked, key) in self.delivered.from(&from, &pin).enumerate() {
                 if looked == PIN_KEYS || (shows && found.len() == room) {
@@ -295,7 +321,7 @@ impl DifferencePage<'_> {
         let Gathered { place, gone, came, batch, .. } = &mut self.out;
         let (matcher, catch) = (self.matcher, self.catch);
         let range = matcher.range().cloned().unwrap_or_else(Range::all);
-        let mut scan = Scan::new(At::Head(self.inner, place.head), &range, place.next.take());
+        let mut scan = Scan::new(self.state, &range, place.next.take());
         // One that this page deletes, and that a predicate lets pass now, is delivered anew.
         let has = |key: &[u8]| self.delivered.has(key) && gone.binary_search_by(|gone| gone[..].cmp(key)).is_err();
         let mut page = Vec::new();

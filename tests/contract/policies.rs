@@ -415,3 +415,52 @@ fn difference_after_a_close_ends_there() {
         refused(one.poll(10), Code::Closed);
     }
 }
+
+/// A difference is one revision, and whole where that was asked for, however often it is overtaken.
+#[test]
+fn whole_difference_is_one_batch() {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
+    const KEYS: usize = 2100;
+    for policy in [OnLag::Resnapshot, OnLag::Conflate] {
+        let (cache, writer) = tiny();
+        let writer = Arc::new(Mutex::new(writer));
+        let keys: Vec<String> = (0..KEYS).map(|key| format!("/{key:04}")).collect();
+        writer.lock().unwrap().apply(1, keys.iter().map(|key| Change::put(key, "1"))).unwrap();
+        let lap = move |cache: &Cache, writer: &mut Writer| {
+            let last = cache.position().revision;
+            (last + 1..=last + 150).for_each(|revision| {
+                writer.apply(revision, [Change::put("/0001", &revision.to_string())]).unwrap();
+            });
+        };
+        // Every now and then a predicate's call takes as long as a window.
+        let calls = Arc::new(AtomicU64::new(0));
+        let (counted, slow, own) = (calls.clone(), writer.clone(), cache.clone());
+        let filter = Filter::any().predicate(move |_| {
+            let call = counted.fetch_add(1, Relaxed);
+            if call >= 1 << 32 && call % 700 == 0 {
+                lap(&own, &mut slow.lock().unwrap());
+            }
+            true
+        });
+        let options = cache.subscribe(Start::State).whole_revisions(true).on_lag(policy);
+        let mut one = options.filter(filter).open().unwrap();
+        assert_eq!(drain(&mut one).len(), KEYS + 1);
+        writer.lock().unwrap().apply(2, [Change::delete("/0000"), Change::put("/2099", "2")]).unwrap();
+        lap(&cache, &mut writer.lock().unwrap());
+        if policy == OnLag::Resnapshot {
+            refused(one.poll(1024), Code::Lagged);
+        }
+        calls.store(1 << 32, Relaxed);
+        let batch = one.poll(1024).unwrap();
+        let revision = batch.position().revision;
+        assert!(!batch.continues() && revision > 302, "{policy:?}: {batch:?}");
+        let lines = lines(&batch);
+        let changes: Vec<_> = lines.iter().filter(|line| !line.contains("RESYNC")).collect();
+        assert!(lines.iter().all(|line| line.starts_with(&format!("{revision} "))), "{policy:?}: {lines:?}");
+        let changed = format!("{revision} MODIFIED /0001={revision}");
+        let last = format!("{revision} MODIFIED /2099=2");
+        assert_eq!(changes, [&format!("{revision} DELETED"), &changed, &last]);
+        assert_eq!((lines.len(), one.stats().lagged), (3 + 2 * usize::from(policy == OnLag::Resnapshot), 1));
+    }
+}
