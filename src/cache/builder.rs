@@ -351,16 +351,27 @@ impl WindowAsked {
         let slots = self.segment_slots.unwrap_or(slots);
         // No more than there are bytes for.
         let fit = (self.bytes / own(slots)).max(8) + 1;
-        let least = if self.segment_slots.is_some() { 2 } else { 8 };
+        let segments = match self.segment_slots {
+            // As few as hold the events: an entry of the directory has another segment soon.
+            Some(_) => (self.capacity / slots).max(2),
+            // Full segments have more than 7/8 of their slots used.
+            None => self.capacity.saturating_mul(8) / 7 / slots + 2 + 4 * BY_BYTES,
+        };
         let limits = WindowLimits {
-            segments: (self.capacity / slots).min(fit).max(least),
+            events: self.capacity.max(slots * 2),
+            segments: segments.min(fit),
             bytes: self.bytes,
-            segment_bytes: (self.bytes / 64).max(own(slots) * 4),
+            segment_bytes: (self.bytes / BY_BYTES).max(own(slots) * 4),
             keep: self.keep,
         };
         (slots, limits)
     }
 }
+
+/// Segments that their bytes have closed, and that use up the bytes of the window. There may be more: what a delete adds
+/// goes from its segment when the key comes back. The value that it replaced, as large as the tombstone at least, and
+/// its slot of the log stay: a quarter of what it added.
+const BY_BYTES: u64 = 64;
 
 /// A key of the epoch space of this cache: 32 bits, never 0.
 fn birth_mark() -> u32 {

@@ -4,14 +4,14 @@
 //! A sequence number becomes readable when `head` passes it, and is found by its segment: [`Ring::locate`] for one,
 //! [`Ring::next_run`] for all from one on. When its segment is evicted, both say so.
 //!
-//! **Directory**: entry (s / N) mod M holds the segment of seq s, or a newer lap. Lap detection is
+//! **Directory**: entry (s / N) mod its length holds the segment of seq s, or a newer lap. Lap detection is
 //! one comparison, `segment.base == s - s mod N`. **Token** k belongs to segment k, has a count on it and,
 //! once it exists, on token k+1: a snapshot that has one token keeps every segment from there on.
 //! The directory's own counts are the tokens in [`RingWriter::live`].
 //!
 //! A revision longer than the ring gets a longer directory: nothing is evicted for it. The segments
 //! before it then go one for one with those after; when it is the oldest, all of it goes at once,
-//! and so it does where another giant comes and M younger segments follow it.
+//! and so it does where another giant comes and as many younger events follow it as the window holds.
 //!
 //! | writer step, in this order | reader step | order |
 //! | --- | --- | --- |
@@ -135,8 +135,8 @@ pub(super) struct RingFront {
 pub(crate) struct Ring {
     /// Slots a segment (N); a power of two.
     pub(super) slots: u64,
-    /// Segments of the ring (M).
-    pub(super) segments: u64,
+    /// Events that the window holds at most, or fewer where the bytes are for fewer segments.
+    capacity: u64,
     /// Links a slot.
     pub(super) width: usize,
     pub(super) front: CachePadded<RingFront>,
@@ -157,7 +157,7 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// A log with `segments` segments of `slots` slots, and its writer.
+    /// A log of segments of `slots` slots, and its writer.
     pub(crate) fn new(
         slots: u64,
         limits: WindowLimits,
@@ -167,6 +167,7 @@ impl Ring {
         schema: Shared<Schema>,
     ) -> (Ring, RingWriter) {
         let segments = limits.segments;
+        let capacity = limits.events.min(slots * segments);
         let held = Arc::new(Held::default());
         let pen = Pen::new(slots, slots as usize, Before { end: slots, events: 0 }, width, held.clone());
         let first = pen.segment().clone();
@@ -179,7 +180,7 @@ impl Ring {
         let progress = progress_word(Position { epoch: epochs.first_epoch, revision: epochs.listing });
         let ring = Ring {
             slots,
-            segments,
+            capacity,
             width,
             front: CachePadded::new(RingFront { head: AtomicU64::new(slots), progress: AtomicU64::new(progress) }),
             directory: Published::new(directory),
@@ -383,7 +384,7 @@ impl Ring {
 
     /// Slots of the window; capacity as configured (a giant revision only adds to it).
     pub(crate) fn window_slots(&self) -> u64 {
-        self.slots * self.segments
+        self.capacity
     }
 
     /// Events in [from, head), where at least `below` events lie below `from` (0 where nothing is known of it). Exact

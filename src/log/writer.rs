@@ -8,7 +8,7 @@ mod plan;
 
 pub(crate) use plan::{Plan, WindowLimits};
 
-use self::plan::Opened;
+use self::plan::{Coming, Opened};
 use super::buckets::Router;
 use super::epochs::Epochs;
 use super::retention::RetentionToken;
@@ -63,6 +63,14 @@ impl Added {
     }
 }
 
+/// Segments of the window: how many, the events of those that are closed, the bytes of all.
+#[derive(Default)]
+struct WindowSum {
+    segments: u64,
+    events: u64,
+    bytes: u64,
+}
+
 /// The writer's side of the ring.
 pub(crate) struct RingWriter {
     /// Segments in the directory, oldest first; their tokens are the directory's counts.
@@ -70,9 +78,9 @@ pub(crate) struct RingWriter {
     /// Writes into the newest segment.
     pen: Pen,
     limits: WindowLimits,
-    /// Ordinary segments of the window, and bytes of them; those of giant revisions.
-    ordinary: (u64, u64),
-    giants: (u64, u64),
+    /// The ordinary segments of the window; those of giant revisions.
+    ordinary: WindowSum,
+    giants: WindowSum,
     /// Bytes that stay because of deletes that have left, until their tombstones are purged.
     unpurged: u64,
     /// What is published: the writer reads by counts of its own, and needs no pin.
@@ -112,8 +120,8 @@ impl RingWriter {
             live: VecDeque::from([Live { token, giant: 0, opened: 0, deleted: 0 }]),
             pen,
             limits,
-            ordinary: (1, own),
-            giants: (0, 0),
+            ordinary: WindowSum { segments: 1, events: 0, bytes: own },
+            giants: WindowSum::default(),
             unpurged: 0,
             directory,
             epochs,
@@ -133,13 +141,18 @@ impl RingWriter {
 
     /// Bytes that count against the window's: ordinary segments, and what stays of deletes that have left.
     pub(crate) fn bytes(&self) -> u64 {
-        self.ordinary.1 + self.unpurged
+        self.ordinary.bytes + self.unpurged
     }
 
     /// The sum in which the newest segment counts.
     #[inline]
-    fn sum(&mut self) -> &mut u64 {
-        if self.is_giant { &mut self.giants.1 } else { &mut self.ordinary.1 }
+    fn sum(&mut self) -> &mut WindowSum {
+        if self.is_giant { &mut self.giants } else { &mut self.ordinary }
+    }
+
+    /// Slots a segment.
+    fn slots(&self) -> u64 {
+        self.pen.segment().limit() - self.base
     }
 
     /// A key whose delete is `seq` is back, so what stayed because of that is live again.
@@ -150,7 +163,7 @@ impl RingWriter {
                 let live = &mut self.live[(behind / ring.slots) as usize];
                 let less = bytes.min(live.deleted);
                 live.deleted -= less;
-                *(if live.giant == 0 { &mut self.ordinary.1 } else { &mut self.giants.1 }) -= less;
+                (if live.giant == 0 { &mut self.ordinary } else { &mut self.giants }).bytes -= less;
             }
             None => self.purged(bytes),
         }
@@ -163,8 +176,8 @@ impl RingWriter {
 
     /// Evicts what is older than has to be kept, a few segments at a time: for a log that grows slowly.
     pub(crate) fn age(&mut self, ring: &Ring) {
-        if self.limits.keep.is_some() && self.giants.0 == 0 {
-            let leaving = self.leaving(0, 0, ring.ages.now()).min(4);
+        if self.limits.keep.is_some() && self.giants.segments == 0 {
+            let leaving = self.leaving(Coming::default(), ring.ages.now()).min(4);
             (0..leaving).for_each(|_| self.evict(ring));
         }
     }
@@ -203,7 +216,7 @@ impl RingWriter {
         }
         router.link(pen, seq, at);
         self.fill = slot + 1;
-        *self.sum() += added.sum();
+        self.sum().bytes += added.sum();
         if added.deleted > 0 {
             self.live.back_mut().expect("never empty").deleted += added.deleted;
         }
@@ -227,8 +240,11 @@ impl RingWriter {
 
     fn evict(&mut self, ring: &Ring) {
         let Some(oldest) = self.live.pop_front() else { return };
-        let sums = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
-        *sums = (sums.0 - 1, sums.1 - oldest.bytes());
+        let closed = self.live.front().map_or(0, |next| next.token.segment().events_before());
+        let sum = if oldest.giant == 0 { &mut self.ordinary } else { &mut self.giants };
+        sum.segments -= 1;
+        sum.events -= closed.saturating_sub(oldest.token.segment().events_before());
+        sum.bytes -= oldest.bytes();
         self.unpurged += oldest.deleted;
         let segment = oldest.token.segment();
         let base = segment.base();
@@ -264,9 +280,11 @@ impl RingWriter {
         self.directory.entry(segment.base() / ring.slots).store(segment.as_ptr().cast_mut(), ord!(Entry, Release));
         self.base = segment.base();
         let own = segment.bytes() as u64;
-        let sums = if giant == 0 { &mut self.ordinary } else { &mut self.giants };
-        *sums = (sums.0 + 1, sums.1 + own);
+        self.sum().events += closed;
         self.is_giant = giant != 0;
+        let sum = self.sum();
+        sum.segments += 1;
+        sum.bytes += own;
         self.live.push_back(Live { token, giant, opened: ring.ages.now(), deleted: 0 });
     }
 
@@ -275,7 +293,7 @@ impl RingWriter {
         let before = self.pen.segment().bytes();
         self.pen.keep_removed(slot);
         let bytes = (self.pen.segment().bytes() - before) as u64;
-        *self.sum() += bytes;
+        self.sum().bytes += bytes;
     }
 
     /// Commit, step 3: one exchange makes everything of the revision visible; then the token. False: the

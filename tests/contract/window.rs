@@ -5,6 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use watchcore::{Cache, Change, Writer};
 
+/// What `Builder::capacity` guarantees: 7/8 of it, less one segment, which is an eighth of it at most.
+const GUARANTEED: u64 = 2048 / 8 * 7 - 2048 / 8;
+
 fn put(writer: &mut Writer, revision: u64) {
     writer.apply(revision, [Change::put("/k", "value")]).unwrap();
 }
@@ -106,4 +109,45 @@ fn revision_larger_than_the_bytes_is_whole() {
     }
     assert!(cache.oldest() > 2, "{:?}", cache.stats());
     assert!(cache.stats().window_bytes <= 1 << 20, "{:?}", cache.stats());
+}
+
+/// A segment that its bytes close early takes no more of the window than its events: where neither the events nor the
+/// bytes are used up, nothing leaves. Large values, small ones, and both in turns, under half of the bytes.
+#[test]
+fn early_closed_segments_cost_no_events() {
+    let (large, small) = (vec![7; 3500], vec![7; 8]);
+    let mixes: [fn(u64) -> bool; 3] = [|_| true, |revision| revision / 512 % 2 == 0, |revision| revision % 700 < 70];
+    for (mix, is_large) in mixes.iter().enumerate() {
+        let cache = Cache::builder("/").capacity(2048).capacity_bytes(16 << 20).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        for revision in 1..=6000 {
+            let value = if is_large(revision) { &large } else { &small };
+            writer.apply(revision, [Change::put("/k", value)]).unwrap();
+            let (held, stats) = (revision + 1 - cache.oldest(), cache.stats());
+            assert!(held >= GUARANTEED.min(revision), "mix {mix}: {held} events of {revision}, {stats:?}");
+            assert!(held <= 2048 && stats.window_bytes <= 16 << 20, "mix {mix}: {held} events, {stats:?}");
+        }
+    }
+}
+
+/// The same where segments end early because the next revision would straddle: the capacity is none of a power of two.
+#[test]
+fn guarantee_holds_for_any_capacity() {
+    for capacity in [128, 160, 1000, 2000, 2047] {
+        let cache = Cache::builder("/").capacity(capacity).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let segment = 1u64 << (capacity as u64 / 8).ilog2();
+        let keys: Vec<String> = (0..segment / 8).map(|key| format!("/{key}")).collect();
+        let mut sizes = vec![0u64];
+        for revision in 1..=400 {
+            // One event, then all but full eighths: each segment ends with most of an eighth free.
+            let count = if revision % 8 == 1 { 1 } else { keys.len() };
+            writer.apply(revision, keys[..count].iter().map(|key| Change::put(key, "v"))).unwrap();
+            sizes.push(count as u64);
+            let held: u64 = sizes[cache.oldest() as usize..].iter().sum();
+            let least = (capacity as u64 * 7 / 8 - segment).min(sizes.iter().sum());
+            assert!(held >= least, "capacity {capacity}, revision {revision}: {held} of {least} events");
+            assert!(held <= capacity as u64, "capacity {capacity}, revision {revision}: {held} events");
+        }
+    }
 }

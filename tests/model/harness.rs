@@ -55,13 +55,15 @@ impl Harness {
         let bytes = if setup.tight { 1 << 16 } else { 1 << 30 };
         let indexes = indexes_of(setup.indexes);
         let builder = indexes.iter().fold(Cache::builder("/"), |builder, by| builder.index(by.index()));
-        let cache = builder
+        // Where they are those that the capacity has anyway, the directory has room for segments that end early.
+        let own = slots == 1u64 << (capacity / 8usize).ilog2();
+        let cache = if own { builder } else { builder.segment_slots(slots) };
+        let cache = cache
             .name("model")
             .labels(Labels::json("/l").unwrap())
             .field(Attribute::json("f", "/f").unwrap())
             .field(Attribute::key_segment("seg", 1))
             .max_buckets(if setup.few_buckets { 2 } else { 65_536 })
-            .segment_slots(slots)
             .capacity(capacity)
             .capacity_bytes(bytes)
             .max_key_bytes(64)
@@ -72,7 +74,8 @@ impl Harness {
         let birth = cache.position().epoch >> 32 << 32;
         assert_eq!(cache.position(), Position { epoch: birth + 1, revision: 0 });
         let segments = capacity as u64 / slots;
-        let mut oracle = Oracle::new(slots, segments, setup.tight, birth, !setup.expect_load);
+        let places = if own { u64::MAX } else { segments };
+        let mut oracle = Oracle::new(slots, (segments, places), setup.tight, birth, !setup.expect_load);
         (oracle.indexes, oracle.few_buckets) = (indexes, setup.few_buckets);
         Harness {
             writer: Some(cache.writer().unwrap()),

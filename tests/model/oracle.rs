@@ -121,7 +121,10 @@ pub enum Found {
 
 pub struct Oracle {
     pub slots: u64,
+    /// Full ones that hold the capacity.
     pub segments: u64,
+    /// Places in the directory.
+    places: u64,
     pub closes_by_bytes: bool,
     pub birth: u64,
     pub loaded: bool,
@@ -148,10 +151,11 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    pub fn new(slots: u64, segments: u64, closes_by_bytes: bool, birth: u64, loaded: bool) -> Oracle {
+    pub fn new(slots: u64, (segments, places): (u64, u64), closes_by_bytes: bool, birth: u64, loaded: bool) -> Oracle {
         Oracle {
             slots,
             segments,
+            places,
             closes_by_bytes,
             birth,
             loaded,
@@ -300,9 +304,16 @@ impl Oracle {
         if self.closes_by_bytes {
             assert!(stats.window_segments >= 1);
         } else if self.longest_span <= self.segments {
-            assert_eq!(stats.window_segments, newest.min(self.segments), "kept too long: {stats:?}");
+            // The events of the closed ones, and the newest one whole, are the capacity at most; with one segment more
+            // they would be more.
+            let closed =
+                |from: u64| self.events.iter().rev().map(|event| event.seq / slots).take_while(move |at| *at >= from);
+            let taken = |from: u64| closed(from).filter(|at| *at < newest).count() as u64 + slots;
+            let fits = |from: u64| taken(from) <= self.segments * slots && newest + 1 - from <= self.places;
+            assert!(fits(self.first_live), "kept too long: {stats:?}");
+            assert!(self.first_live == 1 || !fits(self.first_live - 1), "evicted early: {stats:?}");
         } else {
-            let bound = 2 * self.segments + 2 * self.longest_span;
+            let bound = 3 * self.segments + 2 * self.longest_span;
             assert!(stats.window_segments <= bound, "kept too long: {stats:?}, longest {}", self.longest_span);
         }
         self.look_for_oldest();

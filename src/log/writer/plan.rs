@@ -16,7 +16,9 @@ use std::ops::Range;
 /// What the window may hold.
 #[derive(Clone, Copy)]
 pub(crate) struct WindowLimits {
-    /// Segments (M).
+    /// Events: those of the closed segments, and the newest segment whole.
+    pub(crate) events: u64,
+    /// Segments: places of the directory, of which there are more than the events and the bytes are for.
     pub(crate) segments: u64,
     /// Bytes of all of them and of what stays because of them; the largest revision comes on top.
     pub(crate) bytes: u64,
@@ -63,6 +65,22 @@ pub(super) struct Opened {
     pub(super) token: RetentionToken,
     pub(super) pen: Pen,
     pub(super) summary: Box<Summary>,
+}
+
+/// What a revision brings to the window, before its own events: segments, the events of those that it closes, bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Coming {
+    segments: u64,
+    events: u64,
+    bytes: u64,
+}
+
+/// The oldest segments that go together.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    segments: usize,
+    events: u64,
+    bytes: u64,
 }
 
 /// Where the events of one revision go, and what had to be allocated for that.
@@ -146,11 +164,15 @@ impl RingWriter {
     /// the last giant is gone, a short one follows.
     fn plan_directory(&self, ring: &Ring, plan: &mut Plan, added: u64) {
         let opened = plan.opened.len() as u64;
-        let WindowLimits { segments, bytes, .. } = self.limits;
-        plan.giant = opened + 1 > segments || opened > 0 && added > bytes;
-        plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(opened, added, ring.ages.now()) };
+        let closed: u64 = plan.closed.iter().sum();
+        let WindowLimits { events, segments, bytes, .. } = self.limits;
+        plan.giant = opened + 1 > segments || opened > 0 && (closed + ring.slots > events || added > bytes);
+        // What a giant's last segment has besides leaves with the giant.
+        let of_giant = if self.is_giant { plan.closed.first().copied().unwrap_or_default() } else { 0 };
+        let coming = Coming { segments: opened, events: closed - of_giant, bytes: added };
+        plan.evicted = if plan.giant { self.left_by_a_giant() } else { self.leaving(coming, ring.ages.now()) };
         let stay = self.live.len() - plan.evicted;
-        let giants_stay = self.giants.0 > 0 && self.live.iter().skip(plan.evicted).any(|live| live.giant != 0);
+        let giants_stay = self.giants.segments > 0 && self.live.iter().skip(plan.evicted).any(|live| live.giant != 0);
         let size = if plan.giant {
             stay as u64 + opened + segments + 1
         } else if giants_stay {
@@ -163,33 +185,49 @@ impl RingWriter {
         }
     }
 
-    /// The oldest segments from `gone` on that go together: those of one giant revision do. How many, and
-    /// their bytes.
-    fn group(&self, gone: usize) -> (usize, u64) {
+    /// The oldest segments from `gone` on that go together: those of one giant revision do.
+    fn group(&self, gone: usize) -> Group {
         let id = self.live[gone].giant;
         let together = self.live.range(gone..).take_while(|live| live.giant == id);
-        let mut group = (0, 0);
+        let mut group = Group::default();
         for live in together.take(if id == 0 { 1 } else { usize::MAX }) {
-            group = (group.0 + 1, group.1 + live.bytes());
+            group.segments += 1;
+            group.bytes += live.bytes();
         }
+        let next = gone + group.segments;
+        let rest = if next < self.live.len() { self.closed_from(next) } else { 0 };
+        group.events = self.closed_from(gone) - rest;
         group
     }
 
-    /// How many of the oldest segments go when so many new ones and so many bytes come. Of ordinary segments
-    /// at most M stay, and at most the window's bytes; a giant's do not count, and go when they are the
-    /// oldest and others have to. The newest segment stays. With an age to keep, what is older goes too.
-    pub(super) fn leaving(&self, opened: u64, added: u64, now: u64) -> usize {
-        let (mut segments, mut bytes) = (self.ordinary.0 + opened, self.bytes() + added);
+    /// Events of the closed segments from one on.
+    fn closed_from(&self, segment: usize) -> u64 {
+        self.pen.segment().events_before() - self.live[segment].token.segment().events_before()
+    }
+
+    /// How many of the oldest segments go when this comes. Of ordinary segments at most the window's events, places
+    /// and bytes stay; a giant's do not count, and go when they are the oldest and others have to. The newest
+    /// segment stays, and counts whole, for it fills without a plan. With an age to keep, what is older goes too.
+    ///
+    /// Where the events alone are asked for, more than their limit less two segments stays: without the one that went
+    /// last it would have been too many, and the newest may be empty. A segment has an eighth of the capacity at most,
+    /// so that is 7/8 of the capacity less one segment.
+    pub(super) fn leaving(&self, coming: Coming, now: u64) -> usize {
+        let fills = coming.segments > 0 || !self.is_giant;
+        let mut segments = self.ordinary.segments + coming.segments;
+        let mut events = self.ordinary.events + coming.events + if fills { self.slots() } else { 0 };
+        let mut bytes = self.bytes() + coming.bytes;
+        let limits = &self.limits;
         let mut gone = 0;
         loop {
-            let (group, weight) = self.group(gone);
-            let next = gone + group;
-            let full = segments > self.limits.segments || bytes > self.limits.bytes;
+            let group = self.group(gone);
+            let next = gone + group.segments;
+            let full = events > limits.events || segments > limits.segments || bytes > limits.bytes;
             if next >= self.live.len() || !(full || self.is_aged(next, now)) {
                 return gone;
             }
             if self.live[gone].giant == 0 {
-                (segments, bytes) = (segments - 1, bytes - weight);
+                (segments, events, bytes) = (segments - 1, events - group.events, bytes - group.bytes);
             }
             gone = next;
         }
@@ -202,19 +240,22 @@ impl RingWriter {
         now.saturating_sub(first.opened) >= age && self.next_seq() - first.token.segment().base() >= slots
     }
 
-    /// A giant evicts only what M younger segments, or the window's bytes of younger ones, follow, so that
-    /// one giant evicts nothing and many do not add up (I9).
+    /// A giant evicts only what the window's events, or its bytes, of younger ones follow, so that one giant
+    /// evicts nothing and many do not add up (I9).
     fn left_by_a_giant(&self) -> usize {
-        let mut bytes = self.bytes() - self.unpurged + self.giants.1;
+        let mut bytes = self.bytes() - self.unpurged + self.giants.bytes;
         let mut gone = 0;
         loop {
-            let (group, weight) = self.group(gone);
-            let stay = self.live.len() - gone - group;
-            bytes -= weight;
-            if stay == 0 || (stay as u64) < self.limits.segments && bytes < self.limits.bytes {
+            let group = self.group(gone);
+            let next = gone + group.segments;
+            bytes -= group.bytes;
+            if next == self.live.len() {
                 return gone;
             }
-            gone += group;
+            if self.closed_from(next) + self.slots() < self.limits.events && bytes < self.limits.bytes {
+                return gone;
+            }
+            gone = next;
         }
     }
 }
