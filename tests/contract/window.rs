@@ -58,6 +58,24 @@ fn window_keeps_what_the_age_asks_for() {
     assert!((512 / 64..=512 / 64 + 2).contains(&segments), "{segments} segments");
 }
 
+/// What `keep` lets stay is counted in events, also where each segment closes early for its bytes.
+#[test]
+fn window_keeps_the_events_that_were_asked_for() {
+    let now = Arc::new(AtomicU64::new(0));
+    let builder = Cache::builder("/").capacity_bytes(8 << 20).keep(1000, Duration::from_secs(75));
+    let cache = builder.log_clock(now.clone()).build().unwrap();
+    let mut writer = cache.writer().unwrap();
+    let value = vec![7; 4000];
+    for revision in 1..=1500u64 {
+        now.fetch_add(1000, Relaxed);
+        writer.apply(revision, [Change::put("/k", &value)]).unwrap();
+        let (held, stats) = (revision + 1 - cache.oldest(), cache.stats());
+        assert!(held >= revision.min(1000), "{held} events of {revision}: {stats:?}");
+        // And no more than a segment on top: one closes with four times its empty arrays, so with 49 of these.
+        assert!(held <= 1000 + 2 * 49, "{held} events of {revision}: {stats:?}");
+    }
+}
+
 #[test]
 fn without_an_age_the_window_fills_its_capacity() {
     let now = Arc::new(AtomicU64::new(0));

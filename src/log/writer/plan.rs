@@ -24,7 +24,7 @@ pub(crate) struct WindowLimits {
     pub(crate) bytes: u64,
     /// A segment also closes at this many bytes.
     pub(crate) segment_bytes: u64,
-    /// What is older than this many milliseconds leaves sooner, as long as so many slots stay.
+    /// What is older than this many milliseconds leaves sooner, as long as so many events stay.
     pub(crate) keep: Option<(u64, u64)>,
 }
 
@@ -233,11 +233,11 @@ impl RingWriter {
         }
     }
 
-    /// Whether all before this segment is older than has to be kept, and enough stays.
+    /// Whether all before this segment is older than has to be kept, and enough stays. Events are counted, not sequence
+    /// numbers: slots that a segment leaves free are no events.
     fn is_aged(&self, segment: usize, now: u64) -> bool {
-        let Some((age, slots)) = self.limits.keep else { return false };
-        let first = &self.live[segment];
-        now.saturating_sub(first.opened) >= age && self.next_seq() - first.token.segment().base() >= slots
+        let Some((age, events)) = self.limits.keep else { return false };
+        now.saturating_sub(self.live[segment].opened) >= age && self.closed_from(segment) + self.fill >= events
     }
 
     /// A giant evicts only what the window's events, or its bytes, of younger ones follow, so that one giant
