@@ -5,7 +5,8 @@
 //! from h on do, and there are two ways to know it:
 //!
 //! - **pinned**: the root is loaded under a pin, and `oldest_seq` after it, which must not lie above h.
-//!   What leaves the index or the window later is not freed before the pin ends;
+//!   What leaves the index or the window later is not freed before the pin ends. Where only the free slots of a
+//!   segment that closed early lie between, the view is that at `oldest_seq`: see [`StateView::pinned`];
 //! - **held**: a snapshot has a retention token of h, which keeps every segment from there on, and with
 //!   them the slots that were removed since.
 //!
@@ -35,6 +36,11 @@ pub(crate) struct StateView<'a> {
 impl<'a> StateView<'a> {
     /// The state at `head`, which the caller loaded or which lies below one that it loaded. `None` where
     /// it has left the window.
+    ///
+    /// `oldest` may lie above the head where no event lies between. Then both heads have one state, and this is exact:
+    /// a version has the number of its event, so one is below `oldest` exactly where it is below the head; every event
+    /// from `oldest` on is held, and so what it replaced; and a key that the root has no more was purged because
+    /// its delete lies below `oldest`, so below the head.
     pub(crate) fn pinned(inner: &Inner, head: u64, pin: &'a Guard) -> Option<StateView<'a>> {
         let root = inner.root.load(pin);
         // After root, inside the pin: a key that the root has no more was purged at a head above this one.
@@ -42,7 +48,7 @@ impl<'a> StateView<'a> {
         // SAFETY: I4, I9: slots that leave the index, and the segments that own what slots showed, are
         // retired after the root or the directory without them was published: not freed before this pin ends.
         let index = unsafe { root.read() };
-        (oldest <= head).then_some(StateView { index, head, oldest })
+        inner.ring.has_all_from(head, oldest, pin).then_some(StateView { index, head, oldest })
     }
 
     /// The live key-value of one key at `head`, by the table of slots and without the index. `Err`: the head has left
@@ -62,12 +68,12 @@ impl<'a> StateView<'a> {
         let oldest = inner.ring.oldest_seq();
         #[cfg(loom)]
         let oldest = early.unwrap_or(oldest);
-        if oldest > head {
+        if !inner.ring.has_all_from(head, oldest, pin) {
             return Err(Left);
         }
         let Some(slot) = slot else { return Ok(None) };
         // SAFETY: as `find`, and every event from `oldest` on is held under the pin.
-        Ok(unsafe { slot.pointer().get().live_at(head) })
+        Ok(unsafe { slot.pointer().get().live_at(head.max(oldest)) })
     }
 
     /// The state of a snapshot.

@@ -227,6 +227,14 @@ impl Ring {
         self.oldest_seq.load(Acquire)
     }
 
+    /// Whether no event from `head` on has left, `oldest` being what [`Ring::oldest_seq`] said under this pin: also where
+    /// only free slots of a segment that closed early lie between. The segment before the oldest ended at `prev_end`, so
+    /// no event has a number from there to `oldest`, and none ever will.
+    #[inline]
+    pub(crate) fn has_all_from(&self, head: u64, oldest: u64, pin: &Guard) -> bool {
+        oldest <= head || self.peek(oldest, pin).is_some_and(|segment| segment.prev_end() <= head)
+    }
+
     /// Acquire: partner of the stores in `evict` and `set_oldest_revision`.
     pub(crate) fn oldest_revision(&self) -> u64 {
         self.oldest_revision.load(Acquire)

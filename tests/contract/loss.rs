@@ -217,6 +217,61 @@ fn a_cursor_at_the_end_of_what_left_has_lost_nothing() {
     assert_eq!(revisions(&mut early)[..3], [16, 16, 17]);
 }
 
+/// A state at the end of a segment that closed early is exact as long as the next segment is there: no event lies in
+/// the slots between. So an initial state goes on, and no difference begins again at a newer state.
+#[test]
+fn state_at_the_end_of_what_left_is_whole() {
+    let (cache, mut writer) = tiny();
+    let mut differences =
+        [OnLag::Conflate, OnLag::Resnapshot].map(|policy| cache.subscribe(Start::Now).on_lag(policy).open().unwrap());
+    // Segments of 16 slots hold seven revisions of two events and one of one: the next two do not fit.
+    let mut write_to = |last: u64| {
+        for revision in cache.position().revision + 1..=last {
+            let (one, two) = (format!("/{:02}", revision % 12), format!("/{:02}", revision % 12 + 12));
+            let value = revision.to_string();
+            match revision {
+                318 => writer.apply(revision, [Change::put("/gone", &value), Change::put(&one, &value)]),
+                319 => writer.apply(revision, [Change::delete("/gone"), Change::put(&one, &value)]),
+                321 => writer.apply(revision, [Change::delete(&one), Change::put("/new", &value)]),
+                _ if revision % 8 == 0 => writer.apply(revision, [Change::put(&one, &value)]),
+                _ => writer.apply(revision, [Change::put(&one, &value), Change::put(&two, &value)]),
+            }
+            .unwrap();
+        }
+    };
+    write_to(320);
+    let now = state(&cache).into_iter().map(|(key, value, ..)| (key, value)).collect::<Vec<_>>();
+    let mut initial = cache.subscribe(Start::State).open().unwrap();
+    let mut live = cache.subscribe(Start::Now).open().unwrap();
+    for one in &mut differences {
+        // The first page fixes the state that it leads to. LAGGED comes before it, but for Conflate.
+        let page = one.poll(3).or_else(|_| one.poll(3)).unwrap();
+        assert!(page.continues(), "{page:?}");
+    }
+    // The segment leaves, and what was deleted in it is purged.
+    let mut last = 320;
+    while cache.oldest() <= 320 {
+        last += 1;
+        write_to(last);
+    }
+    write_to(last + 4);
+    assert_eq!((cache.oldest(), cache.stats().tombstones), (321, 1), "{:?}", cache.stats());
+
+    let got = |batch: &Batch| -> Vec<(String, String)> {
+        let objects = batch.events().iter().filter(|event| event.kind() == Kind::Added && event.is_initial_state());
+        objects.map(|event| (text(event.key()), text(event.value().unwrap()))).collect()
+    };
+    assert_eq!(got(&initial.poll(100).unwrap()), now);
+    for one in [&mut initial, &mut live] {
+        assert_eq!(revisions(one)[..3], [321, 321, 322]);
+    }
+    for one in &mut differences {
+        let rest = one.poll(100).unwrap();
+        assert_eq!((rest.position().revision, rest.continues()), (320, false), "{rest:?}");
+        assert_eq!(revisions(one)[..3], [321, 321, 322]);
+    }
+}
+
 /// The next segment is there, and nothing of the one that left is held: the rest of that is lost.
 #[test]
 fn a_cursor_inside_what_left_has_lost_the_rest() {

@@ -327,9 +327,10 @@ impl Oracle {
         self.segment_of(event) >= self.first_live
     }
 
-    /// The sequence number behind the first `count` events.
-    pub fn head_of(&self, count: usize) -> u64 {
-        if count == 0 { self.slots } else { self.events[count - 1].seq + 1 }
+    /// Whether the state behind the first `count` events cannot be read any more: an event behind it has left. Free slots
+    /// behind it are none.
+    pub fn has_left(&self, count: usize) -> bool {
+        count < self.events.len() && !self.is_live(count)
     }
 
     pub fn oldest(&self) -> u64 {

@@ -11,7 +11,7 @@ impl Sub {
         let ends =
             |batch: &Batch| matches!(batch.events(), [mark] if mark.ends_initial_state()) && batch.position() == at;
         let only_the_end = left.is_empty() && answer.as_ref().is_ok_and(ends);
-        if oracle.first_live * oracle.slots > oracle.head_of(count) && looks && !only_the_end {
+        if oracle.has_left(count) && looks && !only_the_end {
             let before = Position { epoch: at.epoch, revision: 0 };
             if let Some(delivered) = &mut self.delivered {
                 delivered.all_at(count);
@@ -92,7 +92,7 @@ impl Sub {
         answer: Result<Batch, Error>,
     ) -> Option<Batch> {
         let Phase::CatchUp(plan) = &self.phase else { unreachable!() };
-        let left = oracle.first_live * oracle.slots > oracle.head_of(plan.count);
+        let left = oracle.has_left(plan.count);
         if left && !plan.ends_without_its_state(&answer) {
             // Overtaken: it begins again with what was delivered meanwhile.
             let (initial, begun) = (plan.initial, plan.begun);
