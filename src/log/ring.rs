@@ -36,7 +36,7 @@ use crate::log::epochs::{EpochView, Epochs};
 use crate::log::segment::{Before, Held, Pen, Segment, SegmentRef};
 use crate::position::{MAX_REVISION, Position};
 use crate::reclaim::{self, Guard, Published};
-use crate::sync::{AcqRel, Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord};
+use crate::sync::{AcqRel, Acquire, Arc, AtomicPtr, AtomicU64, Relaxed, Release, ord, step};
 use crossbeam_utils::CachePadded;
 use std::ops::Range;
 use std::ptr;
@@ -466,7 +466,8 @@ impl Ring {
             };
             if above { high = middle } else { low = middle }
         }
-        // It left while this searched: its base lies below `oldest_seq` now, so the caller begins again.
+        step("segment found");
+        // It left while this searched: its base lies below `oldest_seq` now, so the caller searches again.
         let Located::Segment(segment) = self.locate(low * self.slots, pin) else { return low * self.slots };
         let end = segment.end(head);
         let from = segment.base().max(epoch_view.since_seq);

@@ -14,6 +14,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use super::awake::{Awake, Frontier};
 use super::own::SubscriptionPhase;
 use super::{Halt, Loss, OnLag, Step};
@@ -157,11 +160,19 @@ impl Awake<'_> {
         let pin = reclaim::pin();
         let epochs = inner.ring.epochs(&pin);
         let asked = self.position().revision;
-        let seq = inner.ring.seq_above(asked, &epochs.at(head), head, &pin);
-        let oldest = inner.ring.oldest_seq();
+        let (seq, oldest) = loop {
+            let seq = inner.ring.seq_above(asked, &epochs.at(head), head, &pin);
+            let oldest = inner.ring.oldest_seq();
+            // The segment that the search ended at may have left meanwhile, and had nothing above the revision: again in
+            // what is there now, until the window has moved beyond the head.
+            if seq >= oldest || oldest > head {
+                break (seq, oldest);
+            }
+        };
         // Where something has left since the wait began, and nothing of the window lies before the first
         // event above the asked revision, more above it may have left.
-        let lost = seq < oldest || (seq == oldest && self.cursor.seq() < oldest && self.has_left(oldest, &pin) > asked);
+        let may_be_lost = seq <= oldest && self.cursor.seq() < oldest;
+        let lost = !inner.ring.has_all_from(seq, oldest, &pin) || (may_be_lost && self.has_left(oldest, &pin) > asked);
         if lost {
             return Err(Halt::Lost(self.loss()));
         }
