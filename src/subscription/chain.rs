@@ -3,6 +3,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(all(test, not(loom)))]
+mod tests;
+
 use super::awake::{Awake, Frontier};
 use super::own::Flag;
 use super::{Halt, Step, Subscription};
@@ -14,7 +17,7 @@ use crate::log::ring::{Located, progress_of};
 use crate::log::segment::SegmentRef;
 use crate::position::Position;
 use crate::reclaim;
-use crate::sync::Relaxed;
+use crate::sync::{Relaxed, step};
 use std::sync::Arc;
 
 /// Sequence numbers that a cursor collects before it scans instead.
@@ -25,7 +28,7 @@ const LINKS: usize = 1024;
 pub(super) struct Reader {
     pub(super) path: PathState,
     pub(super) links: Option<Box<Links>>,
-    /// Too dense for collecting: scans until here.
+    /// Too dense for collecting, or up to a mark: scans until here.
     scan_to: u64,
     pub(super) skipped: u64,
 }
@@ -252,6 +255,7 @@ impl Awake<'_> {
     ) -> Step<u64> {
         let (mut at, mut lowest) = (newest, frontier.head);
         while at >= self.cursor.seq() {
+            step("link");
             let segment = self.segment_of(at, hand)?;
             let Some(before) = segment.before(at, bucket) else { return Err(self.broken_chain(at).into()) };
             // Above the head: followed, not delivered.
@@ -265,13 +269,17 @@ impl Awake<'_> {
     }
 
     /// Before a scan over the newest mark: up to its own next event, or to the next mark, a chain has
-    /// nothing to lose.
+    /// nothing to lose. From there on it scans, so that the links are walked once, and not again by each poll before
+    /// the mark.
     pub(super) fn go_to_mark(&mut self, chain: ChainEnd, frontier: &Frontier) -> Step<()> {
         let own = if chain.newest < self.cursor.seq() {
             frontier.head
         } else {
             self.walk_back(chain, frontier, &mut None, |_| {})?
         };
+        // After head, and not beyond it: what lies below is to be scanned, and the rest is not there yet.
+        let mark = self.shared.inner.ring.newest_mark();
+        self.own.cold().reader.scan_to = frontier.head.min(mark + 1);
         let pin = reclaim::pin();
         let epochs = self.shared.inner.ring.epochs(&pin);
         // The newest one below may reach over the cursor.
@@ -290,6 +298,13 @@ impl Awake<'_> {
         }
         self.cursor.jump(to);
         Ok(())
+    }
+
+    /// What a scan of one that reads a chain goes up to: where the chain serves again.
+    pub(super) fn scan_end(&self, frontier: &Frontier) -> Frontier {
+        let scan_to = self.own.cold.as_ref().map_or(0, |cold| cold.reader.scan_to);
+        let head = if scan_to > self.cursor.seq() { frontier.head.min(scan_to) } else { frontier.head };
+        Frontier { head, ..*frontier }
     }
 
     fn broken_chain(&self, at: u64) -> Error {

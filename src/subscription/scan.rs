@@ -41,7 +41,14 @@ impl Awake<'_> {
 
     fn filtered(&mut self, frontier: &Frontier, max: usize) -> Step<Batch> {
         loop {
-            let Some(chain) = self.chain() else { return self.gather(frontier, max) };
+            let Some(chain) = self.chain() else {
+                let to = self.scan_end(frontier);
+                let batch = self.gather(&to, max)?;
+                if batch.is_empty() && to.head < frontier.head {
+                    continue;
+                }
+                return Ok(batch);
+            };
             let links = match self.take_links() {
                 Some(links) => *links,
                 None => {

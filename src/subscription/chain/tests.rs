@@ -1,0 +1,78 @@
+//! What a chain costs.
+
+use crate::sync::hooked;
+use crate::{Cache, Change, Event, Index, Kind, ReadPath, Record, ResyncReason, Start, Subscription};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Polls until there is nothing more: the kinds and revisions of what is a mark or of a key.
+fn told(one: &mut Subscription, max: usize, key: &str) -> Vec<(Kind, u64)> {
+    let mut all = Vec::new();
+    loop {
+        let batch = one.poll(max).unwrap();
+        if batch.is_empty() {
+            return all;
+        }
+        let own = |event: &&Event| event.kind() == Kind::Resync || event.key() == key.as_bytes();
+        all.extend(batch.into_iter().filter(own).map(|event| (event.kind(), event.revision())));
+    }
+}
+
+/// While a mark lies ahead each link is followed a few times in all, however small the batches are, and nothing is told
+/// otherwise than to who reads all.
+#[test]
+fn links_before_a_mark_are_walked_once() {
+    const OWN: u64 = 300;
+    for (max, marks) in [(1, 1), (1, 40), (7, 1), (1024, 3)] {
+        let cache = Cache::builder("/").index(Index::key()).build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        let mut all = cache.subscribe(Start::Now).open().unwrap();
+        let mut one = cache.subscribe(Start::Now).key("/a").open().unwrap();
+        // The answer to its request, and the poll that finds it.
+        writer.apply(1, [Change::put("/other", "x")]).unwrap();
+        assert!(one.poll(1).unwrap().is_empty());
+        let mut revision = 1;
+        let mut write = |writer: &mut crate::Writer, own: u64| {
+            for _ in 0..own {
+                writer.apply(revision + 1, [Change::put("/other", "y"), Change::put("/a", "y")]).unwrap();
+                writer.apply(revision + 2, [Change::put("/other", "z")]).unwrap();
+                revision += 2;
+            }
+            revision
+        };
+        for mark in 0..marks {
+            let before = write(&mut writer, OWN / marks);
+            // The key has another value each time, so inside the bracket there is an event of it, too.
+            let value = mark.to_string();
+            let record = |key, value, version| Record {
+                key,
+                value,
+                create_revision: 1,
+                mod_revision: before,
+                version,
+                lease: 0,
+            };
+            let listing = [record(b"/a", value.as_bytes(), 1000 + mark), record(b"/other", b"z", 1000 + mark)];
+            writer.resync(before, listing, ResyncReason::Requested).unwrap();
+        }
+        let last = write(&mut writer, OWN);
+
+        let links = Rc::new(Cell::new(0));
+        let counted = links.clone();
+        let count = move |step: &'static str| counted.set(counted.get() + u64::from(step == "link"));
+        let own = hooked(count, || told(&mut one, max, "/a"));
+        assert_eq!(own, told(&mut all, 1024, "/a"), "batches of {max}");
+        assert!(own.len() as u64 >= 2 * OWN && own.last() == Some(&(Kind::Modified, last - 1)), "{own:?}");
+        assert!(links.get() <= 5 * OWN, "batches of {max}, {marks} marks: {} links", links.get());
+        // Behind the mark it reads its chain again: it looks at the one event of its own.
+        let before = one.stats();
+        for other in 1..=50 {
+            writer.apply(last + other, [Change::put("/other", "x")]).unwrap();
+        }
+        writer.apply(last + 51, [Change::put("/a", "x")]).unwrap();
+        assert_eq!(told(&mut one, max, "/a"), [(Kind::Modified, last + 51)]);
+        let after = one.stats();
+        assert!(matches!(after.read_path, ReadPath::Chain { .. }));
+        assert_eq!((after.looked_at - before.looked_at, after.skipped - before.skipped), (1, 50));
+    }
+}
