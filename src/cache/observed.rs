@@ -214,7 +214,7 @@ impl Consumer {
             return false;
         }
         match standing {
-            Standing::InitialState => true,
+            Standing::InitialState => !ring.has_all_from(cursor, ring.oldest_seq(), &reclaim::pin()),
             Standing::AwaitsListingThenState | Standing::AwaitsListingThenLog => inner.is_ready(),
             Standing::Live | Standing::LiveInSegment => {
                 let keeps = standing == Standing::LiveInSegment;
