@@ -27,13 +27,13 @@ pub(crate) use track::Track;
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard, RwLock,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{
-    Arc, Mutex, MutexGuard,
+    Arc, Mutex, MutexGuard, RwLock,
     atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence},
 };
 
@@ -179,6 +179,11 @@ pub(crate) mod weak {
         /// `LeanArc`: a count that is released; the last one.
         LeanRelease,
         LeanLast,
+        /// A worker: it is called; it rests; who stands in leaves. Step: it ends though it was called.
+        DutyCall,
+        DutyRest,
+        DutyLeave,
+        BlindEnd,
         Ready,
         Closed,
         /// A seat: claimed, settled.

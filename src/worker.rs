@@ -2,13 +2,16 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | work is handed over, then `asleep.swap(false)` | `asleep.swap(true)`, then a look for work | AcqRel: one of the two sees the other |
+//! | work is handed over, then [`Worker::wake`] | the thread rests or ends, or who stands in leaves; then a look for work | see [`duty`] |
 //! | a [`Need`] is counted, then `start` takes the lock | the thread ends under the lock, if none is counted | the lock |
 //! | what needed a cache is done, then its `Need` goes | a thread that ends loads the count | Release / Acquire |
 //!
 //! `docs/internals/shutdown.md` has the states of its life, and what must not go wrong.
 
 #![forbid(unsafe_code)]
+
+#[cfg(any(not(loom), test))]
+pub(crate) mod duty;
 
 #[cfg(not(loom))]
 pub(crate) use thread::Worker;
@@ -44,11 +47,10 @@ pub(crate) fn needs() -> usize {
 
 #[cfg(not(loom))]
 mod thread {
-    use super::needs;
-    use crate::sync::{AcqRel, AtomicBool, Mutex, Relaxed, Thread, lock, park, park_timeout};
+    use super::duty::Duty;
+    use crate::sync::{AtomicBool, Mutex, Relaxed, lock, park, park_timeout};
     use std::io;
     use std::mem::take;
-    use std::sync::{PoisonError, RwLock};
     use std::thread::JoinHandle;
     use std::time::Instant;
 
@@ -67,17 +69,12 @@ mod thread {
     /// See the module.
     pub(crate) struct Worker {
         name: &'static str,
-        asleep: AtomicBool,
+        duty: Duty,
         /// That life is Ends, for the thread to ask without the lock.
         ends: AtomicBool,
         /// What is planned for later is to be looked at now.
         hurries: AtomicBool,
-        /// For who wakes it: written under `life` alone, when it starts and when it ends. A cache has counted its [`Need`]
-        /// and has had `start` return before anybody publishes to it, and no thread ends while one is counted. So a
-        /// publisher that takes this for reading never meets who writes: readers do not wait for each other.
-        ///
-        /// [`Need`]: super::Need
-        thread: RwLock<Option<Thread>>,
+        /// Not held while a thread is joined: what ends with a thread may run foreign code.
         life: Mutex<Life>,
     }
 
@@ -85,10 +82,9 @@ mod thread {
         pub(crate) const fn new(name: &'static str) -> Worker {
             Worker {
                 name,
-                asleep: AtomicBool::new(false),
+                duty: Duty::new(),
                 ends: AtomicBool::new(false),
                 hurries: AtomicBool::new(false),
-                thread: RwLock::new(None),
                 life: Mutex::new(Life::Off),
             }
         }
@@ -101,63 +97,57 @@ mod thread {
         /// has changed, and the next call tries again.
         pub(crate) fn start(&self, body: fn()) -> io::Result<()> {
             let mut life = lock(&self.life);
-            match take(&mut *life) {
-                Life::Runs(handle) | Life::Ends(handle) => {
-                    self.ends.store(false, Relaxed);
-                    *life = Life::Runs(handle);
-                    return Ok(());
+            loop {
+                self.ends.store(false, Relaxed);
+                match take(&mut *life) {
+                    Life::Runs(handle) | Life::Ends(handle) => {
+                        *life = Life::Runs(handle);
+                        return Ok(());
+                    }
+                    Life::Over(handle) => {
+                        drop(life);
+                        join(handle);
+                        life = lock(&self.life);
+                    }
+                    Life::Off => {
+                        let handle = crate::sys::spawn(self.name, body)?;
+                        self.duty.begin(handle.thread().clone());
+                        *life = Life::Runs(handle);
+                        return Ok(());
+                    }
                 }
-                Life::Over(handle) => join(handle),
-                Life::Off => {}
             }
-            let handle = crate::sys::spawn(self.name, body)?;
-            let thread = handle.thread().clone();
-            self.set_thread(Some(thread.clone()));
-            // It may have gone to sleep, and be called, before it could be found there.
-            thread.unpark();
-            *life = Life::Runs(handle);
-            Ok(())
-        }
-
-        fn set_thread(&self, thread: Option<Thread>) {
-            *self.thread.write().unwrap_or_else(PoisonError::into_inner) = thread;
         }
 
         pub(crate) fn is_running(&self) -> bool {
-            self.thread.read().unwrap_or_else(PoisonError::into_inner).is_some()
+            self.duty.has_thread()
         }
 
-        /// To be called after something was handed over. False: nobody is there to do it.
+        /// To be called after something was handed over. False: there is no thread, and the work is the caller's, until
+        /// he [`may leave`](Worker::may_leave).
         pub(crate) fn wake(&self) -> bool {
-            // Partner: `rest`.
-            if !self.asleep.swap(false, AcqRel) {
-                return true;
-            }
-            let thread = self.thread.read().unwrap_or_else(PoisonError::into_inner);
-            thread.as_ref().map(Thread::unpark).is_some()
+            self.duty.call()
         }
 
-        /// True: there was nothing to do, and who hands something over from here on finds nobody awake.
-        pub(crate) fn rest(&self, has_nothing: impl FnOnce() -> bool) -> bool {
-            // Partner: `wake`.
-            self.asleep.swap(true, AcqRel);
-            let rests = has_nothing();
-            if !rests {
-                self.asleep.swap(false, AcqRel);
+        /// Who stands in: whether he is done. Where there is a thread again, he is.
+        pub(crate) fn may_leave(&self, has_nothing: impl FnOnce() -> bool) -> bool {
+            let life = lock(&self.life);
+            match *life {
+                Life::Runs(_) | Life::Ends(_) => true,
+                Life::Off | Life::Over(_) => self.duty.leave(has_nothing),
             }
-            rests
         }
 
         /// The thread: sleeps until it is woken or the time has come.
         pub(crate) fn sleep(&self, until: Option<Instant>, has_nothing: impl FnOnce() -> bool) {
-            if !self.rest(has_nothing) {
+            if !self.duty.rest(has_nothing) {
                 return;
             }
             match until {
                 None => park(),
                 Some(at) => park_timeout(at.saturating_duration_since(Instant::now())),
             }
-            self.asleep.swap(false, AcqRel);
+            self.duty.wake_up();
         }
 
         /// The thread: whether it is to return.
@@ -167,8 +157,7 @@ mod thread {
             }
             let mut life = lock(&self.life);
             match take(&mut *life) {
-                Life::Ends(handle) if needs() == 0 && self.rest(has_nothing) => {
-                    self.set_thread(None);
+                Life::Ends(handle) if self.duty.end(has_nothing) => {
                     *life = Life::Over(handle);
                     true
                 }
@@ -190,6 +179,7 @@ mod thread {
             match take(&mut *life) {
                 Life::Off => true,
                 Life::Over(handle) => {
+                    drop(life);
                     join(handle);
                     true
                 }

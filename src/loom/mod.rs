@@ -16,8 +16,8 @@
 //! - the publisher's `call`: its fence comes before it; and `armed`: the set's list has a lock;
 //! - a failure reported before the listing: both sides take the lock of the status.
 //!
-//! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here, nor
-//! are the reclaimer's and the notifier's sleep, which use the system's park.
+//! The collector under loom is a stand-in (`reclaim::loom_twin`): crossbeam's is not explored here. Of the reclaimer
+//! and the notifier the word is that says whose their work is (`worker::duty`); their loops are the models' own.
 //!
 //! Freed versions and slots stay mapped to the end of an execution, and every plain object has a
 //! `Track`: a read that is not ordered after the making, or before the end, fails as such.
@@ -29,6 +29,7 @@ mod log;
 mod reclaim;
 mod store;
 mod wake;
+mod worker;
 
 use crate::data::event::ResyncReason;
 use crate::data::key_value::{KeyMeta, KeyValue as Version, VersionPtr};

@@ -3,8 +3,8 @@
 use super::Job;
 use crate::foreign;
 use crate::heap::{self, Memory, System};
-use crate::sync::{Acquire, Inbox, Mutex, Relaxed, Release, lock};
-use crate::worker::Worker;
+use crate::sync::{Acquire, Inbox, Mutex, Relaxed, Release, lock, step};
+use crate::worker::{Worker, needs};
 use crossbeam_epoch::{Collector, LocalHandle};
 use crossbeam_utils::CachePadded;
 use std::cell::Cell;
@@ -41,23 +41,9 @@ struct Reclaimer {
     /// Bytes that may wait before writers do.
     bound: AtomicU64,
     worker: Worker,
-    /// Held by who does the work where the thread has ended.
-    stands_in: Mutex<()>,
 }
 
-static RECLAIMER: Reclaimer = Reclaimer {
-    inbox: Inbox::new(),
-    ripe: Inbox::new(),
-    queued: CachePadded::new(Sums::new()),
-    done: CachePadded::new(Sums::new()),
-    deferred: AtomicU64::new(0),
-    ripened: AtomicU64::new(0),
-    unripe: AtomicU64::new(0),
-    progress: CachePadded::new(AtomicU64::new(0)),
-    bound: AtomicU64::new(BASE),
-    worker: Worker::new("watchcore-free"),
-    stands_in: Mutex::new(()),
-};
+static RECLAIMER: Reclaimer = Reclaimer::new();
 
 /// How many things, and how many bytes they free.
 struct Sums {
@@ -151,6 +137,21 @@ fn count(pins: u64, deferrals: u64) {
 }
 
 impl Reclaimer {
+    const fn new() -> Reclaimer {
+        Reclaimer {
+            inbox: Inbox::new(),
+            ripe: Inbox::new(),
+            queued: CachePadded::new(Sums::new()),
+            done: CachePadded::new(Sums::new()),
+            deferred: AtomicU64::new(0),
+            ripened: AtomicU64::new(0),
+            unripe: AtomicU64::new(0),
+            progress: CachePadded::new(AtomicU64::new(0)),
+            bound: AtomicU64::new(BASE),
+            worker: Worker::new("watchcore-free"),
+        }
+    }
+
     fn enqueue(&'static self, bytes: usize, grace: bool, job: Job, memory: &mut impl Memory) {
         // Relaxed: statistics. Release: partner of the Acquire in `run`.
         self.queued.bytes.fetch_add(bytes as u64, Relaxed);
@@ -164,23 +165,25 @@ impl Reclaimer {
     }
 
     fn wake(&'static self) {
-        // Partner: `run` rests, then loads the count of what was retired.
+        // Partner: `run` and `stand_in`, which look once more before they leave.
         if !self.worker.wake() {
             self.stand_in();
         }
     }
 
-    /// What was kept beyond a shutdown is released: the thread is not there, so this one frees.
+    /// What was kept beyond a shutdown is released: the thread is not there, so this one frees. It is free again when
+    /// nothing is left, and as soon as there is a thread.
     #[cold]
     fn stand_in(&'static self) {
-        let _alone = lock(&self.stands_in);
         let was = IS_RECLAIMER.try_with(|is| is.replace(true));
         let mut tries = 0;
         loop {
-            while self.work() {}
-            tries += 1;
+            tries += u32::from(!self.work());
+            if tries == TRIES {
+                step("stand-in gives up");
+            }
             // Somebody may be inside a pin: what is left is freed with what comes next.
-            if self.worker.rest(|| self.is_done() || tries == TRIES) {
+            if self.worker.may_leave(|| self.inbox.is_empty() && (self.is_done() || tries >= TRIES)) {
                 break;
             }
         }
@@ -203,7 +206,8 @@ impl Reclaimer {
         self.queued.jobs.load(Acquire) == done
     }
 
-    fn run(&'static self) {
+    /// The thread, which ends only while it `is_free` to.
+    fn run(&'static self, is_free: impl Fn() -> bool) {
         IS_RECLAIMER.with(|is| is.set(true));
         loop {
             let did = self.work();
@@ -213,7 +217,7 @@ impl Reclaimer {
                 }
                 continue;
             }
-            if self.worker.is_over(|| self.is_done()) {
+            if self.worker.is_over(|| is_free() && self.is_done()) {
                 return;
             }
             self.worker.sleep(None, || self.is_done());
@@ -266,7 +270,7 @@ impl Reclaimer {
 
 /// Starts the reclaimer, if this process has none.
 pub(crate) fn start() -> io::Result<()> {
-    RECLAIMER.worker.start(|| RECLAIMER.run())
+    RECLAIMER.worker.start(|| RECLAIMER.run(|| needs() == 0))
 }
 
 /// The thread, for who ends it.
@@ -410,3 +414,6 @@ pub(crate) fn quiesce(bound: Duration) -> bool {
     }
     true
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@
 //! | --- | --- | --- |
 //! | `Published::replace` swaps the pointer | `Published::load` | Release / Acquire |
 //! | unlinking, then the push of `retire` | the reclaimer's take, then its pin | Release / Acquire, see `sync::Inbox` |
-//! | `Worker::wake` after a push | `Worker::rest`, with a load of the count of what was retired | AcqRel: one of the two sees the other |
+//! | `Worker::wake` after a push | the thread rests or ends, or who stands in leaves; then a load of the count of what was retired, or a look at the inbox | AcqRel, see `worker::duty`: one of the two sees the other |
 
 #[cfg(not(loom))]
 mod epoch;

@@ -6,7 +6,7 @@
 //!
 //! | step | partner | order |
 //! | --- | --- | --- |
-//! | push of a cache, then [`Worker::wake`](crate::worker::Worker::wake) | a look at the inbox while it rests | AcqRel: one of the two sees the other |
+//! | push of a cache, then [`Worker::wake`](crate::worker::Worker::wake) | it rests or ends, then a look at the inbox | AcqRel, see `worker::duty`: one of the two sees the other |
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,7 @@ mod thread {
     use crate::foreign;
     use crate::sync::Inbox;
     use crate::wake::{FilterCode, Watched};
-    use crate::worker::Worker;
+    use crate::worker::{Worker, needs};
     use std::io;
     use std::sync::Arc;
     use std::time::Instant;
@@ -82,7 +82,7 @@ mod thread {
                 }
                 if caches.is_empty() {
                     // A timer has a cache, and that is a need.
-                    if self.worker.is_over(|| self.inbox.is_empty()) {
+                    if self.worker.is_over(|| needs() == 0 && self.inbox.is_empty()) {
                         return;
                     }
                     self.worker.sleep(timers.iter().map(|(at, _)| *at).min(), || self.inbox.is_empty());
