@@ -204,7 +204,7 @@ mod thread {
         }
     }
 
-    /// What panicked on a worker was caught there.
+    /// It has not panicked: all that is foreign on a worker is called in `foreign`, the log's collector, too.
     fn join(handle: JoinHandle<()>) {
         let _ = handle.join();
     }

@@ -14,6 +14,7 @@
 use super::observed::Standing;
 use super::{Inner, Lag};
 use crate::filter::matcher::Matcher;
+use crate::foreign;
 use crate::log::buckets::Bucket;
 use crate::log::ring::{EPOCH_MASK, REVISION_BITS, progress_word};
 use crate::position::{MAX_REVISION, Position};
@@ -422,14 +423,16 @@ impl Consumer {
             }
             *exceeded = Some(Box::new(lag));
         }
-        tracing::warn!(
-            cache = self.inner.name,
-            subscription = self.name(),
-            id = self.id(),
-            events = lag.events,
-            age_ms = lag.age.as_millis() as u64,
-            "closed: further behind than it may be"
-        );
+        foreign::report(|| {
+            tracing::warn!(
+                cache = self.inner.name,
+                subscription = self.name(),
+                id = self.id(),
+                events = lag.events,
+                age_ms = lag.age.as_millis() as u64,
+                "closed: further behind than it may be"
+            );
+        });
         self.wake_up();
         false
     }

@@ -260,7 +260,7 @@ impl Reclaimer {
 
     fn free(&self, queued: Queued) {
         if foreign::guard(|| queued.job.run()).is_none() {
-            tracing::error!("a drop panicked on the reclaimer; it continues");
+            foreign::report(|| tracing::error!("a drop panicked on the reclaimer; it continues"));
         }
         self.done.bytes.fetch_add(queued.bytes, Relaxed);
         self.done.jobs.fetch_add(1, Release);

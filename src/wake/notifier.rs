@@ -91,7 +91,7 @@ mod thread {
                 for cache in caches {
                     let again = foreign::guard(|| cache.hubs().of(self.code).pass(&cache));
                     if again.is_none() {
-                        tracing::error!("the notifier caught a panic and continues");
+                        foreign::report(|| tracing::error!("the notifier caught a panic and continues"));
                     }
                     // What was wanted before holds no more: nobody may be left who wants it.
                     timers.retain(|(_, other)| !Arc::ptr_eq(other, &cache));

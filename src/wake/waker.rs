@@ -144,7 +144,7 @@ impl WakeUp {
             WakeUp::Thread(thread) => thread.unpark(),
             WakeUp::Task(waker) => {
                 if foreign::guard(|| waker.wake()).is_none() {
-                    tracing::error!("a waker panicked; all others are woken");
+                    foreign::report(|| tracing::error!("a waker panicked; all others are woken"));
                 }
             }
             WakeUp::Raise(set) => set.raise(),

@@ -5,6 +5,8 @@
 #![allow(unreachable_pub)]
 
 #[cfg(feature = "async")]
+mod collector;
+#[cfg(feature = "async")]
 mod notifier;
 mod shutdown;
 mod threads;
