@@ -10,6 +10,9 @@ use std::sync::atomic::AtomicU64 as Count;
 use std::sync::{Arc as Shared, Mutex as Lock, OnceLock};
 use std::time::Instant;
 
+/// Bytes that one job frees: as much as the reclaimer takes without a pause.
+const PIECE: usize = 1 << 20;
+
 /// A token: owns its segment and, once it exists, the next token.
 pub(crate) struct RetentionNode {
     pub(super) segment: SegmentRef,
@@ -18,7 +21,7 @@ pub(crate) struct RetentionNode {
     pub(super) ages: Shared<Ages>,
 }
 
-/// A count on a token; the last one is released on the reclaimer, in a loop.
+/// A count on a token; the last one is released on the reclaimer, and what it alone kept piece by piece.
 #[derive(Clone)]
 pub(crate) struct RetentionToken(Option<Arc<RetentionNode>>);
 
@@ -110,19 +113,42 @@ impl RetentionToken {
 
 impl Drop for RetentionToken {
     fn drop(&mut self) {
-        let Some(mut token) = self.0.take().and_then(into_inner) else { return };
-        // Of the first; how many follow is known only on the way.
-        let bytes = token.segment.bytes();
-        let mut release = move || {
-            // A loop: a chain of tokens may be as long as the writer's whole life.
-            while let Some(mut next) = token.next.take() {
-                match next.0.take().and_then(into_inner) {
-                    Some(last) => token = last,
-                    None => break,
-                }
-            }
+        let Some(token) = self.0.take().and_then(into_inner) else { return };
+        if reclaim::on_reclaimer() {
+            release(token);
+        } else {
+            // How many follow is known only on the way.
+            reclaim::free(token.segment.bytes(), Box::new(move || release(token)));
+        }
+    }
+}
+
+/// On the reclaimer: frees a token that nobody has any more, and what it alone kept.
+fn release(mut token: RetentionNode) {
+    let next = token.next.take();
+    drop(token);
+    free_chain(next);
+}
+
+/// Frees a chain of tokens, which may be as long as the writer's whole life. In pieces, each after what others have retired
+/// meanwhile: no writer waits for all of it, and each sees what waits.
+fn free_chain(mut next: Option<RetentionToken>) {
+    let (mut piece, mut bytes) = (Vec::new(), 0);
+    while let Some(mut token) = next.as_mut().and_then(|token| token.0.take()).and_then(into_inner) {
+        next = token.next.take();
+        bytes += token.segment.bytes();
+        piece.push(token);
+        if bytes >= PIECE {
+            break;
+        }
+    }
+    if !piece.is_empty() {
+        let free = move || {
+            // Oldest first.
+            drop(piece);
+            free_chain(next);
         };
-        if reclaim::on_reclaimer() { release() } else { reclaim::free(bytes, Box::new(release)) }
+        reclaim::free(bytes, Box::new(free));
     }
 }
 
@@ -131,5 +157,53 @@ impl Drop for RetentionNode {
         if let Some(next) = self.age.next.get() {
             *self.ages.oldest() = next.clone();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::{Cache, Change, Read};
+    use std::sync::OnceLock as Once;
+    use std::time::Duration;
+
+    static DROPS: Count = Count::new(0);
+    /// How many values were dropped when somebody else's job was served, and what waited then.
+    static BETWEEN: Once<(u64, u64)> = Once::new();
+
+    /// A value whose drop gives the reclaimer another job, once.
+    struct Gives;
+    impl Drop for Gives {
+        fn drop(&mut self) {
+            if DROPS.fetch_add(1, Relaxed) == 0 {
+                let looks = || BETWEEN.set((DROPS.load(Relaxed), reclaim::held_bytes())).unwrap();
+                reclaim::free(0, Box::new(looks));
+            }
+        }
+    }
+
+    /// A reader lets go of all that was written since it came: what others retire meanwhile is not behind all of it, and
+    /// writers see what waits.
+    #[test]
+    fn long_chain_is_freed_in_pieces() {
+        const MANY: u64 = 4 * (PIECE as u64 >> 10);
+        let builder = Cache::builder("/").segment_slots(4).capacity(128).decoder(|_, _| Ok::<_, String>(Gives));
+        let cache = builder.build().unwrap();
+        let mut writer = cache.writer().unwrap();
+        writer.apply(1, [Change::put("/a", "")]).unwrap();
+        let snapshot = cache.snapshot().unwrap();
+        let value = [7; 1 << 10];
+        for revision in 2..=MANY {
+            writer.apply(revision, [Change::put("/a", &value)]).unwrap();
+            cache.get("/a", Read::Any).unwrap().kv.unwrap().decoded::<Gives>().unwrap();
+        }
+        assert!(reclaim::quiesce(Duration::from_secs(30)));
+        assert_eq!(DROPS.load(Relaxed), 0, "the snapshot keeps them all");
+        drop((writer, snapshot));
+        assert!(reclaim::quiesce(Duration::from_secs(30)));
+        let (drops, waits) = BETWEEN.get().unwrap();
+        assert!(DROPS.load(Relaxed) > 3 * MANY / 4, "{DROPS:?}");
+        assert!(*drops < MANY / 2, "another job was served after {drops} of {MANY}");
+        assert!(*waits >= PIECE as u64, "{waits} bytes waited, and the chain has four pieces");
     }
 }
