@@ -210,9 +210,12 @@ impl Reclaimer {
     fn run(&'static self, is_free: impl Fn() -> bool) {
         IS_RECLAIMER.with(|is| is.set(true));
         loop {
+            step("reclaimer looks");
             let did = self.work();
             if did || !self.is_done() {
-                if self.held() < MUCH {
+                // What readers hold back is nothing to hurry for.
+                if self.freeable() < MUCH {
+                    step("reclaimer pauses");
                     std::thread::park_timeout(TICK);
                 }
                 continue;

@@ -112,3 +112,31 @@ fn stand_in_leaves_to_a_thread_that_starts() {
     assert!(done < MANY, "he did all of it, and the thread was there");
     assert!(OWN.is_done());
 }
+
+/// A reader stands still inside a pin, and much waits for it: a thread that spins meanwhile takes its processor.
+#[test]
+fn it_pauses_while_a_pin_holds_much() {
+    static OWN: Reclaimer = Reclaimer::new();
+    static ROUNDS: AtomicU64 = AtomicU64::new(0);
+    static PAUSES: AtomicU64 = AtomicU64::new(0);
+    fn body() {
+        let counts = |at| match at {
+            "reclaimer looks" => _ = ROUNDS.fetch_add(1, Relaxed),
+            "reclaimer pauses" => _ = PAUSES.fetch_add(1, Relaxed),
+            _ => {}
+        };
+        hooked(counts, || OWN.run(|| true));
+    }
+    let guard = pin();
+    OWN.worker.start(body).unwrap();
+    OWN.enqueue(4 * MUCH as usize, true, Job::Call(Box::new(|| ())), &mut System);
+    until("it has found the job", || OWN.deferred.load(Relaxed) > 0);
+    let (rounds, pauses) = (ROUNDS.load(Relaxed), PAUSES.load(Relaxed));
+    until("it looks again", || ROUNDS.load(Relaxed) >= rounds + 20);
+    // It may be on its way between the two counts.
+    let paused = PAUSES.load(Relaxed) - pauses;
+    assert!(paused >= 18, "it paused {paused} times in 20 rounds in which nothing could be freed");
+    drop(guard);
+    until("the thread ends", || OWN.worker.ask_to_end());
+    assert_eq!(OWN.held(), 0);
+}
