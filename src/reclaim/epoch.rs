@@ -63,6 +63,8 @@ const TICK: Duration = Duration::from_millis(2);
 const MUCH: u64 = 1 << 20;
 /// What may wait in a process, beside the caches' allowances.
 const BASE: u64 = 64 << 20;
+/// An allowance is no larger: sixteen TiB, so that a million of them do not wrap the sum.
+const MOST_ALLOWED: u64 = 1 << 44;
 /// A writer's pause.
 const STEP: Duration = Duration::from_micros(250);
 /// A writer does not wait for a reclaimer that has freed nothing for so long.
@@ -162,6 +164,13 @@ impl Reclaimer {
         if unsafe { self.inbox.push_in(place, heap::free, Queued { job, bytes: bytes as u64, grace }) } {
             self.wake();
         }
+    }
+
+    /// Raises the bound; by how much.
+    fn allow(&self, bytes: u64) -> u64 {
+        let bytes = bytes.min(MOST_ALLOWED);
+        self.bound.fetch_add(bytes, Relaxed);
+        bytes
     }
 
     fn wake(&'static self) {
@@ -343,8 +352,7 @@ pub(crate) struct Allowance(u64);
 
 impl Allowance {
     pub(crate) fn new(bytes: u64) -> Allowance {
-        RECLAIMER.bound.fetch_add(bytes, Relaxed);
-        Allowance(bytes)
+        Allowance(RECLAIMER.allow(bytes))
     }
 }
 

@@ -140,3 +140,12 @@ fn it_pauses_while_a_pin_holds_much() {
     until("the thread ends", || OWN.worker.ask_to_end());
     assert_eq!(OWN.held(), 0);
 }
+
+/// Allowances that no machine has do not wrap the sum: at 0 each commit would wait.
+#[test]
+fn allowances_do_not_wrap() {
+    static OWN: Reclaimer = Reclaimer::new();
+    let each: Vec<u64> = (0..4096).map(|_| OWN.allow(u64::MAX / 8)).collect();
+    assert!(OWN.bound.load(Relaxed) >= BASE + each[0], "{}", OWN.bound.load(Relaxed));
+    assert!(OWN.allow(1 << 32) == 1 << 32 && OWN.bound.load(Relaxed) > 1 << 50);
+}
