@@ -212,6 +212,8 @@ impl Builder {
 
     /// Declares what values mean: [`crate::Event::decoded`] calls it at most once a value, on the
     /// thread of the reader that asks first. Its result is shared, and dropped on the thread that frees.
+    /// A decoder must not decode other values by the cache: one that comes to its own value waits for itself
+    /// for ever, and so do two threads, each for the value that the other decodes.
     pub fn decoder<T, E>(mut self, decode: impl Fn(&[u8], &[u8]) -> Result<T, E> + Send + Sync + 'static) -> Builder
     where
         T: Send + Sync + 'static,

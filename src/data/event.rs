@@ -477,7 +477,8 @@ impl std::fmt::Debug for Event {
 }
 
 /// An event that is kept: see [`Event::to_owned`]. Clone, Send, Sync and 'static; it outlives its batch
-/// and its cache, and keeps the two key-values that it shows, nothing else of the log.
+/// and its cache, and keeps the two key-values that it shows, nothing else of the log: the memory that they lie in, up to
+/// 64 KiB each. Of a few that stay for long copy the bytes.
 ///
 /// ```
 /// use watchcore::{Cache, Change, OwnedEvent, Start};

@@ -34,6 +34,9 @@ use version::{AttributesLength, Between, SharedValue, VersionWord, size};
 ///
 /// Send, Sync and 'static. Reading costs a load; nothing blocks.
 ///
+/// It lies in a block of up to 64 KiB with others of its cache, and one that is kept keeps the block, which no figure of
+/// `Stats` has once the cache is gone. Of a few that stay for long copy the bytes.
+///
 /// ```
 /// use watchcore::{Cache, Change, Read};
 ///
@@ -50,7 +53,8 @@ use version::{AttributesLength, Between, SharedValue, VersionWord, size};
 #[repr(transparent)]
 pub struct KeyValue(NonNull<Version>);
 
-// SAFETY: I3: everything but the count is immutable after `KeyValue::new`, and the count is atomic.
+// SAFETY: I3: immutable after `KeyValue::new`, but for the count, which is atomic, and the place of the decoded value, a
+// `DecodedCell`, which is Send and Sync by itself, as a constant in `version` holds.
 unsafe impl Send for KeyValue {}
 // SAFETY: as above.
 unsafe impl Sync for KeyValue {}
@@ -224,7 +228,7 @@ impl KeyValue {
     ///
     /// The decoder's error belongs to the value and is the same for all. INVALID_ARGUMENT where the
     /// decoder makes another type than `T`, UNSUPPORTED where the cache has none. Blocks only while
-    /// another thread decodes the same value.
+    /// another thread decodes the same value. Not to be called by a decoder: see there.
     pub fn decoded<T: 'static>(&self) -> Result<Option<&T>> {
         let Some(value) = self.value() else { return Ok(None) };
         match self.cell() {

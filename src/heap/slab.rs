@@ -144,7 +144,8 @@ impl Home {
         self.freed.fetch_add(bytes, Relaxed);
     }
 
-    /// The same on the reclaimer, which alone stores there.
+    /// The same on the reclaimer, which stores without an exchange. Where somebody stands in for it while a new thread
+    /// starts there may be two for a moment, and one addition is lost: a statistic drifts, nothing else.
     #[inline]
     pub(super) fn reclaimed(&self, bytes: u64) {
         self.reclaimed.store(self.reclaimed.load(Relaxed) + bytes, Relaxed);

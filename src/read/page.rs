@@ -30,7 +30,8 @@ use std::sync::Arc;
 /// ```
 ///
 /// It is one reading, and keeps what it shows as a snapshot does: the log from there on stays in memory until it is
-/// dropped. What is to stay for long is cloned out of it (`page.items()[0].clone()`).
+/// dropped. What is to stay for long is cloned out of it (`page.items()[0].clone()`), or, where it is little, copied: a clone
+/// keeps up to 64 KiB of memory, which others of its cache lie in.
 #[derive(Clone)]
 pub struct Page {
     /// None of them is null.

@@ -1,8 +1,10 @@
 //! Deferred freeing: grace periods, and the one thread that frees (I6).
 //!
 //! Two questions are kept apart. *When may it be freed?* When no reader that could have loaded the
-//! pointer is still pinned. *Who frees?* Always the thread `watchcore-free`: neither the writer nor a
-//! consumer pays for freeing, and a big drop never happens inside somebody's poll.
+//! pointer is still pinned. *Who frees?* The thread `watchcore-free`: neither the writer nor a consumer pays
+//! for freeing what the cache had. What a subscription remembers for itself (a `KeySet`, with the blocks of purged
+//! slots that only it still had) goes where the subscription lets it go, also inside a poll; after a shutdown who
+//! releases something frees it.
 //!
 //! The life of what is replaced: the writer unlinks it ([`Published::replace`] swaps the pointer), then
 //! pushes it on the reclaimer's inbox ([`retire`]); it takes no pin and walks no threads. The reclaimer

@@ -1,17 +1,19 @@
 //! A persistent ordered set of slots: a B+ tree with counted nodes.
 //!
 //! A change copies the path to its leaf, but what only the writer holds it changes in place; a clone
-//! is one increment. Entries are plain pointers, so that copying a node touches no slot.
+//! is one increment. In the index entries are plain pointers, so that copying a node touches no slot; those of a `KeySet`
+//! are counts.
 //!
 //! A new entry is appended to the tail of its leaf, where that has room ([`crate::heap::shared_list`]): no path is copied,
 //! and the clones that have the leaf have the entry from then on. Who reads one of them must be able to
 //! pass over what came after it; taking an entry out leaves each clone as it is. A leaf is settled, its tail
 //! sorted into it, when it is copied.
 //!
-//! Why it is our own: a slot is freed once no root holds it, so no node may keep a copy of an entry
-//! that was removed. `imbl::OrdSet` keeps such copies as separators in its branches, for as long as
-//! the leaf lives; the model test found the use after free. Here a branch names the first entry of
-//! each child, renewed on the way back from every change.
+//! Why it is our own: a purged slot goes with the segment that was the newest when the root without it was
+//! published, whatever nodes there are by then, so none may keep a copy of an entry that was removed.
+//! `imbl::OrdSet` keeps such copies as separators in its branches, for as long as the leaf lives; the model
+//! test found the use after free. Here a branch names the first entry of each child, renewed on the way back
+//! from every change.
 
 #![forbid(unsafe_code)]
 

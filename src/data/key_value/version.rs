@@ -110,6 +110,11 @@ pub(crate) struct VersionExtras<'a> {
 }
 
 const _: () = assert!(align_of::<DecodedCell>() <= align_of::<Version>() && align_of::<Version>() <= heap::ALIGN);
+/// Else `KeyValue` could be neither.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<DecodedCell>();
+};
 const _: () = assert!(align_of::<SharedValue>() <= align_of::<DecodedCell>());
 const _: () = assert!(align_of::<AttributesLength>() <= align_of::<SharedValue>());
 
