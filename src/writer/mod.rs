@@ -1,9 +1,9 @@
 //! The writer: validate, prepare, commit.
 //!
 //! Prepare may fail and changes nothing; all foreign code (the caller's iterators, extractors) runs
-//! there. Commit is stores only, in this order: log, store, root, head, token, progress, fence,
-//! load of the waiters; `docs/internals/memory-model.md` says why in this order. A panic inside a commit stops the
-//! writer for good, and readers stay at the head before it (I2).
+//! there. Commit is stores only, in this order: for each event its key's slot, the log, its buckets; then root, epochs,
+//! head, token, progress, fence, load of the waiters; `docs/internals/memory-model.md` says why in this order. A panic
+//! inside a commit stops the writer for good, and readers stay at the head before it (I2).
 
 mod change;
 mod loading;
