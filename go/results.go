@@ -15,7 +15,7 @@ type EventResult struct {
 }
 
 // ResultChan hands the events out one by one through a channel, for code that is
-// written that way; Batches is cheaper. The first call takes the subscription over
+// written that way; Batches copies no event. The first call takes the subscription over
 // (Next, Poll and Batches answer ErrBusy from then on); later ones return the same
 // channel.
 //

@@ -28,9 +28,9 @@ const (
 var ErrBroadcasterStopped = errors.New("broadcaster already stopped")
 
 // Broadcaster distributes events to any number of watchers. All of them read one log, each with a
-// number for its position: to publish costs the same for one watcher and for ten thousand. Where many
-// of them sleep, a goroutine of its own wakes them. A watcher that nobody reads costs nothing more with
-// each event, unless it has a channel, whose goroutine looks at what came.
+// number for its position: to publish does nothing for each of them, but for those that are waited for.
+// Where many of them sleep, a goroutine of its own wakes them. A watcher that nobody reads costs nothing
+// more with each event, unless it has a channel, whose goroutine looks at what came.
 //
 // An event's Revision is its number in the broadcaster, from 1. All methods may be called from
 // any goroutine.

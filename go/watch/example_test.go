@@ -75,7 +75,7 @@ func ExampleBroadcaster_WatchWithOptions() {
 	// ADDED@3: c
 }
 
-// Several events at a time: the cheapest way.
+// Several events at a time.
 func ExampleWatcher_NextBatch() {
 	b := watch.NewBroadcaster[int](100, watch.WaitIfChannelFull)
 	w, _ := b.Watch()

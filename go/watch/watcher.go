@@ -81,8 +81,8 @@ func (w *Watcher[T]) Next(ctx context.Context) (Event[T], error) {
 }
 
 // NextBatch takes as many events as there are and fit, at least one: it waits for the first. They
-// count as taken, all at once. This is the cheapest way to read a watcher. After ResultChan it takes one
-// event from the channel. The errors are those of Next, and one where nothing fits.
+// count as taken, all at once. After ResultChan it takes one event from the channel. The errors are
+// those of Next, and one where nothing fits.
 func (w *Watcher[T]) NextBatch(ctx context.Context, into []Event[T]) (n int, err error) {
 	if len(into) == 0 {
 		return 0, errors.New("watch: a batch of no events was asked for: give a slice with a place for one at least")

@@ -226,7 +226,7 @@ impl Builder {
     /// Says that wakers of tasks may be called by the thread that publishes (default false: the notifier's thread calls
     /// them, and one that blocks holds up wake-ups and nothing else).
     ///
-    /// With it a publish that concerns one to four sleeping tasks wakes them itself, which saves the detour over the
+    /// With it a publish that concerns one to four sleeping tasks wakes them itself, without the detour over the
     /// notifier; where more are concerned, or publishes follow each other within 20 us, the notifier calls them as before.
     /// For executors whose wakers only put the task on a queue, as those of tokio, async-std and smol do. A waker that
     /// blocks, or runs the task, stops the writer meanwhile, a feeder's too, and must not wait for what that writer

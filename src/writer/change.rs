@@ -122,8 +122,8 @@ impl<'a> Change<'a> {
     }
 
     /// Sets a value whose bytes are not copied: the cache has a count on them until the version is freed, and what it hands
-    /// out is these bytes. For large values that the program has in such a form anyway; one of 512 bytes saves a third of
-    /// an apply, one of 4096 three quarters, and each reader pays a line of memory more.
+    /// out is these bytes. For large values that the program has in such a form anyway: an apply copies the key alone, and
+    /// each reader pays a line of memory more.
     ///
     /// As for [`Change::put`], create revision and version follow from the key's state. The whole length of the value counts
     /// as the cache's in all figures and limits, though others may have the bytes, too. The last count is given back on

@@ -146,8 +146,8 @@ impl<O: FromKeyValue> Lister<O> {
     }
 
     /// Calls `visit` with each object of a range, in key order, as it is at one revision, which is returned. No object is
-    /// counted or kept: for many objects of which little is wanted, some five times faster than [`Lister::range`]. A value
-    /// that cannot be decoded comes as its error. What is seen stays in memory until the last call has returned.
+    /// counted or kept: for many objects of which little is wanted. A value that cannot be decoded comes as its error. What
+    /// is seen stays in memory until the last call has returned.
     ///
     /// ```
     /// use watchcore::{Cache, Change, KeyValue, Range};

@@ -85,7 +85,7 @@ impl<O: FromKeyValue> ObjectWatchBuilder<O> {
     }
 
     /// How many objects it will know, about: their table is made as large at once. One that grows by itself hashes every key
-    /// again each time that it doubles, which makes the initial state of many objects take twice as long.
+    /// again each time that it doubles.
     pub fn expect_objects(self, objects: usize) -> ObjectWatchBuilder<O> {
         ObjectWatchBuilder { expected: objects, ..self }
     }
