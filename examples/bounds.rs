@@ -2,8 +2,8 @@
 //!
 //! - `threads`: a new key, beside 0, 1000 and 4000 idle threads that read once.
 //! - `keys [COUNT]`: the slowest single applies while a cache grows to 4 million keys.
-//! - `floor [COUNT]`: the slowest of as many steps of some 2 us that write 250 bytes of new memory each: what the
-//!   machine itself adds.
+//! - `floor [COUNT]`: the slowest of as many steps of some 1.3 us that write 250 bytes of new memory each and multiply:
+//!   what the machine itself adds.
 //! - `buckets`: the slowest single applies after 60,000 subscriptions with a bucket each came, and went.
 //! - `outrun [SECONDS]`: three caches of 1 MiB written at full speed; what waits to be freed.
 //! - `overwrite [COUNT]`: nothing but overwrites of 1000 keys, for callgrind.

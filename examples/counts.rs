@@ -115,7 +115,7 @@ fn scan(times: usize) {
     counted(1, |_| while drain(&mut subscription, 64) > 0 {});
 }
 
-/// One sleep of a member of a wake set: armed, woken by a publish, polled.
+/// One sleep of a member of a wake set: polled in vain, and armed.
 fn park(times: usize) {
     let mut filled = Filled::new(1000, &[]);
     let set = WakeSet::new().expect("makes");

@@ -7,6 +7,9 @@
 #   scripts/counts.sh [--write] get park
 #                              only these; the rest of the file stays as it is
 #
+# A comparison takes the least of three runs and the file has the greatest, so what is within 5 % and their spread is not
+# seen.
+#
 # The caches that are simulated are named below, so that the counts are those of no machine. Compilers, C libraries
 # and the copying that they choose for a processor differ: the file names those that it was made with, and others
 # are not compared.

@@ -11,7 +11,7 @@ use crate::store::queue::Queue;
 use crate::store::root::Root;
 use crate::store::table::{Table, TableEntry};
 
-/// Pages of the table that one job of the reclaimer frees: some 4000 keys.
+/// Pages of the table that one job of the reclaimer frees: some 3,200 keys.
 const PIECE: usize = 16;
 
 /// The writer's private state; it outlives the handle.

@@ -18,6 +18,7 @@
 //! | `scan` | events of the log, by view or by scan |
 //! | `chain` | events of a bucket |
 //! | `loss`, `delivered`, `catch_up` | what was lost, what was delivered until then, the difference |
+//! | `sleep` | what it waits for, and its own side of its seat |
 //! | `wait` | parking, wake sets, futures, streams |
 //!
 //! What other threads see of it is a [`Consumer`](crate::cache::Consumer) of its cache. What stands where, and what an idle one costs:

@@ -8,7 +8,7 @@ use watchcore::{Attribute, Builder, Code, Error, Index, Labels, Result};
 /// The attribute of a cache that holds the layout of each value.
 pub(crate) const LAYOUT: &str = "watchcore.http/layout";
 
-/// Indexes by prefix that a cache is given: each costs every event 8 bytes and a look at a table.
+/// Indexes by prefix that a cache is given: each costs every event 16 bytes and a look at a table.
 const MOST_PREFIXES: usize = 3;
 
 /// A kind of objects that is served, and where in etcd they lie.
