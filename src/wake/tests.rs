@@ -39,14 +39,14 @@ struct Log {
     /// Looks at the limits of lag.
     limits: AtomicU64,
     /// What a source does that is woken, and clients while the notifier begins a look.
-    source: Hook,
-    clients: Hook,
+    source: LogHook,
+    clients: LogHook,
 }
 
 /// Called each time, but not from inside.
-type Hook = Mutex<Option<Box<dyn FnMut() + Send>>>;
+type LogHook = Mutex<Option<Box<dyn FnMut() + Send>>>;
 
-fn call(hook: &Hook) {
+fn call(hook: &LogHook) {
     let taken = lock(hook).take();
     if let Some(mut taken) = taken {
         taken();

@@ -2,11 +2,13 @@
 
 use super::super::Hub;
 use super::*;
-use crate::cache::Cache;
+use crate::worker::Need;
 
-/// A cache, so that the notifier's thread is there.
-fn notifier() -> Cache {
-    Cache::builder("/").build().unwrap()
+/// The notifier's thread, which is there as for a cache.
+fn notifier() -> Need {
+    let need = Need::new();
+    super::super::start(FilterCode::Own).unwrap();
+    need
 }
 
 fn until(what: &str, holds: impl Fn() -> bool) {
@@ -47,7 +49,7 @@ impl Log {
         assert!(sleeper.park(self, 50, Waker::Thread(current_thread()), &Due::default()).is_ok());
     }
 
-    fn hook(self: &Arc<Log>, hook: &Hook, mut does: impl FnMut(&Arc<Log>) + Send + 'static) {
+    fn hook(self: &Arc<Log>, hook: &LogHook, mut does: impl FnMut(&Arc<Log>) + Send + 'static) {
         let log = Arc::downgrade(self);
         *lock(hook) = Some(Box::new(move || does(&log.upgrade().unwrap())));
     }
