@@ -458,6 +458,8 @@ fn deadline_beside_a_look(weakened: Weak) {
             },
             notifier::step,
         );
+        // Nobody has a clock here: the notifier comes as it would when the time is over that it has an entry for.
+        cache.inner.hubs.notify(&cache.inner);
         notifier::step();
         assert!(matches!(seat.seat().unwrap().rest(), Rest::Woken { .. }), "sleeps for ever");
     });

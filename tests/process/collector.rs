@@ -1,15 +1,16 @@
 //! A collector of messages (of `tracing`) that panics, in a process of its own: there is one a process.
 
 use crate::alone;
-use crate::bell::{BOUND, bell, next, once};
+use crate::bell::{BOUND, bell, once};
 use futures_core::Stream;
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
+use std::time::Instant;
 use tracing::span::{self, Id};
 use tracing::{Event, Level, Metadata, Subscriber};
-use watchcore::{Cache, Change, Read, Start};
+use watchcore::{Cache, Change, Read, Start, Subscription};
 
 const CHILD: &str = "WATCHCORE_TEST_COLLECTOR";
 
@@ -76,17 +77,24 @@ fn panic_of_the_collector_ends_no_thread() {
     let segments = cache.stats().segments;
     assert!(segments < 20, "{segments} segments of a log of 128 events");
 
-    let mut bad = cache.subscribe(Start::Now).open().unwrap();
-    let mut good: Vec<_> = (0..3).map(|_| cache.subscribe(Start::Now).open().unwrap()).collect();
+    // One before the others and one behind them, whatever the order is in which they are woken.
+    let open = || cache.subscribe(Start::Now).open().unwrap();
+    let (mut first, mut good, mut last) = (open(), [open(), open(), open()], open());
     let (bell, rings) = bell();
     let panics = Waker::from(Arc::new(PanicsInWake));
-    assert!(Pin::new(&mut bad).poll_next(&mut Context::from_waker(&panics)).is_pending());
+    let sleeps = |bad: &mut Subscription| {
+        assert!(Pin::new(bad).poll_next(&mut Context::from_waker(&panics)).is_pending());
+    };
+    sleeps(&mut first);
     good.iter_mut().for_each(|one| assert!(once(one, &bell).is_pending()));
+    sleeps(&mut last);
     writer.apply(2000, [Change::put("/a", "1")]).unwrap();
-    for one in &mut good {
-        assert_eq!(next(one, &bell, &rings).unwrap().unwrap().len(), 1, "all others are woken");
+    good.iter().for_each(|_| rings.recv_timeout(BOUND).expect("all others are woken"));
+    good.iter_mut().for_each(|one| assert_eq!(one.poll(8).unwrap().len(), 1));
+    // Of the destructor and two wakers, and of the collector each time.
+    let until = Instant::now() + BOUND;
+    while cache.stats().caught_panics < 6 {
+        assert!(Instant::now() < until, "{} were counted", cache.stats().caught_panics);
+        std::thread::yield_now();
     }
-    drop((bad, good));
-    let caught = cache.stats().caught_panics;
-    assert!(caught >= 4, "of waker and destructor, and of the collector at both: {caught}");
 }
